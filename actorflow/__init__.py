@@ -1,0 +1,121 @@
+"""Numeric dataflow graphs on the application's own asyncio loop.
+
+Every name is imported when it is first used: ``import actorflow`` itself is nearly free, and what a program does not
+use (the live page, say) is never loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actorflow import data as data
+    from actorflow import nn as nn
+    from actorflow import ops as ops
+    from actorflow import testing as testing
+    from actorflow import web as web
+    from actorflow.autograd import gradient as gradient
+    from actorflow.composite import Chain as Chain
+    from actorflow.composite import Composite as Composite
+    from actorflow.errors import ActorflowError as ActorflowError
+    from actorflow.errors import CycleError as CycleError
+    from actorflow.errors import DataError as DataError
+    from actorflow.errors import DeviceError as DeviceError
+    from actorflow.errors import DeviceUnavailableError as DeviceUnavailableError
+    from actorflow.errors import DTypeError as DTypeError
+    from actorflow.errors import FeedError as FeedError
+    from actorflow.errors import GraphError as GraphError
+    from actorflow.errors import KernelNotFoundError as KernelNotFoundError
+    from actorflow.errors import MissingExtraError as MissingExtraError
+    from actorflow.errors import OpError as OpError
+    from actorflow.errors import PlaceError as PlaceError
+    from actorflow.errors import ShapeError as ShapeError
+    from actorflow.graph import Graph as Graph
+    from actorflow.node import Blob as Blob
+    from actorflow.node import Op as Op
+    from actorflow.node import Variable as Variable
+    from actorflow.place import Place as Place
+    from actorflow.plan import Plan as Plan
+    from actorflow.runtime import Result as Result
+    from actorflow.runtime import run as run
+    from actorflow.spec import TensorSpec as TensorSpec
+
+__version__ = "0.1.0"
+
+_SUBMODULES = ("data", "nn", "ops", "testing", "web")
+_HOMES = {
+    "graph": ("Graph",),
+    "node": ("Blob", "Op", "Variable"),
+    "composite": ("Chain", "Composite"),
+    "place": ("Place",),
+    "spec": ("TensorSpec",),
+    "plan": ("Plan",),
+    "autograd": ("gradient",),
+    "runtime": ("Result", "run"),
+    "errors": (
+        "ActorflowError",
+        "CycleError",
+        "DTypeError",
+        "DataError",
+        "DeviceError",
+        "DeviceUnavailableError",
+        "FeedError",
+        "GraphError",
+        "KernelNotFoundError",
+        "MissingExtraError",
+        "OpError",
+        "PlaceError",
+        "ShapeError",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ActorflowError",
+    "Blob",
+    "Chain",
+    "Composite",
+    "CycleError",
+    "DTypeError",
+    "DataError",
+    "DeviceError",
+    "DeviceUnavailableError",
+    "FeedError",
+    "Graph",
+    "GraphError",
+    "KernelNotFoundError",
+    "MissingExtraError",
+    "Op",
+    "OpError",
+    "Place",
+    "PlaceError",
+    "Plan",
+    "Result",
+    "ShapeError",
+    "TensorSpec",
+    "Variable",
+    "data",
+    "gradient",
+    "nn",
+    "ops",
+    "run",
+    "testing",
+    "web",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    elif name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,89 @@
+"""Blobs at run time: they pass readiness on and count their readers."""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import TYPE_CHECKING
+
+from actorflow.devices.memory import UNSHARED, Bucket
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.actors.op import OpActor
+    from actorflow.actors.variable import VariableActor
+    from actorflow.devices.base import Fence
+
+__all__ = ["BlobActor", "UpdateActor"]
+
+
+class BlobActor:
+    """One tensor slot of a program.
+
+    The plan gives every slot exactly one producer (it sums the terms of a blob that has several), so its mailbox needs
+    no count; the readers are counted, and the last one gives the buffer back.
+
+    Attributes:
+        slot: Index of its value in a frame.
+        bucket: Where its buffer goes back to; None for values that do not come from the pool.
+        consumers: Ops told when it is ready, once per argument.
+    """
+
+    __slots__ = ("bucket", "consumers", "slot")
+
+    def __init__(self, slot: int, bucket: Bucket | None) -> None:
+        self.slot = slot
+        self.bucket = bucket
+        self.consumers: tuple[OpActor, ...] = ()
+
+    def deliver(self, frame: Frame, fence: Fence | None) -> None:
+        """Tell the consumers that the value is there, or will be when ``fence`` has passed."""
+        pending = frame.pending
+        if fence is not None:
+            fences = frame.fences
+            for actor in self.consumers:
+                held = fences.get(actor)
+                if held is None:
+                    fences[actor] = [fence]
+                else:
+                    held.append(fence)
+        for actor in self.consumers:
+            index = actor.index
+            left = pending[index] - 1
+            pending[index] = left
+            if not left:
+                frame.ready.append((actor, frame))
+
+    def release(self, frame: Frame) -> None:
+        """One reader is done. May be called from a lane's thread."""
+        tokens = frame.readers[self.slot]
+        if tokens is None or tokens.pop():
+            values = frame.values
+            buffer = values[self.slot]
+            values[self.slot] = None
+            bucket = self.bucket
+            if bucket is not None and getrefcount(buffer) == UNSHARED:
+                bucket.give_back(buffer)
+
+
+class UpdateActor(BlobActor):
+    """The new value of a variable that a frame writes: committed as soon as it is computed."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, slot: int, bucket: Bucket | None, variable: VariableActor) -> None:
+        super().__init__(slot, bucket)
+        self.variable = variable
+
+    def deliver(self, frame: Frame, fence: Fence | None) -> None:
+        """Commit, now or when the loop has seen ``fence`` pass."""
+        if fence is None:
+            self._commit(frame)
+        else:
+            fence.add_waiter(lambda: self._commit(frame))
+
+    def _commit(self, frame: Frame) -> None:
+        if frame.halted:
+            return
+        value = frame.values[self.slot]
+        frame.values[self.slot] = None
+        self.variable.commit(frame, value, self.bucket)

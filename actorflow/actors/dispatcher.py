@@ -1,0 +1,57 @@
+"""Runs ready actors in slices of the loop's time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.actors.op import OpActor
+
+__all__ = ["Dispatcher"]
+
+
+class Dispatcher:
+    """Fires actors whose mailbox count has been met, then gives the loop back.
+
+    It knows no graph: an actor that is ready, of whatever program and frame, has been appended to ``ready``. Whoever
+    appends from outside a slice calls `wake` afterwards.
+
+    Args:
+        loop: The loop whose thread all actors run on.
+        slice_ns: Longest time in nanoseconds, up to the end of one actor, before the application gets its turn.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, slice_ns: int = 1_000_000) -> None:
+        self.loop = loop
+        self.slice_ns = slice_ns
+        self.ready: deque[tuple[OpActor, Frame]] = deque()
+        self._scheduled = False
+
+    def wake(self) -> None:
+        """Have the loop run a slice if something is ready."""
+        if self.ready and not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._run_slice)
+
+    def _run_slice(self) -> None:
+        ready = self.ready
+        take = self.take
+        deadline = perf_counter_ns() + self.slice_ns
+        try:
+            while ready:
+                actor, frame = take()
+                if actor.fire(frame) > deadline:
+                    break
+        finally:
+            self._scheduled = False
+            self.wake()
+
+    @property
+    def take(self) -> Callable[[], tuple[OpActor, Frame]]:
+        """How the next actor is picked: oldest first. Tests replace it to try other orders."""
+        return self.ready.popleft

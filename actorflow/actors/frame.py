@@ -1,0 +1,157 @@
+"""One activation of a graph: its mailboxes, its values, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from actorflow.errors import OpError
+
+if TYPE_CHECKING:
+    from actorflow.actors.dispatcher import Dispatcher
+    from actorflow.actors.op import OpActor
+    from actorflow.actors.variable import Turn
+    from actorflow.devices.base import Fence
+    from actorflow.trace import Monitor
+
+__all__ = ["Frame", "FrameState"]
+
+
+class FrameState(Enum):
+    """Where a frame is in its life: RUNNING -> FINISHED, or RUNNING -> FAILED | CANCELLED."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Frame:
+    """All state of one run.
+
+    A mailbox is a count in ``pending``: how many messages its op still waits for. Messages that carry a fence leave it
+    in ``fences``. Everything is touched on the loop's thread only, but for ``values`` and ``readers`` of a slot, which
+    the op that runs uses from its lane's thread, and ``halted``.
+
+    Attributes:
+        number: Frames of a graph are numbered from 0 in the order of their start.
+        pending: Messages that each op waits for, by index of the op.
+        values: Value of each slot; None before it is written and after its last reader.
+        readers: Per slot with several readers, a token per reader; whoever pops the first one in the list, the True
+            one, is the last reader. None for slots with one reader.
+        fences: Unpassed fences that came with the messages to an op.
+        open: Ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
+        outstanding: Submissions to lanes and tasks that have not reported their end.
+        halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
+            the loop has not been told yet.
+        ready: Where actors of the frame that are ready are put; `wake` afterwards, unless an actor does it as it fires.
+        turns: The turns that this frame takes at the variables it may update.
+        ended: Resolved when the frame has ended and nothing of it runs any more.
+    """
+
+    __slots__ = (
+        "context",
+        "ended",
+        "error",
+        "fences",
+        "halted",
+        "monitor",
+        "number",
+        "on_end",
+        "open",
+        "outstanding",
+        "pending",
+        "readers",
+        "ready",
+        "state",
+        "tasks",
+        "turns",
+        "values",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        pending: list[int],
+        values: list[Any],
+        readers: list[list[bool] | None],
+        open_ends: int,
+        dispatcher: Dispatcher,
+        ended: asyncio.Future[None],
+        on_end: Callable[[Frame], None],
+        monitor: Monitor | None,
+    ) -> None:
+        self.number = number
+        self.pending = pending
+        self.values = values
+        self.readers = readers
+        self.open = open_ends
+        self.ready = dispatcher.ready
+        self.wake = dispatcher.wake
+        self.ended = ended
+        self.on_end = on_end
+        self.monitor = monitor
+        self.context = contextvars.copy_context()
+        self.fences: dict[OpActor, list[Fence]] = {}
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.turns: list[Turn] = []
+        self.outstanding = 0
+        self.halted = False
+        self.state = FrameState.RUNNING
+        self.error: OpError | None = None
+
+    def close_end(self) -> None:
+        """One of the frame's open ends is closed; the last one finishes it."""
+        self.open -= 1
+        if not self.open and not self.halted:
+            self._stop(FrameState.FINISHED)
+
+    def fail(self, actor: OpActor, cause: BaseException) -> None:
+        """An op failed. The first failure wins; nothing further is started, the frame ends when all is at rest."""
+        if self.state is FrameState.RUNNING:
+            self.error = OpError(actor.node, cause)
+            self.error.__cause__ = cause
+            self._stop(FrameState.FAILED)
+
+    def cancel(self) -> None:
+        """Start nothing further and cancel the async functions; the frame ends when all is at rest."""
+        if self.state is FrameState.RUNNING:
+            self._stop(FrameState.CANCELLED)
+
+    def abandon(self) -> None:
+        """The frame's loop was closed: count it as cancelled, and call nothing on that loop."""
+        if self.state is FrameState.RUNNING:
+            self.state = FrameState.CANCELLED
+            self.halted = True
+            if not self.outstanding:
+                self._end()
+
+    def settle(self) -> None:
+        """A lane's work or a task has reported its end; the last one ends a stopped frame."""
+        self.outstanding -= 1
+        if not self.outstanding and self.state is not FrameState.RUNNING:
+            self._end()
+
+    def _stop(self, state: FrameState) -> None:
+        self.state = state
+        self.halted = True
+        for turn in self.turns:
+            turn.leave()
+        for task in self.tasks:
+            task.cancel()
+        if not self.outstanding:
+            self._end()
+
+    def _end(self) -> None:
+        self.on_end(self)
+        if self.state is not FrameState.FINISHED:
+            self.values = []  # nothing reads them any more, and an exception may keep the frame alive
+        if not self.ended.done() and not self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it
+            if self.error is not None:
+                self.ended.set_exception(self.error)
+            else:
+                self.ended.set_result(None)

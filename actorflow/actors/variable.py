@@ -1,0 +1,140 @@
+"""Variables at run time: frames take turns, without locks or barriers.
+
+An update gives a new array and swaps it in, so a reader is never disturbed and nothing waits for readers. What is left
+to order is which value a frame reads: a frame that may update the variable takes a turn when it starts, and every
+frame started later reads once that turn has passed, by the update or by the frame's end without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+
+from actorflow.devices.memory import UNSHARED, Bucket, Pool
+
+if TYPE_CHECKING:
+    from actorflow.actors.blob import BlobActor
+    from actorflow.actors.frame import Frame
+    from actorflow.node import Variable
+
+__all__ = ["Gate", "Turn", "VariableActor"]
+
+
+class Turn:
+    """The time in which one frame may update a variable. It passes only after the turn before it.
+
+    Attributes:
+        passed: Whether later frames may read.
+    """
+
+    __slots__ = ("_left", "_reached", "_waiters", "next", "passed")
+
+    def __init__(self, before: Turn | None) -> None:
+        self.next: Turn | None = None
+        self.passed = False
+        self._left = False
+        self._reached = before is None or before.passed
+        self._waiters: list[Callable[[], None]] = []
+        if before is not None:
+            before.next = self
+
+    def when_passed(self, waiter: Callable[[], None]) -> None:
+        """Call ``waiter()`` when the turn passes, which it must not have yet."""
+        self._waiters.append(waiter)
+
+    def leave(self) -> None:
+        """The frame has updated the variable, or will not do so any more. Idempotent."""
+        self._left = True
+        turn: Turn | None = self
+        while turn is not None and turn._reached and turn._left and not turn.passed:
+            turn.passed = True
+            waiters, turn._waiters = turn._waiters, []
+            for waiter in waiters:
+                waiter()
+            turn = turn.next
+            if turn is not None:
+                turn._reached = True
+
+
+class VariableActor:
+    """One variable of a graph, shared by all its programs."""
+
+    __slots__ = ("_counted", "_last", "_pool", "_turns", "variable")
+
+    def __init__(self, variable: Variable, pool: Pool) -> None:
+        self.variable = variable
+        self._pool = pool
+        self._last: Turn | None = None
+        self._turns: dict[Frame, Turn] = {}
+        self._counted: Any = None
+
+    def enter(self, frame: Frame, gate: Gate) -> None:
+        """A frame starts: it reads when the frames before it have had their turns, and takes one if it may update."""
+        before = self._last
+        if gate.updates:
+            self._last = self._turns[frame] = turn = Turn(before)
+            frame.turns.append(turn)
+        if before is None or before.passed:
+            gate.open(frame)
+        else:
+            before.when_passed(lambda: self._open_later(frame, gate))
+
+    def read(self) -> Any:
+        """The value as of now."""
+        value = self.variable.value
+        if value is not self._counted:  # assigned by the application
+            self._pool.adopt(value)
+            self._counted = value
+        return value
+
+    def commit(self, frame: Frame, value: Any, bucket: Bucket | None) -> None:
+        """The frame's update: swap the array in and end the frame's turn."""
+        self._counted = value
+        old = self.variable.commit(value)
+        # A reader that still holds the old array gives it back itself (`BlobActor.release`).
+        if bucket is not None and old is not None and getrefcount(old) == UNSHARED:
+            bucket.give_back(old)
+        self._turns[frame].leave()
+
+    def forget(self, frame: Frame) -> None:
+        """The frame has ended."""
+        self._turns.pop(frame, None)
+
+    def _open_later(self, frame: Frame, gate: Gate) -> None:
+        gate.open(frame)
+        frame.wake()
+
+
+class Gate:
+    """Where one program reads or updates a variable whose frames take turns.
+
+    Attributes:
+        updates: Whether the program may update it.
+    """
+
+    __slots__ = ("_blob", "_is_read", "_variable", "updates")
+
+    def __init__(self, variable: VariableActor, blob: BlobActor, is_read: bool, updates: bool) -> None:
+        self._variable = variable
+        self._blob = blob
+        self._is_read = is_read
+        self.updates = updates
+
+    def enter(self, frame: Frame) -> None:
+        """A frame of the program starts."""
+        self._variable.enter(frame, self)
+
+    def forget(self, frame: Frame) -> None:
+        """A frame of the program has ended."""
+        if self.updates:
+            self._variable.forget(frame)
+
+    def open(self, frame: Frame) -> None:
+        """The frame may read."""
+        if frame.halted:
+            return
+        if self._is_read:
+            frame.values[self._blob.slot] = self._variable.read()
+        self._blob.deliver(frame, None)
+        frame.close_end()

@@ -1,0 +1,126 @@
+"""Arguments of the command line, and errors made readable."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import actorflow
+from actorflow.errors import ActorflowError
+
+__all__ = ["dispatch"]
+
+DEFAULT_PORT = 8080
+
+
+def dispatch(argv: Sequence[str] | None) -> int:
+    """Parse the arguments, run the command, and report an expected error in one line.
+
+    Returns:
+        The exit code; see `actorflow.cli.main`.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as done:  # argparse has printed help, the version or what is wrong
+        return done.code if isinstance(done.code, int) else 2
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except (ActorflowError, OSError) as error:
+        print(f"actorflow: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="actorflow", description="Numeric dataflow graphs on your own asyncio loop."
+    )
+    parser.add_argument("--version", action="version", version=f"actorflow {actorflow.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_demo(commands.add_parser("demo", help="train a small network and watch it live", description=_DEMO))
+    doctor = commands.add_parser("doctor", help="show devices and libraries, and what to install for the rest")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.set_defaults(command=_doctor)
+    return parser
+
+
+_DEMO = """Train a small Network-in-Network on images of handwritten digits, or on Fashion-MNIST, while a web page in
+the same process shows what runs. Ends with the accuracy on the test images and a table of where the time went. Ctrl-C
+ends it at any moment, with exit code 130."""
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data", choices=("digits", "fashion-mnist"), default="digits", help="what to train on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="where the four IDX files of Fashion-MNIST are, .gz or not"
+    )
+    parser.add_argument("--epochs", type=_positive, metavar="N", help="times to go through the images (default: 12; 1)")
+    parser.add_argument("--batch", type=_positive, default=32, metavar="N", help="images per step (default: 32)")
+    parser.add_argument(
+        "--seed", type=_natural, default=0, metavar="N", help="of weights, dropout, order and split (default: 0)"
+    )
+    parser.add_argument(
+        "--port", type=_port, metavar="N", help=f"of the page, 0 for any (default: {DEFAULT_PORT} if it is free)"
+    )
+    parser.add_argument("--no-web", dest="web", action="store_false", help="no page")
+    parser.add_argument(
+        "--exit",
+        action=argparse.BooleanOptionalAction,
+        help="end after training, or serve the page until Ctrl-C (default: serve at a terminal, else end)",
+    )
+    parser.set_defaults(command=_demo)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    if (arguments.data == "fashion-mnist") != (arguments.data_dir is not None):
+        problem = "needs" if arguments.data_dir is None else "reads no files: leave out"
+        print(f"actorflow demo: error: --data {arguments.data} {problem} --data-dir DIR", file=sys.stderr)
+        return 2
+    from actorflow.cli.demo import Options, demo
+
+    return demo(
+        Options(
+            data=arguments.data,
+            data_dir=arguments.data_dir,
+            epochs=arguments.epochs or {"digits": 12, "fashion-mnist": 1}[arguments.data],
+            batch=arguments.batch,
+            seed=arguments.seed,
+            port=arguments.port,
+            web=arguments.web,
+            serve=sys.stdout.isatty() if arguments.exit is None else not arguments.exit,
+        )
+    )
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from actorflow.cli.doctor import doctor
+
+    return doctor(as_json=arguments.json)
+
+
+def _positive(text: str) -> int:
+    return _at_least(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _at_least(text, 0)
+
+
+def _port(text: str) -> int:
+    if (number := _at_least(text, 0)) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {number}")
+    return number
+
+
+def _at_least(text: str, low: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = low - 1
+    if number < low:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least {low}, got {text!r}")
+    return number

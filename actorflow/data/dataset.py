@@ -1,0 +1,162 @@
+"""Labelled images in memory, in batches of one size, as graphs with fixed shapes want them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import DataError
+
+__all__ = ["Batch", "Dataset", "Split", "stratified_split"]
+
+
+class Batch(NamedTuple):
+    """Some images and their labels.
+
+    Attributes:
+        images: float32, shape (batch, ...).
+        labels: int64, shape (batch,).
+        count: How many rows count; those after them only fill the batch.
+    """
+
+    images: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int64]
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A part of a data set.
+
+    Attributes:
+        images: float32, shape (count, ...).
+        labels: int64, shape (count,).
+
+    Raises:
+        DataError: if there are not as many labels as images, or none.
+    """
+
+    images: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.labels.shape != self.images.shape[:1]:
+            raise DataError(
+                f"expected one label per image, got labels of shape {self.labels.shape} "
+                f"for images of shape {self.images.shape}"
+            )
+        if len(self.labels) == 0:
+            raise DataError("expected at least one image, got none")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def shuffled(self, size: int, rng: np.random.Generator) -> Iterator[Batch]:
+        """One epoch of full batches in random order; images that fill no batch are left out of this epoch.
+
+        Args:
+            size: Images per batch, from 1 to the number of images.
+            rng: Gives the order.
+        Raises:
+            DataError: if no batch of this size can be filled.
+        """
+        self._check_size(size)
+        order = rng.permutation(len(self))
+        return (
+            Batch(self.images[rows], self.labels[rows], size)
+            for rows in (order[start : start + size] for start in range(0, len(self) - size + 1, size))
+        )
+
+    def in_order(self, size: int) -> Iterator[Batch]:
+        """Every image once, in order; the last batch is filled up with the first images, which do not count.
+
+        Args:
+            size: Images per batch, from 1 to the number of images.
+        Raises:
+            DataError: as for `shuffled`.
+        """
+        self._check_size(size)
+        rows = np.arange(size)
+        return (
+            Batch(
+                self.images.take(rows + start, axis=0, mode="wrap"),
+                self.labels.take(rows + start, mode="wrap"),
+                min(size, len(self) - start),
+            )
+            for start in range(0, len(self), size)
+        )
+
+    def _check_size(self, size: int) -> None:
+        if not 1 <= size <= len(self):
+            raise DataError(f"expected a batch size from 1 to {len(self)}, the number of images, got {size}")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set of labelled images.
+
+    Attributes:
+        name: What it is called.
+        train: The part to learn from.
+        test: The part to measure with.
+        classes: Name of each class; labels are positions in it.
+
+    Raises:
+        DataError: if a label names no class.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for part, split in (("train", self.train), ("test", self.test)):
+            low, high = int(split.labels.min()), int(split.labels.max())
+            if low < 0 or high >= len(self.classes):
+                raise DataError(
+                    f"{self.name}: expected {part} labels from 0 to {len(self.classes) - 1}, got {low} to {high}"
+                )
+
+    def standardized(self) -> Dataset:
+        """The same with the train images' mean subtracted, then divided by their standard deviation."""
+        mean, std = self.train.images.mean(dtype=np.float64), self.train.images.std(dtype=np.float64)
+        scale = np.float32(1 / std if std > 0 else 1)
+
+        def scaled(split: Split) -> Split:
+            return Split((split.images - np.float32(mean)) * scale, split.labels)
+
+        return Dataset(self.name, scaled(self.train), scaled(self.test), self.classes)
+
+
+def stratified_split(
+    images: npt.NDArray[np.float32], labels: npt.NDArray[Any], *, test_share: float, rng: np.random.Generator
+) -> tuple[Split, Split]:
+    """Split at random into train and test, with the same share of every class in both.
+
+    Args:
+        images: Shape (count, ...).
+        labels: Integers, shape (count,).
+        test_share: Share of each class that goes to the test split, between 0 and 1; rounded, but at least one image
+            of a class and not all of them.
+        rng: Chooses.
+    Returns:
+        The train split and the test split, each in the order of ``images``.
+    Raises:
+        DataError: if the share is not between 0 and 1, or a class has a single image.
+    """
+    if not 0 < test_share < 1:
+        raise DataError(f"expected a test share between 0 and 1, got {test_share}")
+    in_test = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        if len(rows) < 2:
+            raise DataError(f"expected at least two images of each class to split them, class {label} has one")
+        count = min(max(round(test_share * len(rows)), 1), len(rows) - 1)
+        in_test[rng.choice(rows, count, replace=False)] = True
+    labels = labels.astype(np.int64)
+    return Split(images[~in_test], labels[~in_test]), Split(images[in_test], labels[in_test])

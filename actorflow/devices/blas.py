@@ -1,0 +1,57 @@
+"""How many threads BLAS may use beside the lanes.
+
+BLAS libraries keep one pool of threads for the whole process, so its size is decided in one place for all graphs: the
+cores are shared out among the worker lanes that run.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+__all__ = ["BlasThreads", "blas_threads", "cores"]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1
+
+
+class BlasThreads:
+    """Limits BLAS to ``cores // lanes`` threads while several lanes run, and restores what was set before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lanes = 0
+        self._limiter: Any = None
+
+    def lane_started(self) -> None:
+        """One more lane runs."""
+        with self._lock:
+            self._lanes += 1
+            self._apply()
+
+    def lane_stopped(self) -> None:
+        """One lane less runs."""
+        with self._lock:
+            self._lanes -= 1
+            self._apply()
+
+    def _apply(self) -> None:
+        if self._limiter is not None:
+            self._limiter.restore_original_limits()
+            self._limiter = None
+        if self._lanes > 1:
+            from threadpoolctl import ThreadpoolController  # costs some ms: only for those who use several lanes
+
+            share = max(1, cores() // self._lanes)
+            controller = ThreadpoolController().select(user_api="blas")
+            if any(library.num_threads > share for library in controller.lib_controllers):
+                self._limiter = controller.limit(limits=share)
+
+
+blas_threads = BlasThreads()

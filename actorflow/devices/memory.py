@@ -1,0 +1,125 @@
+"""Buffers that are used again.
+
+A fresh large array costs page faults that take as long as a simple kernel, so buffers go back to a pool, sorted by
+type. A buffer is taken back only when nothing else refers to it: a view that a function kept, or an array that the
+application fetched, is then never overwritten, whoever holds it. CPython's reference counts tell.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.spec import TensorSpec
+
+__all__ = ["UNSHARED", "Bucket", "Pool"]
+
+
+def _count_unshared() -> int:
+    values: list[Any] = [np.empty(0)]
+    buffer = values[0]
+    values[0] = None
+    return getrefcount(buffer)
+
+
+#: What ``getrefcount(buffer)`` says of a buffer held by one local variable only; it differs between Python versions.
+UNSHARED = _count_unshared()
+
+
+class Bucket:
+    """Free buffers of one type."""
+
+    __slots__ = ("_free", "_pool", "_spec")
+
+    def __init__(self, pool: Pool, spec: TensorSpec) -> None:
+        self._pool = pool
+        self._spec = spec
+        self._free: list[npt.NDArray[Any]] = []
+
+    def take(self) -> npt.NDArray[Any]:
+        """A buffer with undefined contents. Any thread may call it."""
+        try:
+            return self._free.pop()  # atomic, unlike a test before it
+        except IndexError:
+            buffer = np.empty(self._spec.shape, self._spec.dtype)
+            self._pool.adopt(buffer)
+            return buffer
+
+    def give_back(self, buffer: npt.NDArray[Any]) -> None:
+        """Take back a buffer that nobody else refers to. Any thread may call it."""
+        self._free.append(buffer)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the buffers that wait for use."""
+        return len(self._free) * self._spec.size_bytes
+
+    def trim(self) -> None:
+        """Give the free buffers back to the system."""
+        self._free.clear()
+
+
+class Pool:
+    """All buffers of one device, counted from their allocation until nobody refers to them any more.
+
+    Attributes:
+        allocations: Buffers allocated since the start; constant once every run finds its buffers in the pool.
+        peak_bytes: Highest `held_bytes` so far.
+    """
+
+    def __init__(self) -> None:
+        self.allocations = 0
+        self.peak_bytes = 0
+        self._buckets: dict[TensorSpec, Bucket] = {}
+        self._lock = threading.Lock()
+        self._held_bytes = 0
+        self._alive: dict[int, weakref.ref[npt.NDArray[Any]]] = {}
+        # A buffer may die in any thread at any moment, within this lock too: its end is only noted, and counted later.
+        self._dead: deque[tuple[int, int]] = deque()
+
+    def bucket(self, spec: TensorSpec) -> Bucket:
+        """The bucket for buffers of one type. Only from the loop's thread."""
+        bucket = self._buckets.get(spec)
+        if bucket is None:
+            bucket = self._buckets[spec] = Bucket(self, spec)
+        return bucket
+
+    def adopt(self, buffer: npt.NDArray[Any]) -> None:
+        """Count a buffer from now on. Any thread may call it."""
+        size_bytes, dead = buffer.nbytes, self._dead
+        with self._lock:
+            self._count_dead()
+            number = self.allocations
+            self._alive[number] = weakref.ref(buffer, lambda _: dead.append((number, size_bytes)))
+            self.allocations += 1
+            self._held_bytes += size_bytes
+            self.peak_bytes = max(self.peak_bytes, self._held_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the buffers that are free, in use, or still referred to by the application."""
+        with self._lock:
+            self._count_dead()
+            return self._held_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """`held_bytes` without the free ones."""
+        return self.held_bytes - sum(bucket.free_bytes for bucket in self._buckets.values())
+
+    def trim(self) -> None:
+        """Give all free buffers back to the system."""
+        for bucket in self._buckets.values():
+            bucket.trim()
+
+    def _count_dead(self) -> None:
+        while self._dead:
+            number, size_bytes = self._dead.popleft()
+            del self._alive[number]
+            self._held_bytes -= size_bytes

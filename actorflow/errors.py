@@ -1,0 +1,132 @@
+"""Every error that actorflow raises on purpose.
+
+::
+
+    ActorflowError
+    ├── GraphError (ValueError)              the graph, or what is asked of it, is wrong
+    │   ├── CycleError                       .cycle
+    │   ├── ShapeError
+    │   ├── DTypeError
+    │   ├── PlaceError
+    │   └── FeedError
+    ├── KernelNotFoundError (LookupError)    lists what is registered
+    ├── DeviceError (RuntimeError)
+    │   └── DeviceUnavailableError
+    ├── OpError (RuntimeError)               .op, .__cause__: an operation failed while running
+    ├── DataError (ValueError)               a data file is missing or malformed
+    └── MissingExtraError (ImportError)      an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actorflow.node import Op
+
+__all__ = [
+    "ActorflowError",
+    "CycleError",
+    "DTypeError",
+    "DataError",
+    "DeviceError",
+    "DeviceUnavailableError",
+    "FeedError",
+    "GraphError",
+    "KernelNotFoundError",
+    "MissingExtraError",
+    "OpError",
+    "PlaceError",
+    "ShapeError",
+    "require",
+]
+
+
+class ActorflowError(Exception):
+    """Base of every error of actorflow."""
+
+
+class GraphError(ActorflowError, ValueError):
+    """The graph, or what is asked of it, is wrong; raised before anything runs."""
+
+
+class CycleError(GraphError):
+    """Operations wait for each other.
+
+    Attributes:
+        cycle: Names of the nodes on the cycle, in the direction of the data, the first repeated at the end.
+    """
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        super().__init__("the graph has a cycle: " + " -> ".join(cycle))
+        self.cycle = tuple(cycle)
+
+
+class ShapeError(GraphError):
+    """Shapes do not fit."""
+
+
+class DTypeError(GraphError):
+    """Dtypes do not fit."""
+
+
+class PlaceError(GraphError):
+    """Places do not fit, or a text is no place."""
+
+
+class FeedError(GraphError):
+    """A feed is missing, unknown or not allowed."""
+
+
+class KernelNotFoundError(ActorflowError, LookupError):
+    """No kernel is registered for what the plan needs."""
+
+
+class DeviceError(ActorflowError, RuntimeError):
+    """A device failed."""
+
+
+class DeviceUnavailableError(DeviceError):
+    """A place names a device that this process does not have."""
+
+
+class OpError(ActorflowError, RuntimeError):
+    """An operation failed while it ran; the cause is chained.
+
+    Attributes:
+        op: The failed node.
+    """
+
+    def __init__(self, op: Op, cause: BaseException) -> None:
+        inputs = ", ".join(f"{blob.name} {blob.spec} on {blob.place}" for blob in op.inputs) or "none"
+        super().__init__(
+            f"op {op.name!r} ({op.operation}) failed with {type(cause).__name__}: {cause}\n"
+            f"  inputs: {inputs}\n"
+            f"  created at {op.site}"
+        )
+        self.op = op
+
+
+class DataError(ActorflowError, ValueError):
+    """A data file is missing or malformed; the message names the file and what was expected."""
+
+
+class MissingExtraError(ActorflowError, ImportError):
+    """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import an optional dependency.
+
+    Raises:
+        MissingExtraError: if it is not installed; the message says what needs it and how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{purpose} needs {module.partition('.')[0]!r}: pip install 'actorflow[{extra}]'", name=module
+        ) from error

@@ -1,0 +1,492 @@
+"""Graphs: the definition of what is computed. Nothing here runs; see `actorflow.runtime`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy.typing as npt
+
+from actorflow.errors import GraphError
+from actorflow.node import Blob, Initializer, Node, Op, Variable
+from actorflow.ops.function import Function
+from actorflow.ops.operation import Operation
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.plan import Plan
+    from actorflow.runtime import Engine, Result
+
+__all__ = ["Fetch", "Graph"]
+
+#: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
+Fetch = "Blob | Op | Graph | str"
+#: Values for blobs, by blob or by name.
+Feeds = Mapping["Blob | str", npt.ArrayLike]
+
+
+class Graph:
+    """A bipartite graph of operations and blobs, or a part of one.
+
+    ``with graph.subgraph("encoder"):`` names a scope: what the functional form (``af.ops.softmax(y)``) makes inside
+    goes there. Scopes share the root's ops, blobs and variables; only the root can run.
+
+    Args:
+        name: Shown in errors, the live page and ``to_dot``.
+
+    Attributes:
+        name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
+        parent: The graph around a sub-graph, None for the root.
+        root: The outermost graph.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = _checked_name(name, "graph")
+        self.parent: Graph | None = None
+        self.root: Graph = self
+        self._prefix = ""
+        self._nodes: dict[str, Node] = {}  # the root's: every node by full name, in order of creation
+        self._scopes: dict[str, Graph] = {}  # the root's: every sub-graph by full name
+        self._taken: dict[str, int] = {}  # the root's: numbers given to names that were asked for twice
+        self._next_id = 0
+        self._defaults: list[tuple[Place, str]] = [(Place(), "main")]
+        self._scope_stack: list[Graph] = [self]
+        self._revision = 0
+        self._engine: Engine | None = None
+
+    # -- building -----------------------------------------------------------------------------------------------
+
+    def blob(
+        self,
+        name: str,
+        shape: Iterable[int] | int,
+        dtype: npt.DTypeLike = "float32",
+        place: Place | str | None = None,
+    ) -> Blob:
+        """Make a blob.
+
+        Args:
+            name: Unique in this graph.
+            shape: Length of each axis.
+            dtype: Type of the elements; ``object`` with shape ``()`` lets functions pass any Python object.
+            place: Where it lives; the default is that of `at`.
+        Raises:
+            GraphError: if the name is taken or no name; `ShapeError`, `DTypeError`, `PlaceError` for the others.
+        """
+        return self.root._add_blob(self, self._full_name(name), TensorSpec.of(shape, dtype), place)
+
+    def variable(
+        self,
+        name: str,
+        shape: Iterable[int] | int,
+        dtype: npt.DTypeLike = "float32",
+        init: Initializer | npt.ArrayLike = 0,
+        place: Place | str | None = None,
+    ) -> Variable:
+        """Make a variable: a blob whose value outlives the frame.
+
+        Args:
+            name: Unique in this graph.
+            shape: Length of each axis.
+            dtype: Type of the elements.
+            init: First value: an array, a scalar for all elements, or a callable ``init(spec, name)`` (`af.nn.init`).
+            place: Where it lives; the default is that of `at`.
+        Raises:
+            GraphError: as for `blob`.
+        """
+        root = self.root
+        full, spec = self._full_name(name), TensorSpec.of(shape, dtype)
+        root._check_free(full)
+        variable = Variable(self, root._take_id(), full, root._place(place), spec, init)
+        root._register(variable)
+        return variable
+
+    def op(
+        self, name: str, operation: Operation, place: Place | str | None = None, lane: str | None = None
+    ) -> Op:
+        """Make an op: an operation, placed on a lane of a device. Connect it with ``>>`` or by calling it.
+
+        Args:
+            name: Unique in this graph.
+            operation: What it computes, an instance: ``af.ops.Inner()``.
+            place: Where it runs; the default is that of `at`.
+            lane: Name of the device's FIFO that it runs on; the default is that of `at`, or "main".
+        Raises:
+            GraphError: if the name is taken or no name, or ``operation`` is no `Operation`.
+        """
+        return self._add_op(self._full_name(name), operation, place, lane)
+
+    def function(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        outputs: TensorSpec | Sequence[TensorSpec] | None = None,
+        place: Place | str | None = None,
+        lane: str | None = None,
+    ) -> Op:
+        """Make an op of any plain or ``async def`` function.
+
+        The function gets the inputs' arrays as positional arguments, which it must not change, and returns one value
+        per output: the value itself for one output, a sequence for several, anything for none. A plain function runs
+        on the CPU lane or, once it is known to be short, on the loop; a coroutine function runs on the loop as a task.
+
+        Args:
+            name: Unique in this graph.
+            fn: The function.
+            outputs: Types of the outputs (`af.TensorSpec.of`); left out, the blobs connected by ``>>`` say them.
+            place: Where it runs; the default is that of `at`.
+            lane: As for `op`.
+        """
+        specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
+        return self.op(name, Function(fn, specs), place, lane)
+
+    def subgraph(self, name: str) -> Graph:
+        """Make a sub-graph: a scope whose nodes' names start with its name.
+
+        Raises:
+            GraphError: if the name is taken or no name.
+        """
+        return self.root._add_scope(self, self._full_name(name))
+
+    def unique_subgraph(self, name: str) -> Graph:
+        """Make a sub-graph in the current scope; a taken name gets a number."""
+        scope = self.root.current_scope
+        return self.root._add_scope(scope, self.unique_name(name))
+
+    def unique_name(self, name: str) -> str:
+        """A free name in the current scope, relative to the root: ``name``, else ``name_1``, ``name_2``, ..."""
+        root = self.root
+        full = root.current_scope._full_name(name)
+        if full not in root._nodes and full not in root._scopes:
+            return full
+        number = root._taken.get(full, 0)
+        while True:
+            number += 1
+            candidate = f"{full}_{number}"
+            if candidate not in root._nodes and candidate not in root._scopes:
+                root._taken[full] = number
+                return candidate
+
+    def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
+        """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.
+
+        Args:
+            operation: What is computed.
+            inputs: The blobs it reads.
+            name: Name of the op, made unique; the default is the operation's kind in lower case.
+        Returns:
+            The output blob, or a tuple of them; named ``<op>/out``, or ``<op>/out0``, ``<op>/out1``, ...
+        """
+        full = self.unique_name(name or operation.kind.lower())
+        op = self.root.current_scope._add_op(full, operation, None, None)
+        try:
+            return op(*inputs)
+        except GraphError:
+            del self.root._nodes[full]
+            raise
+
+    @contextmanager
+    def at(self, place: Place | str | None = None, lane: str | None = None) -> Iterator[None]:
+        """Default place and lane of what is made inside the ``with`` block."""
+        root = self.root
+        old_place, old_lane = root._defaults[-1]
+        root._defaults.append((old_place if place is None else Place.parse(place), lane or old_lane))
+        try:
+            yield
+        finally:
+            root._defaults.pop()
+
+    def __enter__(self) -> Self:
+        self.root._scope_stack.append(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.root._scope_stack.pop()
+
+    @property
+    def current_scope(self) -> Graph:
+        """The scope that the functional form makes its nodes in."""
+        return self.root._scope_stack[-1]
+
+    def delete_subgraph(self, name: str) -> None:
+        """Delete a sub-graph with all its nodes.
+
+        Ops outside that read one of its blobs are then missing inputs, which the next compile reports.
+
+        Raises:
+            GraphError: if there is no such sub-graph.
+        """
+        full = self._full_name(name)
+        if full not in self.root._scopes:
+            known = ", ".join(sorted(self.root._scopes)) or "none"
+            raise GraphError(f"no sub-graph {full!r} to delete; sub-graphs: {known}")
+        prefix = full + "/"
+        self.root._delete(node for node in self.root._nodes.values() if node.name.startswith(prefix))
+        for scope in [s for s in self.root._scopes if s == full or s.startswith(prefix)]:
+            del self.root._scopes[scope]
+
+    def prune(self, sinks: Iterable[Blob | Op | Graph | str]) -> None:
+        """Delete every node that none of ``sinks`` needs. To run a part only, `run` with ``fetch`` is enough."""
+        from actorflow.plan import needed_ops  # the plan is built on graphs
+
+        root = self.root
+        targets = [root.resolve(sink) for sink in sinks]
+        ops = needed_ops(targets)
+        keep: set[Node] = set(ops) | {target for target in targets if isinstance(target, Blob)}
+        for op in ops:
+            keep.update(op.inputs, op.outputs)
+        root._delete(node for node in root._nodes.values() if node not in keep)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes of this graph and its sub-graphs, in order of creation."""
+        nodes = self.root._nodes.values()
+        return tuple(nodes) if self.parent is None else tuple(n for n in nodes if n.name.startswith(self._prefix))
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """All ops, in order of creation."""
+        return tuple(node for node in self.nodes if isinstance(node, Op))
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """All blobs, variables included, in order of creation."""
+        return tuple(node for node in self.nodes if isinstance(node, Blob))
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """All variables, in order of creation."""
+        return tuple(node for node in self.nodes if isinstance(node, Variable))
+
+    @property
+    def sources(self) -> tuple[Blob, ...]:
+        """Blobs that must be fed: neither variables nor written by an op."""
+        return tuple(b for b in self.blobs if not b.producers and not isinstance(b, Variable))
+
+    @property
+    def sinks(self) -> tuple[Blob, ...]:
+        """Blobs that are fetched by default: written by an op, read by none, no variables."""
+        return tuple(b for b in self.blobs if b.producers and not b.consumers and not isinstance(b, Variable))
+
+    @property
+    def revision(self) -> int:
+        """Counts the changes of the structure."""
+        return self.root._revision
+
+    @property
+    def size(self) -> int:
+        """One more than the largest `Node.id`."""
+        return self.root._next_id
+
+    def resolve(self, target: object) -> Blob | Op | Graph:
+        """The node or sub-graph that ``target`` is or names.
+
+        Raises:
+            GraphError: if there is none of that name, or it belongs to another graph.
+        """
+        if isinstance(target, str):
+            full = self._prefix + target
+            found = self.root._nodes.get(full) or self.root._scopes.get(full)
+            if found is None:
+                raise GraphError(f"graph {self.name!r} has no blob, op or sub-graph named {target!r}")
+            target = found
+        if isinstance(target, Graph):
+            if target.root is not self.root:
+                raise GraphError(f"{target.name!r} is not a part of graph {self.root.name!r}")
+        elif not isinstance(target, Blob | Op):
+            raise GraphError(f"expected a blob, an op, a sub-graph or a name, got {target!r}")
+        elif self.root._nodes.get(target.name) is not target:
+            raise GraphError(f"{target!r} is not in graph {self.root.name!r}")
+        return target
+
+    def __getitem__(self, name: str) -> Any:
+        return self.resolve(name)
+
+    def summary(self) -> str:
+        """A table of the ops: name, operation, place and lane, types of inputs and outputs."""
+        from actorflow.describe import graph_table
+
+        return graph_table(self)
+
+    def to_dot(self) -> str:
+        """The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold."""
+        from actorflow.describe import to_dot
+
+        return to_dot(self)
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """What runs this graph: lanes, profile, frames in flight. Made on first use."""
+        root = self.root
+        if root._engine is None:
+            from actorflow.runtime import Engine  # the runtime is built on graphs
+
+            root._engine = Engine(root)
+        return root._engine
+
+    def compile(self, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Plan:
+        """Check the graph and plan how it runs; `run` does this by itself when the graph has changed.
+
+        Args:
+            fetch: As for `run`.
+        Raises:
+            GraphError: for a cycle (`CycleError`), an op with missing inputs or outputs, ...
+            KernelNotFoundError: if a device has no kernel for an operation.
+            DeviceUnavailableError: if a place names a device that is not there.
+        """
+        return self._runnable().plan(fetch)
+
+    async def run(
+        self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None
+    ) -> Result:
+        """Run one frame of the graph and return what was fetched.
+
+        Calls may overlap; each has its own frame, and variables order them: a frame reads a weight when the frames
+        started before it have updated that weight.
+
+        Args:
+            feeds: Arrays for the `sources`, by blob or by name. They are used without a copy: do not change them
+                before `run` returns.
+            fetch: Blobs whose values are returned, and ops or sub-graphs to run besides; only what these need is run.
+                A variable gives its value before the frame's updates. By default everything is run and the `sinks`
+                are returned.
+        Returns:
+            The fetched values, by blob or by name.
+        Raises:
+            FeedError, ShapeError, DTypeError: if the feeds do not fit.
+            GraphError, KernelNotFoundError, DeviceError: as for `compile`.
+            OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
+                usable.
+        Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
+        there by itself, and what it computes is dropped. Variables keep either their old or their new value.
+        """
+        return await self._runnable().run(feeds, fetch)
+
+    def run_sync(
+        self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None
+    ) -> Result:
+        """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
+
+        Raises:
+            RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            from actorflow.runtime import run
+
+            return run(self.run(feeds, fetch=fetch))
+        raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
+
+    def stream(
+        self,
+        feeds: AsyncIterable[Feeds] | Iterable[Feeds],
+        *,
+        fetch: Iterable[Blob | Op | Graph | str] | None = None,
+        in_flight: int = 1,
+    ) -> AsyncIterator[Result]:
+        """Run one frame per feed and yield the results in order.
+
+        Args:
+            feeds: Feeds as for `run`, from an iterable or an async iterable. The next one is asked for when there is
+                room for a further frame, so a slow consumer slows its source down.
+            fetch: As for `run`.
+            in_flight: How many frames may overlap.
+        Raises:
+            Whatever `run` raises, at the result that it belongs to; later frames are then cancelled.
+        Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
+        (use ``contextlib.aclosing`` for that to happen at once).
+        """
+        return self._runnable().stream(feeds, fetch, in_flight)
+
+    async def aclose(self) -> None:
+        """Cancel the frames in flight, wait for their threads, and stop the lanes. A later `run` starts anew."""
+        if self.root._engine is not None:
+            await self.root._engine.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    def _runnable(self) -> Engine:
+        if self.parent is not None:
+            raise GraphError(
+                f"{self.name!r} is a sub-graph: run its root {self.root.name!r}, with fetch=[...] for this part of it"
+            )
+        return self.engine
+
+    # -- bookkeeping of the root --------------------------------------------------------------------------------
+
+    def _full_name(self, name: str) -> str:
+        return self._prefix + _checked_name(name, "node")
+
+    def _place(self, place: Place | str | None) -> Place:
+        return self._defaults[-1][0] if place is None else Place.parse(place)
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    def _check_free(self, full: str) -> None:
+        taken: Node | Graph | None = self._nodes.get(full) or self._scopes.get(full)
+        if taken is not None:
+            site = f", created at {taken.site}" if isinstance(taken, Node) else ""
+            raise GraphError(f"the name {full!r} is taken by {taken!r}{site}")
+
+    def _register(self, node: Node) -> None:
+        self._nodes[node.name] = node
+        self._changed()
+
+    def _add_blob(self, scope: Graph, full: str, spec: TensorSpec, place: Place | str | None) -> Blob:
+        self._check_free(full)
+        blob = Blob(scope, self._take_id(), full, self._place(place), spec)
+        self._register(blob)
+        return blob
+
+    def _add_op(self, full: str, operation: object, place: Place | str | None, lane: str | None) -> Op:
+        if not isinstance(operation, Operation):
+            hint = ": give an instance, not the class" if isinstance(operation, type) else ""
+            raise GraphError(f"op {full!r}: {operation!r} is no Operation{hint}")
+        root = self.root
+        root._check_free(full)
+        op = Op(self, root._take_id(), full, root._place(place), operation, lane or root._defaults[-1][1])
+        root._register(op)
+        return op
+
+    def _add_scope(self, parent: Graph, full: str) -> Graph:
+        self._check_free(full)
+        scope = Graph.__new__(Graph)
+        scope.name, scope.parent, scope.root, scope._prefix = full, parent, self, full + "/"
+        self._scopes[full] = scope
+        return scope
+
+    def _delete(self, nodes: Iterable[Node]) -> None:
+        gone = set(nodes)
+        for node in gone:
+            del self._nodes[node.name]
+        for node in self._nodes.values():
+            if isinstance(node, Blob):
+                node.producers = [op for op in node.producers if op not in gone]
+                node.consumers = [op for op in node.consumers if op not in gone]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._revision += 1
+
+
+def _checked_name(name: object, what: str) -> str:
+    if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
+        raise GraphError(f"{name!r} cannot name a {what}: a name is printable, not empty and has no '/'")
+    return name

@@ -1,0 +1,310 @@
+"""The nodes of a graph: blobs hold tensors, ops compute them; ``>>`` connects the two."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.operation import Operation
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+
+__all__ = ["Blob", "Initializer", "Node", "Op", "Site", "Variable"]
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+#: ``init(spec, name)`` returns the first value of a variable; `name` lets an unseeded initializer differ per variable.
+Initializer = Callable[[TensorSpec, str], npt.ArrayLike]
+
+
+class Site(NamedTuple):
+    """The line of user code that created a node."""
+
+    filename: str
+    line: int
+    function: str
+
+    @classmethod
+    def caller(cls) -> Site:
+        """The innermost line outside this package."""
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+            frame = frame.f_back
+        code = frame.f_code
+        return cls(code.co_filename, frame.f_lineno, code.co_name)
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line} in {self.function}"
+
+
+class Node:
+    """What blobs and ops have in common.
+
+    Attributes:
+        graph: The graph or sub-graph that the node was created in.
+        id: Position in the order of creation in the root graph; never used again after a deletion.
+        name: Full name, scopes joined by ``/``.
+        place: Where it lives.
+        site: The line of user code that created it.
+    """
+
+    __slots__ = ("graph", "id", "name", "place", "site")
+
+    def __init__(self, graph: Graph, node_id: int, name: str, place: Place) -> None:
+        self.graph = graph
+        self.id = node_id
+        self.name = name
+        self.place = place
+        self.site = Site.caller()
+
+
+class Blob(Node):
+    """A tensor slot of known shape and dtype.
+
+    With several producers its value is their sum, added up in the order in which they were connected.
+
+    Attributes:
+        spec: Shape and dtype.
+        producers: Ops that write it.
+        consumers: Ops that read it, once per argument.
+    """
+
+    __slots__ = ("consumers", "producers", "spec")
+
+    def __init__(self, graph: Graph, node_id: int, name: str, place: Place, spec: TensorSpec) -> None:
+        super().__init__(graph, node_id, name, place)
+        self.spec = spec
+        self.producers: list[Op] = []
+        self.consumers: list[Op] = []
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.spec.dtype
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} {self.spec} on {self.place}>"
+
+
+class Variable(Blob):
+    """A blob whose value outlives the frame: weights, optimizer state, running statistics.
+
+    Ops that read it in a frame see the value from before the frame's updates. An op that writes it gives the
+    value for the next frame; the write replaces the array and never changes it in place, so an array once read
+    from `value` stays as it was.
+    """
+
+    __slots__ = ("_init", "_value")
+
+    def __init__(
+        self,
+        graph: Graph,
+        node_id: int,
+        name: str,
+        place: Place,
+        spec: TensorSpec,
+        init: Initializer | npt.ArrayLike,
+    ) -> None:
+        super().__init__(graph, node_id, name, place, spec)
+        self._init = init
+        self._value: npt.NDArray[Any] | None = None
+
+    @property
+    def value(self) -> npt.NDArray[Any]:
+        """The current value; the first access computes the initial one.
+
+        Assigning checks shape and dtype and keeps a copy; frames already running go on with the old value.
+
+        Raises:
+            ShapeError, DTypeError: if the assigned or initial value does not fit.
+        """
+        if self._value is None:
+            initial = self._init(self.spec, self.name) if callable(self._init) else self._init
+            array = np.asarray(initial)
+            if array.shape == () and self.shape != ():
+                array = np.broadcast_to(array, self.shape)
+            self.value = array.astype(self.dtype) if np.can_cast(array.dtype, self.dtype, "same_kind") else array
+        assert self._value is not None
+        return self._value
+
+    @value.setter
+    def value(self, value: npt.ArrayLike) -> None:
+        array = np.asarray(value)
+        if array.shape != self.shape:
+            raise ShapeError(f"variable {self.name!r} has shape {self.shape}, the value {array.shape}")
+        if not np.can_cast(array.dtype, self.dtype, "safe"):
+            raise DTypeError(f"variable {self.name!r} has dtype {self.dtype}, the value {array.dtype}")
+        self._value = np.array(array, dtype=self.dtype, order="C", copy=True)
+
+    def commit(self, value: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+        """Replace the value by an array of the right type without a copy; for the runtime. Returns the old one."""
+        old, self._value = self._value, value
+        return old
+
+
+class Op(Node):
+    """An operation placed on a lane, between the blobs that it reads and writes.
+
+    Connect it by ``[x, w] >> op >> [y]``, or call it, ``y = op(x, w)``, to have the output blobs made.
+
+    Attributes:
+        operation: What it computes.
+        lane: Name of the FIFO of its device that it runs on; "main" unless said otherwise.
+        inputs: Blobs it reads, empty before they are connected.
+        outputs: Blobs it writes.
+    """
+
+    __slots__ = ("_connected", "_inferred", "inputs", "lane", "operation", "outputs")
+
+    def __init__(
+        self, graph: Graph, node_id: int, name: str, place: Place, operation: Operation, lane: str
+    ) -> None:
+        super().__init__(graph, node_id, name, place)
+        self.operation = operation
+        self.lane = lane
+        self.inputs: tuple[Blob, ...] = ()
+        self.outputs: tuple[Blob, ...] = ()
+        self._connected = not operation.arguments
+        self._inferred: tuple[TensorSpec, ...] | None = None
+        if self._connected:
+            self._infer()
+
+    def __call__(self, *inputs: Blob) -> Any:
+        """Connect the inputs and make the outputs: one blob, or a tuple of them.
+
+        Raises:
+            GraphError: if the inputs do not fit (`ShapeError`, `DTypeError`), or are connected already.
+        """
+        if inputs or not self._connected:
+            self._connect_inputs(inputs)
+        if self._inferred is None:
+            raise GraphError(f"{self._where()} does not say what its outputs are: give outputs= or connect blobs by >>")
+        root = self.graph.root
+        suffixes = [""] if len(self._inferred) == 1 else [str(i) for i in range(len(self._inferred))]
+        outputs = [
+            root._add_blob(self.graph, f"{self.name}/out{suffix}", spec, self.place)
+            for suffix, spec in zip(suffixes, self._inferred, strict=True)
+        ]
+        self._connect_outputs(outputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def __rrshift__(self, inputs: Blob | Sequence[Blob]) -> Op:
+        if isinstance(inputs, Op):
+            raise GraphError(
+                f"op {inputs.name!r} cannot be connected to op {self.name!r} directly: "
+                "put the blob between them, a >> [y] >> b"
+            )
+        blobs = as_blobs(inputs)
+        if blobs is None:
+            return NotImplemented
+        self._connect_inputs(blobs)
+        return self
+
+    def __rshift__(self, outputs: Any) -> Any:
+        blobs = as_blobs(outputs)
+        if blobs is None:
+            return NotImplemented
+        self._connect_outputs(blobs)
+        return outputs
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the inputs have been connected."""
+        return self._connected
+
+    @property
+    def expects_outputs(self) -> bool:
+        """Whether the operation has outputs; a function may have none."""
+        return bool(self._inferred)
+
+    def _where(self) -> str:
+        return f"op {self.name!r} ({self.operation})"
+
+    def _connect_inputs(self, blobs: Sequence[Blob]) -> None:
+        if self._connected:
+            given = ", ".join(blob.name for blob in self.inputs) or "none"
+            raise GraphError(f"{self._where()} has its inputs already ({given})")
+        self._check_graph(blobs)
+        try:
+            self.operation.check_arity(len(blobs))
+        except GraphError as error:
+            raise GraphError(f"op {self.name!r}: {error}") from None
+        self.inputs = tuple(blobs)
+        try:
+            self._infer()
+            self._check_outputs(self.outputs)
+        except GraphError:
+            self.inputs = ()
+            raise
+        self._connected = True
+        for blob in blobs:
+            blob.consumers.append(self)
+        self.graph.root._changed()
+
+    def _infer(self) -> None:
+        try:
+            self._inferred = self.operation.infer(*(blob.spec for blob in self.inputs))
+        except GraphError as error:
+            inputs = ", ".join(f"{blob.name} {blob.spec}" for blob in self.inputs)
+            raise type(error)(f"op {self.name!r}: {error} (inputs: {inputs})") from None
+
+    def _connect_outputs(self, blobs: Sequence[Blob]) -> None:
+        if self.outputs:
+            given = ", ".join(blob.name for blob in self.outputs)
+            raise GraphError(f"{self._where()} has its outputs already ({given})")
+        self._check_graph(blobs)
+        if len(set(map(id, blobs))) != len(blobs):
+            raise GraphError(f"{self._where()} cannot write one blob twice: {[blob.name for blob in blobs]}")
+        if self._connected:
+            self._check_outputs(blobs)
+        self.outputs = tuple(blobs)
+        for blob in blobs:
+            blob.producers.append(self)
+        self.graph.root._changed()
+
+    def _check_graph(self, blobs: Sequence[Blob]) -> None:
+        for blob in blobs:
+            if blob.graph.root is not self.graph.root:
+                raise GraphError(
+                    f"{self._where()} is of graph {self.graph.root.name!r}, "
+                    f"blob {blob.name!r} of another one, {blob.graph.root.name!r}"
+                )
+
+    def _check_outputs(self, blobs: Sequence[Blob]) -> None:
+        """Compare declared output blobs with what the operation infers."""
+        if self._inferred is None or not blobs:
+            return
+        if len(blobs) != len(self._inferred):
+            raise GraphError(f"{self._where()} has {len(self._inferred)} outputs, got {len(blobs)} blobs")
+        for blob, spec in zip(blobs, self._inferred, strict=True):
+            kind = ShapeError if blob.shape != spec.shape else DTypeError if blob.dtype != spec.dtype else None
+            if kind is not None:
+                raise kind(f"{self._where()} gives {spec}, blob {blob.name!r} is declared as {blob.spec}")
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name!r} {self.operation} on {self.place}, lane {self.lane!r}>"
+
+
+def as_blobs(value: Any) -> tuple[Blob, ...] | None:
+    """A blob or a sequence of blobs as a tuple; None for anything else."""
+    if isinstance(value, Blob):
+        return (value,)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        blobs = tuple(value)
+        if all(isinstance(blob, Blob) for blob in blobs):
+            return blobs
+    return None

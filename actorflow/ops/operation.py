@@ -1,0 +1,98 @@
+"""Operations: the mathematics, free of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.node import Blob, Op
+
+__all__ = ["Operation", "same_dtype"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What an op computes: argument names, shape and dtype inference, gradient.
+
+    A subclass is a frozen dataclass whose fields are the operation's parameters. It never mentions a device:
+    kernels are registered apart, under the operation's `kind` (`actorflow.ops.kernel`).
+
+    Class attributes:
+        arguments: Names of the inputs, for messages; a last name that starts with ``*`` takes any number.
+        differentiable: Whether `gradient` exists. A non-differentiable operation (accuracy, say) stops gradients.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("x",)
+    differentiable: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> str:
+        """Name under which kernels are registered: the class name."""
+        return type(self).__name__
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...] | None:
+        """Types of the outputs for inputs of these types; None where the connected blobs say them.
+
+        Raises:
+            ShapeError, DTypeError: if the inputs do not fit; the message names the argument.
+        """
+        raise GraphError(f"{self.kind} does not say what its outputs are: define infer()")
+
+    def gradient(
+        self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]
+    ) -> Sequence[Blob | None]:
+        """Build the gradient sub-graph of one op of this operation.
+
+        Args:
+            op: The op, with its ``inputs`` and ``outputs``.
+            grads: Gradient of the loss with respect to each output; None where the loss does not depend on it.
+            wanted: Which inputs' gradients are asked for.
+        Returns:
+            The gradient blob of each input; None where it is not wanted or is zero.
+        """
+        raise GraphError(f"{self.kind} has no gradient")
+
+    def check_arity(self, count: int) -> None:
+        """Check the number of inputs.
+
+        Raises:
+            GraphError: naming the arguments that are expected.
+        """
+        names = self.arguments
+        variadic = bool(names) and names[-1].startswith("*")
+        if (count < len(names)) if variadic else (count != len(names)):
+            expected = f"{'at least ' if variadic else ''}{len(names)} ({', '.join(names) or 'none'})"
+            raise GraphError(f"{self.kind} takes {expected} inputs, got {count}")
+
+    def __str__(self) -> str:
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        return f"{self.kind}({', '.join(f'{f.name}={v}' for f, v in values if v != f.default)})"
+
+
+def same_dtype(kind: str, **inputs: TensorSpec) -> None:
+    """Check that all inputs have one floating dtype.
+
+    Raises:
+        DTypeError: naming the arguments that differ.
+    """
+    (first, spec), *rest = inputs.items()
+    if spec.dtype.kind not in "fV":  # ml_dtypes' bfloat16 has kind V
+        raise DTypeError(f"{kind}: {first} must be floating, got {spec}")
+    for name, other in rest:
+        if other.dtype != spec.dtype:
+            raise DTypeError(f"{kind}: {name} must have {first}'s dtype {spec.dtype}, got {other}")
+
+
+def rank_is(kind: str, name: str, spec: TensorSpec, axes: Sequence[str]) -> None:
+    """Check the number of axes.
+
+    Raises:
+        ShapeError: with the expected axes' names.
+    """
+    if len(spec.shape) != len(axes):
+        raise ShapeError(f"{kind}: {name} must have shape ({', '.join(axes)}), got {spec}")

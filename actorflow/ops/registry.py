@@ -1,0 +1,121 @@
+"""Which code computes an operation on a device: the kernel registry.
+
+The key is (operation, device kind, library, dtype, layout), as in PaddlePaddle Fluid. ``"any"`` as dtype or layout
+matches all; an exact match wins over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from actorflow.errors import GraphError, KernelNotFoundError
+from actorflow.ops.operation import Operation
+
+__all__ = ["Kernel", "KernelKey", "find_kernel", "kernel", "registered_kernels"]
+
+ANY = "any"
+
+
+class KernelKey(NamedTuple):
+    """What a kernel is registered for."""
+
+    operation: str
+    device: str
+    library: str
+    dtype: str
+    layout: str
+
+    def __str__(self) -> str:
+        return f"{self.operation}(device={self.device}, library={self.library}, dtype={self.dtype}, layout={self.layout})"
+
+
+class KernelFunction(Protocol):
+    """``fn(operation, inputs, outputs)``; returns outputs only where `Kernel.returns` says so."""
+
+    def __call__(self, operation: Any, inputs: Any, outputs: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One implementation of an operation.
+
+    Attributes:
+        key: What it is registered for.
+        function: Called as ``function(operation, inputs, outputs)`` with a list of input arrays and a list of output
+            buffers of the inferred types, whose contents are undefined; it writes every element of each. With
+            ``returns`` it is called with ``outputs=None`` and returns a list of arrays, which may be views of its inputs.
+        returns: See ``function``.
+        random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
+            random stream, so results depend neither on timing nor on the number of devices.
+    """
+
+    key: KernelKey
+    function: Callable[..., Any]
+    returns: bool = False
+    random: bool = False
+
+
+_kernels: dict[KernelKey, Kernel] = {}
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def kernel(
+    operation: type[Operation] | str,
+    *,
+    device: str = "cpu",
+    library: str = "numpy",
+    dtypes: Iterable[str] = (ANY,),
+    layout: str = ANY,
+    returns: bool = False,
+    random: bool = False,
+) -> Callable[[_F], _F]:
+    """Register the decorated function as a kernel (see `Kernel` for how it is called).
+
+    Raises:
+        GraphError: if a kernel is registered for the same key already.
+    """
+    name = operation if isinstance(operation, str) else operation.__name__
+
+    def register(function: _F) -> _F:
+        for dtype in dtypes:
+            key = KernelKey(name, device, library, dtype, layout)
+            if key in _kernels:
+                raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
+            _kernels[key] = Kernel(key, function, returns, random)
+        return function
+
+    return register
+
+
+def find_kernel(
+    operation: Operation, device: str, dtype: np.dtype[Any], layout: str = ANY, libraries: Iterable[str] = ("numpy",)
+) -> Kernel:
+    """The kernel for an operation: first library first, exact dtype and layout before ``"any"``.
+
+    Raises:
+        KernelNotFoundError: listing what is registered for the operation.
+    """
+    libraries = tuple(libraries)
+    for library in libraries:
+        for dtype_key in (str(dtype), ANY):
+            for layout_key in dict.fromkeys((layout, ANY)):
+                found = _kernels.get(KernelKey(operation.kind, device, library, dtype_key, layout_key))
+                if found is not None:
+                    return found
+    wanted = KernelKey(operation.kind, device, "|".join(libraries), str(dtype), layout)
+    known = [f"  {key}" for key in _kernels if key.operation == operation.kind]
+    listing = "\n".join(known) if known else f"  nothing; operations with kernels: {', '.join(_operations())}"
+    raise KernelNotFoundError(f"no kernel for {wanted}; registered:\n{listing}")
+
+
+def registered_kernels() -> tuple[KernelKey, ...]:
+    """Keys of all kernels, in order of registration."""
+    return tuple(_kernels)
+
+
+def _operations() -> list[str]:
+    return sorted({key.operation for key in _kernels})

@@ -1,0 +1,63 @@
+"""Where a tensor lives and an operation runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from actorflow.errors import PlaceError
+
+__all__ = ["Place"]
+
+_TEXT = re.compile(r"(?:(?P<rank>\d+)/)?(?P<kind>[a-z][a-z0-9_]*)(?::(?P<index>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A device of a machine: ``(rank, device)``, with the sign rule of Purine2.
+
+    Args:
+        rank: The machine (MPI rank), 0 without MPI.
+        device: Index of the accelerator; negative means the CPU.
+        kind: Kind of device: ``"cpu"``, ``"cuda"``, ``"sim"``, or one that a third party registers.
+
+    The text form is ``cpu``, ``cuda:0``, ``1/cuda:0``; `parse` reads it and ``str`` writes it.
+
+    Raises:
+        PlaceError: if the rank is negative, or if the kind and the sign of ``device`` disagree.
+    """
+
+    rank: int = 0
+    device: int = -1
+    kind: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise PlaceError(f"a place's rank must be at least 0, got {self.rank}")
+        if (self.kind == "cpu") != (self.device < 0):
+            raise PlaceError(
+                f"device {self.device} does not fit kind {self.kind!r}: "
+                "a negative device is the CPU, and no other kind has one"
+            )
+
+    @classmethod
+    def parse(cls, text: object) -> Place:
+        """Read a place from its text form; a `Place` is returned as it is.
+
+        Raises:
+            PlaceError: if the text is not of the form ``[rank/]kind[:index]``.
+        """
+        if isinstance(text, Place):
+            return text
+        match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise PlaceError(f"{text!r} is not a place: write 'cpu', 'cuda:0' or '1/cuda:0'")
+        kind, index = match["kind"], match["index"]
+        if kind == "cpu" and index is not None:
+            raise PlaceError(f"{text!r} is not a place: the CPU has no index, write 'cpu'")
+        device = -1 if kind == "cpu" else int(index or 0)
+        return cls(int(match["rank"] or 0), device, kind)
+
+    def __str__(self) -> str:
+        device = "cpu" if self.device < 0 else f"{self.kind}:{self.device}"
+        return f"{self.rank}/{device}" if self.rank else device

@@ -1,0 +1,262 @@
+"""Programs: plans made ready to run. A program has the actors; each frame brings its own counts and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.actors.blob import BlobActor, UpdateActor
+from actorflow.actors.frame import Frame
+from actorflow.actors.op import AsyncActor, FunctionActor, KernelActor, OpActor
+from actorflow.actors.variable import Gate
+from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError
+from actorflow.node import Blob, Variable
+from actorflow.ops.function import Function
+from actorflow.plan import Plan, PlannedOp, Slot
+from actorflow.trace import NodeState, OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.runtime import Engine
+
+__all__ = ["Program", "Result"]
+
+_NOT_FED = object()
+
+
+class Result(Mapping["Blob | str", Any]):
+    """What a frame fetched: arrays by blob or by name; iterates over the names.
+
+    The arrays are the application's: no later frame changes them.
+    """
+
+    __slots__ = ("_blobs", "_by_name", "_values")
+
+    def __init__(self, blobs: Mapping[Blob, int], by_name: Mapping[str, int], values: list[Any]) -> None:
+        self._blobs = blobs
+        self._by_name = by_name
+        self._values = values
+
+    def __getitem__(self, key: Blob | str) -> Any:
+        index = self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
+        if index is None:
+            name = key if isinstance(key, str) else getattr(key, "name", key)
+            raise KeyError(f"{name!r} was not fetched; fetched: {', '.join(self._by_name) or 'nothing'}")
+        return self._values[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<Result {', '.join(f'{name}: {_describe(value)}' for name, value in self.items())}>"
+
+
+class Program:
+    """The actors of one plan, and what each frame starts from.
+
+    Attributes:
+        plan: What it was made from.
+    """
+
+    def __init__(self, plan: Plan, engine: Engine) -> None:
+        self.plan = plan
+        self._engine = engine
+        self._pending = [op.waits for op in plan.ops]
+        blobs = [self._blob_actor(slot) for slot in plan.slots]
+        ops = [self._op_actor(op, blobs) for op in plan.ops]
+        for slot, blob in zip(plan.slots, blobs, strict=True):
+            blob.consumers = tuple([ops[index] for index in slot.consumers])
+        for actor, op in zip(ops, plan.ops, strict=True):
+            actor.unread = tuple([blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
+            actor.ends = not any(plan.slots[slot].consumers for slot in op.outputs)
+
+        self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
+        self._unshared: list[list[bool] | None] = [None] * len(plan.slots)
+        self._shared = [(s.index, [True] + [False] * (s.readers - 1)) for s in plan.slots if s.readers > 1]
+        self._feeds: dict[Blob | str, tuple[int, Blob]] = {}
+        for source, slot_index in plan.feeds.items():
+            self._feeds[source] = self._feeds[source.name] = (slot_index, source)
+
+        # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
+        self._constants: list[tuple[int, Variable]] = []
+        self._gates: list[Gate] = []
+        for slot_index in plan.feeds.values():
+            self._deliver_ahead(plan.slots[slot_index])
+        for variable, slot_index in plan.reads.items():
+            slot = plan.slots[slot_index]
+            if variable.producers:
+                turns = engine.variable_actor(variable)
+                updates = variable in plan.updates
+                self._gates.append(Gate(turns, blobs[slot_index], bool(slot.readers), updates))
+            else:
+                self._constants.append((slot_index, variable))
+                self._deliver_ahead(slot)
+        self._first = [actor for actor, waits in zip(ops, self._pending, strict=True) if not waits]
+        # One end more than there are: the frame's start, so that an empty frame ends, too.
+        self._open_ends = sum(actor.ends for actor in ops) + len(self._gates) + 1
+        self._node_ids = np.array([actor.node_id for actor in ops], dtype=np.intp)
+
+        self._fetch_slots = list(plan.fetches.values())
+        self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
+        self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
+        self._scalars = [
+            (blob.name, i)
+            for i, blob in enumerate(plan.fetches)
+            if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
+        ]
+
+    # -- frames -------------------------------------------------------------------------------------------------
+
+    def feed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
+        """The values that a frame starts with.
+
+        Raises:
+            FeedError, ShapeError, DTypeError: if the feeds do not fit the sources.
+        """
+        values = self._values.copy()
+        for key, value in feeds.items():
+            known = self._feeds.get(key)
+            if known is None:
+                self._check_unneeded(key)
+                continue
+            index, blob = known
+            if values[index] is not _NOT_FED:
+                raise FeedError(f"blob {blob.name!r} is fed twice")
+            if type(value) is np.ndarray and value.shape == blob.spec.shape and value.dtype == blob.spec.dtype:
+                values[index] = value
+            else:
+                values[index] = _as_fed(blob, value)
+        missing = [f"{b.name!r} {b.spec}" for b, index in self.plan.feeds.items() if values[index] is _NOT_FED]
+        if missing:
+            fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
+            raise FeedError(f"graph {self.plan.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
+        return values
+
+    def frame(self, number: int, values: list[Any], on_end: Callable[[Frame], None]) -> Frame:
+        """A frame that has not begun."""
+        engine = self._engine
+        readers = self._unshared.copy()
+        for slot, tokens in self._shared:
+            readers[slot] = tokens.copy()
+        dispatcher = engine.dispatcher
+
+        def ended(frame: Frame) -> None:
+            for gate in self._gates:
+                gate.forget(frame)
+            on_end(frame)
+
+        return Frame(
+            number=number,
+            pending=self._pending.copy(),
+            values=values,
+            readers=readers,
+            open_ends=self._open_ends,
+            dispatcher=dispatcher,
+            ended=dispatcher.loop.create_future(),
+            on_end=ended,
+            monitor=engine.monitor,
+        )
+
+    def begin(self, frame: Frame) -> None:
+        """Deliver what is there. The caller wakes the dispatcher."""
+        if frame.monitor is not None:
+            np.frombuffer(frame.monitor.states, dtype=np.uint8)[self._node_ids] = NodeState.WAITING
+            np.frombuffer(frame.monitor.dirty, dtype=np.uint8)[self._node_ids] = 1
+        for slot, variable in self._constants:
+            frame.values[slot] = variable.value
+        frame.ready.extend([(actor, frame) for actor in self._first])
+        for gate in self._gates:
+            gate.enter(frame)
+        frame.close_end()
+
+    def result(self, frame: Frame) -> Result:
+        """What a finished frame fetched."""
+        values, frame.values = frame.values, []
+        return Result(self._fetch_by_blob, self._fetch_by_name, [values[slot] for slot in self._fetch_slots])
+
+    def scalars(self, result: Result) -> list[tuple[str, Any]]:
+        """The fetched 0-d numbers, by name."""
+        return [(name, result._values[index]) for name, index in self._scalars]
+
+    # -- construction -------------------------------------------------------------------------------------------
+
+    def _blob_actor(self, slot: Slot) -> BlobActor:
+        blob = slot.blob
+        engine = self._engine
+        pooled = not slot.is_fed and not blob.dtype.hasobject
+        if isinstance(blob, Variable):
+            pooled = bool(blob.producers)
+        bucket = engine.device(blob.place).memory.bucket(blob.spec) if pooled else None
+        if slot.updates is not None:
+            return UpdateActor(slot.index, bucket, engine.variable_actor(slot.updates))
+        return BlobActor(slot.index, bucket)
+
+    def _op_actor(self, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
+        engine = self._engine
+        device = engine.device(op.place)
+        profile = engine.profile.setdefault(op.shown_as.id, OpProfile())
+        arguments: Any = (
+            op.index,
+            op.node,
+            op.shown_as.id,
+            tuple([blobs[slot] for slot in op.inputs]),
+            tuple([blobs[slot] for slot in op.outputs]),
+            device.lane(op.node.lane),
+            profile,
+        )
+        operation = op.operation
+        if isinstance(operation, Function):
+            specs = tuple([self.plan.slots[slot].blob.spec for slot in op.outputs])
+            if operation.is_async:
+                return AsyncActor(*arguments, fn=operation.fn, specs=specs)
+            return FunctionActor(*arguments, fn=operation.fn, specs=specs)
+        assert op.kernel is not None
+        buckets = tuple([device.memory.bucket(self.plan.slots[slot].blob.spec) for slot in op.outputs])
+        return KernelActor(*arguments, operation=operation, kernel=op.kernel, buckets=buckets)
+
+    def _deliver_ahead(self, slot: Slot) -> None:
+        for index in slot.consumers:
+            self._pending[index] -= 1
+
+    def _check_unneeded(self, key: Any) -> None:
+        """A source that this program does not need may be fed; nothing else may."""
+        graph = self.plan.graph
+        try:
+            blob = graph.resolve(key)
+        except GraphError as error:
+            sources = ", ".join(repr(source.name) for source in graph.sources) or "none"
+            raise FeedError(f"cannot feed {key!r}: {error}; sources: {sources}") from None
+        if not isinstance(blob, Blob):
+            raise FeedError(f"cannot feed {blob!r}: it is no blob")
+        if isinstance(blob, Variable):
+            raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
+        if blob.producers:
+            raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
+
+
+def _as_fed(blob: Blob, value: Any) -> Any:
+    """A fed value as an array of its blob's type, without a copy where it is one."""
+    if blob.spec.is_object:
+        return value
+    array = np.asarray(value)
+    if array.shape != blob.shape:
+        raise ShapeError(f"feed for blob {blob.name!r}: expected shape {blob.shape}, got {array.shape}")
+    if array.dtype != blob.dtype:
+        # Python numbers take the blob's dtype; an array's dtype is only widened, so that nothing is lost unasked.
+        rule: Literal["safe", "same_kind"] = "safe" if isinstance(value, np.ndarray | np.generic) else "same_kind"
+        if not np.can_cast(array.dtype, blob.dtype, rule):
+            raise DTypeError(
+                f"feed for blob {blob.name!r}: expected dtype {blob.dtype}, got {array.dtype}; "
+                f"convert it, array.astype({blob.dtype.name!r})"
+            )
+        array = array.astype(blob.dtype)
+    return array
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) and value.shape else repr(value)

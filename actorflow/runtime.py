@@ -1,0 +1,250 @@
+"""Runs graphs: wires plans, actors and devices, starts frames, and hands out their results."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy.typing as npt
+
+from actorflow.actors.dispatcher import Dispatcher
+from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.variable import VariableActor
+from actorflow.devices import Device, open_device
+from actorflow.errors import GraphError
+from actorflow.graph import Graph
+from actorflow.node import Blob, Op, Variable
+from actorflow.place import Place
+from actorflow.plan import Plan, make_plan
+from actorflow.program import Program, Result
+from actorflow.stream import stream
+from actorflow.trace import FrameCounts, Monitor, OpProfile, Scalars
+
+__all__ = ["Engine", "FailureRecord", "Result", "run"]
+
+Feeds = Mapping[Blob | str, npt.ArrayLike]
+_T = TypeVar("_T")
+
+#: Plans kept per graph; one is needed for each different ``fetch``.
+_MAX_PROGRAMS = 64
+
+
+def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
+    """Run a coroutine on a new event loop, uvloop's when it is installed, and close it: ``asyncio.run`` for programs.
+
+    Args:
+        main: The program.
+        debug: As for ``asyncio.run``.
+    """
+    with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
+        return runner.run(main)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return None
+    return uvloop.new_event_loop
+
+
+class FailureRecord(NamedTuple):
+    """A failed frame, for those who watch."""
+
+    time_s: float
+    frame: int
+    op_id: int
+    message: str
+
+
+class Engine:
+    """What runs one graph: devices with their lanes, programs, frames in flight, and what is known of the past.
+
+    Attributes:
+        graph: The root graph.
+        frames: How many frames started, finished, failed and were cancelled.
+        profile: Calls and times by `Node.id` of the op.
+        scalars: Fetched 0-d numbers by frame.
+        errors: The newest failures.
+        monitor: States of the nodes, while somebody watches; see `watch`.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.frames = FrameCounts()
+        self.profile: dict[int, OpProfile] = {}
+        self.scalars = Scalars()
+        self.errors: deque[FailureRecord] = deque(maxlen=50)
+        self.monitor: Monitor | None = None
+        self._watchers = 0
+        self._devices: dict[Place, Device] = {}
+        self._variables: dict[Variable, VariableActor] = {}
+        self._programs: dict[Any, Program] = {}
+        self._revision = -1
+        self._dispatcher: Dispatcher | None = None
+        self._running: set[Frame] = set()
+        self._idle: asyncio.Event | None = None
+        # A graph that is dropped without aclose() leaves no threads behind.
+        weakref.finalize(self, _close_all, self._devices)
+
+    # -- plans --------------------------------------------------------------------------------------------------
+
+    def plan(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Plan:
+        """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
+        return make_plan(self.graph, None if fetch is None else [self.graph.resolve(target) for target in fetch])
+
+    def program(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
+        """The plan for ``fetch``, made ready to run; kept until the graph changes."""
+        if self._revision != self.graph.revision:
+            self._programs.clear()
+            self._revision = self.graph.revision
+            if self.monitor is not None:
+                self.monitor = Monitor(self.graph.size)
+        key = None if fetch is None else tuple(fetch)
+        program = self._programs.get(key)
+        if program is None:
+            if len(self._programs) >= _MAX_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+            program = self._programs[key] = Program(self.plan(key), self)
+        return program
+
+    def device(self, place: Place) -> Device:
+        """The engine's device for a place, opened on first use."""
+        device = self._devices.get(place)
+        if device is None:
+            device = self._devices[place] = open_device(place)
+            device.bind(self.dispatcher.loop)
+        return device
+
+    def variable_actor(self, variable: Variable) -> VariableActor:
+        """The actor that orders the frames at a variable; one for all programs."""
+        actor = self._variables.get(variable)
+        if actor is None:
+            pool = self.device(variable.place).memory
+            actor = self._variables[variable] = VariableActor(variable, pool)
+        return actor
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher of the loop that runs now."""
+        assert self._dispatcher is not None
+        return self._dispatcher
+
+    # -- frames -------------------------------------------------------------------------------------------------
+
+    async def run(self, feeds: Feeds | None, fetch: Iterable[Blob | Op | Graph | str] | None) -> Result:
+        """One frame from start to end; see `Graph.run`."""
+        program = self._bind(fetch)
+        return await self.outcome(program, self.start(program, feeds or {}))
+
+    def stream(
+        self,
+        feeds: AsyncIterable[Feeds] | Iterable[Feeds],
+        fetch: Iterable[Blob | Op | Graph | str] | None,
+        in_flight: int,
+    ) -> AsyncIterator[Result]:
+        """One frame per feed; see `Graph.stream`."""
+        fetch = None if fetch is None else tuple(fetch)
+        return stream(self, lambda: self._bind(fetch), feeds, in_flight)
+
+    def start(self, program: Program, feeds: Feeds) -> Frame:
+        """Start a frame; it goes on by itself."""
+        values = program.feed(feeds)
+        dispatcher = self.dispatcher
+        frame = program.frame(self.frames.started, values, self._ended)
+        self.frames.started += 1
+        self._running.add(frame)
+        program.begin(frame)
+        dispatcher.wake()
+        return frame
+
+    async def outcome(self, program: Program, frame: Frame) -> Result:
+        """Wait for a frame's end and return what it fetched."""
+        try:
+            await frame.ended
+        except asyncio.CancelledError:
+            await self.cancel([frame])
+            raise
+        result = program.result(frame)
+        for name, value in program.scalars(result):
+            self.scalars.add(name, frame.number, value)
+        return result
+
+    async def cancel(self, frames: Iterable[Frame]) -> None:
+        """Stop frames: returns when their async functions have ended. Work in a thread ends there by itself."""
+        tasks: set[asyncio.Task[Any]] = set()
+        for frame in frames:
+            frame.cancel()
+            tasks |= frame.tasks
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def aclose(self) -> None:
+        """Cancel all frames, wait until nothing runs any more, and stop the lanes. A later frame starts anew."""
+        await self.cancel(list(self._running))
+        if self._running:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
+            self._idle = None
+        _close_all(self._devices)
+        for device in self._devices.values():
+            device.join()
+        self._devices.clear()
+        self._variables.clear()
+        self._programs.clear()
+
+    def _bind(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
+        """The program for ``fetch``, with the engine on the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._dispatcher is None or self._dispatcher.loop is not loop:
+            self._move_to(loop)
+        return self.program(fetch)
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._running:
+            if not self.dispatcher.loop.is_closed():
+                raise GraphError(f"graph {self.graph.name!r} has frames in flight on another event loop")
+            # That loop was closed in the middle of a run: nobody waits for those frames any more.
+            for frame in list(self._running):
+                frame.abandon()
+            self._variables.clear()
+        self._dispatcher = Dispatcher(loop)
+        for device in self._devices.values():
+            device.bind(loop)
+
+    def _ended(self, frame: Frame) -> None:
+        self._running.discard(frame)
+        if frame.state is FrameState.FINISHED:
+            self.frames.finished += 1
+        elif frame.state is FrameState.FAILED:
+            self.frames.failed += 1
+            assert frame.error is not None
+            self.errors.append(FailureRecord(time.time(), frame.number, frame.error.op.id, str(frame.error)))
+        else:
+            self.frames.cancelled += 1
+        if self._idle is not None and not self._running:
+            self._idle.set()
+
+    # -- watching -----------------------------------------------------------------------------------------------
+
+    def watch(self) -> Monitor:
+        """Keep states per op from the next frame on, for as long as somebody watches; `unwatch` when done."""
+        self._watchers += 1
+        if self.monitor is None:
+            self.monitor = Monitor(self.graph.size)
+        return self.monitor
+
+    def unwatch(self) -> None:
+        """One watcher less."""
+        self._watchers -= 1
+        if not self._watchers:
+            self.monitor = None
+
+
+def _close_all(devices: dict[Place, Device]) -> None:
+    for device in devices.values():
+        device.close()

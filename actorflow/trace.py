@@ -1,0 +1,97 @@
+"""What happened: times per op, states of nodes while somebody watches, curves of fetched scalars."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FrameCounts", "Monitor", "NodeState", "OpProfile", "Scalars"]
+
+
+class NodeState(IntEnum):
+    """What a node does in the latest frame that touched it."""
+
+    IDLE = 0
+    WAITING = 1
+    RUNNING = 2
+    DONE = 3
+    FAILED = 4
+    CANCELLED = 5
+
+
+class OpProfile:
+    """Calls and time of one op since its graph was made; always kept.
+
+    Attributes:
+        calls: Finished calls.
+        total_ns: Wall time of all calls, in nanoseconds: compute on a lane or on the loop, waiting for async functions.
+        last_ns: Wall time of the latest call.
+    """
+
+    __slots__ = ("calls", "last_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.total_ns = 0
+        self.last_ns = 0
+
+
+class FrameCounts:
+    """Frames of one graph, by what became of them."""
+
+    __slots__ = ("cancelled", "failed", "finished", "started")
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.finished = 0
+        self.failed = 0
+        self.cancelled = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Frames that run now."""
+        return self.started - self.finished - self.failed - self.cancelled
+
+
+class Monitor:
+    """State per op, kept only while somebody watches; actors write it, the watcher takes what changed.
+
+    Ops are known by `Node.id`. Actors store a byte and set a flag, from the loop or a lane's thread; there is no queue,
+    so the last state wins and a slow watcher costs nothing.
+
+    Attributes:
+        states: `NodeState` of each op, by node id.
+        dirty: 1 for each op whose state or profile changed since `take_dirty`.
+    """
+
+    __slots__ = ("dirty", "states")
+
+    def __init__(self, size: int) -> None:
+        self.states = bytearray(size)
+        self.dirty = bytearray(size)
+
+    def take_dirty(self) -> npt.NDArray[np.intp]:
+        """Ids of the ops that changed since the last call, ascending."""
+        flags = np.frombuffer(self.dirty, dtype=np.uint8)
+        ids = np.flatnonzero(flags)
+        flags[ids] = 0
+        return ids
+
+
+class Scalars:
+    """Fetched 0-d numbers by frame (loss, accuracy), the newest `limit` of each name."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self.limit = limit
+        self.series: dict[str, deque[tuple[int, float]]] = {}
+
+    def add(self, name: str, frame: int, value: Any) -> None:
+        """Append one value."""
+        series = self.series.get(name)
+        if series is None:
+            series = self.series[name] = deque(maxlen=self.limit)
+        series.append((frame, float(value)))

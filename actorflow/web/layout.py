@@ -1,0 +1,242 @@
+"""Where the nodes of a graph are drawn: a layered layout in NumPy.
+
+Longest-path layers, barycentre sweeps for the order inside each layer, then isotonic placement (pool adjacent
+violators). Edges keep their length: there are no dummy nodes, a long edge merely weighs less (1 / span). Everything
+here is pure and deterministic, and meant to run off the loop: about 0.05 s for 2,000 nodes, 0.15 s for 10,000.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BLOB_SIZE", "OP_SIZE", "Layout", "LayoutCache", "layered"]
+
+#: Width and height of an op's box and of a blob's pill, in world units (pixels at zoom 1).
+OP_SIZE = (176.0, 46.0)
+BLOB_SIZE = (128.0, 22.0)
+
+_GAP_X = 26.0
+_GAP_Y = 30.0
+_MAX_GAP_Y = 260.0
+_SLOPE = 0.07
+_ORDER_SWEEPS = 12
+_PLACE_SWEEPS = 8
+_FREE_WEIGHT = 1e-3
+
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+_Bools = npt.NDArray[np.bool_]
+
+
+class Layout(NamedTuple):
+    """Places of all nodes.
+
+    Attributes:
+        x: Centre of each node, world units; 0 is the middle of the drawing.
+        y: Centre of each node, growing in the direction of the data.
+        layer: Layer of each node: even for blobs, odd for ops.
+        back: Per edge, whether it closes a cycle and therefore does not go down a layer.
+    """
+
+    x: _Floats
+    y: _Floats
+    layer: _Ints
+    back: _Bools
+
+
+class LayoutCache:
+    """Layouts by digest of the graph, the newest `limit` of them."""
+
+    def __init__(self, limit: int = 8) -> None:
+        self._limit = limit
+        self._layouts: dict[bytes, Layout] = {}
+
+    def layered(self, is_op: _Bools, edges: _Ints, cut: _Bools) -> Layout:
+        """`layered`, computed once per graph."""
+        digest = hashlib.blake2b(len(is_op).to_bytes(8, "little"), digest_size=16)
+        for array in (is_op, edges, cut):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        key = digest.digest()
+        found = self._layouts.pop(key, None) or layered(is_op, edges, cut)
+        self._layouts[key] = found
+        if len(self._layouts) > self._limit:
+            del self._layouts[next(iter(self._layouts))]
+        return found
+
+
+def layered(is_op: _Bools, edges: _Ints, cut: _Bools) -> Layout:
+    """Lay a bipartite graph out in layers.
+
+    Args:
+        is_op: Shape (nodes,): op or blob.
+        edges: Shape (edges, 2): index of the writing and of the reading node; op to blob or blob to op.
+        cut: Shape (edges,): edges to draw but not to layer, writes to variables.
+    Returns:
+        The layout. Nodes do not overlap; every edge that is not ``back`` goes down at least one layer.
+    """
+    layer, back = _layers(is_op, edges, cut)
+    if not len(is_op):
+        return Layout(np.zeros(0), np.zeros(0), layer, back)
+    rows = _Rows(layer, edges[~back])
+    spacing = np.where(np.arange(rows.count) % 2, OP_SIZE[0], BLOB_SIZE[0]) + _GAP_X
+    x = rows.order(spacing)
+    rows.place(x, spacing)
+    x -= (x.min() + x.max()) / 2
+    return Layout(x, _heights(layer, x, edges[~back], rows.count)[layer], layer, back)
+
+
+def _layers(is_op: _Bools, edges: _Ints, cut: _Bools) -> tuple[_Ints, _Bools]:
+    """Longest-path layers; sources sit directly above their first reader."""
+    count = len(is_op)
+    back = cut.copy()
+    writers = edges[:, 0].tolist()
+    readers = edges[:, 1].tolist()
+    leaving: list[list[int]] = [[] for _ in range(count)]
+    missing = [0] * count
+    for edge in np.flatnonzero(~cut).tolist():
+        leaving[writers[edge]].append(edge)
+        missing[readers[edge]] += 1
+    is_source = [number == 0 for number in missing]
+    layer = is_op.astype(np.int64).tolist()
+    ready = [node for node in range(count) if is_source[node]]
+    placed = [False] * count
+    next_stuck = 0
+    while True:
+        while ready:
+            node = ready.pop()
+            placed[node] = True
+            below = layer[node] + 1
+            for edge in leaving[node]:
+                reader = readers[edge]
+                if placed[reader]:
+                    back[edge] = True
+                    continue
+                layer[reader] = max(layer[reader], below)
+                missing[reader] -= 1
+                if not missing[reader]:
+                    ready.append(reader)
+        while next_stuck < count and placed[next_stuck]:
+            next_stuck += 1
+        if next_stuck == count:
+            break
+        # A cycle that the graph's checks have not refused yet: open it at its oldest node, and still draw it.
+        ready.append(next_stuck)
+        missing[next_stuck] = 0
+    for node in range(count):
+        below_source = [layer[readers[edge]] for edge in leaving[node] if not back[edge]]
+        if is_source[node] and below_source:
+            layer[node] = min(below_source) - 1
+    return np.array(layer, dtype=np.int64), back
+
+
+class _Side(NamedTuple):
+    """What one layer's nodes are connected to on one side."""
+
+    local: _Ints
+    neighbours: _Ints
+    weights: _Floats
+    totals: _Floats
+    free: _Bools
+
+
+class _Rows:
+    """The nodes of each layer with their neighbours above and below."""
+
+    def __init__(self, layer: _Ints, edges: _Ints) -> None:
+        self.count = int(layer.max()) + 1
+        self.size = len(layer)
+        by_layer = np.argsort(layer, kind="stable")
+        starts = np.searchsorted(layer[by_layer], np.arange(self.count + 1))
+        self.members = [by_layer[a:b] for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
+        local = np.empty(self.size, dtype=np.int64)
+        local[by_layer] = np.arange(self.size) - starts[layer[by_layer]]
+        weights = 1.0 / (layer[edges[:, 1]] - layer[edges[:, 0]])
+        self.above = self._sides(layer, local, edges[:, 1], edges[:, 0], weights)
+        self.below = self._sides(layer, local, edges[:, 0], edges[:, 1], weights)
+
+    def _sides(self, layer: _Ints, local: _Ints, own: _Ints, other: _Ints, weights: _Floats) -> list[_Side]:
+        order = np.argsort(layer[own], kind="stable")
+        own, other, weights = own[order], other[order], weights[order]
+        bounds = np.searchsorted(layer[own], np.arange(self.count + 1)).tolist()
+        sides = []
+        for members, a, b in zip(self.members, bounds[:-1], bounds[1:], strict=True):
+            totals = np.bincount(local[own[a:b]], weights[a:b], len(members))
+            free = totals == 0
+            sides.append(_Side(local[own[a:b]], other[a:b], weights[a:b], np.where(free, 1.0, totals), free))
+        return sides
+
+    def order(self, spacing: _Floats) -> _Floats:
+        """Order each layer by the weighted mean of its neighbours; returns evenly spaced positions."""
+        x = np.zeros(self.size)
+        slots = []
+        for members, step in zip(self.members, spacing.tolist(), strict=True):
+            slots.append((np.arange(len(members)) - (len(members) - 1) / 2) * step)
+            x[members] = slots[-1]
+        wide = [row for row in range(self.count) if len(self.members[row]) > 1]
+        for sweep in range(_ORDER_SWEEPS):
+            sides, rows = (self.below, wide[::-1]) if sweep % 2 else (self.above, wide)
+            for row in rows:
+                members = self.members[row]
+                wanted = _wanted(x, members, sides[row])
+                x[members[np.argsort(wanted, kind="stable")]] = slots[row]
+        return x
+
+    def place(self, x: _Floats, spacing: _Floats) -> None:
+        """Move nodes towards their neighbours, in place, keeping each layer's order and distances."""
+        ordered = [np.argsort(x[members], kind="stable") for members in self.members]
+        for sweep in range(_PLACE_SWEEPS):
+            sides, rows = (self.below, range(self.count - 1, -1, -1)) if sweep % 2 else (self.above, range(self.count))
+            for row in rows:
+                members, side, rank = self.members[row], sides[row], ordered[row]
+                if not len(members):
+                    continue
+                wanted = _wanted(x, members, side)[rank]
+                if len(members) > 1:
+                    offsets = np.arange(len(members)) * spacing[row]
+                    mass = np.where(side.free, _FREE_WEIGHT, side.totals)[rank]
+                    wanted = _isotonic(wanted - offsets, mass) + offsets
+                x[members[rank]] = wanted
+
+
+def _wanted(x: _Floats, members: _Ints, side: _Side) -> _Floats:
+    """Weighted mean of the neighbours' positions; a node without any stays where it is."""
+    means: _Floats = np.bincount(side.local, side.weights * x[side.neighbours], len(members)) / side.totals
+    if side.free.any():
+        means[side.free] = x[members[side.free]]
+    return means
+
+
+def _isotonic(values: _Floats, weights: _Floats) -> _Floats:
+    """The non-decreasing sequence nearest to ``values`` by weighted least squares."""
+    if (values[1:] >= values[:-1]).all():
+        return values
+    means: list[float] = []
+    masses: list[float] = []
+    sizes: list[int] = []
+    for value, mass in zip(values.tolist(), weights.tolist(), strict=True):
+        size = 1
+        while means and means[-1] > value:
+            other = masses.pop()
+            value = (means.pop() * other + value * mass) / (other + mass)
+            mass += other
+            size += sizes.pop()
+        means.append(value)
+        masses.append(mass)
+        sizes.append(size)
+    return np.repeat(means, sizes)
+
+
+def _heights(layer: _Ints, x: _Floats, edges: _Ints, count: int) -> _Floats:
+    """Centre of each layer; layers are further apart where edges between them run far sideways."""
+    gaps = np.full(max(count - 1, 0), _GAP_Y)
+    upper = layer[edges[:, 0]]
+    direct = layer[edges[:, 1]] == upper + 1
+    sideways = np.abs(x[edges[:, 0]] - x[edges[:, 1]])[direct]
+    np.maximum.at(gaps, upper[direct], np.minimum(_SLOPE * sideways, _MAX_GAP_Y))
+    pitch = (OP_SIZE[1] + BLOB_SIZE[1]) / 2 + gaps
+    centres: npt.NDArray[Any] = np.concatenate([[0.0], np.cumsum(pitch)])
+    return centres

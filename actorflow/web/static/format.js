@@ -1,0 +1,29 @@
+// Numbers as people read them.
+
+const grouped = new Intl.NumberFormat("en");
+
+export function count(value) {
+  return grouped.format(value);
+}
+
+export function duration(us) {
+  if (us < 1) return us > 0 ? `${(us * 1000).toFixed(0)} ns` : "0 µs";
+  if (us < 1000) return `${us.toFixed(us < 10 ? 1 : 0)} µs`;
+  if (us < 1e6) return `${(us / 1e3).toFixed(us < 1e4 ? 2 : 1)} ms`;
+  if (us < 1.2e8) return `${(us / 1e6).toFixed(us < 1e7 ? 2 : 1)} s`;
+  return `${Math.floor(us / 6e7)} min ${Math.round((us % 6e7) / 1e6)} s`;
+}
+
+export function rate(perSecond) {
+  return perSecond < 10 ? perSecond.toFixed(perSecond ? 1 : 0) : count(Math.round(perSecond));
+}
+
+export function value(number) {
+  if (number === null) return "not finite";
+  const size = Math.abs(number);
+  return size !== 0 && (size < 1e-3 || size >= 1e5) ? number.toExponential(2) : number.toFixed(size < 10 ? 4 : 2);
+}
+
+export function shape(axes) {
+  return axes.length ? axes.join("×") : "scalar";
+}

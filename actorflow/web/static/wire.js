@@ -1,0 +1,33 @@
+// The messages of the WebSocket, decoded. actorflow/web/wire.py describes them.
+
+const HEADER_BYTES = 32;
+const FULL = 1;
+
+/** Typed arrays straight on the message's buffer: nothing is copied. */
+export function decodeStates(buffer) {
+  const header = new DataView(buffer, 0, HEADER_BYTES);
+  const count = header.getUint32(4, true);
+  let offset = HEADER_BYTES;
+  const take = (Type) => {
+    const column = new Type(buffer, offset, count);
+    offset += column.byteLength;
+    return column;
+  };
+  return {
+    type: "states",
+    full: header.getUint32(0, true) === FULL,
+    base: header.getUint32(8, true),
+    seq: header.getUint32(12, true),
+    time: header.getFloat64(16, true),
+    revision: header.getUint32(24, true),
+    index: take(Uint32Array),
+    calls: take(Uint32Array),
+    meanUs: take(Float32Array),
+    lastUs: take(Float32Array),
+    state: take(Uint8Array),
+  };
+}
+
+export function decode(data) {
+  return typeof data === "string" ? JSON.parse(data) : decodeStates(data);
+}

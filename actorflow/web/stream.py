@@ -1,0 +1,261 @@
+"""What happens now, sent to every browser: one ticker, no queues.
+
+The ticker runs only while clients are connected. What a tick changed is encoded once for all of them. A client whose
+send has not finished is left alone; when it has, it gets one delta from where it was to now, however many ticks that
+spans. So a slow client costs no memory and holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from actorflow.web.layout import LayoutCache
+from actorflow.web.structure import Structure, capture
+from actorflow.web.telemetry import Position, Telemetry
+from actorflow.web.wire import encode_heartbeat
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+    from actorflow.runtime import Engine
+
+__all__ = ["Client", "Stream"]
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT_S = 1.0
+
+
+class Socket(Protocol):
+    """What a client's messages are sent to."""
+
+    async def send_str(self, data: str, /) -> None: ...
+    async def send_bytes(self, data: bytes, /) -> None: ...
+
+
+class Client:
+    """One connected browser and what it has been told."""
+
+    def __init__(self, socket: Socket) -> None:
+        self.socket = socket
+        self.wake = asyncio.Event()
+        self.telemetry: Telemetry | None = None
+        self.position: Position | None = None
+
+    def forget(self) -> None:
+        """Send a snapshot next."""
+        self.telemetry = self.position = None
+        self.wake.set()
+
+
+class Stream:
+    """The live state of one graph.
+
+    Args:
+        graph: A root graph.
+        interval_s: Time between ticks.
+        linger_s: How long the graph stays watched after the last client left, so that a reload finds its states.
+        heartbeat_s: A client that had nothing for so long gets a heartbeat.
+    """
+
+    def __init__(
+        self, graph: Graph, *, interval_s: float = 0.06, linger_s: float = 10.0, heartbeat_s: float = 10.0
+    ) -> None:
+        self.graph = graph
+        self.interval_s = interval_s
+        self.linger_s = linger_s
+        self.heartbeat_s = heartbeat_s
+        self.clients: set[Client] = set()
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._closed = False
+        self._layouts = LayoutCache()
+        self._structure: Structure | None = None
+        self._capture: asyncio.Task[None] | None = None
+        self._captured_revision = -1
+        self._telemetry: Telemetry | None = None
+        self._engine: Engine | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._encoded: dict[tuple[int, int], list[str | bytes]] = {}
+
+    @property
+    def seq(self) -> int:
+        """Sequence number of the newest state; 0 before anybody looked."""
+        return self._telemetry.seq if self._telemetry else 0
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether the graph is being watched: clients are connected, or were a moment ago."""
+        return self._engine is not None
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    async def attend(self, socket: web.WebSocketResponse) -> None:
+        """Serve one prepared WebSocket until it closes.
+
+        Cancellation: the client is forgotten; closing the socket is the caller's.
+        """
+        if self._closed:
+            await socket.close(code=WSCloseCode.GOING_AWAY)
+            return
+        self._sockets.add(socket)
+        client = self.join(socket)
+        writer = asyncio.create_task(self._write_and_report(client, socket))
+        try:
+            async for message in socket:
+                if message.type is not WSMsgType.TEXT or not _is_resync(message.data):
+                    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"only resync is understood")
+                    break
+                client.forget()
+        finally:
+            self._sockets.discard(socket)
+            self.leave(client)
+            writer.cancel()
+            await asyncio.wait([writer])
+
+    def join(self, socket: Socket) -> Client:
+        """Add a client; `write` sends it a snapshot first."""
+        client = Client(socket)
+        self.clients.add(client)
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if self._ticker is None:
+            self.tick()
+            self._ticker = asyncio.create_task(self._tick_forever())
+        client.wake.set()
+        return client
+
+    def leave(self, client: Client) -> None:
+        """Remove a client; with the last one the ticker stops, and a moment later the graph is no longer watched."""
+        self.clients.discard(client)
+        if self.clients:
+            return
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        if self._linger is None and not self._closed:
+            self._linger = asyncio.get_running_loop().call_later(self.linger_s, self._unwatch)
+
+    async def write(self, client: Client) -> None:
+        """Send a client all it has not been told, whenever it is woken; runs until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(self.heartbeat_s):
+                    await client.wake.wait()
+            except TimeoutError:
+                if client.position is not None:
+                    states, status, *_ = client.position
+                    await client.socket.send_str(encode_heartbeat(states, status))
+                continue
+            client.wake.clear()
+            for message in self._news(client):
+                if isinstance(message, str):
+                    await client.socket.send_str(message)
+                else:
+                    await client.socket.send_bytes(message)
+
+    async def aclose(self) -> None:
+        """Close all sockets and stop; idempotent. An open socket would otherwise hold the server's shutdown up."""
+        self._closed = True
+        await asyncio.gather(*map(_hang_up, self._sockets))
+        tasks = [task for task in (self._ticker, self._capture) if task is not None]
+        self._ticker = self._capture = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._linger is not None:
+            self._linger.cancel()
+        self._unwatch()
+
+    async def _write_and_report(self, client: Client, socket: web.WebSocketResponse) -> None:
+        try:
+            await self.write(client)
+        except ConnectionError:
+            pass  # the browser left while something was being sent
+        except Exception:  # noqa: BLE001  a task's last stop
+            _log.exception("the live page of graph %r failed", self.graph.name)
+            await socket.close(code=WSCloseCode.INTERNAL_ERROR)
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Take in what happened, and wake the clients if something did."""
+        self._watch()
+        if self.graph.revision != self._captured_revision and self._capture is None:
+            self._capture = asyncio.create_task(self._capture_structure())
+        telemetry, structure = self._telemetry, self._structure
+        if structure is None or self._engine is None:
+            return
+        if telemetry is None or telemetry.structure is not structure or telemetry.engine is not self._engine:
+            self._telemetry = telemetry = Telemetry(self._engine, structure, self.seq)
+            telemetry.advance()
+        elif not telemetry.advance():
+            return
+        self._encoded.clear()
+        for client in self.clients:
+            client.wake.set()
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.interval_s)
+            self.tick()
+
+    def _news(self, client: Client) -> list[str | bytes]:
+        telemetry = self._telemetry
+        if telemetry is None:
+            return []
+        if client.telemetry is not telemetry or client.position is None:
+            messages = [telemetry.structure.message, *telemetry.encode(None)]
+        else:
+            # Clients at the same sequence numbers have been told the same, so they share the encoding.
+            told = client.position.states, client.position.status
+            found = self._encoded.get(told)
+            messages = self._encoded[told] = telemetry.encode(client.position) if found is None else found
+        client.telemetry, client.position = telemetry, telemetry.position()
+        return messages
+
+    def _watch(self) -> None:
+        engine = self.graph.engine
+        if engine is not self._engine:
+            self._unwatch()
+            engine.watch()
+            self._engine = engine
+
+    def _unwatch(self) -> None:
+        self._linger = None
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.unwatch()
+
+    async def _capture_structure(self) -> None:
+        revision, nodes = self.graph.revision, self.graph.nodes
+        try:
+            self._structure = await asyncio.to_thread(capture, self.graph.name, revision, nodes, self._layouts)
+        except Exception:  # noqa: BLE001  a task's last stop
+            _log.exception("cannot show revision %d of graph %r", revision, self.graph.name)
+        self._captured_revision = revision
+        self._capture = None
+        if self.clients:
+            self.tick()
+
+
+async def _hang_up(socket: web.WebSocketResponse) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await socket.close(code=WSCloseCode.GOING_AWAY, message=b"server shutdown")
+    except TimeoutError:
+        pass  # a browser that reads nothing; the server drops the connection
+
+
+def _is_resync(text: str) -> bool:
+    try:
+        message = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(message, dict) and message.get("type") == "resync"

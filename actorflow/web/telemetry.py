@@ -1,0 +1,187 @@
+"""What changed in an engine since whoever asks last looked: states, profile, frames, curves, failures."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.trace import NodeState, OpProfile
+from actorflow.web.structure import Structure
+from actorflow.web.wire import OpStates, encode_states, encode_status
+
+if TYPE_CHECKING:
+    from actorflow.runtime import Engine
+    from actorflow.trace import Monitor
+
+__all__ = ["Position", "Telemetry"]
+
+_T = TypeVar("_T")
+_CALLS, _TOTAL, _LAST = attrgetter("calls"), attrgetter("total_ns"), attrgetter("last_ns")
+_NEVER = OpProfile()
+
+
+class Tail(Generic[_T]):
+    """Counts what is appended to a bounded deque, so that every reader can have its own place in it."""
+
+    def __init__(self, items: deque[_T]) -> None:
+        self.items = items
+        self.total = len(items)
+        self._newest = items[-1] if items else None
+
+    def advance(self) -> bool:
+        """Count new items; returns whether there are any."""
+        if not self.items or self.items[-1] is self._newest:
+            return False
+        for item in reversed(self.items):
+            if item is self._newest:
+                break
+            self.total += 1
+        self._newest = self.items[-1]
+        return True
+
+    def since(self, total: int) -> Sequence[_T]:
+        """Items appended since `total` was this, as far as the deque still has them."""
+        return list(islice(self.items, max(0, len(self.items) - (self.total - total)), None))
+
+
+class Position(NamedTuple):
+    """How far a client has been told.
+
+    Attributes:
+        states: Sequence number of the latest states message.
+        status: Sequence number of the latest status message.
+        curves: Number of points it has had of each curve.
+        failures: Number of failures it has had.
+    """
+
+    states: int
+    status: int
+    curves: dict[str, int]
+    failures: int
+
+
+class Telemetry:
+    """The state of one engine's ops and frames, with the sequence number at which each op changed last.
+
+    The first `advance` takes in everything.
+
+    Args:
+        engine: Whose; it must be watched.
+        structure: The ops to follow, as the clients know them.
+        seq: Sequence number to continue from.
+    """
+
+    def __init__(self, engine: Engine, structure: Structure, seq: int) -> None:
+        self.engine = engine
+        self.structure = structure
+        self.seq = seq + 1
+        self._monitor: Monitor | None = None
+        self._states = OpStates.zeros(structure.op_index)
+        self._changed = np.full(len(structure.op_ids), self.seq, np.int64)
+        self._row_of = np.full(int(structure.op_ids.max(initial=-1)) + 1, -1, np.int64)
+        self._row_of[structure.op_ids] = np.arange(len(structure.op_ids))
+        self._frames = self._frame_numbers()
+        self._curves = {name: Tail(points) for name, points in engine.scalars.series.items()}
+        self._failures = Tail(engine.errors)
+        self._states_seq = self._status_seq = self.seq
+
+    def advance(self) -> bool:
+        """Take in what happened since the last call; returns whether anything did, and `seq` moved."""
+        seq = self.seq + 1
+        rows = self._dirty_rows()
+        if len(rows):
+            self._read(rows)
+            self._changed[rows] = self._states_seq = seq
+        status = self._advance_status()
+        if status:
+            self._status_seq = seq
+        if not len(rows) and not status:
+            return False
+        self.seq = seq
+        return True
+
+    def position(self) -> Position:
+        """Where a client is that has been told everything."""
+        curves = {name: tail.total for name, tail in self._curves.items()}
+        return Position(self._states_seq, self._status_seq, curves, self._failures.total)
+
+    def encode(self, since: Position | None) -> list[str | bytes]:
+        """What brings a client from ``since`` to now: deltas, or for None the whole state."""
+        messages: list[str | bytes] = []
+        full, time_s = since is None, time.time()
+        told = since or Position(0, 0, {}, 0)
+        if full or self._states_seq > told.states:
+            states = self._states.take(np.flatnonzero(self._changed > told.states))
+            revision, seq = self.structure.revision, self._states_seq
+            messages.append(
+                encode_states(states, base=told.states, seq=seq, time_s=time_s, revision=revision, full=full)
+            )
+        if full or self._status_seq > told.status:
+            curves = {name: tail.since(told.curves.get(name, 0)) for name, tail in self._curves.items()}
+            messages.append(
+                encode_status(
+                    self.engine.frames,
+                    {name: points for name, points in curves.items() if points},
+                    self._failures.since(told.failures),
+                    base=told.status,
+                    seq=self._status_seq,
+                    time_s=time_s,
+                    full=full,
+                )
+            )
+        return messages
+
+    def _dirty_rows(self) -> npt.NDArray[np.int64]:
+        monitor = self.engine.monitor
+        if monitor is not self._monitor or monitor is None:
+            # The dirty flags of the monitor before are lost, so everything may have changed.
+            self._monitor = monitor
+            return np.arange(len(self.structure.op_ids))
+        ids = monitor.take_dirty()
+        rows = self._row_of[ids[ids < len(self._row_of)]]
+        return rows[rows >= 0]
+
+    def _read(self, rows: npt.NDArray[np.int64]) -> None:
+        ids = self.structure.op_ids[rows]
+        profile = self.engine.profile
+        profiles = [profile.get(op_id, _NEVER) for op_id in ids.tolist()]
+        count = len(profiles)
+        calls = np.fromiter(map(_CALLS, profiles), np.int64, count)
+        total_ns = np.fromiter(map(_TOTAL, profiles), np.float64, count)
+        last_ns = np.fromiter(map(_LAST, profiles), np.float64, count)
+        states = self._states
+        states.calls[rows] = np.minimum(calls, 0xFFFFFFFF)
+        states.mean_us[rows] = total_ns / np.maximum(calls, 1) / 1e3
+        states.last_us[rows] = last_ns / 1e3
+        now = np.zeros(count, np.uint8)
+        if self._monitor is not None:
+            seen = np.frombuffer(self._monitor.states, np.uint8)
+            known = ids < len(seen)
+            now[known] = seen[ids[known]]
+        # What finished before anybody watched left no state, but it left calls.
+        now[(now == NodeState.IDLE) & (calls > 0)] = NodeState.DONE
+        states.state[rows] = now
+
+    def _advance_status(self) -> bool:
+        frames = self._frame_numbers()
+        changed = frames != self._frames
+        self._frames = frames
+        for name, points in self.engine.scalars.series.items():
+            tail = self._curves.get(name)
+            if tail is None:
+                self._curves[name] = Tail(points)
+                changed = True
+            elif tail.advance():
+                changed = True
+        return self._failures.advance() or changed
+
+    def _frame_numbers(self) -> tuple[int, int, int, int]:
+        frames = self.engine.frames
+        return frames.started, frames.finished, frames.failed, frames.cancelled

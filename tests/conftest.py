@@ -1,0 +1,64 @@
+"""What every test gets: both event loops, and a check that nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import pytest_asyncio
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+#: How long a thread or task that is about to end may take. Only a failing test waits this long.
+GRACE_S = 5.0
+
+
+def _loop_factories() -> dict[str, LoopFactory]:
+    factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
+    try:
+        import uvloop
+    except ImportError:  # Windows
+        return factories
+    return {**factories, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
+    """Run each async test once per kind of event loop."""
+    return _loop_factories()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """Fail a test that leaves a thread behind; set up first, so it looks when the test's loop is closed."""
+    before = set(threading.enumerate())
+    yield
+    left = _left_since(before)
+    if left:
+        gc.collect()  # threads of a dropped graph end when it is collected
+        for thread in left:
+            thread.join(GRACE_S)
+        left = _left_since(before)
+    assert not left, f"the test left threads running: {[thread.name for thread in left]}"
+
+
+def _left_since(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread not in before]
+
+
+@pytest.fixture(autouse=True)
+def no_task_left(no_thread_left: None, request: pytest.FixtureRequest) -> None:
+    """Fail an async test that leaves a task behind."""
+    if request.node.get_closest_marker("asyncio") is not None:
+        request.getfixturevalue("_no_task_left")
+
+
+@pytest_asyncio.fixture
+async def _no_task_left() -> AsyncIterator[None]:
+    yield
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        _, left = await asyncio.wait(left, timeout=GRACE_S)
+    assert not left, f"the test left tasks running: {left}"

@@ -1,0 +1,112 @@
+"""What ``import actorflow`` loads and offers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import actorflow as af
+
+PACKAGE = Path(af.__file__).parent
+MODULES = sorted(
+    ".".join(("actorflow", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+    if path.name != "__main__.py"
+)
+OPTIONAL = {"cupy", "mpi4py", "sklearn", "threadpoolctl", "uvloop"}
+
+LIST_LOADED = """
+import sys
+before = set(sys.modules)
+import {module}
+names = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+third_party = names - set(sys.stdlib_module_names) - {{"actorflow"}}
+print(" ".join(name for name in third_party if not name.startswith("_")))
+"""
+
+
+def loaded_by(module: str) -> set[str]:
+    code = LIST_LOADED.format(module=module)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_can_be_imported_alone(module: str) -> None:
+    loaded = loaded_by(module)
+    if module.startswith("actorflow.web"):
+        assert loaded.isdisjoint(OPTIONAL | {"rich"})
+    elif module.startswith("actorflow.cli"):
+        assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
+    else:
+        assert loaded <= {"numpy"}
+
+
+def test_import_actorflow_loads_nothing_but_itself() -> None:
+    assert loaded_by("actorflow") == set()
+
+
+def test_public_names() -> None:
+    assert af.__all__ == [
+        "ActorflowError",
+        "Blob",
+        "Chain",
+        "Composite",
+        "CycleError",
+        "DTypeError",
+        "DataError",
+        "DeviceError",
+        "DeviceUnavailableError",
+        "FeedError",
+        "Graph",
+        "GraphError",
+        "KernelNotFoundError",
+        "MissingExtraError",
+        "Op",
+        "OpError",
+        "Place",
+        "PlaceError",
+        "Plan",
+        "Result",
+        "ShapeError",
+        "TensorSpec",
+        "Variable",
+        "data",
+        "gradient",
+        "nn",
+        "ops",
+        "run",
+        "testing",
+        "web",
+        "__version__",
+    ]
+    assert {name: getattr(af, name) for name in af.__all__}.keys() <= set(dir(af))
+
+
+def test_every_error_is_public() -> None:
+    from actorflow import errors
+
+    assert set(errors.__all__) - {"require"} <= set(af.__all__)
+    for name in set(errors.__all__) - {"require"}:
+        assert getattr(af, name) is getattr(errors, name)
+
+
+def test_type_checkers_see_every_lazy_name() -> None:
+    tree = ast.parse(Path(af.__file__).read_text(encoding="utf-8"))
+    imported = {
+        alias.asname
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+        for alias in node.names
+    }
+    assert imported - {None} == set(af.__all__) - {"__version__"}
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'actorflow' has no attribute 'grpah'"):
+        _ = af.grpah
