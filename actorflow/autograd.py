@@ -26,9 +26,9 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
     """Build the gradient of a scalar blob.
 
     Everything made goes into a sub-graph "gradient" of the current scope, in scopes named as those of the ops it
-    belongs to; the gradient of an op is on the op's place and lane. Only what ``wrt`` needs is built. Where several ops read a blob,
-    their contributions are added in the order in which these were connected. A variable is differentiated as the value
-    that the frame reads; updates are not looked through.
+    belongs to; the gradient of an op is on the op's place and lane. Only what ``wrt`` needs is built. Where several ops
+    read a blob, their contributions are added in the order in which these were connected. A variable is differentiated
+    as the value that the frame reads; updates are not looked through.
 
     Args:
         loss: Shape (), floating.
@@ -209,6 +209,7 @@ class _Backward:
         if blob in self._grads:
             return self._grads[blob]
         terms = self._terms.pop(blob, [])
+        grad: Blob | None
         if len(terms) > 1:
             rank = {op: i for i, op in reversed(list(enumerate(blob.consumers)))}
             terms.sort(key=lambda term: rank[term[0]])

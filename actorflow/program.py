@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.blob import BlobActor, UpdateActor
+from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import AsyncActor, FunctionActor, KernelActor, OpActor
 from actorflow.actors.variable import Gate
+from actorflow.devices import Bucket
 from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError
 from actorflow.node import Blob, Variable
 from actorflow.ops.function import Function
@@ -67,7 +68,10 @@ class Program:
         self.plan = plan
         self._engine = engine
         self._pending = [op.waits for op in plan.ops]
-        blobs = [self._blob_actor(slot) for slot in plan.slots]
+        writers = {slot: op for op in plan.ops for slot in op.outputs}
+        blobs: list[BlobActor] = []
+        for slot in plan.slots:  # those that an op reads stand before those that it writes
+            blobs.append(self._blob_actor(slot, writers.get(slot.index), blobs))
         ops = [self._op_actor(op, blobs) for op in plan.ops]
         for slot, blob in zip(plan.slots, blobs, strict=True):
             blob.consumers = tuple([ops[index] for index in slot.consumers])
@@ -185,16 +189,23 @@ class Program:
 
     # -- construction -------------------------------------------------------------------------------------------
 
-    def _blob_actor(self, slot: Slot) -> BlobActor:
-        blob = slot.blob
-        engine = self._engine
-        pooled = not slot.is_fed and not blob.dtype.hasobject
-        if isinstance(blob, Variable):
-            pooled = bool(blob.producers)
-        bucket = engine.device(blob.place).memory.bucket(blob.spec) if pooled else None
+    def _blob_actor(self, slot: Slot, writer: PlannedOp | None, earlier: Sequence[BlobActor]) -> BlobActor:
         if slot.updates is not None:
-            return UpdateActor(slot.index, bucket, engine.variable_actor(slot.updates))
-        return BlobActor(slot.index, bucket)
+            return UpdateActor(slot.index, self._bucket(slot.updates), self._engine.variable_actor(slot.updates))
+        if isinstance(slot.blob, Variable):
+            return BlobActor(slot.index, self._bucket(slot.blob))
+        if writer is None or writer.kernel is None:  # fed, or the result of a function
+            return BlobActor(slot.index, None)
+        if writer.kernel.returns:
+            return ViewActor(slot.index, earlier[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
+        return BlobActor(slot.index, self._engine.device(slot.blob.place).memory.bucket(slot.blob.spec))
+
+    def _bucket(self, variable: Variable) -> Bucket | None:
+        """Where a variable's old values go: to where its new ones come from."""
+        producers = variable.producers
+        if not producers or (len(producers) == 1 and isinstance(producers[0].operation, Function)):
+            return None
+        return self._engine.device(variable.place).memory.bucket(variable.spec)
 
     def _op_actor(self, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
         engine = self._engine

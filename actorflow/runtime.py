@@ -64,6 +64,10 @@ class FailureRecord(NamedTuple):
 class Engine:
     """What runs one graph: devices with their lanes, programs, frames in flight, and what is known of the past.
 
+    Args:
+        graph: A root graph.
+        make_dispatcher: Called with the loop; tests bring dispatchers that try other orders.
+
     Attributes:
         graph: The root graph.
         frames: How many frames started, finished, failed and were cancelled.
@@ -73,8 +77,11 @@ class Engine:
         monitor: States of the nodes, while somebody watches; see `watch`.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(
+        self, graph: Graph, make_dispatcher: Callable[[asyncio.AbstractEventLoop], Dispatcher] = Dispatcher
+    ) -> None:
         self.graph = graph
+        self._make_dispatcher = make_dispatcher
         self.frames = FrameCounts()
         self.profile: dict[int, OpProfile] = {}
         self.scalars = Scalars()
@@ -102,7 +109,7 @@ class Engine:
         if self._revision != self.graph.revision:
             self._programs.clear()
             self._revision = self.graph.revision
-            if self.monitor is not None:
+            if self.monitor is not None and len(self.monitor.states) < self.graph.size:
                 self.monitor = Monitor(self.graph.size)
         key = None if fetch is None else tuple(fetch)
         program = self._programs.get(key)
@@ -212,7 +219,7 @@ class Engine:
             for frame in list(self._running):
                 frame.abandon()
             self._variables.clear()
-        self._dispatcher = Dispatcher(loop)
+        self._dispatcher = self._make_dispatcher(loop)
         for device in self._devices.values():
             device.bind(loop)
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import pytest_asyncio
+from hypothesis import settings
+
+# `make test` tries some examples of each property, `make test-full` all that are wanted.
+settings.register_profile("short", max_examples=150, deadline=None, print_blob=True)
+settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
+settings.load_profile("full" if os.environ.get("ACTORFLOW_FULL_TESTS") else "short")
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

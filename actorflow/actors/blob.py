@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actorflow.actors.variable import VariableActor
     from actorflow.devices.base import Fence
 
-__all__ = ["BlobActor", "UpdateActor"]
+__all__ = ["BlobActor", "UpdateActor", "ViewActor"]
 
 
 class BlobActor:
@@ -24,7 +24,7 @@ class BlobActor:
 
     Attributes:
         slot: Index of its value in a frame.
-        bucket: Where its buffer goes back to; None for values that do not come from the pool.
+        bucket: Where its buffer goes back to; None for values that did not come from there, or it would grow.
         consumers: Ops told when it is ready, once per argument.
     """
 
@@ -62,6 +62,23 @@ class BlobActor:
             values[self.slot] = None
             bucket = self.bucket
             if bucket is not None and getrefcount(buffer) == UNSHARED:
+                bucket.give_back(buffer)
+
+
+class ViewActor(BlobActor):
+    """A slot whose value is a view of another slot's: what goes back to the bucket is the viewed buffer."""
+
+    __slots__ = ()
+
+    def release(self, frame: Frame) -> None:
+        """One reader is done. May be called from a lane's thread."""
+        tokens = frame.readers[self.slot]
+        if tokens is None or tokens.pop():
+            values = frame.values
+            buffer = values[self.slot].base
+            values[self.slot] = None
+            bucket = self.bucket
+            if bucket is not None and buffer is not None and getrefcount(buffer) == UNSHARED:
                 bucket.give_back(buffer)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -23,13 +22,18 @@ class Dispatcher:
 
     Args:
         loop: The loop whose thread all actors run on.
-        slice_ns: Longest time in nanoseconds, up to the end of one actor, before the application gets its turn.
+        slice_ns: Time in nanoseconds after which the application gets its turn, when the actor that runs has ended.
+
+    Attributes:
+        ready: Actors that are ready, with the frame that they are ready in.
+        take: Picks the next one; the oldest first, unless a test wants other orders.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slice_ns: int = 1_000_000) -> None:
         self.loop = loop
         self.slice_ns = slice_ns
         self.ready: deque[tuple[OpActor, Frame]] = deque()
+        self.take = self.ready.popleft
         self._scheduled = False
 
     def wake(self) -> None:
@@ -47,11 +51,8 @@ class Dispatcher:
                 actor, frame = take()
                 if actor.fire(frame) > deadline:
                     break
+        except Exception as error:  # noqa: BLE001  what goes wrong outside the op itself must not hang its frame
+            frame.fail(actor, error)
         finally:
             self._scheduled = False
             self.wake()
-
-    @property
-    def take(self) -> Callable[[], tuple[OpActor, Frame]]:
-        """How the next actor is picked: oldest first. Tests replace it to try other orders."""
-        return self.ready.popleft

@@ -151,7 +151,9 @@ class Frame:
         if self.state is not FrameState.FINISHED:
             self.values = []  # nothing reads them any more, and an exception may keep the frame alive
         if not self.ended.done() and not self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it
-            if self.error is not None:
+            if self.state is FrameState.CANCELLED:
+                self.ended.cancel()
+            elif self.error is not None:
                 self.ended.set_exception(self.error)
             else:
                 self.ended.set_result(None)

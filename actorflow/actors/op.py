@@ -280,12 +280,12 @@ class AsyncActor(FunctionActor):
         if frame.monitor is not None:
             frame.monitor.states[self.node_id] = _RUNNING
             frame.monitor.dirty[self.node_id] = 1
-        frame.outstanding += 1
         start = perf_counter_ns()
         values = frame.values
         context = frame.context.copy()
         coroutine = self.fn(*[values[blob.slot] for blob in self.inputs])
         task = asyncio.get_running_loop().create_task(coroutine, name=self.node.name, context=context)
+        frame.outstanding += 1
         frame.tasks.add(task)
         task.add_done_callback(lambda task: self._finished(frame, task, start))
         return perf_counter_ns()

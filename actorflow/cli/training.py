@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from actorflow import nn, ops
 from actorflow.data import Batch, Dataset
@@ -16,7 +14,7 @@ from actorflow.node import Blob
 
 __all__ = ["Step", "Training"]
 
-#: Frames that overlap: while one is updating the weights of its first layers, the next is waiting for its images.
+#: Steps that overlap: the next one starts on the layers whose weights the one before has updated.
 _IN_FLIGHT = 2
 
 
@@ -25,3 +23,62 @@ class Step(NamedTuple):
 
     loss: float
     accuracy: float
+
+
+class Training:
+    """A network with its loss and updates, and the images that it learns from.
+
+    Args:
+        data: The images, shape (count, height, width, channels), and labels.
+        batch: Images per step.
+        seed: Of weights, dropout and the order of the images.
+
+    Attributes:
+        data: As given.
+        graph: The whole of it: forward and backward part, updates, and the network once more for testing.
+        steps_per_epoch: Full batches in the train images.
+        weight_count: Numbers that are learned.
+    """
+
+    def __init__(self, data: Dataset, *, batch: int, seed: int) -> None:
+        self.data = data
+        self.graph = Graph(data.name)
+        self.steps_per_epoch = len(data.train) // batch
+        self._batch = batch
+        self._rng = np.random.default_rng(seed)
+        self._images = self.graph.blob("images", (batch, *data.train.images.shape[1:]))
+        self._labels = self.graph.blob("labels", (batch,), "int64")
+        network = nn.NIN(len(data.classes), seed=seed)
+        scores = network(self._images, training=True)
+        self._loss = ops.softmax_loss(scores, self._labels, name="loss")
+        self._accuracy = ops.accuracy(scores, self._labels)
+        self._updates = nn.SGD(rate=0.05, momentum=0.9, weight_decay=1e-4).minimize(self._loss)
+        with self.graph.subgraph("test"):
+            self._test_scores: Blob = network(self._images, training=False)
+        self.weight_count = sum(variable.spec.size for variable in network.variables)
+
+    async def epoch(self) -> AsyncIterator[Step]:
+        """Train on each image once, in random order; images that fill no batch are left out.
+
+        Cancellation: the steps in flight are cancelled; each weight keeps its old or its new value.
+        """
+        batches = self.data.train.shuffled(self._batch, self._rng)
+        fetch = [self._loss, self._accuracy, self._updates]
+        async for result in self.graph.stream(self._feeds(batches), fetch=fetch, in_flight=_IN_FLIGHT):
+            yield Step(float(result[self._loss]), float(result[self._accuracy]))
+
+    async def test(self) -> int:
+        """How many of the test images are recognized."""
+        batches = list(self.data.test.in_order(self._batch))
+        feeds = ({self._images: batch.images} for batch in batches)
+        results = self.graph.stream(feeds, fetch=[self._test_scores], in_flight=_IN_FLIGHT)
+        right = 0
+        counted = iter(batches)
+        async for result in results:
+            batch = next(counted)
+            answers = result[self._test_scores].argmax(axis=1)
+            right += int(np.count_nonzero((answers == batch.labels)[: batch.count]))
+        return right
+
+    def _feeds(self, batches: Iterable[Batch]) -> Iterator[dict[Any, Any]]:
+        return ({self._images: batch.images, self._labels: batch.labels} for batch in batches)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from actorflow.devices.base import Device, Fence, Lane
 from actorflow.devices.cpu import CPU
-from actorflow.devices.memory import Pool
+from actorflow.devices.memory import Bucket, Pool
 from actorflow.errors import DeviceUnavailableError, PlaceError
 from actorflow.place import Place
 
-__all__ = ["CPU", "Device", "Fence", "Lane", "Pool", "check_place", "open_device"]
+__all__ = ["CPU", "Bucket", "Device", "Fence", "Lane", "Pool", "check_place", "open_device"]
 
 _kinds: dict[str, Callable[[Place], Device]] = {"cpu": CPU}
 

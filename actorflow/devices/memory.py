@@ -52,8 +52,9 @@ class Bucket:
             return buffer
 
     def give_back(self, buffer: npt.NDArray[Any]) -> None:
-        """Take back a buffer that nobody else refers to. Any thread may call it."""
-        self._free.append(buffer)
+        """Take back a buffer that nobody else refers to; a view's memory is another one's. Any thread may call it."""
+        if buffer.base is None:
+            self._free.append(buffer)
 
     @property
     def free_bytes(self) -> int:

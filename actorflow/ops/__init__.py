@@ -1,7 +1,7 @@
 """Operations, their functional forms, and the kernel registry.
 
-Classes are the mathematics (`Conv2d`); functions of the same name in lower case (`conv2d`) make an op of it and its
-output blobs in the inputs' graph. Kernels live apart: `actorflow.ops.cpu` registers those for the CPU.
+Classes are the mathematics (`Conv2d`); functions (`conv2d`) make an op of it, with its output blobs, in the inputs'
+graph. Kernels live apart: `actorflow.ops.cpu` registers those for the CPU.
 """
 
 from actorflow.ops.activation import (
@@ -25,13 +25,13 @@ from actorflow.ops.basic import (
     Reshape,
     Scale,
     Sum,
+    add,
     copy,
     fill,
     flatten,
     mul,
     reshape,
     scale,
-    sum,
 )
 from actorflow.ops.conv import Conv2d, Conv2dDown, Conv2dWeight, conv2d
 from actorflow.ops.function import Function
@@ -93,6 +93,7 @@ __all__ = [
     "Tanh",
     "TanhDown",
     "accuracy",
+    "add",
     "average_pool2d",
     "bias",
     "conv2d",
@@ -113,6 +114,5 @@ __all__ = [
     "sigmoid",
     "softmax",
     "softmax_loss",
-    "sum",
     "tanh",
 ]

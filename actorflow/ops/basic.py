@@ -19,7 +19,21 @@ if TYPE_CHECKING:
     from actorflow.graph import Graph
     from actorflow.node import Blob, Op
 
-__all__ = ["Copy", "Fill", "Mul", "Reshape", "Scale", "Sum", "copy", "fill", "flatten", "mul", "reshape", "scale", "sum"]
+__all__ = [
+    "Copy",
+    "Fill",
+    "Mul",
+    "Reshape",
+    "Scale",
+    "Sum",
+    "add",
+    "copy",
+    "fill",
+    "flatten",
+    "mul",
+    "reshape",
+    "scale",
+]
 
 
 @dataclass(frozen=True)
@@ -192,7 +206,7 @@ def copy(x: Blob, name: str | None = None) -> Blob:
     return y
 
 
-def sum(*terms: Blob, name: str | None = None) -> Blob:
+def add(*terms: Blob, name: str | None = None) -> Blob:
     """The sum of blobs, added in the given order.
 
     Args:

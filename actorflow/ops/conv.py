@@ -85,7 +85,8 @@ class Conv2d(Operation):
         room = [n + 2 * p - k for n, p, k in zip(size, self.pad, kernel, strict=True)]
         if min(room) < 0:
             raise ShapeError(
-                f"Conv2d: weight's kernel {tuple(kernel)} is larger than the image {tuple(size)} with padding {self.pad}"
+                f"Conv2d: weight's kernel {tuple(kernel)} is larger than the image {tuple(size)} "
+                f"with padding {self.pad}"
             )
         return room[0] // self.stride[0] + 1, room[1] // self.stride[1] + 1
 

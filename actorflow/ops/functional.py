@@ -22,7 +22,8 @@ def apply(operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
     from actorflow.node import Blob  # nodes are built on operations
 
     names = operation.arguments
-    for i, blob in enumerate(inputs):
+    given: tuple[object, ...] = inputs
+    for i, blob in enumerate(given):
         if not isinstance(blob, Blob):
             argument = names[min(i, len(names) - 1)].lstrip("*")
             raise GraphError(f"{operation.kind}: {argument} must be a blob, got {type(blob).__name__}")

@@ -40,7 +40,7 @@ class Inner(Operation):
         return (TensorSpec((x.shape[0], weight.shape[0]), x.dtype),)
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """dx = g @ weight; dweight = g.T @ x."""
+        """Products with the output's gradient."""
         (g,), (x, weight) = grads, op.inputs
         assert g is not None
         return [apply(InnerDown(), g, weight) if wanted[0] else None, apply(InnerWeight(), g, x) if wanted[1] else None]
@@ -109,7 +109,7 @@ class Bias(Operation):
         return (x,)
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """dx = g; dbias = g summed over all axes but the last."""
+        """The gradient itself, and its sum."""
         (g,) = grads
         assert g is not None
         return [g if wanted[0] else None, apply(BiasDown(), g) if wanted[1] else None]

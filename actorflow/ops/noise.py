@@ -44,8 +44,8 @@ class Dropout(Operation):
         (x,) = inputs
         same_dtype("Dropout", x=x)
         _check_rate("Dropout", self.rate)
-        if self.seed < 0:
-            raise GraphError(f"Dropout: seed must not be negative, got {self.seed}")
+        if not 0 <= self.seed < 1 << 128:
+            raise GraphError(f"Dropout: seed must be from 0 to 2**128 - 1, got {self.seed}")
         return (x, TensorSpec(x.shape, _MASK))
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
@@ -87,7 +87,7 @@ def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = No
     Args:
         x: Any shape, floating.
         rate: The probability that an element is dropped, at least 0 and less than 1.
-        seed: Not negative; the default is derived from the op's name, so two dropouts of a graph differ.
+        seed: From 0 to 2**128 - 1; the default is derived from the name of ``x``, so dropouts of a graph differ.
         name: Name of the op.
     Returns:
         Blob of the type of ``x``. (The op's second output is the mask of what was kept, bool.)
@@ -98,7 +98,7 @@ def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = No
     Source: Purine2 layer ``Dropout`` (Bernoulli and Mul).
     """
     if seed is None:
-        seed = zlib.crc32(x.graph.root.unique_name(name or "dropout").encode())
+        seed = zlib.crc32(f"{x.name}:{len(x.consumers)}".encode())
     y: Blob
     y, _ = apply(Dropout(rate, seed), x, name=name)
     return y

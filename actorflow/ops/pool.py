@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.errors import GraphError, ShapeError
@@ -82,7 +82,7 @@ class MaxPool2d(_Pool2d):
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """`MaxPool2dDown`."""
         assert grads[0] is not None
-        return [apply(MaxPool2dDown(*astuple(self)), grads[0], op.inputs[0], op.outputs[0])]
+        return [apply(MaxPool2dDown(**asdict(self)), grads[0], op.inputs[0], op.outputs[0])]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class AveragePool2d(_Pool2d):
         """`AveragePool2dDown`."""
         assert grads[0] is not None
         height, width = op.inputs[0].shape[1:3]
-        return [apply(AveragePool2dDown(*astuple(self), size=(height, width)), grads[0])]
+        return [apply(AveragePool2dDown(**asdict(self), size=(height, width)), grads[0])]
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ class SgdUpdate(Operation):
 
     This is Caffe's formula, and Purine2's ``Update`` (h = m*h + lr*g + wd*w; w -= h) when that is given
     ``wd = lr * weight_decay``, so that ``weight_decay`` stays the coefficient of the L2 penalty when the rate changes.
-    PyTorch's SGD takes the same steps while the rate is constant; it multiplies the rate outside the velocity, so after a
-    change of the rate it rescales the steps already taken, and this one does not.
+    PyTorch's SGD takes the same steps while the rate is constant; it multiplies the rate outside the velocity, so after
+    a change of the rate it rescales the steps already taken, and this one does not.
 
     Attributes:
         momentum: Share of the last step that is taken again.

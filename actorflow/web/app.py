@@ -75,7 +75,7 @@ def _make_app(graph: Graph, guard: Middleware) -> web.Application:
     app = web.Application(middlewares=[guard])
     app[STREAM] = Stream(graph.root)
     app[ASSETS] = _read_assets()
-    app.router.add_get("", _add_slash)
+    app.router.add_get("", _index)  # the bare prefix of add_subapp
     app.router.add_get("/", _index)
     app.router.add_get("/stream", _stream)
     app.router.add_get("/static/{name}", _static)
@@ -139,11 +139,10 @@ def _asset_response(request: web.Request, name: str) -> web.Response:
     return response
 
 
-async def _add_slash(request: web.Request) -> web.Response:
-    raise web.HTTPPermanentRedirect(request.rel_url.with_path(request.path + "/"))
-
-
 async def _index(request: web.Request) -> web.Response:
+    if not request.path.endswith("/"):
+        # Relative, so that it is right behind a proxy too.
+        raise web.HTTPPermanentRedirect(request.path.rpartition("/")[2] + "/")
     return _asset_response(request, "index.html")
 
 

@@ -24,8 +24,10 @@ _GAP_Y = 30.0
 _MAX_GAP_Y = 260.0
 _SLOPE = 0.07
 _ORDER_SWEEPS = 12
-_PLACE_SWEEPS = 8
+_PLACE_SWEEPS = 9
 _FREE_WEIGHT = 1e-3
+_SPINE_WEIGHT = 10.0
+_CONSTANT_DEPTH = 2  # of a blob whose writers read nothing: such an op is in layer 1
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
@@ -78,44 +80,46 @@ def layered(is_op: _Bools, edges: _Ints, cut: _Bools) -> Layout:
     Returns:
         The layout. Nodes do not overlap; every edge that is not ``back`` goes down at least one layer.
     """
-    layer, back = _layers(is_op, edges, cut)
+    depth, height, back = _longest_paths(is_op, edges, cut)
+    down = edges[~back]
+    layer = _pull_sources(depth, down)
     if not len(is_op):
         return Layout(np.zeros(0), np.zeros(0), layer, back)
-    rows = _Rows(layer, edges[~back])
+    weights = np.where(_spines(depth, height, down), _SPINE_WEIGHT, 1.0) / (layer[down[:, 1]] - layer[down[:, 0]])
+    rows = _Rows(layer, down, weights)
     spacing = np.where(np.arange(rows.count) % 2, OP_SIZE[0], BLOB_SIZE[0]) + _GAP_X
     x = rows.order(spacing)
-    rows.place(x, spacing)
+    rows.place(x, spacing, (1.0 + height) ** 2)
     x -= (x.min() + x.max()) / 2
-    return Layout(x, _heights(layer, x, edges[~back], rows.count)[layer], layer, back)
+    return Layout(x, _heights(layer, x, down, rows.count)[layer], layer, back)
 
 
-def _layers(is_op: _Bools, edges: _Ints, cut: _Bools) -> tuple[_Ints, _Bools]:
-    """Longest-path layers; sources sit directly above their first reader."""
+def _longest_paths(is_op: _Bools, edges: _Ints, cut: _Bools) -> tuple[_Ints, _Ints, _Bools]:
+    """Length of the longest path to each node and from each node, and the edges that these paths leave out."""
     count = len(is_op)
     back = cut.copy()
-    writers = edges[:, 0].tolist()
-    readers = edges[:, 1].tolist()
+    writers, readers = edges[:, 0].tolist(), edges[:, 1].tolist()
     leaving: list[list[int]] = [[] for _ in range(count)]
     missing = [0] * count
     for edge in np.flatnonzero(~cut).tolist():
         leaving[writers[edge]].append(edge)
         missing[readers[edge]] += 1
-    is_source = [number == 0 for number in missing]
-    layer = is_op.astype(np.int64).tolist()
-    ready = [node for node in range(count) if is_source[node]]
+    depth = is_op.astype(np.int64).tolist()  # blobs get even layers, ops odd ones
+    ready = [node for node in range(count) if not missing[node]]
     placed = [False] * count
+    order: list[int] = []
     next_stuck = 0
     while True:
         while ready:
             node = ready.pop()
             placed[node] = True
-            below = layer[node] + 1
+            order.append(node)
             for edge in leaving[node]:
                 reader = readers[edge]
                 if placed[reader]:
                     back[edge] = True
                     continue
-                layer[reader] = max(layer[reader], below)
+                depth[reader] = max(depth[reader], depth[node] + 1)
                 missing[reader] -= 1
                 if not missing[reader]:
                     ready.append(reader)
@@ -125,12 +129,40 @@ def _layers(is_op: _Bools, edges: _Ints, cut: _Bools) -> tuple[_Ints, _Bools]:
             break
         # A cycle that the graph's checks have not refused yet: open it at its oldest node, and still draw it.
         ready.append(next_stuck)
-        missing[next_stuck] = 0
-    for node in range(count):
-        below_source = [layer[readers[edge]] for edge in leaving[node] if not back[edge]]
-        if is_source[node] and below_source:
-            layer[node] = min(below_source) - 1
-    return np.array(layer, dtype=np.int64), back
+    height = [0] * count
+    for node in reversed(order):
+        height[node] = max((height[readers[edge]] + 1 for edge in leaving[node] if not back[edge]), default=0)
+    return np.array(depth, dtype=np.int64), np.array(height, dtype=np.int64), back
+
+
+def _pull_sources(depth: _Ints, down: _Ints) -> _Ints:
+    """Layers: the depths, but what depends on nothing (fed blobs, constants) sits directly above its first reader."""
+    layer = depth.copy()
+    is_written = np.zeros(len(depth), dtype=np.bool_)
+    is_written[down[:, 1]] = True
+    floats = ~is_written
+    constant = np.ones(len(depth), dtype=np.bool_)
+    constant[down[is_written[down[:, 0]], 1]] = False  # written by something that itself reads
+    constant &= is_written & (depth == _CONSTANT_DEPTH)
+    for group in (constant, floats):  # the blobs of constants first, as their ops follow them
+        first = np.full(len(depth), np.iinfo(np.int64).max)
+        np.minimum.at(first, down[:, 0], layer[down[:, 1]])
+        moved = group & (first < np.iinfo(np.int64).max)
+        layer[moved] = first[moved] - 1
+    return layer
+
+
+def _spines(depth: _Ints, height: _Ints, down: _Ints) -> _Bools:
+    """Edges on which the longest path through both their ends goes on: drawn straight, so that a chain does not drift."""
+    edges = np.arange(len(down))
+    writer, reader = down[:, 0], down[:, 1]
+    by_reader = np.lexsort((edges, -depth[writer], reader))
+    by_writer = np.lexsort((edges, -height[reader], writer))
+    best_in = np.zeros(len(down), dtype=np.bool_)
+    best_out = np.zeros(len(down), dtype=np.bool_)
+    best_in[by_reader[np.flatnonzero(np.diff(reader[by_reader], prepend=-1))]] = True
+    best_out[by_writer[np.flatnonzero(np.diff(writer[by_writer], prepend=-1))]] = True
+    return best_in & best_out
 
 
 class _Side(NamedTuple):
@@ -146,7 +178,7 @@ class _Side(NamedTuple):
 class _Rows:
     """The nodes of each layer with their neighbours above and below."""
 
-    def __init__(self, layer: _Ints, edges: _Ints) -> None:
+    def __init__(self, layer: _Ints, edges: _Ints, weights: _Floats) -> None:
         self.count = int(layer.max()) + 1
         self.size = len(layer)
         by_layer = np.argsort(layer, kind="stable")
@@ -154,7 +186,6 @@ class _Rows:
         self.members = [by_layer[a:b] for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
         local = np.empty(self.size, dtype=np.int64)
         local[by_layer] = np.arange(self.size) - starts[layer[by_layer]]
-        weights = 1.0 / (layer[edges[:, 1]] - layer[edges[:, 0]])
         self.above = self._sides(layer, local, edges[:, 1], edges[:, 0], weights)
         self.below = self._sides(layer, local, edges[:, 0], edges[:, 1], weights)
 
@@ -185,8 +216,11 @@ class _Rows:
                 x[members[np.argsort(wanted, kind="stable")]] = slots[row]
         return x
 
-    def place(self, x: _Floats, spacing: _Floats) -> None:
-        """Move nodes towards their neighbours, in place, keeping each layer's order and distances."""
+    def place(self, x: _Floats, spacing: _Floats, importance: _Floats) -> None:
+        """Move nodes towards their neighbours, in place, keeping each layer's order and distances.
+
+        Where nodes push each other, the less important gives way: a short side branch, not the long chain beside it.
+        """
         ordered = [np.argsort(x[members], kind="stable") for members in self.members]
         for sweep in range(_PLACE_SWEEPS):
             sides, rows = (self.below, range(self.count - 1, -1, -1)) if sweep % 2 else (self.above, range(self.count))
@@ -197,7 +231,7 @@ class _Rows:
                 wanted = _wanted(x, members, side)[rank]
                 if len(members) > 1:
                     offsets = np.arange(len(members)) * spacing[row]
-                    mass = np.where(side.free, _FREE_WEIGHT, side.totals)[rank]
+                    mass = (np.where(side.free, _FREE_WEIGHT, side.totals) * importance[members])[rank]
                     wanted = _isotonic(wanted - offsets, mass) + offsets
                 x[members[rank]] = wanted
 

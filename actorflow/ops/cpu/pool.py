@@ -84,7 +84,8 @@ def _inverse_counts(operation: AveragePool2d, size: tuple[int, ...], out: tuple[
         start = np.arange(count) * s - p
         stop = np.minimum(start + k, n + p)
         lengths.append(stop - start if operation.count_pad else np.minimum(stop, n) - np.maximum(start, 0))
-    return (1.0 / np.multiply.outer(*lengths)).astype(dtype)[:, :, np.newaxis]
+    counts: Array = np.multiply.outer(*lengths)[:, :, np.newaxis]
+    return (1.0 / counts).astype(dtype)
 
 
 @kernel(AveragePool2d)

@@ -1,6 +1,7 @@
 // Where one looks at the drawing from, and the gestures that move it: drag, wheel, pinch, keys.
 
 const MIN_SCALE = 0.004, MAX_SCALE = 4;
+const READABLE_SCALE = 0.62;
 const CLICK_SLOP_PX = 5;
 
 export class Camera {
@@ -48,12 +49,20 @@ export class Camera {
   }
 
   /** All of a small graph; of a large one as much of its beginning as can be read. */
-  start(bounds, padding = 56) {
+  start(model, padding = 56) {
+    const bounds = model.bounds();
     this.fit(bounds, padding);
-    const readable = 0.62;
-    if (this.scale >= readable) return;
-    this.scale = readable;
-    this.y = bounds.top + (this.height / 2 - padding) / this.scale;
+    if (this.scale >= READABLE_SCALE) return;
+    this.scale = READABLE_SCALE;
+    const seen = this.height / this.scale;
+    this.y = bounds.top + seen / 2 - padding / this.scale;
+    let sum = 0, count = 0;
+    for (let i = 0; i < model.count; i++) {
+      if (model.y[i] > bounds.top + seen) continue;
+      sum += model.x[i];
+      count += 1;
+    }
+    this.x = sum / count;
   }
 
   /** Bring a place into the middle, near enough to read it. */

@@ -292,13 +292,15 @@ export class Drawing {
     const context = this.#context;
     context.font = font;
     if (context.measureText(text).width <= room) return text;
-    let low = 0, high = text.length;
+    // Both ends stay: names of one scope begin alike.
+    const keep = (length) => `${text.slice(0, Math.ceil(length / 2))}…${text.slice(text.length - Math.floor(length / 2))}`;
+    let low = 0, high = text.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (context.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle;
+      if (context.measureText(keep(middle)).width <= room) low = middle;
       else high = middle - 1;
     }
-    return `${text.slice(0, low).trimEnd()}…`;
+    return keep(low);
   }
 }
 

@@ -24,6 +24,11 @@ export function value(number) {
   return size !== 0 && (size < 1e-3 || size >= 1e5) ? number.toExponential(2) : number.toFixed(size < 10 ? 4 : 2);
 }
 
+/** The end of a long name, which tells it from its neighbours. */
+export function tail(name, length) {
+  return name.length <= length ? name : `…${name.slice(1 - length)}`;
+}
+
 export function shape(axes) {
   return axes.length ? axes.join("×") : "scalar";
 }

@@ -69,7 +69,7 @@ function takeGraph(message) {
   drawing.hovered = -1;
   byId("tooltip").hidden = true;
   byId("empty").hidden = model.count > 0;
-  if (isNew && wasEmpty) camera.start(model.bounds());
+  if (isNew && wasEmpty) camera.start(model);
   show(model.indexByName.get(selected) ?? -1);
   const ops = model.kind.filter((kind) => kind === OP).length;
   const variables = model.kind.filter((kind) => kind === VARIABLE).length;

@@ -105,7 +105,8 @@ export class Panel {
     const { model } = this;
     const costly = model.costliest(MAX_COSTS);
     byId("costs").hidden = !costly.length;
-    const total = model.totalTimeUs();
+    const total = model.totalTimeUs() || 1;
+    const longest = costly.length ? model.totalUs(costly[0]) || 1 : 1;
     const rows = costly.map((i) => [i, model.totalUs(i) / total, format.duration(model.totalUs(i))]);
     const key = `${model.revision} ${rows.map(([i, share, time]) => `${i}:${share.toFixed(3)}:${time}`).join()}`;
     if (key === this.#shownCosts) return;
@@ -116,10 +117,10 @@ export class Panel {
       const item = list.children[row] ?? list.appendChild(this.#costItem());
       item.index = i;
       const [name, figure] = item.querySelectorAll("span");
-      setText(name, model.nodes[i].name);
+      setText(name, format.tail(model.nodes[i].name, 30));
       name.title = model.nodes[i].name;
       setText(figure, `${time} · ${(100 * share).toFixed(1)}%`);
-      item.querySelector("i").style.width = `${(100 * share).toFixed(1)}%`;
+      item.querySelector("i").style.width = `${((100 * model.totalUs(i)) / longest).toFixed(1)}%`;
     });
   }
 

@@ -1,0 +1,64 @@
+"""What the figures were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+__all__ = ["describe_machine"]
+
+_PACKAGES = ("actorflow", "numpy", "uvloop", "aiohttp", "dask", "distributed")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, cores, load, system, and the versions of all that takes part; None for what is not installed."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": _cores(),
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+        "implementation": platform.python_implementation(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "blas": _blas(),
+    }
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        if name == "actorflow":  # run from a source tree that is not installed
+            import actorflow
+
+            return actorflow.__version__
+        return None
+
+
+def _blas() -> list[dict[str, Any]]:
+    import numpy  # noqa: F401  brings its BLAS into the process
+    from threadpoolctl import threadpool_info
+
+    keys = ("internal_api", "version", "architecture", "num_threads")
+    return [{key: info.get(key) for key in keys} for info in threadpool_info() if info["user_api"] == "blas"]

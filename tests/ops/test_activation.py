@@ -1,0 +1,116 @@
+"""Activations and their gradients."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import actorflow as af
+from actorflow import ops
+from actorflow.testing import check_gradient
+
+shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+dtypes = st.sampled_from(["float32", "float64"])
+layouts = st.sampled_from(["C", "F", "strided"])
+REFERENCE = {
+    "Relu": (lambda x: max(x, 0.0), lambda y: float(y > 0)),
+    "Sigmoid": (lambda x: 1 / (1 + math.exp(-x)), lambda y: y * (1 - y)),
+    "Tanh": (math.tanh, lambda y: 1 - y * y),
+}
+
+
+@pytest.mark.parametrize("kind", REFERENCE)
+@settings(deadline=None)
+@given(shape=shapes, dtype=dtypes, layout=layouts)
+def test_elementwise_activations(compute, laid_out, tolerance, kind, shape, dtype, layout) -> None:
+    random = np.random.default_rng(0)
+    x, g = (laid_out(random.standard_normal(shape).astype(dtype) * 3, layout) for _ in range(2))
+    forward, slope = REFERENCE[kind]
+    (y,) = compute(getattr(ops, kind)(), x)
+    (dx,) = compute(getattr(ops, f"{kind}Down")(), g, laid_out(y, layout))
+    for index in np.ndindex(*shape):
+        assert math.isclose(y[index], forward(float(x[index])), rel_tol=1e-5, abs_tol=1e-6)
+        np.testing.assert_allclose(dx[index], g[index] * slope(float(y[index])), **tolerance(dtype))
+
+
+@pytest.mark.parametrize("kind", REFERENCE)
+@pytest.mark.parametrize("shape", [(100_000,), (3, 200, 100)])
+@pytest.mark.parametrize("layout", ["C", "strided"])
+def test_large_arrays_are_computed_in_blocks_with_the_same_result(compute, laid_out, kind, shape, layout) -> None:
+    random = np.random.default_rng(0)
+    x, g = (laid_out(random.standard_normal(shape), layout) for _ in range(2))
+    down = getattr(ops, f"{kind}Down")()
+    (y,) = compute(getattr(ops, kind)(), x)
+    (dx,) = compute(down, g, y)
+    index = np.unravel_index(np.arange(0, x.size, 997), shape)  # few enough for one block
+    np.testing.assert_array_equal(y[index], compute(getattr(ops, kind)(), x[index])[0])
+    np.testing.assert_array_equal(dx[index], compute(down, g[index], y[index])[0])
+
+
+@pytest.mark.parametrize("operation", [ops.Relu(), ops.Sigmoid(), ops.Tanh(), ops.Softmax(), ops.Softmax(0)])
+def test_activation_gradients(operation) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    check_gradient(operation, np.where(np.abs(x) < 0.1, 0.5, x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sigmoid_has_its_limits_without_a_warning(compute, dtype) -> None:
+    (y,) = compute(ops.Sigmoid(), np.array([-1e4, -30.0, 0.0, 30.0, 1e4], dtype))
+    np.testing.assert_allclose(y, [0, math.exp(-30), 0.5, 1, 1], rtol=1e-5)
+
+
+def test_relu_down_drops_an_infinite_gradient(compute) -> None:
+    (dx,) = compute(ops.ReluDown(), np.array([np.inf, np.nan, np.inf]), np.array([0.0, 0.0, 1.0]))
+    np.testing.assert_array_equal(dx, [0, 0, np.inf])
+
+
+@settings(deadline=None)
+@given(
+    shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5),
+    batch=st.integers(0, 2),
+    axis=st.integers(-4, 3),
+    dtype=dtypes,
+    layout=layouts,
+)
+def test_softmax(compute, laid_out, tolerance, shape, batch, axis, dtype, layout) -> None:
+    axis = axis % len(shape)
+    shape = (batch, *shape)
+    axis += 1
+    random = np.random.default_rng(0)
+    x, g = (laid_out(random.standard_normal(shape).astype(dtype), layout) for _ in range(2))
+    (y,) = compute(ops.Softmax(axis), x)
+    (dx,) = compute(ops.SoftmaxDown(axis), g, y)
+    rest = [n for i, n in enumerate(shape) if i != axis]
+    for index in np.ndindex(*rest):
+        line = (*index[:axis], slice(None), *index[axis:])
+        powers = [math.exp(v) for v in x[line]]
+        expected = np.array([p / sum(powers) for p in powers])
+        np.testing.assert_allclose(y[line], expected, **tolerance(dtype))
+        slopes = [e * (v - sum(expected * g[line])) for e, v in zip(expected, g[line])]
+        np.testing.assert_allclose(dx[line], slopes, **tolerance(dtype))
+
+
+def test_softmax_of_large_scores_does_not_overflow(compute) -> None:
+    (y,) = compute(ops.Softmax(), np.array([[1000.0, 1000.0, -1000.0]], np.float32))
+    np.testing.assert_array_equal(y, [[0.5, 0.5, 0.0]])
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2,), 1), ((), -1), ((2, 0), -1)])
+def test_softmax_needs_its_axis(shape, axis) -> None:
+    with pytest.raises(af.ShapeError, match=rf"Softmax: x must have .* axis {axis}, got float32"):
+        ops.softmax(af.Graph("g").blob("x", shape), axis)
+
+
+def test_activations_are_for_floating_blobs() -> None:
+    with pytest.raises(af.DTypeError, match=r"Relu: x must be floating, got int32\[3\]"):
+        ops.relu(af.Graph("g").blob("x", (3,), "int32"))
+
+
+def test_gradient_operations_check_their_inputs(compute) -> None:
+    with pytest.raises(af.ShapeError, match=r"TanhDown: g must have y's shape \(3,\), got float64\[2\]"):
+        compute(ops.TanhDown(), np.ones(2), np.ones(3))

@@ -1,0 +1,120 @@
+"""Softmax loss and accuracy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import actorflow as af
+from actorflow import ops
+from actorflow.testing import check_gradient
+
+batches = st.lists(st.integers(1, 4), max_size=2).map(tuple)
+dtypes = st.sampled_from(["float32", "float64"])
+layouts = st.sampled_from(["C", "F", "strided"])
+label_dtypes = st.sampled_from(["int64", "int32", "uint8"])
+
+
+@settings(deadline=None)
+@given(batches, st.integers(1, 5), dtypes, layouts, label_dtypes)
+def test_softmax_loss_and_its_gradient(compute, laid_out, tolerance, batch, classes, dtype, layout, labels_dtype) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((*batch, classes)).astype(dtype)
+    labels = random.integers(0, classes, batch).astype(labels_dtype)
+    loss, dx, count = 0.0, np.zeros_like(x), math.prod(batch)
+    for index in np.ndindex(*batch):
+        powers = [math.exp(v) for v in x[index]]
+        loss -= math.log(powers[labels[index]] / sum(powers)) / count
+        for c in range(classes):
+            dx[(*index, c)] = 2.0 * (powers[c] / sum(powers) - (c == labels[index])) / count
+    x, labels = laid_out(x, layout), laid_out(labels, layout)
+    np.testing.assert_allclose(compute(ops.SoftmaxLoss(), x, labels)[0], loss, **tolerance(dtype))
+    g = np.array(2.0, dtype)
+    np.testing.assert_allclose(compute(ops.SoftmaxLossDown(), g, x, labels)[0], dx, **tolerance(dtype))
+
+
+def test_softmax_loss_gradient() -> None:
+    check_gradient(ops.SoftmaxLoss(), np.random.default_rng(0).standard_normal((3, 4)), np.array([0, 3, 1]))
+
+
+def test_softmax_loss_of_large_scores_does_not_overflow(compute) -> None:
+    x = np.array([[1e4, 0.0], [1e4, 0.0]], np.float32)
+    np.testing.assert_array_equal(compute(ops.SoftmaxLoss(), x, np.array([0, 1]))[0], 5e3)
+
+
+@pytest.mark.parametrize("operation", [ops.SoftmaxLoss(), ops.Accuracy()])
+def test_an_empty_batch_has_no_mean(compute, operation) -> None:
+    assert np.isnan(compute(operation, np.ones((0, 3), np.float32), np.ones(0, int))[0])
+
+
+def test_an_empty_batch_has_an_empty_gradient(compute) -> None:
+    assert compute(ops.SoftmaxLossDown(), np.array(1.0), np.ones((0, 3)), np.ones(0, int))[0].shape == (0, 3)
+
+
+@pytest.mark.parametrize("operation", [ops.SoftmaxLoss(), ops.Accuracy()])
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_a_label_out_of_range_fails_and_is_named(compute, operation, wrong) -> None:
+    with pytest.raises(ValueError, match=rf"labels must be from 0 to 2, got {wrong} at \(1,\)"):
+        compute(operation, np.ones((2, 3)), np.array([0, wrong]))
+
+
+async def test_a_label_out_of_range_fails_the_frame_and_the_op_is_named() -> None:
+    graph = af.Graph("g")
+    x, labels = graph.blob("x", (1, 3)), graph.blob("labels", (1,), "int64")
+    loss = ops.softmax_loss(x, labels)
+    async with graph:
+        with pytest.raises(af.OpError, match="softmaxloss.*labels must be from 0 to 2, got 7"):
+            await graph.run({x: np.ones((1, 3), np.float32), labels: np.array([7])})
+        result = await graph.run({x: np.ones((1, 3), np.float32), labels: np.array([2])})
+    assert math.isclose(result[loss], math.log(3), rel_tol=1e-6)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.data(), dtypes, layouts)
+def test_accuracy(compute, laid_out, batch, classes, data, dtype, layout) -> None:
+    top = data.draw(st.integers(1, classes))
+    random = np.random.default_rng(0)
+    x = random.integers(-2, 3, (batch, classes)).astype(dtype)  # with ties
+    labels = random.integers(0, classes, batch)
+    right = sum(labels[n] in sorted(range(classes), key=lambda c: (-x[n, c], c))[:top] for n in range(batch))
+    (share,) = compute(ops.Accuracy(top), laid_out(x, layout), labels)
+    assert share.dtype == np.float32
+    assert math.isclose(share, right / batch, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("x", [[np.nan, np.nan, np.nan], [0.0, np.nan, 1.0], [1.0, 0.0, np.nan]])
+def test_a_prediction_that_is_not_a_number_is_never_right(compute, x) -> None:
+    for label in range(3):
+        right = compute(ops.Accuracy(), np.array([x]), np.array([label]))[0]
+        assert right == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "labels", "dtype", "error", "message"),
+    [
+        ((2, 3), (3,), "int64", af.ShapeError, r"labels must have x's shape without classes \(2,\), got int64\[3\]"),
+        ((2, 3), (2,), "float32", af.DTypeError, r"labels must be integers, got float32\[2\]"),
+        ((2, 0), (2,), "int64", af.ShapeError, r"x must have shape \(..., classes\) with at least 1 class"),
+    ],
+)
+@pytest.mark.parametrize("form", [ops.softmax_loss, ops.accuracy])
+def test_inputs_that_do_not_fit_are_errors_that_name_the_argument(form, x, labels, dtype, error, message) -> None:
+    graph = af.Graph("g")
+    with pytest.raises(error, match=message):
+        form(graph.blob("x", x), graph.blob("labels", labels, dtype))
+
+
+@pytest.mark.parametrize("top", [0, 4])
+def test_top_must_be_a_number_of_classes(top) -> None:
+    graph = af.Graph("g")
+    with pytest.raises(af.GraphError, match=f"top must be from 1 to x's 3 classes, got {top}"):
+        ops.accuracy(graph.blob("x", (2, 3)), graph.blob("labels", (2,), "int64"), top)
+
+
+def test_the_gradient_of_the_loss_must_be_a_scalar(compute) -> None:
+    with pytest.raises(af.ShapeError, match=r"SoftmaxLossDown: g must have shape \(\), got float64\[1\]"):
+        compute(ops.SoftmaxLossDown(), np.ones(1), np.ones((2, 3)), np.zeros(2, int))

@@ -1,0 +1,186 @@
+"""Streams: order, overlap, backpressure, and clean ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+
+Feed = dict[str, Any]
+
+
+def counting_graph() -> tuple[af.Graph, af.Blob]:
+    graph = af.Graph("stream")
+    x, total = graph.blob("x", (), "int64"), graph.variable("total", (), "int64")
+
+    async def add(value: np.ndarray, term: np.ndarray) -> tuple[int, int]:
+        for _ in range(int(term) % 3):
+            await asyncio.sleep(0)
+        return int(value) + int(term), int(value) + int(term)
+
+    y = graph.blob("y", (), "int64")
+    [total, x] >> graph.function("add", add) >> [total, y]
+    return graph, y
+
+
+class Source:
+    """Feeds that know how far they were asked for, and whether they were closed."""
+
+    def __init__(self, count: int, fail_at: int | None = None) -> None:
+        self.count = count
+        self.fail_at = fail_at
+        self.given = 0
+        self.closed = False
+
+    def sync(self) -> Iterator[Feed]:
+        try:
+            for i in range(self.count):
+                if i == self.fail_at:
+                    raise LookupError("the source broke")
+                self.given += 1
+                yield {"x": i}
+        finally:
+            self.closed = True
+
+    async def asynchronous(self) -> AsyncIterator[Feed]:
+        try:
+            for feed in self.sync():
+                await asyncio.sleep(0)
+                yield feed
+        finally:
+            self.closed = True
+
+
+def feeds_of(source: Source, kind: str) -> Any:
+    return source.sync() if kind == "sync" else source.asynchronous()
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 5, 100])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_results_in_order(kind: str, in_flight: int) -> None:
+    graph, y = counting_graph()
+    source = Source(20)
+    async with graph:
+        got = [int(r[y]) async for r in graph.stream(feeds_of(source, kind), in_flight=in_flight)]
+    assert got == list(np.cumsum(range(20)))
+    assert source.closed
+    assert graph.engine.frames.finished == 20
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_slow_consumer_slows_the_source(kind: str) -> None:
+    graph, _ = counting_graph()
+    source = Source(50)
+    async with graph:
+        taken = 0
+        async for _ in graph.stream(feeds_of(source, kind), in_flight=3):
+            taken += 1
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert source.given <= taken + 3
+    assert taken == 50
+
+
+async def test_frames_overlap() -> None:
+    """Four frames that wait for each other."""
+    barrier = asyncio.Barrier(4)
+    graph = af.Graph("meet")
+    x = graph.blob("x", (), "int64")
+
+    async def meet(a: np.ndarray) -> np.ndarray:
+        await barrier.wait()
+        return a
+
+    y = graph.function("meet", meet, af.TensorSpec.of((), "int64"))(x)
+    async with graph:
+        got = [int(r[y]) async for r in graph.stream(({x: i} for i in range(8)), in_flight=4)]
+    assert got == list(range(8))
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_leaving_early_closes_source_and_frames(kind: str) -> None:
+    graph, y = counting_graph()
+    source = Source(50)
+    async with graph:
+        async with aclosing(graph.stream(feeds_of(source, kind), in_flight=4)) as results:
+            async for result in results:
+                if result[y] >= 3:
+                    break
+        assert source.closed
+        assert graph.engine.frames.in_flight == 0
+        assert int((await graph.run({"x": 0}))[y]) >= 3
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_source_that_fails(kind: str) -> None:
+    graph, y = counting_graph()
+    source = Source(10, fail_at=4)
+    got = []
+    async with graph:
+        with pytest.raises(LookupError, match="the source broke"):
+            async for result in graph.stream(feeds_of(source, kind), in_flight=2):
+                got.append(int(result[y]))
+        assert got == list(np.cumsum(range(4)))[: len(got)]
+        assert len(got) >= 2
+        assert graph.engine.frames.in_flight == 0
+
+
+async def test_a_frame_that_fails_ends_the_stream_at_its_place() -> None:
+    graph = af.Graph("fail")
+    x = graph.blob("x", (), "int64")
+
+    def check(a: np.ndarray) -> np.ndarray:
+        if a == 3:
+            raise ValueError("three")
+        return a
+
+    y = graph.function("check", check, af.TensorSpec.of((), "int64"))(x)
+    source = Source(10)
+    got = []
+    async with graph:
+        with pytest.raises(af.OpError, match="three"):
+            async for result in graph.stream(source.sync(), in_flight=4):
+                got.append(int(result[y]))
+        assert got == [0, 1, 2]
+        assert source.closed
+        assert graph.engine.frames.in_flight == 0
+
+
+async def test_cancelling_the_consumer() -> None:
+    graph = af.Graph("cancel")
+    started = asyncio.Event()
+
+    async def forever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    graph.function("forever", forever)
+
+    async def consume() -> None:
+        async with aclosing(graph.stream([{}] * 5, in_flight=3)) as results:
+            async for _ in results:
+                raise AssertionError
+
+    async with graph:
+        task = asyncio.create_task(consume())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert graph.engine.frames.in_flight == 0
+
+
+async def test_wrong_arguments() -> None:
+    graph, _ = counting_graph()
+    with pytest.raises(ValueError, match="in_flight must be at least 1, got 0"):
+        graph.stream([], in_flight=0)
+    with pytest.raises(TypeError, match="feeds must be an iterable or an async iterable of mappings, got dict"):
+        graph.stream({"x": 1})
+    with pytest.raises(TypeError, match="got int"):
+        graph.stream(3)
