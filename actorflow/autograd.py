@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import overload
+from functools import cached_property
+from typing import Any, cast, overload
 
 from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
 from actorflow.graph import Graph
@@ -150,6 +151,28 @@ def _first(targets: Iterable[Blob], op: Op, order: Sequence[Op]) -> Blob:
     return next(t for t in targets if any(blob in _active(order, [t]) for blob in op.inputs))
 
 
+def _with_own_outputs(op: Op) -> Op:
+    """The op as its gradient must see it: gradients that use an output mean the op's own, not a sum with others'."""
+    if all(len(blob.producers) == 1 for blob in op.outputs):
+        return op
+    return cast(Op, _OneOfSeveralProducers(op))
+
+
+class _OneOfSeveralProducers:
+    """An op that shares its output blobs; `outputs` computes its own ones again, when they are asked for."""
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+    @cached_property
+    def outputs(self) -> tuple[Blob, ...]:
+        made = self._op.graph.root.apply(self._op.operation, *self._op.inputs, name="again")
+        return (made,) if isinstance(made, Blob) else tuple(made)
+
+
 class _Backward:
     """One walk back from the loss.
 
@@ -189,7 +212,7 @@ class _Backward:
             return
         wanted = [blob in self.path for blob in op.inputs]
         with self._scope_like(op.graph), self.root.at(op.place, op.lane):
-            results = op.operation.gradient(op, grads, wanted)
+            results = op.operation.gradient(_with_own_outputs(op), grads, wanted)
         if len(results) != len(op.inputs):
             raise GraphError(
                 f"{op.operation.kind}.gradient() must return one blob or None per input: "

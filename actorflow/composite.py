@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from actorflow.errors import GraphError, ShapeError
+from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Initializer, Op, Variable, as_blobs
 from actorflow.ops.basic import Copy
@@ -49,6 +49,9 @@ class Composite:
         """
         if not bottom:
             raise GraphError(f"composite {self.name!r} needs at least one input blob")
+        for blob in bottom:
+            if not isinstance(blob, Blob):
+                raise GraphError(f"composite {self.name!r} connects blobs, got {type(blob).__name__}")
         root = bottom[0].graph.root
         for variable in self._variables.values():
             if variable.graph.root is not root:
@@ -132,6 +135,16 @@ class Composite:
             )
         for top, blob in zip(self.top, blobs, strict=True):
             root = top.graph.root
+            if blob.graph.root is not root:
+                raise GraphError(
+                    f"composite {self.name!r} is built in graph {root.name!r}, "
+                    f"blob {blob.name!r} is of another one, {blob.graph.root.name!r}"
+                )
+            if blob.spec != top.spec:
+                kind = ShapeError if blob.shape != top.shape else DTypeError
+                raise kind(f"composite {self.name!r} gives {top.spec}, blob {blob.name!r} is declared as {blob.spec}")
+        for top, blob in zip(self.top, blobs, strict=True):
+            root = top.graph.root
             copy = root.current_scope._add_op(root.unique_name("copy"), Copy(), blob.place, None)
             [top] >> copy >> [blob]
         return other
@@ -142,8 +155,9 @@ class Chain(Composite):
 
     def __init__(self, *parts: Composite, name: str | None = None) -> None:
         super().__init__(name)
+        self._named: bool = name is not None
         self.parts: list[Composite] = [
-            inner for part in parts for inner in (part.parts if type(part) is Chain and not part.top else (part,))
+            inner for part in parts for inner in (part.parts if type(part) is Chain and not part._named else (part,))
         ]
 
     def build(self, *bottom: Blob, training: bool) -> Blob | Sequence[Blob]:

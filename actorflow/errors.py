@@ -45,6 +45,10 @@ __all__ = [
 ]
 
 
+#: Names at each end of a long cycle that the message shows.
+_SHOWN = 10
+
+
 class ActorflowError(Exception):
     """Base of every error of actorflow."""
 
@@ -61,7 +65,10 @@ class CycleError(GraphError):
     """
 
     def __init__(self, cycle: Sequence[str]) -> None:
-        super().__init__("the graph has a cycle: " + " -> ".join(cycle))
+        shown = list(cycle)
+        if len(shown) > 2 * _SHOWN:
+            shown[_SHOWN:-_SHOWN] = [f"... {len(shown) - 2 * _SHOWN} more ..."]
+        super().__init__("the graph has a cycle: " + " -> ".join(shown))
         self.cycle = tuple(cycle)
 
 

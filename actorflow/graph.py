@@ -126,6 +126,7 @@ class Graph:
         outputs: TensorSpec | Sequence[TensorSpec] | None = None,
         place: Place | str | None = None,
         lane: str | None = None,
+        concurrency: int = 1,
     ) -> Op:
         """Make an op of any plain or ``async def`` function.
 
@@ -139,9 +140,11 @@ class Graph:
             outputs: Types of the outputs (`af.TensorSpec.of`); left out, the blobs connected by ``>>`` say them.
             place: Where it runs; the default is that of `at`.
             lane: As for `op`.
+            concurrency: How many frames may be in an async function at once. Frames enter a function in order, and
+                one at a time unless this says otherwise.
         """
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
-        return self.op(name, Function(fn, specs), place, lane)
+        return self.op(name, Function(fn, specs, concurrency), place, lane)
 
     def subgraph(self, name: str) -> Graph:
         """Make a sub-graph: a scope whose nodes' names start with its name.
@@ -180,12 +183,13 @@ class Graph:
         Returns:
             The output blob, or a tuple of them; named ``<op>/out``, or ``<op>/out0``, ``<op>/out1``, ...
         """
-        full = self.unique_name(name or operation.kind.lower())
-        op = self.root.current_scope._add_op(full, operation, None, None)
+        operation = _checked_operation(name, operation)
+        root = self.root
+        op = root.current_scope._add_op(self.unique_name(name or operation.kind.lower()), operation, None, None)
         try:
             return op(*inputs)
-        except GraphError:
-            del self.root._nodes[full]
+        except BaseException:
+            root._delete([op])
             raise
 
     @contextmanager
@@ -229,16 +233,24 @@ class Graph:
             del self.root._scopes[scope]
 
     def prune(self, sinks: Iterable[Blob | Op | Graph | str]) -> None:
-        """Delete every node that none of ``sinks`` needs. To run a part only, `run` with ``fetch`` is enough."""
+        """Delete every node of this graph that none of ``sinks`` needs.
+
+        To run a part only, `run` with ``fetch`` is enough.
+
+        Args:
+            sinks: What is to be kept, with all that it needs: blobs, ops, sub-graphs or their names.
+        Raises:
+            GraphError: if one of them is not in this graph.
+        """
         from actorflow.plan import needed_ops  # the plan is built on graphs
 
         root = self.root
-        targets = [root.resolve(sink) for sink in sinks]
+        targets = [self.resolve(sink) for sink in sinks]
         ops = needed_ops(targets)
         keep: set[Node] = set(ops) | {target for target in targets if isinstance(target, Blob)}
         for op in ops:
             keep.update(op.inputs, op.outputs)
-        root._delete(node for node in root._nodes.values() if node not in keep)
+        root._delete(node for node in self.nodes if node not in keep)
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -296,7 +308,7 @@ class Graph:
                 raise GraphError(f"graph {self.name!r} has no blob, op or sub-graph named {target!r}")
             target = found
         if isinstance(target, Graph):
-            if target.root is not self.root:
+            if target.root is not self.root or not target._exists:
                 raise GraphError(f"{target.name!r} is not a part of graph {self.root.name!r}")
         elif not isinstance(target, Blob | Op):
             raise GraphError(f"expected a blob, an op, a sub-graph or a name, got {target!r}")
@@ -306,6 +318,15 @@ class Graph:
 
     def __getitem__(self, name: str) -> Any:
         return self.resolve(name)
+
+    def __contains__(self, target: object) -> bool:
+        try:
+            self.resolve(target)
+        except GraphError:
+            return False
+        return True
+
+    __iter__ = None  # or Python would ask for graph[0], graph[1], ...: iterate over `nodes`, `ops` or `blobs`
 
     def summary(self) -> str:
         """A table of the ops: name, operation, place and lane, types of inputs and outputs."""
@@ -430,7 +451,13 @@ class Graph:
     # -- bookkeeping of the root --------------------------------------------------------------------------------
 
     def _full_name(self, name: str) -> str:
+        if not self._exists:
+            raise GraphError(f"sub-graph {self.name!r} was deleted: nothing can be made in it")
         return self._prefix + _checked_name(name, "node")
+
+    @property
+    def _exists(self) -> bool:
+        return self.parent is None or self.root._scopes.get(self.name) is self
 
     def _place(self, place: Place | str | None) -> Place:
         return self._defaults[-1][0] if place is None else Place.parse(place)
@@ -456,12 +483,10 @@ class Graph:
         return blob
 
     def _add_op(self, full: str, operation: object, place: Place | str | None, lane: str | None) -> Op:
-        if not isinstance(operation, Operation):
-            hint = ": give an instance, not the class" if isinstance(operation, type) else ""
-            raise GraphError(f"op {full!r}: {operation!r} is no Operation{hint}")
         root = self.root
+        checked = _checked_operation(full, operation)
         root._check_free(full)
-        op = Op(self, root._take_id(), full, root._place(place), operation, lane or root._defaults[-1][1])
+        op = Op(self, root._take_id(), full, root._place(place), checked, lane or root._defaults[-1][1])
         root._register(op)
         return op
 
@@ -484,6 +509,13 @@ class Graph:
 
     def _changed(self) -> None:
         self._revision += 1
+
+
+def _checked_operation(name: str | None, operation: object) -> Operation:
+    if not isinstance(operation, Operation):
+        hint = ": give an instance, not the class" if isinstance(operation, type) else ""
+        raise GraphError(f"{'op' if name is None else f'op {name!r}'}: {operation!r} is no Operation{hint}")
+    return operation
 
 
 def _checked_name(name: object, what: str) -> str:

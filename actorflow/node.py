@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, as_array
 
 if TYPE_CHECKING:
     from actorflow.graph import Graph
@@ -120,35 +121,33 @@ class Variable(Blob):
         init: Initializer | npt.ArrayLike,
     ) -> None:
         super().__init__(graph, node_id, name, place, spec)
-        self._init = init
+        self._init: Initializer | npt.ArrayLike = init if callable(init) else np.array(self._initial(init))
         self._value: npt.NDArray[Any] | None = None
 
     @property
     def value(self) -> npt.NDArray[Any]:
         """The current value; the first access computes the initial one.
 
-        Assigning checks shape and dtype and keeps a copy; frames already running go on with the old value.
+        Assigning checks shape and dtype and keeps a copy; frames already running go on with the old value. As for
+        feeds, an array's dtype is only widened, and Python numbers take the variable's.
 
         Raises:
             ShapeError, DTypeError: if the assigned or initial value does not fit.
         """
         if self._value is None:
             initial = self._init(self.spec, self.name) if callable(self._init) else self._init
-            array = np.asarray(initial)
-            if array.shape == () and self.shape != ():
-                array = np.broadcast_to(array, self.shape)
-            self.value = array.astype(self.dtype) if np.can_cast(array.dtype, self.dtype, "same_kind") else array
-        assert self._value is not None
+            array = self._initial(initial)
+            self._value = np.array(np.broadcast_to(array, self.shape), order="C", copy=True)
         return self._value
 
     @value.setter
     def value(self, value: npt.ArrayLike) -> None:
-        array = np.asarray(value)
-        if array.shape != self.shape:
-            raise ShapeError(f"variable {self.name!r} has shape {self.shape}, the value {array.shape}")
-        if not np.can_cast(array.dtype, self.dtype, "safe"):
-            raise DTypeError(f"variable {self.name!r} has dtype {self.dtype}, the value {array.dtype}")
-        self._value = np.array(array, dtype=self.dtype, order="C", copy=True)
+        self._value = np.array(as_array(value, self.spec, f"value of variable {self.name!r}"), order="C", copy=True)
+
+    def _initial(self, initial: npt.ArrayLike) -> npt.NDArray[Any]:
+        """An initial value, checked: an array of the variable's type, or a scalar for all elements."""
+        spec = self.spec if np.ndim(initial) else TensorSpec((), self.dtype)
+        return as_array(initial, spec, f"init of variable {self.name!r}", narrow=True)
 
     def commit(self, value: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
         """Replace the value by an array of the right type without a copy; for the runtime. Returns the old one."""
@@ -180,7 +179,7 @@ class Op(Node):
         self.outputs: tuple[Blob, ...] = ()
         self._connected = not operation.arguments
         self._inferred: tuple[TensorSpec, ...] | None = None
-        if self._connected:
+        if self._connected or isinstance(operation, Function):  # which says its outputs whatever its inputs are
             self._infer()
 
     def __call__(self, *inputs: Blob) -> Any:
@@ -189,6 +188,7 @@ class Op(Node):
         Raises:
             GraphError: if the inputs do not fit (`ShapeError`, `DTypeError`), or are connected already.
         """
+        self._check_no_outputs()
         if inputs or not self._connected:
             self._connect_inputs(inputs)
         if self._inferred is None:
@@ -238,17 +238,18 @@ class Op(Node):
         if self._connected:
             given = ", ".join(blob.name for blob in self.inputs) or "none"
             raise GraphError(f"{self._where()} has its inputs already ({given})")
-        self._check_graph(blobs)
+        self._check_blobs(blobs)
         try:
             self.operation.check_arity(len(blobs))
         except GraphError as error:
             raise GraphError(f"op {self.name!r}: {error}") from None
+        inferred = self._inferred
         self.inputs = tuple(blobs)
         try:
             self._infer()
             self._check_outputs(self.outputs)
-        except GraphError:
-            self.inputs = ()
+        except BaseException:
+            self.inputs, self._inferred = (), inferred
             raise
         self._connected = True
         for blob in blobs:
@@ -262,27 +263,33 @@ class Op(Node):
             inputs = ", ".join(f"{blob.name} {blob.spec}" for blob in self.inputs)
             raise type(error)(f"op {self.name!r}: {error} (inputs: {inputs})") from None
 
-    def _connect_outputs(self, blobs: Sequence[Blob]) -> None:
+    def _check_no_outputs(self) -> None:
         if self.outputs:
             given = ", ".join(blob.name for blob in self.outputs)
             raise GraphError(f"{self._where()} has its outputs already ({given})")
-        self._check_graph(blobs)
+
+    def _connect_outputs(self, blobs: Sequence[Blob]) -> None:
+        self._check_no_outputs()
+        self._check_blobs(blobs)
         if len(set(map(id, blobs))) != len(blobs):
             raise GraphError(f"{self._where()} cannot write one blob twice: {[blob.name for blob in blobs]}")
-        if self._connected:
-            self._check_outputs(blobs)
+        self._check_outputs(blobs)
         self.outputs = tuple(blobs)
         for blob in blobs:
             blob.producers.append(self)
         self.graph.root._changed()
 
-    def _check_graph(self, blobs: Sequence[Blob]) -> None:
+    def _check_blobs(self, blobs: Sequence[object]) -> None:
         for blob in blobs:
+            if not isinstance(blob, Blob):
+                raise GraphError(f"{self._where()} connects blobs, got {type(blob).__name__}")
             if blob.graph.root is not self.graph.root:
                 raise GraphError(
                     f"{self._where()} is of graph {self.graph.root.name!r}, "
                     f"blob {blob.name!r} of another one, {blob.graph.root.name!r}"
                 )
+            if blob.graph.root._nodes.get(blob.name) is not blob:
+                raise GraphError(f"{self._where()} cannot be connected to blob {blob.name!r}, which was deleted")
 
     def _check_outputs(self, blobs: Sequence[Blob]) -> None:
         """Compare declared output blobs with what the operation infers."""

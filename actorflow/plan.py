@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from actorflow.devices import check_place
-from actorflow.errors import CycleError, GraphError
+from actorflow.errors import CycleError, DeviceUnavailableError, DTypeError, GraphError, PlaceError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Node, Op, Variable
 from actorflow.ops.basic import Sum
@@ -117,8 +117,7 @@ def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan
     if not ops and not fetched:
         raise GraphError(f"graph {graph.name!r} has no ops to run")
     ordered = _in_order(ops)
-    for place in dict.fromkeys(op.place for op in ordered):
-        check_place(place)
+    _check_places(ordered, fetched)
     _load_kernels()
     return _Planner(graph, ordered).plan(fetched)
 
@@ -180,6 +179,18 @@ def _in_order(ops: Collection[Op]) -> list[Op]:
         done = set(ordered)
         raise CycleError(_find_cycle([op for op in ops if op not in done]))
     return ordered
+
+
+def _check_places(ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
+    seen: set[Place] = set()
+    for node in (*(node for op in ops for node in (op, *op.inputs, *op.outputs)), *fetched):
+        if node.place not in seen:
+            seen.add(node.place)
+            try:
+                check_place(node.place)
+            except (PlaceError, DeviceUnavailableError) as error:
+                kind = "op" if isinstance(node, Op) else "blob"
+                raise type(error)(f"{kind} {node.name!r}: {error}; created at {node.site}") from None
 
 
 def _check_connected(op: Op) -> None:
@@ -313,7 +324,13 @@ class _Planner:
         written = dict(terms)
         inputs = tuple(written[op] for op in blob.producers if op in written)
         operation = Sum()
-        operation.infer(*[blob.spec] * len(inputs))
+        try:
+            operation.infer(*[blob.spec] * len(inputs))
+        except DTypeError:
+            names = ", ".join(op.name for op in blob.producers)
+            raise DTypeError(
+                f"blob {blob.name!r} {blob.spec} has several producers ({names}), which only numbers can have"
+            ) from None
         self._add(terms[-1][0], blob, operation, inputs, (self._final(blob).index,))
 
     def _add(

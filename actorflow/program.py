@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.frame import Frame
-from actorflow.actors.op import AsyncActor, FunctionActor, KernelActor, OpActor
+from actorflow.actors.function import AsyncActor, FunctionActor
+from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.variable import Gate
 from actorflow.devices import Bucket
-from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError
+from actorflow.errors import FeedError, GraphError
 from actorflow.node import Blob, Variable
 from actorflow.ops.function import Function
 from actorflow.plan import Plan, PlannedOp, Slot
+from actorflow.spec import as_array
 from actorflow.trace import NodeState, OpProfile
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ class Program:
             actor.unread = tuple([blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
             actor.ends = not any(plan.slots[slot].consumers for slot in op.outputs)
 
+        self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         self._unshared: list[list[bool] | None] = [None] * len(plan.slots)
         self._shared = [(s.index, [True] + [False] * (s.readers - 1)) for s in plan.slots if s.readers > 1]
@@ -131,10 +134,11 @@ class Program:
             index, blob = known
             if values[index] is not _NOT_FED:
                 raise FeedError(f"blob {blob.name!r} is fed twice")
-            if type(value) is np.ndarray and value.shape == blob.spec.shape and value.dtype == blob.spec.dtype:
+            spec = blob.spec
+            if type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype:
                 values[index] = value
             else:
-                values[index] = _as_fed(blob, value)
+                values[index] = value if spec.is_object else as_array(value, spec, f"feed for blob {blob.name!r}")
         missing = [f"{b.name!r} {b.spec}" for b, index in self.plan.feeds.items() if values[index] is _NOT_FED]
         if missing:
             fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
@@ -164,6 +168,7 @@ class Program:
             ended=dispatcher.loop.create_future(),
             on_end=ended,
             monitor=engine.monitor,
+            turnstiles=self._turnstiles,
         )
 
     def begin(self, frame: Frame) -> None:
@@ -171,6 +176,8 @@ class Program:
         if frame.monitor is not None:
             np.frombuffer(frame.monitor.states, dtype=np.uint8)[self._node_ids] = NodeState.WAITING
             np.frombuffer(frame.monitor.dirty, dtype=np.uint8)[self._node_ids] = 1
+        for turnstile in self._turnstiles:
+            turnstile.expect(frame)
         for slot, variable in self._constants:
             frame.values[slot] = variable.value
         frame.ready.extend([(actor, frame) for actor in self._first])
@@ -194,7 +201,7 @@ class Program:
             return UpdateActor(slot.index, self._bucket(slot.updates), self._engine.variable_actor(slot.updates))
         if isinstance(slot.blob, Variable):
             return BlobActor(slot.index, self._bucket(slot.blob))
-        if writer is None or writer.kernel is None:  # fed, or the result of a function
+        if writer is None or writer.kernel is None or slot.blob.dtype.hasobject:  # which a bucket would keep alive
             return BlobActor(slot.index, None)
         if writer.kernel.returns:
             return ViewActor(slot.index, earlier[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
@@ -223,9 +230,9 @@ class Program:
         operation = op.operation
         if isinstance(operation, Function):
             specs = tuple([self.plan.slots[slot].blob.spec for slot in op.outputs])
-            if operation.is_async:
-                return AsyncActor(*arguments, fn=operation.fn, specs=specs)
-            return FunctionActor(*arguments, fn=operation.fn, specs=specs)
+            kind = AsyncActor if operation.is_async else FunctionActor
+            turnstile = engine.turnstile(op.node)
+            return kind(*arguments, fn=operation.fn, specs=specs, turnstile=turnstile)
         assert op.kernel is not None
         buckets = tuple([device.memory.bucket(self.plan.slots[slot].blob.spec) for slot in op.outputs])
         return KernelActor(*arguments, operation=operation, kernel=op.kernel, buckets=buckets)
@@ -248,25 +255,6 @@ class Program:
             raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
         if blob.producers:
             raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
-
-
-def _as_fed(blob: Blob, value: Any) -> Any:
-    """A fed value as an array of its blob's type, without a copy where it is one."""
-    if blob.spec.is_object:
-        return value
-    array = np.asarray(value)
-    if array.shape != blob.shape:
-        raise ShapeError(f"feed for blob {blob.name!r}: expected shape {blob.shape}, got {array.shape}")
-    if array.dtype != blob.dtype:
-        # Python numbers take the blob's dtype; an array's dtype is only widened, so that nothing is lost unasked.
-        rule: Literal["safe", "same_kind"] = "safe" if isinstance(value, np.ndarray | np.generic) else "same_kind"
-        if not np.can_cast(array.dtype, blob.dtype, rule):
-            raise DTypeError(
-                f"feed for blob {blob.name!r}: expected dtype {blob.dtype}, got {array.dtype}; "
-                f"convert it, array.astype({blob.dtype.name!r})"
-            )
-        array = array.astype(blob.dtype)
-    return array
 
 
 def _describe(value: Any) -> str:

@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, open_device
 from actorflow.errors import GraphError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Op, Variable
+from actorflow.ops.function import Function
 from actorflow.place import Place
 from actorflow.plan import Plan, make_plan
 from actorflow.program import Program, Result
@@ -90,6 +92,7 @@ class Engine:
         self._watchers = 0
         self._devices: dict[Place, Device] = {}
         self._variables: dict[Variable, VariableActor] = {}
+        self._turnstiles: dict[Op, Turnstile] = {}
         self._programs: dict[Any, Program] = {}
         self._revision = -1
         self._dispatcher: Dispatcher | None = None
@@ -102,7 +105,9 @@ class Engine:
 
     def plan(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Plan:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
-        return make_plan(self.graph, None if fetch is None else [self.graph.resolve(target) for target in fetch])
+        if fetch is None:
+            return make_plan(self.graph, None)
+        return make_plan(self.graph, [self.graph.resolve(target) for target in _checked_fetch(fetch)])
 
     def program(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
         """The plan for ``fetch``, made ready to run; kept until the graph changes."""
@@ -111,7 +116,7 @@ class Engine:
             self._revision = self.graph.revision
             if self.monitor is not None and len(self.monitor.states) < self.graph.size:
                 self.monitor = Monitor(self.graph.size)
-        key = None if fetch is None else tuple(fetch)
+        key = None if fetch is None else _checked_fetch(fetch)
         program = self._programs.get(key)
         if program is None:
             if len(self._programs) >= _MAX_PROGRAMS:
@@ -135,6 +140,15 @@ class Engine:
             actor = self._variables[variable] = VariableActor(variable, pool)
         return actor
 
+    def turnstile(self, op: Op) -> Turnstile:
+        """What keeps the frames of a function op in order; one for all programs."""
+        turnstile = self._turnstiles.get(op)
+        if turnstile is None:
+            operation = op.operation
+            assert isinstance(operation, Function)
+            turnstile = self._turnstiles[op] = Turnstile(operation.concurrency if operation.is_async else None)
+        return turnstile
+
     @property
     def dispatcher(self) -> Dispatcher:
         """The dispatcher of the loop that runs now."""
@@ -155,7 +169,7 @@ class Engine:
         in_flight: int,
     ) -> AsyncIterator[Result]:
         """One frame per feed; see `Graph.stream`."""
-        fetch = None if fetch is None else tuple(fetch)
+        fetch = None if fetch is None else _checked_fetch(fetch)
         return stream(self, lambda: self._bind(fetch), feeds, in_flight)
 
     def start(self, program: Program, feeds: Feeds) -> Frame:
@@ -202,6 +216,7 @@ class Engine:
             device.join()
         self._devices.clear()
         self._variables.clear()
+        self._turnstiles.clear()
         self._programs.clear()
 
     def _bind(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
@@ -219,6 +234,8 @@ class Engine:
             for frame in list(self._running):
                 frame.abandon()
             self._variables.clear()
+            self._turnstiles.clear()
+            self._programs.clear()
         self._dispatcher = self._make_dispatcher(loop)
         for device in self._devices.values():
             device.bind(loop)
@@ -250,6 +267,12 @@ class Engine:
         self._watchers -= 1
         if not self._watchers:
             self.monitor = None
+
+
+def _checked_fetch(fetch: Iterable[Blob | Op | Graph | str]) -> tuple[Blob | Op | Graph | str, ...]:
+    if isinstance(fetch, str | Blob | Op | Graph):
+        raise GraphError(f"fetch must be a list, fetch=[...], got {fetch!r}")
+    return tuple(fetch)
 
 
 def _close_all(devices: dict[Place, Device]) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from actorflow.errors import DTypeError, ShapeError
 
-__all__ = ["TensorSpec"]
+__all__ = ["TensorSpec", "as_array"]
 
 
 class TensorSpec(NamedTuple):
@@ -37,7 +38,7 @@ class TensorSpec(NamedTuple):
                 raise ShapeError(f"shape {axes!r}: every axis must be a non-negative integer, got {axis!r}")
         try:
             kind = np.dtype(dtype)
-        except TypeError as error:
+        except (TypeError, ValueError, SyntaxError) as error:
             raise DTypeError(f"{dtype!r} is not a dtype that NumPy knows") from error
         return cls(tuple(int(axis) for axis in axes), kind)
 
@@ -58,3 +59,40 @@ class TensorSpec(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
+
+
+def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -> npt.NDArray[Any]:
+    """A value as an array of a type; itself, without a copy, where it is one.
+
+    An array's dtype is only widened, so that nothing is lost unasked. Python numbers have no dtype of their own and
+    take the one of ``spec``: floats are rounded, integers must fit.
+
+    Args:
+        value: An array or what NumPy makes one of.
+        spec: The type that is wanted.
+        what: What the value is, for messages.
+        narrow: Treat an array as Python numbers are.
+    Raises:
+        ShapeError, DTypeError: if the value does not fit.
+    """
+    if type(value) is np.ndarray and value.dtype == spec.dtype and value.shape == spec.shape:
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise ShapeError(f"{what}: expected shape {spec.shape}; {error}") from error
+    if array.shape != spec.shape:
+        raise ShapeError(f"{what}: expected shape {spec.shape}, got {array.shape}")
+    if np.can_cast(array.dtype, spec.dtype, "safe"):
+        return array.astype(spec.dtype, copy=False)
+    has_dtype = hasattr(value, "dtype") and not narrow
+    if not has_dtype and array.dtype.kind in "iu" and spec.dtype.kind in "biu":
+        converted = array.astype(spec.dtype)
+        if np.array_equal(converted, array):
+            return converted
+        raise DTypeError(f"{what}: expected dtype {spec.dtype}, got integers from {array.min()} to {array.max()}")
+    if not has_dtype and np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        with np.errstate(over="ignore"):  # to infinity
+            return array.astype(spec.dtype)
+    advice = f"; convert it, array.astype({spec.dtype.name!r})" if has_dtype else ""
+    raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {array.dtype}{advice}")

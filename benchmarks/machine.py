@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-__all__ = ["describe_machine"]
+__all__ = ["cores", "describe_machine"]
 
 _PACKAGES = ("actorflow", "numpy", "uvloop", "aiohttp", "dask", "distributed")
 
@@ -17,7 +17,7 @@ def describe_machine() -> dict[str, Any]:
     """Processor, cores, load, system, and the versions of all that takes part; None for what is not installed."""
     return {
         "cpu": _cpu_model(),
-        "cores": _cores(),
+        "cores": cores(),
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "system": platform.platform(),
         "python": sys.version.split()[0],
@@ -27,7 +27,8 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows

@@ -196,7 +196,7 @@ def test_demo_reaches_its_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert accuracy(out) >= 0.96
     assert re.search(r"^live page: http://127\.0\.0\.1:\d+/$", out, re.MULTILINE)
-    assert len(re.findall(r"^epoch +\d+/12  loss \d\.\d+  accuracy [01]\.\d+$", out, re.MULTILINE)) == 12
+    assert len(re.findall(r"^epoch +\d+/20  loss \d\.\d+  accuracy [01]\.\d+$", out, re.MULTILINE)) == 20
     assert "where the time went" in out
     assert "Conv2dWeight" in out
 
@@ -267,7 +267,7 @@ def test_interrupt_while_importing(moment: str) -> None:
 
 
 @posix_only
-@pytest.mark.parametrize("moment", ["digits: ", "live page: ", "epoch  1/12", "epoch  2/12"])
+@pytest.mark.parametrize("moment", ["digits: ", "live page: ", "epoch  1/20", "epoch  2/20"])
 def test_interrupt_while_training(moment: str) -> None:
     process = start("demo", "--port", "0")
     out, err = interrupt_after(process, process.stdout, moment)

@@ -167,9 +167,9 @@ class TestFunctions:
     @pytest.mark.parametrize(
         ("value", "error", "message"),
         [
-            (np.ones(4, "f"), af.ShapeError, r"the result must have shape \(3,\), got \(4,\)"),
-            (np.ones(3), af.DTypeError, "the result must have dtype float32, got float64"),
-            (None, af.ShapeError, r"must have shape \(3,\), got \(\)"),
+            (np.ones(4, "f"), af.ShapeError, r"the result: expected shape \(3,\), got \(4,\)"),
+            (np.ones(3), af.DTypeError, "the result: expected dtype float32, got float64"),
+            (None, af.ShapeError, r"expected shape \(3,\), got \(\)"),
         ],
     )
     async def test_wrong_results_fail_the_op(self, value: Any, error: type[Exception], message: str) -> None:

@@ -97,7 +97,7 @@ async def test_frames_overlap() -> None:
         await barrier.wait()
         return a
 
-    y = graph.function("meet", meet, af.TensorSpec.of((), "int64"))(x)
+    y = graph.function("meet", meet, af.TensorSpec.of((), "int64"), concurrency=4)(x)
     async with graph:
         got = [int(r[y]) async for r in graph.stream(({x: i} for i in range(8)), in_flight=4)]
     assert got == list(range(8))

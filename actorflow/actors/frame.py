@@ -13,6 +13,7 @@ from actorflow.errors import OpError
 if TYPE_CHECKING:
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
+    from actorflow.actors.turnstile import Turnstile
     from actorflow.actors.variable import Turn
     from actorflow.devices.base import Fence
     from actorflow.trace import Monitor
@@ -44,11 +45,12 @@ class Frame:
             one, is the last reader. None for slots with one reader.
         fences: Unpassed fences that came with the messages to an op.
         open: Ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
-        outstanding: Submissions to lanes and tasks that have not reported their end.
+        outstanding: Ops on a lane, or running as a task, that have not reported their end.
         halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
             the loop has not been told yet.
         ready: Where actors of the frame that are ready are put; `wake` afterwards, unless an actor does it as it fires.
         turns: The turns that this frame takes at the variables it may update.
+        turnstiles: Where this frame is expected, at the ops that take their frames in order.
         ended: Resolved when the frame has ended and nothing of it runs any more.
     """
 
@@ -67,8 +69,8 @@ class Frame:
         "readers",
         "ready",
         "state",
-        "tasks",
         "turns",
+        "turnstiles",
         "values",
         "wake",
     )
@@ -84,6 +86,7 @@ class Frame:
         ended: asyncio.Future[None],
         on_end: Callable[[Frame], None],
         monitor: Monitor | None,
+        turnstiles: list[Turnstile],
     ) -> None:
         self.number = number
         self.pending = pending
@@ -97,9 +100,9 @@ class Frame:
         self.monitor = monitor
         self.context = contextvars.copy_context()
         self.fences: dict[OpActor, list[Fence]] = {}
-        self.tasks: set[asyncio.Task[Any]] = set()
         self.turns: list[Turn] = []
-        self.outstanding = 0
+        self.turnstiles = turnstiles
+        self.outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = {}
         self.halted = False
         self.state = FrameState.RUNNING
         self.error: OpError | None = None
@@ -130,9 +133,14 @@ class Frame:
             if not self.outstanding:
                 self._end()
 
-    def settle(self) -> None:
+    @property
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """Async functions that run."""
+        return {running for running in self.outstanding.values() if isinstance(running, asyncio.Task)}
+
+    def settle(self, actor: OpActor) -> None:
         """A lane's work or a task has reported its end; the last one ends a stopped frame."""
-        self.outstanding -= 1
+        del self.outstanding[actor]
         if not self.outstanding and self.state is not FrameState.RUNNING:
             self._end()
 
@@ -141,8 +149,11 @@ class Frame:
         self.halted = True
         for turn in self.turns:
             turn.leave()
-        for task in self.tasks:
-            task.cancel()
+        if state is not FrameState.FINISHED:
+            for turnstile in self.turnstiles:
+                turnstile.skip(self)
+            for task in self.tasks:
+                task.cancel()
         if not self.outstanding:
             self._end()
 

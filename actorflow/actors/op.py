@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.spec import TensorSpec
 from actorflow.trace import NodeState, OpProfile
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor
     from actorflow.actors.frame import Frame
+    from actorflow.actors.turnstile import Turnstile
     from actorflow.devices.base import Fence, Lane
     from actorflow.devices.memory import Bucket
     from actorflow.node import Op
     from actorflow.ops.operation import Operation
     from actorflow.ops.registry import Kernel
 
-__all__ = ["INLINE_NS", "AsyncActor", "FunctionActor", "KernelActor", "OpActor"]
+__all__ = ["INLINE_NS", "KernelActor", "OpActor"]
 
 #: An op that takes less runs on the loop: a round trip through a thread costs about as much.
 INLINE_NS = 100_000
@@ -44,6 +39,7 @@ class OpActor(ABC):
         unread: Those outputs that nobody reads.
         ends: Whether nothing in the frame follows it.
         lane: Where it runs when it is not short.
+        turnstile: Keeps the frames of a function in order; None for kernels.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
@@ -59,6 +55,7 @@ class OpActor(ABC):
         "node_id",
         "outputs",
         "profile",
+        "turnstile",
         "unread",
     )
 
@@ -78,6 +75,7 @@ class OpActor(ABC):
         self.inputs = inputs
         self.outputs = outputs
         self.unread: tuple[BlobActor, ...] = ()
+        self.turnstile: Turnstile | None = None
         self.ends = False
         self.lane = lane
         self.profile = profile
@@ -95,13 +93,23 @@ class OpActor(ABC):
         """
         if frame.halted:
             return 0
+        fences = None
         if frame.fences:
             fences = frame.fences.pop(self, None)
             if fences is not None:
                 fences = [fence for fence in fences if not fence.done]
-                if fences:
-                    return self._fire_behind(frame, fences)
-        if self.cost_ns > INLINE_NS:
+                if fences and self._waits_for(frame, fences):
+                    return perf_counter_ns()
+        turnstile = self.turnstile
+        if turnstile is not None and not turnstile.enter(frame, self):
+            if fences:
+                frame.fences[self] = fences
+            return perf_counter_ns()
+        return self._start(frame, bool(fences))
+
+    def _start(self, frame: Frame, behind: bool) -> int:
+        """Begin the call; ``behind`` says that it must go to the lane, where an input is still being computed."""
+        if behind or self.cost_ns > INLINE_NS:
             return self._submit(frame)
         start = perf_counter_ns()
         try:
@@ -117,20 +125,14 @@ class OpActor(ABC):
             frame.close_end()
         return end
 
-    def _fire_behind(self, frame: Frame, fences: list[Fence]) -> int:
-        """Some inputs are still being computed."""
-        lane = self.lane
-        elsewhere = [fence for fence in fences if fence.lane is not lane and not lane.wait(fence)]
+    def _waits_for(self, frame: Frame, fences: list[Fence]) -> bool:
+        """Whether there are inputs that the lane cannot wait for; then fire again when the loop has seen them pass."""
+        elsewhere = [fence for fence in fences if not self._follows(fence)]
         if not elsewhere:
-            return self._submit(frame)
-        self._await(frame, elsewhere)
+            return False
         if len(elsewhere) < len(fences):
-            frame.fences[self] = [fence for fence in fences if fence.lane is lane]
-        return perf_counter_ns()
-
-    def _await(self, frame: Frame, fences: list[Fence]) -> None:
-        """Fire again when the loop has seen all of ``fences`` pass."""
-        frame.pending[self.index] = len(fences)
+            frame.fences[self] = [fence for fence in fences if fence not in elsewhere]
+        frame.pending[self.index] = len(elsewhere)
 
         def passed() -> None:
             left = frame.pending[self.index] - 1
@@ -139,12 +141,17 @@ class OpActor(ABC):
                 frame.ready.append((self, frame))
                 frame.wake()
 
-        for fence in fences:
+        for fence in elsewhere:
             fence.add_waiter(passed)
+        return True
+
+    def _follows(self, fence: Fence) -> bool:
+        """Whether what is submitted to the lane now runs after ``fence``."""
+        return fence.lane is self.lane or self.lane.wait(fence)
 
     def _submit(self, frame: Frame) -> int:
-        frame.outstanding += 1
         fence = self.lane.submit(self._work, frame, self._passed, self.ends)
+        frame.outstanding[self] = fence
         for blob in self.outputs:
             blob.deliver(frame, fence)
         return perf_counter_ns()
@@ -153,9 +160,7 @@ class OpActor(ABC):
         """On the lane's thread."""
         if frame.halted:
             return
-        if frame.monitor is not None:
-            frame.monitor.states[self.node_id] = _RUNNING
-            frame.monitor.dirty[self.node_id] = 1
+        self._show(frame, _RUNNING)
         try:
             self.compute(frame)
         except BaseException:
@@ -171,7 +176,7 @@ class OpActor(ABC):
             self._account(frame, fence.elapsed_ns)
             if self.ends:
                 frame.close_end()
-        frame.settle()
+        frame.settle(self)
 
     def _account(self, frame: Frame, elapsed_ns: int) -> None:
         last = self.last_ns
@@ -181,15 +186,17 @@ class OpActor(ABC):
         profile.calls += 1
         profile.total_ns += elapsed_ns
         profile.last_ns = elapsed_ns
+        if frame.monitor is not None:
+            self._show(frame, _DONE)
+
+    def _show(self, frame: Frame, state: int) -> None:
         monitor = frame.monitor
         if monitor is not None:
-            monitor.states[self.node_id] = _DONE
+            monitor.states[self.node_id] = state
             monitor.dirty[self.node_id] = 1
 
     def _failed(self, frame: Frame, error: BaseException) -> None:
-        if frame.monitor is not None:
-            frame.monitor.states[self.node_id] = _FAILED
-            frame.monitor.dirty[self.node_id] = 1
+        self._show(frame, _FAILED)
         frame.fail(self, error)
 
 
@@ -223,105 +230,3 @@ class KernelActor(OpActor):
             returned = kernel.function(self.operation, inputs, outputs)
         for blob, value in zip(self.outputs, returned if outputs is None else outputs, strict=True):
             values[blob.slot] = value
-
-
-class FunctionActor(OpActor):
-    """An op with a plain Python function."""
-
-    __slots__ = ("fn", "single", "specs")
-
-    def __init__(self, *args: Any, fn: Callable[..., Any], specs: tuple[TensorSpec, ...]) -> None:
-        super().__init__(*args)
-        self.fn = fn
-        self.specs = specs
-        self.single = specs[0] if len(specs) == 1 else None
-
-    def compute(self, frame: Frame) -> None:
-        values = frame.values
-        # A copy: a context cannot be entered by two threads at a time.
-        result = frame.context.copy().run(self.fn, *[values[blob.slot] for blob in self.inputs])
-        self.store(frame, result)
-
-    def store(self, frame: Frame, result: Any) -> None:
-        """Check and keep what the function returned, and release the inputs.
-
-        Raises:
-            ShapeError, DTypeError, GraphError: if it does not fit the declared outputs.
-        """
-        values = frame.values
-        spec = self.single
-        if spec is not None:
-            values[self.outputs[0].slot] = _checked(result, spec, "the result")
-        elif self.outputs:
-            if not isinstance(result, tuple | list) or len(result) != len(self.specs):
-                got = f"{len(result)} values" if isinstance(result, tuple | list) else repr(type(result).__name__)
-                raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
-            for i, (blob, item) in enumerate(zip(self.outputs, result, strict=True)):
-                values[blob.slot] = _checked(item, self.specs[i], f"result {i}")
-        for blob in self.inputs:
-            blob.release(frame)
-        for blob in self.unread:
-            blob.release(frame)
-
-
-class AsyncActor(FunctionActor):
-    """An op with an ``async def`` function: a task on the loop."""
-
-    __slots__ = ()
-
-    def fire(self, frame: Frame) -> int:
-        """Start the task once all inputs have been computed."""
-        if frame.halted:
-            return 0
-        fences = [fence for fence in frame.fences.pop(self, ()) if not fence.done]
-        if fences:
-            self._await(frame, fences)
-            return perf_counter_ns()
-        if frame.monitor is not None:
-            frame.monitor.states[self.node_id] = _RUNNING
-            frame.monitor.dirty[self.node_id] = 1
-        start = perf_counter_ns()
-        values = frame.values
-        context = frame.context.copy()
-        coroutine = self.fn(*[values[blob.slot] for blob in self.inputs])
-        task = asyncio.get_running_loop().create_task(coroutine, name=self.node.name, context=context)
-        frame.outstanding += 1
-        frame.tasks.add(task)
-        task.add_done_callback(lambda task: self._finished(frame, task, start))
-        return perf_counter_ns()
-
-    def _finished(self, frame: Frame, task: asyncio.Task[Any], start: int) -> None:
-        frame.tasks.discard(task)
-        error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is None and not frame.halted:
-            try:
-                self.store(frame, task.result())
-            except Exception as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
-                error = failure
-        if not frame.halted:
-            if error is not None:
-                self._failed(frame, error)
-            else:
-                self._account(frame, perf_counter_ns() - start)
-                for blob in self.outputs:
-                    blob.deliver(frame, None)
-                if self.ends:
-                    frame.close_end()
-        frame.settle()
-        frame.wake()
-
-
-def _checked(value: Any, spec: TensorSpec, what: str) -> Any:
-    """A function's result as an array of its declared type."""
-    if type(value) is np.ndarray and value.dtype == spec.dtype and value.shape == spec.shape:
-        return value
-    if spec.is_object:
-        return value
-    array = np.asarray(value)
-    if array.shape != spec.shape:
-        raise ShapeError(f"{what} must have shape {spec.shape}, got {array.shape}")
-    # Python numbers have no dtype of their own; arrays and NumPy scalars do, and changing it must be asked for.
-    rule: Literal["safe", "same_kind"] = "safe" if isinstance(value, np.ndarray | np.generic) else "same_kind"
-    if not np.can_cast(array.dtype, spec.dtype, rule):
-        raise DTypeError(f"{what} must have dtype {spec.dtype}, got {array.dtype}")
-    return array.astype(spec.dtype, copy=False)

@@ -58,7 +58,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where the four IDX files of Fashion-MNIST are, .gz or not"
     )
-    parser.add_argument("--epochs", type=_positive, metavar="N", help="times to go through the images (default: 12; 1)")
+    parser.add_argument("--epochs", type=_positive, metavar="N", help="times to go through the images (default: 20 for digits, 1 for fashion-mnist)")
     parser.add_argument("--batch", type=_positive, default=32, metavar="N", help="images per step (default: 32)")
     parser.add_argument(
         "--seed", type=_natural, default=0, metavar="N", help="of weights, dropout, order and split (default: 0)"
@@ -86,7 +86,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         Options(
             data=arguments.data,
             data_dir=arguments.data_dir,
-            epochs=arguments.epochs or {"digits": 12, "fashion-mnist": 1}[arguments.data],
+            epochs=arguments.epochs or {"digits": 20, "fashion-mnist": 1}[arguments.data],
             batch=arguments.batch,
             seed=arguments.seed,
             port=arguments.port,

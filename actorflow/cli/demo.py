@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from threadpoolctl import threadpool_limits
 
 from actorflow.cli.interrupts import cancel_on_interrupt
 from actorflow.cli.report import EpochProgress, time_table
@@ -66,7 +67,9 @@ def demo(options: Options) -> int:
         f"{data.name}: {len(data.train):,} train and {len(data.test):,} test images of {height}x{width}; "
         f"network of {training.weight_count:,} weights; seed {options.seed}"
     )
-    with cancel_on_interrupt():
+    # The products are small: shared among BLAS threads they gain little, and lose much when something else wants the cores,
+    # since each waits for its slowest thread. One thread also gives the same numbers on any number of cores.
+    with threadpool_limits(limits=1, user_api="blas"), cancel_on_interrupt():
         run(_run(options, training, console))
     return 0
 

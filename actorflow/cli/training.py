@@ -52,7 +52,7 @@ class Training:
         scores = network(self._images, training=True)
         self._loss = ops.softmax_loss(scores, self._labels, name="loss")
         self._accuracy = ops.accuracy(scores, self._labels)
-        self._updates = nn.SGD(rate=0.05, momentum=0.9, weight_decay=1e-4).minimize(self._loss)
+        self._updates = nn.SGD(rate=0.02, momentum=0.9, weight_decay=1e-4).minimize(self._loss)
         with self.graph.subgraph("test"):
             self._test_scores: Blob = network(self._images, training=False)
         self.weight_count = sum(variable.spec.size for variable in network.variables)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from typing import Any
 
 __all__ = ["BlasThreads", "blas_threads", "cores"]
@@ -26,20 +27,29 @@ class BlasThreads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # A lane may be closed by the garbage collector at any moment, within this lock too: changes are only noted, and
+        # whoever holds the lock applies them.
+        self._changes: deque[int] = deque()
         self._lanes = 0
         self._limiter: Any = None
 
     def lane_started(self) -> None:
         """One more lane runs."""
-        with self._lock:
-            self._lanes += 1
-            self._apply()
+        self._change(1)
 
     def lane_stopped(self) -> None:
-        """One lane less runs."""
-        with self._lock:
-            self._lanes -= 1
-            self._apply()
+        """One lane less runs. May be called by the garbage collector."""
+        self._change(-1)
+
+    def _change(self, lanes: int) -> None:
+        self._changes.append(lanes)
+        while self._changes and self._lock.acquire(blocking=False):
+            try:
+                while self._changes:
+                    self._lanes += self._changes.popleft()
+                self._apply()
+            finally:
+                self._lock.release()
 
     def _apply(self) -> None:
         if self._limiter is not None:

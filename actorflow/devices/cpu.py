@@ -12,12 +12,13 @@ from typing import Any
 
 from actorflow.devices.base import Device, Fence, Lane
 from actorflow.devices.blas import blas_threads
+from actorflow.errors import DeviceError
 
 __all__ = ["CPU"]
 
 
 class _WorkerFence(Fence):
-    __slots__ = ("passed", "urgent", "waiters", "work")
+    __slots__ = ("passed", "told", "urgent", "waiters", "work")
 
     lane: _WorkerLane
 
@@ -33,9 +34,13 @@ class _WorkerFence(Fence):
         self.work: Callable[[Any], None] | None = work
         self.passed = passed
         self.urgent = urgent
+        self.told = False
         self.waiters: list[Callable[[], None]] = []
 
     def add_waiter(self, waiter: Callable[[], None]) -> None:
+        if self.told:
+            self.lane.call_soon(waiter)
+            return
         self.waiters.append(waiter)
         # The worker sets `done` and then looks at `urgent`; this sets `urgent` and then looks at `done`: one of the two
         # sees the other, so the loop is always woken.
@@ -69,6 +74,8 @@ class _WorkerLane(Lane):
     def submit(
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
     ) -> Fence:
+        if self._closed:
+            raise DeviceError(f"lane {self.name!r} is closed")
         if self._thread is None:
             self._start()
         fence = _WorkerFence(self, work, argument, passed, urgent)
@@ -99,6 +106,11 @@ class _WorkerLane(Lane):
             except RuntimeError:  # the loop was closed while work was running: nobody is left to tell
                 self._woken = False
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Have the loop call something. Only from the loop's thread."""
+        assert self._loop is not None
+        self._loop.call_soon(callback)
+
     def _start(self) -> None:
         # A daemon, so that a program that ends with a run abandoned does not hang; `close` ends it properly.
         self._thread = threading.Thread(target=self._work, name=f"actorflow-{self.name}", daemon=True)
@@ -116,17 +128,20 @@ class _WorkerLane(Lane):
                 fence.error = error
             fence.elapsed_ns = perf_counter_ns() - start
             fence.work = None
+            fence.done = True  # before the loop can see it, for those who then ask for a call at its end
             finished.append(fence)
-            fence.done = True
             if fence.urgent or queue.empty() or fence.error is not None:
                 self.wake()
             del fence  # while the queue is empty, nothing of the last run may be kept alive
+        if finished:  # what ended in front of the mark that ends the queue
+            self.wake()
 
     def _tell(self) -> None:
         self._woken = False
         finished = self._finished
         while finished:
             fence = finished.popleft()
+            fence.told = True
             for waiter in fence.waiters:
                 waiter()
             fence.passed(fence)

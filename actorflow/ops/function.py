@@ -21,6 +21,7 @@ class Function(Operation):
     Attributes:
         fn: Called with the inputs' values.
         specs: Types of the outputs; None where the connected blobs say them.
+        concurrency: How many frames may be in an async function at once.
     """
 
     arguments = ("*inputs",)
@@ -28,13 +29,17 @@ class Function(Operation):
 
     fn: Callable[..., Any]
     specs: tuple[TensorSpec, ...] | None = None
+    concurrency: int = 1
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise GraphError(f"{self.fn!r} is not a function")
-        for spec in self.specs or ():
-            if not isinstance(spec, TensorSpec):
-                raise GraphError(f"outputs of a function must be TensorSpec, got {spec!r}: af.TensorSpec.of(shape, dtype)")
+        if self.concurrency < 1:
+            raise GraphError(f"concurrency must be at least 1, got {self.concurrency}")
+        if self.concurrency > 1 and not self.is_async:
+            raise GraphError(f"{self} is no async function: its lane runs one call at a time, not {self.concurrency}")
+        if self.specs is not None:
+            object.__setattr__(self, "specs", tuple([_checked_spec(spec) for spec in self.specs]))
 
     @property
     def is_async(self) -> bool:
@@ -52,3 +57,9 @@ class Function(Operation):
 
     def __str__(self) -> str:
         return getattr(self.fn, "__qualname__", None) or repr(self.fn)
+
+
+def _checked_spec(spec: object) -> TensorSpec:
+    if not isinstance(spec, TensorSpec):
+        raise GraphError(f"outputs of a function must be TensorSpec, got {spec!r}: af.TensorSpec.of(shape, dtype)")
+    return TensorSpec.of(spec.shape, spec.dtype)  # it may have been made without a check

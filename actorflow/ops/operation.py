@@ -71,7 +71,9 @@ class Operation:
 
     def __str__(self) -> str:
         values = ((field, getattr(self, field.name)) for field in fields(self))
-        return f"{self.kind}({', '.join(f'{f.name}={v}' for f, v in values if v != f.default)})"
+        # Compared as text: arrays have no single answer to `!=`.
+        shown = (f"{field.name}={value}" for field, value in values if str(value) != str(field.default))
+        return f"{self.kind}({', '.join(' '.join(text.split()) for text in shown)})"
 
 
 def same_dtype(kind: str, **inputs: TensorSpec) -> None:

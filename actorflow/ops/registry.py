@@ -68,7 +68,7 @@ def kernel(
     *,
     device: str = "cpu",
     library: str = "numpy",
-    dtypes: Iterable[str] = (ANY,),
+    dtypes: str | Iterable[str] = ANY,
     layout: str = ANY,
     returns: bool = False,
     random: bool = False,
@@ -80,12 +80,14 @@ def kernel(
     """
     name = operation if isinstance(operation, str) else operation.__name__
 
+    names = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes)
+    keys = [KernelKey(name, device, library, n if n == ANY else str(np.dtype(n)), layout) for n in names]
+
     def register(function: _F) -> _F:
-        for dtype in dtypes:
-            key = KernelKey(name, device, library, dtype, layout)
+        for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-            _kernels[key] = Kernel(key, function, returns, random)
+        _kernels.update({key: Kernel(key, function, returns, random) for key in keys})
         return function
 
     return register

@@ -1,0 +1,129 @@
+"""Function ops at run time: plain functions, and async ones as tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.actors.op import OpActor
+from actorflow.errors import GraphError
+from actorflow.spec import TensorSpec, as_array
+from actorflow.trace import NodeState
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.actors.turnstile import Turnstile
+    from actorflow.devices.base import Fence
+
+__all__ = ["AsyncActor", "FunctionActor"]
+
+_RUNNING = int(NodeState.RUNNING)
+
+
+class FunctionActor(OpActor):
+    """An op with a plain Python function."""
+
+    __slots__ = ("_turnstile", "fn", "single", "specs")
+
+    def __init__(
+        self, *args: Any, fn: Callable[..., Any], specs: tuple[TensorSpec, ...], turnstile: Turnstile
+    ) -> None:
+        super().__init__(*args)
+        self.turnstile = self._turnstile = turnstile
+        self.fn = fn
+        self.specs = specs
+        self.single = specs[0] if len(specs) == 1 else None
+
+    def compute(self, frame: Frame) -> None:
+        values = frame.values
+        # A copy: a context cannot be entered by two threads at a time.
+        result = frame.context.copy().run(self.fn, *[values[blob.slot] for blob in self.inputs])
+        self.store(frame, result)
+
+    def _start(self, frame: Frame, behind: bool) -> int:
+        # Frames before this one may still be on the lane: do not overtake them.
+        end = super()._start(frame, behind or self._turnstile.running > 1)
+        if self not in frame.outstanding:  # it ran here
+            self._turnstile.leave()
+        return end
+
+    def _passed(self, fence: Fence) -> None:
+        super()._passed(fence)
+        self._turnstile.leave()
+
+    def store(self, frame: Frame, result: Any) -> None:
+        """Check and keep what the function returned, and release the inputs.
+
+        Raises:
+            ShapeError, DTypeError, GraphError: if it does not fit the declared outputs.
+        """
+        values = frame.values
+        spec = self.single
+        if spec is not None:
+            values[self.outputs[0].slot] = _checked(result, spec, "the result")
+        elif self.outputs:
+            if not isinstance(result, tuple | list) or len(result) != len(self.specs):
+                got = f"{len(result)} values" if isinstance(result, tuple | list) else repr(type(result).__name__)
+                raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
+            for i, (blob, item) in enumerate(zip(self.outputs, result, strict=True)):
+                values[blob.slot] = _checked(item, self.specs[i], f"result {i}")
+        for blob in self.inputs:
+            blob.release(frame)
+        for blob in self.unread:
+            blob.release(frame)
+
+
+class AsyncActor(FunctionActor):
+    """An op with an ``async def`` function: a task on the loop."""
+
+    __slots__ = ()
+
+    def _follows(self, fence: Fence) -> bool:
+        return False  # a task cannot wait for a lane
+
+    def _start(self, frame: Frame, behind: bool) -> int:
+        self._show(frame, _RUNNING)
+        start = perf_counter_ns()
+        values = frame.values
+        context = frame.context.copy()
+        try:
+            coroutine = self.fn(*[values[blob.slot] for blob in self.inputs])
+        except Exception as error:  # noqa: BLE001  the arguments do not fit
+            self._failed(frame, error)
+            self._turnstile.leave()
+            return start
+        task = asyncio.get_running_loop().create_task(coroutine, name=self.node.name, context=context)
+        frame.outstanding[self] = task
+        task.add_done_callback(lambda task: self._finished(frame, task, start))
+        return perf_counter_ns()
+
+    def _finished(self, frame: Frame, task: asyncio.Task[Any], start: int) -> None:
+        error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None and not frame.halted:
+            try:
+                self.store(frame, task.result())
+            except Exception as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
+                error = failure
+        if not frame.halted:
+            if error is not None:
+                self._failed(frame, error)
+            else:
+                self._account(frame, perf_counter_ns() - start)
+                for blob in self.outputs:
+                    blob.deliver(frame, None)
+                if self.ends:
+                    frame.close_end()
+        frame.settle(self)
+        self._turnstile.leave()
+        frame.wake()
+
+
+def _checked(value: Any, spec: TensorSpec, what: str) -> Any:
+    """A function's result as an array of its declared type."""
+    if (type(value) is np.ndarray and value.dtype == spec.dtype and value.shape == spec.shape) or spec.is_object:
+        return value
+    return as_array(value, spec, what)

@@ -1,0 +1,68 @@
+"""Initializers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.nn import init
+
+SPEC = af.TensorSpec.of((300, 200))
+
+
+@pytest.mark.parametrize(
+    ("initializer", "mean", "std"),
+    [
+        (init.gaussian(0.05), 0.0, 0.05),
+        (init.gaussian(0.05, mean=1.0), 1.0, 0.05),
+        (init.uniform(-1, 3), 1.0, 4 / math.sqrt(12)),
+        (init.xavier(), 0.0, math.sqrt(2 / 500)),
+        (init.he(), 0.0, math.sqrt(2 / 200)),
+        (init.constant(0.2), 0.2, 0.0),
+    ],
+)
+def test_distribution(initializer, mean, std) -> None:
+    values = initializer(SPEC, "w")
+    assert values.shape == SPEC.shape
+    assert values.dtype == SPEC.dtype
+    assert abs(values.mean() - mean) < max(5 * std / math.sqrt(SPEC.size), 1e-6)
+    assert abs(values.std() - std) < 0.02 * std + 1e-6
+
+
+@pytest.mark.parametrize("make", [init.gaussian, init.uniform, init.xavier, init.he])
+def test_seed_and_name_choose_the_stream(make) -> None:
+    first = make(seed=1)(SPEC, "a")
+    np.testing.assert_array_equal(first, make(seed=1)(SPEC, "a"))
+    np.testing.assert_array_equal(make()(SPEC, "a"), make()(SPEC, "a"))
+    for other in (make(seed=1)(SPEC, "b"), make(seed=2)(SPEC, "a"), make()(SPEC, "a")):
+        assert (first != other).mean() > 0.99
+
+
+@pytest.mark.parametrize(("shape", "fan_in"), [((3, 3, 40, 50), 360), ((50, 360), 360), ((5, 72, 100), 360)])
+def test_he_counts_the_inputs_of_an_output(shape, fan_in) -> None:
+    values = init.he(0)(af.TensorSpec.of(shape, "float64"), "w")
+    assert abs(values.std() / math.sqrt(2 / fan_in) - 1) < 0.05
+
+
+@pytest.mark.parametrize(("shape", "bound"), [((3, 3, 20, 40), math.sqrt(6 / (9 * 60))), ((40, 20), math.sqrt(6 / 60))])
+def test_xavier_counts_inputs_and_outputs(shape, bound) -> None:
+    values = init.xavier(0)(af.TensorSpec.of(shape, "float64"), "w")
+    assert 0.95 * bound < np.abs(values).max() <= bound
+
+
+def test_settings_out_of_range_are_errors() -> None:
+    with pytest.raises(af.GraphError, match="gaussian: std must not be negative, got -1"):
+        init.gaussian(-1)
+    with pytest.raises(af.GraphError, match="he: seed must not be negative, got -3"):
+        init.he(-3)
+    with pytest.raises(af.GraphError, match="uniform: high must be at least low, 1, got 0"):
+        init.uniform(1, 0)
+
+
+def test_a_variable_takes_its_initializer() -> None:
+    graph = af.Graph("g")
+    w = graph.variable("w", (4, 3), "float64", init.he(3))
+    np.testing.assert_array_equal(w.value, init.he(3)(w.spec, "w"))

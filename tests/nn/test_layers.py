@@ -1,0 +1,169 @@
+"""Layers: what they build, what they share, what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import nn, ops
+
+
+def image(size: int = 6, channels: int = 2, batch: int = 2) -> tuple[af.Graph, af.Blob]:
+    graph = af.Graph("g")
+    return graph, graph.blob("x", (batch, size, size, channels))
+
+
+def test_conv2d_is_convolution_bias_and_activation() -> None:
+    graph, x = image()
+    layer = nn.Conv2d(3, (3, 2), stride=2, pad=(1, 0), activation="relu", bias_init=nn.init.constant(0.1))
+    y = layer(x)
+    weight, bias = layer.variables
+    assert (weight.name, weight.shape, bias.name, bias.shape) == ("conv2d/weight", (3, 2, 2, 3), "conv2d/bias", (3,))
+    expected = ops.relu(ops.bias(ops.conv2d(x, weight, 2, (1, 0)), bias))
+    result = graph.run_sync({x: np.random.default_rng(0).standard_normal(x.shape).astype("f4")}, fetch=[y, expected])
+    np.testing.assert_array_equal(result[y], result[expected])
+    assert bias.value.tolist() == [np.float32(0.1)] * 3
+
+
+def test_inner_product_flattens_and_adds_a_bias() -> None:
+    graph, x = image()
+    layer = nn.InnerProduct(5)
+    y = layer(x)
+    assert y.shape == (2, 5)
+    weight, bias = layer.variables
+    assert (weight.shape, bias.shape) == ((5, 72), (5,))
+    value = np.random.default_rng(0).standard_normal(x.shape).astype("f4")
+    np.testing.assert_allclose(
+        graph.run_sync({x: value}, fetch=[y])[y], value.reshape(2, 72) @ weight.value.T, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_layer_without_bias_has_one_variable() -> None:
+    _, x = image()
+    layer = nn.Conv2d(3, 1, bias=False)
+    layer(x)
+    assert [variable.name for variable in layer.variables] == ["conv2d/weight"]
+
+
+def test_building_again_shares_the_variables() -> None:
+    graph, x = image()
+    layer = nn.NINBlock(3, (4, 5), pad=1)
+    first = layer(x)
+    before = graph.variables
+    second = layer(graph.blob("other", (7, 3, 3, 2)), training=False)
+    assert (first.shape, second.shape) == ((2, 6, 6, 5), (7, 3, 3, 5))
+    assert graph.variables == before
+    assert [v.shape for v in layer.variables] == [(3, 3, 2, 4), (4,), (1, 1, 4, 5), (5,)]
+    with pytest.raises(af.ShapeError, match=r"variable 'ninblock/conv0/weight' was built with shape \(3, 3, 2, 4\)"):
+        layer(graph.blob("wide", (1, 4, 4, 3)))
+
+
+def test_every_convolution_of_a_nin_block_has_a_relu() -> None:
+    graph, x = image()
+    nn.NINBlock((3, 3), (4, 5, 6))(x)
+    assert [op.operation.kind for op in graph.ops] == ["Conv2d", "Bias", "Relu"] * 3
+
+
+@pytest.mark.parametrize("kind", ["relu", "sigmoid", "tanh", "softmax"])
+def test_activation(kind) -> None:
+    graph, x = image()
+    y = nn.Activation(kind)(x)
+    assert [op.operation.kind for op in graph.ops] == [kind.capitalize()]
+    assert y.spec == x.spec
+
+
+def test_pool_and_global_average() -> None:
+    graph, x = image()
+    assert nn.Pool("max", 3, 2)(x).shape == (2, 3, 3, 2)
+    assert nn.Pool("max", 3, 2, ceil=False)(x).shape == (2, 2, 2, 2)
+    assert nn.Pool("average", 2, pad=1)(x).shape == (2, 4, 4, 2)
+    assert nn.GlobalAverage()(x).shape == (2, 2)
+    assert [op.operation.kind for op in graph.ops] == ["MaxPool2d", "MaxPool2d", "AveragePool2d", "GlobalAverage"]
+
+
+def test_flatten_and_softmax_loss() -> None:
+    graph, x = image()
+    labels = graph.blob("labels", (2,), "int64")
+    flat = nn.Flatten()(x)
+    assert flat.shape == (2, 72)
+    assert nn.SoftmaxLoss()(flat, labels).shape == ()
+
+
+def test_dropout_drops_in_training_only() -> None:
+    graph, x = image()
+    layer = nn.Dropout(0.5, seed=1)
+    assert layer(x, training=False) is x
+    assert nn.Dropout(0.0)(x) is x
+    dropped, again = layer(x), layer(x)
+    result = graph.run_sync({x: np.ones(x.shape, "f4")}, fetch=[dropped, again])
+    assert set(np.unique(result[dropped])) == {0.0, 2.0}
+    assert (result[dropped] != result[again]).any()
+
+
+def test_dropout_draws_the_same_in_the_same_graph_made_twice() -> None:
+    drawn = []
+    for _ in range(2):
+        graph, x = image()
+        y = nn.Dropout(0.5, seed=1)(x)
+        drawn.append(graph.run_sync({x: np.ones(x.shape, "f4")}, fetch=[y])[y].copy())
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_layers_chain() -> None:
+    _, x = image()
+    network = nn.Conv2d(3, 3) >> nn.Activation("tanh") >> nn.Flatten() >> nn.InnerProduct(4)
+    [x] >> network
+    assert network.top[0].shape == (2, 4)
+    assert len(network.variables) == 4
+
+
+def test_nin_fits_digits_and_fashion_mnist() -> None:
+    for size in (8, 28):
+        graph, x = image(size, 1)
+        net = nn.NIN(10, (4, 6, 8), seed=1)
+        assert net(x).shape == (2, 10)
+        assert [v.shape[-1] for v in net.variables if len(v.shape) == 4] == [4, 4, 6, 6, 8, 8, 10]
+        kinds = [op.operation.kind for op in graph.ops]
+        assert (kinds.count("Dropout"), kinds.count("MaxPool2d")) == (2, 2)
+
+
+def test_every_layer_of_nin_has_a_gradient_that_differs_from_zero() -> None:
+    graph, x = image(8, 1, batch=4)
+    labels = graph.blob("labels", (4,), "int64")
+    net = nn.NIN(3, (4, 4), dropout=0.2)
+    loss = nn.SoftmaxLoss()(net(x), labels)
+    grads = af.gradient(loss, net.variables)
+    value = np.random.default_rng(0).standard_normal(x.shape).astype("f4")
+    result = graph.run_sync({x: value, labels: np.array([0, 1, 2, 0])}, fetch=grads)
+    for variable, grad in zip(net.variables, grads, strict=True):
+        assert result[grad].shape == variable.shape
+        assert np.abs(result[grad]).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Conv2d(0, 3), "Conv2d: needs at least 1 output, got 0"),
+        (lambda: nn.Conv2d(1, 3, activation="gelu"), "Conv2d: activation must be one of relu, sigmoid, tanh, softmax"),
+        (lambda: nn.Activation("gelu"), "Activation: activation must be one of relu, .*, got 'gelu'"),
+        (lambda: nn.Pool("median", 2), "Pool: kind must be 'max' or 'average', got 'median'"),
+        (lambda: nn.Dropout(1.0), "Dropout: rate must be at least 0 and less than 1, got 1.0"),
+        (lambda: nn.Dropout(0.5, seed=-1), r"Dropout: seed must be from 0 to 2\*\*64 - 1, got -1"),
+        (lambda: nn.NINBlock(3, ()), "NINBlock: channels must name at least one"),
+        (lambda: nn.NIN(10, ()), "NIN: widths must name at least one"),
+    ],
+)
+def test_settings_out_of_range_are_errors(make, message) -> None:
+    with pytest.raises(af.GraphError, match=message):
+        make()
+
+
+def test_a_wrong_bottom_is_an_error() -> None:
+    graph, x = image()
+    with pytest.raises(af.GraphError, match=r"SoftmaxLoss takes 2 bottom blobs \(x, labels\), got 1"):
+        nn.SoftmaxLoss()(x)
+    with pytest.raises(af.GraphError, match=r"NIN takes 1 bottom blob \(x\), got 2"):
+        nn.NIN(10)(x, x)
+    with pytest.raises(af.ShapeError, match=r"Conv2d: x must have shape \(batch, height, width, channels\)"):
+        nn.Conv2d(3, 1)(graph.blob("flat", (2, 3)))

@@ -1,0 +1,165 @@
+"""The optimizer, and training as a whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import nn, ops
+
+
+def quadratic(dtype: str = "float64") -> tuple[af.Graph, af.Variable, af.Blob]:
+    """``loss = w ** 2 / 2``, whose gradient is w."""
+    graph = af.Graph("g")
+    w = graph.variable("w", (), dtype, 1.0)
+    return graph, w, ops.scale(ops.mul(w, w), 0.5)
+
+
+async def test_steps_follow_the_formula_and_the_rate_can_change_between_frames() -> None:
+    graph, w, loss = quadratic()
+    optimizer = nn.SGD(0.1, momentum=0.9, weight_decay=0.01)
+    train = optimizer.minimize(loss)
+    weight, velocity = 1.0, 0.0
+    async with graph:
+        for rate in (0.1, 0.1, 0.02, 0.02):
+            optimizer.rate.value = rate
+            result = await graph.run(fetch=[loss, train])
+            assert np.isclose(result[loss], weight**2 / 2)  # from before the update
+            velocity = 0.9 * velocity + rate * (weight + 0.01 * weight)
+            weight -= velocity
+            assert np.isclose(w.value, weight)
+
+
+def test_the_loss_alone_does_not_train() -> None:
+    graph, w, loss = quadratic()
+    nn.SGD(0.1).minimize(loss)
+    graph.run_sync(fetch=[loss])
+    assert w.value == 1.0
+
+
+def test_float32_variables_have_a_float64_rate_that_takes_any_number() -> None:
+    graph, w, loss = quadratic("float32")
+    optimizer = nn.SGD(0.5)
+    train = optimizer.minimize(loss)
+    optimizer.rate.value = 0.25
+    graph.run_sync(fetch=[train])
+    assert w.value.dtype == np.float32
+    assert w.value == 0.75
+
+
+def test_multipliers_are_per_variable() -> None:
+    graph = af.Graph("g")
+    w, b = graph.variable("w", (1,), "float64", 1.0), graph.variable("b", (1,), "float64", 1.0)
+    loss = ops.reshape(ops.add(w, b), ())
+    optimizer = nn.SGD(
+        0.1, weight_decay=0.5, multipliers=lambda v: nn.Multipliers(2.0, 0.0) if v is b else nn.Multipliers()
+    )
+    graph.run_sync(fetch=[optimizer.minimize(loss)])
+    assert np.isclose(w.value, 1 - 0.1 * (1 + 0.5))
+    assert np.isclose(b.value, 1 - 0.2)
+
+
+def test_bias_multipliers_double_the_rate_of_vectors_without_decay() -> None:
+    graph = af.Graph("g")
+    assert nn.bias_multipliers(graph.variable("b", (3,))) == (2.0, 0.0)
+    assert nn.bias_multipliers(graph.variable("w", (3, 2))) == (1.0, 1.0)
+
+
+def test_minimize_trains_what_it_is_told() -> None:
+    graph = af.Graph("g")
+    a, b = graph.variable("a", (), "float64", 1.0), graph.variable("b", (), "float64", 1.0)
+    loss = ops.mul(a, b)
+    train = nn.SGD(0.1).minimize(loss, [a])
+    graph.run_sync(fetch=[train])
+    assert (a.value, b.value) == (0.9, 1.0)
+
+
+def test_minimize_puts_all_into_one_subgraph() -> None:
+    graph, w, loss = quadratic()
+    before = set(graph.nodes)
+    train = nn.SGD(0.1, name="adapt").minimize(loss)
+    made = [node for node in graph.nodes if node not in before]
+    assert tuple(made) == train.nodes
+    assert {"adapt/rate", "adapt/w.velocity", "adapt/w.update"} < {node.name for node in made}
+    (update,) = w.producers
+    assert [blob.name for blob in update.inputs] == [
+        "w",
+        update.inputs[1].name,
+        "adapt/w.velocity",
+        "adapt/rate",
+    ]
+
+
+def test_a_second_minimize_shares_the_rate() -> None:
+    graph = af.Graph("g")
+    a, b = graph.variable("a", ()), graph.variable("b", ())
+    optimizer = nn.SGD(0.1)
+    optimizer.minimize(ops.mul(a, a))
+    rate = optimizer.rate
+    optimizer.minimize(ops.mul(b, b))
+    assert optimizer.rate is rate
+    assert [v.name for v in graph.variables if "velocity" in v.name] == ["sgd/a.velocity", "sgd_1/b.velocity"]
+    other, w, loss = quadratic()
+    with pytest.raises(af.GraphError, match="has its rate in graph 'g' and cannot train"):
+        optimizer.minimize(loss)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"rate": -1.0}, "rate must not be negative"),
+        ({"rate": float("nan")}, "rate must not be negative"),
+        ({"rate": 0.1, "momentum": 1.0}, "momentum must be at least 0 and less than 1, got 1.0"),
+        ({"rate": 0.1, "weight_decay": -0.1}, "weight_decay must not be negative, got -0.1"),
+    ],
+)
+def test_settings_out_of_range_are_errors(how, message) -> None:
+    with pytest.raises(af.GraphError, match=message):
+        nn.SGD(**how)
+
+
+def test_what_cannot_be_trained_is_an_error() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ())
+    loss = ops.relu(x)
+    with pytest.raises(af.GraphError, match="the rate is a variable of the graph that is trained: call minimize"):
+        nn.SGD(0.1).rate  # noqa: B018
+    with pytest.raises(af.GraphError, match="loss 'relu/out' depends on no variable that could be trained"):
+        nn.SGD(0.1).minimize(loss)
+    with pytest.raises(af.GraphError, match="only variables can be trained, not <Blob 'x'"):
+        nn.SGD(0.1).minimize(loss, [x])
+
+
+async def train_bars(seed: int) -> tuple[list[float], float]:
+    """Train on images of a bar, whose label is its row; losses, and the accuracy on unseen noise."""
+    random = np.random.default_rng(seed)
+
+    def batch(size: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = random.integers(0, 4, size)
+        images = random.normal(0, 0.3, (size, 8, 8, 1)).astype(np.float32)
+        images[np.arange(size), 2 * rows] += 1
+        return images, rows
+
+    graph = af.Graph("bars")
+    x, labels = graph.blob("x", (16, 8, 8, 1)), graph.blob("labels", (16,), "int64")
+    net = nn.NIN(4, (8, 8), dropout=0.1, seed=seed)
+    loss = nn.SoftmaxLoss()(net(x), labels)
+    train = nn.SGD(0.05, 0.9, 1e-4, multipliers=nn.bias_multipliers).minimize(loss)
+    seen, truth = graph.blob("seen", (200, 8, 8, 1)), graph.blob("truth", (200,), "int64")
+    accuracy = ops.accuracy(net(seen, training=False), truth)
+    async with graph:
+        losses = []
+        for _ in range(80):
+            images, rows = batch(16)
+            losses.append(float((await graph.run({x: images, labels: rows}, fetch=[loss, train]))[loss]))
+        images, rows = batch(200)
+        return losses, float((await graph.run({seen: images, truth: rows}, fetch=[accuracy]))[accuracy])
+
+
+async def test_a_network_in_network_learns_where_a_bar_is_and_does_so_again() -> None:
+    losses, accuracy = await train_bars(0)
+    assert losses[-1] < 0.3 * losses[0]
+    assert accuracy > 0.9
+    again, _ = await train_bars(0)
+    np.testing.assert_allclose(again, losses, rtol=1e-4)

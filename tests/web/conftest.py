@@ -1,0 +1,201 @@
+"""Graphs to look at, and what reads the live page's messages as another client would: by the documented format."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+
+SQUARE = af.TensorSpec.of((4, 4))
+SCALAR = af.TensorSpec.of(())
+
+
+def decode(message: str | bytes) -> SimpleNamespace:
+    """A message by the format in docs/watching.md, without help of the code that wrote it."""
+    if isinstance(message, str):
+        return SimpleNamespace(**json.loads(message))
+    kind, count, base, seq, time, revision, reserved = struct.unpack_from("<IIIIdII", message)
+    assert reserved == 0
+    assert len(message) == 32 + 17 * count
+    columns = {}
+    offset = 32
+    for name, code, size in (("index", "I", 4), ("calls", "I", 4), ("mean_us", "f", 4), ("last_us", "f", 4)):
+        columns[name] = struct.unpack_from(f"<{count}{code}", message, offset)
+        offset += size * count
+    states = tuple(message[offset:])
+    return SimpleNamespace(
+        type="states", full={1: True, 2: False}[kind], base=base, seq=seq, time=time, revision=revision,
+        state=states, **columns,
+    )  # fmt: skip
+
+
+@dataclass
+class Viewer:
+    """A client's picture of a graph, put together from messages; it asserts that each fits the one before."""
+
+    messages: list[SimpleNamespace] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    states: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    curves: dict[str, list[float | None]] = field(default_factory=dict)
+    frames: dict[str, int] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def take(self, raw: str | bytes) -> SimpleNamespace:
+        message = decode(raw)
+        self.messages.append(message)
+        if message.type == "graph":
+            self.names = [node["name"] for node in message.nodes]
+            self.seen = {}
+        elif message.type in {"states", "status"}:
+            assert self.names, "a delta came before the graph"
+            if message.full:
+                assert message.base == 0
+            else:
+                assert message.base == self.seen[message.type], "a gap, or something twice"
+            assert message.seq > message.base
+            self.seen[message.type] = message.seq
+            getattr(self, f"_{message.type}")(message)
+        return message
+
+    def _states(self, message: SimpleNamespace) -> None:
+        for index, calls, state in zip(message.index, message.calls, message.state, strict=True):
+            self.calls[self.names[index]] = calls
+            self.states[self.names[index]] = state
+
+    def _status(self, message: SimpleNamespace) -> None:
+        if message.full:
+            self.curves, self.failures = {}, []
+        self.frames = message.frames
+        self.failures += message.failures
+        for name, (frames, values) in message.curves.items():
+            assert len(frames) == len(values)
+            self.curves.setdefault(name, []).extend(values)
+
+
+class FakeSocket:
+    """A browser's end of the stream; `gate` cleared, it takes nothing, as a slow one does."""
+
+    def __init__(self) -> None:
+        self.viewer = Viewer()
+        self.raw: list[str | bytes] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.blocked = asyncio.Event()
+        self._arrived = asyncio.Condition()
+
+    async def send_str(self, data: str) -> None:
+        await self._take(data)
+
+    async def send_bytes(self, data: bytes) -> None:
+        await self._take(data)
+
+    async def _take(self, data: str | bytes) -> None:
+        if not self.gate.is_set():
+            self.blocked.set()
+            await self.gate.wait()
+            self.blocked.clear()
+        self.raw.append(data)
+        self.viewer.take(data)
+        async with self._arrived:
+            self._arrived.notify_all()
+
+    async def until(self, condition: Callable[[Viewer], bool]) -> Viewer:
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: condition(self.viewer))
+        return self.viewer
+
+
+@dataclass
+class Gated:
+    """A graph whose middle op runs until it is let go."""
+
+    graph: af.Graph
+    x: af.Blob
+    release: asyncio.Event
+    entered: asyncio.Event
+
+    def start(self) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.graph.run({self.x: np.zeros((4, 4), "float32")}))
+
+
+@pytest.fixture
+async def gated() -> Any:
+    graph = af.Graph("gated")
+    release, entered = asyncio.Event(), asyncio.Event()
+
+    async def hold(x: Any) -> Any:
+        entered.set()
+        await release.wait()
+        return x
+
+    x = graph.blob("x", (4, 4))
+    y = graph.function("first", lambda x: x + 1, SQUARE)(x)
+    z = graph.function("hold", hold, SQUARE)(y)
+    graph.function("last", lambda x: x.mean(), SCALAR)(z)
+    async with graph:
+        yield Gated(graph, x, release, entered)
+
+
+def training_graph(name: str = "training", blocks: int = 4) -> tuple[af.Graph, af.Blob, af.Blob]:
+    """A small graph of the shape of a training step: forward, backward, updates of variables."""
+    graph = af.Graph(name)
+    x = h = graph.blob("x", (4, 4))
+    forward = []
+    for i in range(blocks):
+        scope = graph.subgraph(f"block{i}")
+        w = scope.variable("w", (4, 4), init=0.5)
+        y = scope.function("apply", lambda h, w: h * w, SQUARE)(h, w)
+        forward.append((scope, h, w))
+        h = y
+    loss = graph.function("loss", lambda h: h.mean(), SCALAR)(h)
+    grad = graph.function("loss_grad", lambda h: h / h.size, SQUARE)(h)
+    for scope, h, w in reversed(forward):
+        gw = scope.function("grad_w", lambda g, h: g * h, SQUARE)(grad, h)
+        grad = scope.function("grad_h", lambda g, w: g * w, SQUARE)(grad, w)
+        [w, gw] >> scope.function("update", lambda w, g: w - 0.1 * g) >> [w]
+    return graph, x, loss
+
+
+@pytest.fixture
+def make_training_graph() -> Callable[..., tuple[af.Graph, af.Blob, af.Blob]]:
+    return training_graph
+
+
+@pytest.fixture
+async def training() -> Any:
+    graph, x, loss = training_graph()
+    async with graph:
+        yield SimpleNamespace(
+            graph=graph, x=x, loss=loss, run=lambda: graph.run({x: np.ones((4, 4), "float32")})
+        )
+
+
+@pytest.fixture
+def viewer() -> Viewer:
+    return Viewer()
+
+
+@pytest.fixture(scope="session")
+def decode_message() -> Callable[[str | bytes], SimpleNamespace]:
+    return decode
+
+
+@pytest.fixture
+async def fake_socket() -> FakeSocket:
+    return FakeSocket()
+
+
+@pytest.fixture
+async def make_fake_socket() -> Callable[[], FakeSocket]:
+    return FakeSocket

@@ -1,0 +1,516 @@
+"""The page in a real browser, in the same loop as the server and the graph that it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+import actorflow as af
+from actorflow.trace import NodeState
+from actorflow.web import create_app, serve
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    # Lets a test speak of a foreign site without leaving this machine.
+    "--host-resolver-rules=MAP evil.example 127.0.0.1",
+]
+#: Only a failing test waits this long.
+PATIENCE_S = 45.0
+SCALAR = af.TensorSpec.of(())
+
+
+class Page:
+    """A browser's page, and everything that it complained of."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        page.on("console", lambda m: m.type in {"error", "warning"} and self.complaints.append(m.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    async def open(self, url: str) -> None:
+        await self.page.goto(url)
+        await self.until("actorflow.connection === 'live' && actorflow.framesDrawn > 0")
+
+    async def look(self, expression: str) -> Any:
+        """A value of the page; `actorflow` is its window to tests."""
+        return await self.page.evaluate(f"() => ({expression})")
+
+    async def until(self, expression: str) -> None:
+        """Wait until an expression is true. (Playwright's own wait evaluates text, which the page's policy forbids.)"""
+        script = f"""async () => {{
+            while (!(window.actorflow && ({expression}))) await new Promise((go) => setTimeout(go, 15));
+        }}"""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.page.evaluate(script)
+        except TimeoutError:
+            pytest.fail(f"the page never came to {expression}; it complained of {self.complaints}")
+
+    async def click_node(self, name: str) -> None:
+        x, y = await self.look(f"actorflow.placeOf({name!r})")
+        box = await self.page.locator("#graph").bounding_box()
+        await self.page.mouse.click(box["x"] + x, box["y"] + y)
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Any]:
+    missing = None
+    try:
+        from playwright.async_api import async_playwright
+    except ImportError:
+        missing = "playwright is not installed"
+    else:
+        if not CHROMIUM.exists():
+            missing = f"{CHROMIUM} is not there: install Debian's chromium"
+    if missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"browser tests must run in CI, but {missing}")
+        pytest.skip(missing)
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        yield chromium
+        await chromium.close()
+
+
+@pytest.fixture
+async def new_page(browser: Any) -> AsyncIterator[Any]:
+    """Makes pages, each in a profile of its own; a complaint of any fails the test."""
+    pages: list[Page] = []
+
+    async def make(**options: Any) -> Page:
+        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        pages.append(Page(await context.new_page()))
+        return pages[-1]
+
+    yield make
+    for page in pages:
+        assert not page.complaints
+
+
+def server_states(graph: af.Graph) -> dict[str, str]:
+    """What the page must show of each op."""
+    engine = graph.engine
+    shown = {}
+    for op in graph.ops:
+        state = NodeState(engine.monitor.states[op.id])
+        if state is NodeState.IDLE and op.id in engine.profile:
+            state = NodeState.DONE
+        shown[op.name] = state.name.lower()
+    return shown
+
+
+async def op_states(page: Page, graph: af.Graph) -> dict[str, str]:
+    states = await page.look("actorflow.states")
+    return {op.name: states[op.name] for op in graph.ops}
+
+
+async def test_it_shows_the_graph(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        assert await page.look("actorflow.nodes") == [node.name for node in training.graph.nodes]
+        assert await page.page.title() == "training · actorflow"
+        assert await page.page.inner_text("#graph-name") == "training"
+        assert "14 ops" in await page.page.inner_text("#graph-size")
+        assert await page.page.inner_text("#connection") == "Live"
+
+
+async def test_it_draws_ops_in_the_colour_of_their_state(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+
+        async def stripe() -> list[int]:
+            return await page.look(
+                """(() => {
+                    const [x, y] = actorflow.placeOf('block0/apply'), canvas = document.getElementById('graph');
+                    const left = x - (176 / 2 - 3) * actorflow.camera.scale;
+                    return [...canvas.getContext('2d').getImageData(left, y, 1, 1).data.slice(0, 3)];
+                })()"""
+            )
+
+        async def colour(state: str) -> list[int]:
+            text = await page.look(f"getComputedStyle(document.documentElement).getPropertyValue('--{state}')")
+            return [int(text.strip()[i : i + 2], 16) for i in (1, 3, 5)]
+
+        assert await stripe() == await colour("idle")
+        await training.run()
+        drawn = await page.look("actorflow.framesDrawn")
+        await page.until(f"actorflow.states['block0/apply'] === 'done' && actorflow.framesDrawn > {drawn}")
+        assert await stripe() == await colour("done")
+
+
+async def test_states_change_during_a_run(gated, new_page) -> None:
+    async with serve(gated.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        assert set((await op_states(page, gated.graph)).values()) == {"idle"}
+        run = gated.start()
+        await page.until("actorflow.states.hold === 'running'")
+        assert await op_states(page, gated.graph) == {"first": "done", "hold": "running", "last": "waiting"}
+        await page.until("actorflow.frames.inFlight === 1")
+        gated.release.set()
+        await run
+        await page.until("actorflow.states.last === 'done' && actorflow.frames.finished === 1")
+        assert set((await op_states(page, gated.graph)).values()) == {"done"}
+        assert await page.look("actorflow.calls.hold") == 1
+
+
+async def test_a_blob_shows_the_state_of_its_writers(gated, new_page) -> None:
+    async with serve(gated.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        run = gated.start()
+        await page.until("actorflow.states['hold/out'] === 'running' && actorflow.states['first/out'] === 'done'")
+        assert await page.look("actorflow.states.x") == "idle"
+        gated.release.set()
+        await run
+
+
+async def test_after_a_reload_it_agrees_with_the_server(gated, new_page) -> None:
+    async with serve(gated.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        gated.release.set()
+        for _ in range(3):
+            await gated.start()
+        gated.release.clear()
+        gated.entered.clear()
+        run = gated.start()
+        await gated.entered.wait()
+        await page.page.reload()
+        await page.until("actorflow.connection === 'live' && actorflow.states.hold === 'running'")
+        assert await op_states(page, gated.graph) == server_states(gated.graph)
+        assert await page.look("actorflow.calls.first") == 4
+        assert await page.look("actorflow.calls.last") == 3
+        assert await page.look("actorflow.frames") == {
+            "started": 4, "finished": 3, "failed": 0, "cancelled": 0, "inFlight": 1,
+        }  # fmt: skip
+        assert len((await page.look("actorflow.curves"))["last/out"]) == 3
+        gated.release.set()
+        await run
+
+
+async def test_two_browsers_at_once(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        pages = [await new_page(), await new_page(color_scheme="dark")]
+        for page in pages:
+            await page.open(view.url)
+        for _ in range(20):
+            await training.run()
+        for page in pages:
+            await page.until("actorflow.frames.finished === 20 && actorflow.calls.loss === 20")
+            assert await op_states(page, training.graph) == server_states(training.graph)
+        await pages[0].page.close()
+        await training.run()
+        await pages[1].until("actorflow.frames.finished === 21 && actorflow.calls.loss === 21")
+
+
+async def test_a_foreign_site_sees_nothing(training, new_page) -> None:
+    async def blank(_request: web.Request) -> web.Response:
+        return web.Response(text="<!doctype html><title>elsewhere</title>", content_type="text/html")
+
+    elsewhere = web.Application()
+    elsewhere.router.add_get("/", blank)
+    async with serve(training.graph, port=0) as view, TestServer(elsewhere) as other:
+        page = await new_page()
+        response = await page.page.goto(f"http://evil.example:{view.port}/")
+        assert response.status == 403
+        page.complaints.clear()  # the browser's own word of the 403
+        for origin in (f"http://evil.example:{other.port}/", f"http://localhost:{other.port}/"):
+            await page.page.goto(origin)
+            outcome = await page.look(
+                f"""new Promise((end) => {{
+                    const socket = new WebSocket('ws://127.0.0.1:{view.port}/stream');
+                    socket.onopen = () => end('open');
+                    socket.onerror = () => end('refused');
+                }})"""
+            )
+            assert outcome == "refused"
+            assert any("403" in complaint for complaint in page.complaints)
+            page.complaints.clear()
+
+
+async def test_a_missing_delta_is_noticed_and_made_good(training, new_page) -> None:
+    page = await new_page()
+    dropped: list[str] = []
+    requests: list[str] = []
+
+    def meddle(socket: Any) -> None:
+        server = socket.connect_to_server()
+
+        def from_server(message: str | bytes) -> None:
+            # A status after the first one; its like goes missing once.
+            if isinstance(message, str) and '"full": false' in message and not dropped:
+                dropped.append(message)
+            else:
+                socket.send(message)
+
+        def from_page(message: str | bytes) -> None:
+            requests.append(str(message))
+            server.send(message)
+
+        server.on_message(from_server)
+        socket.on_message(from_page)
+
+    await page.page.route_web_socket(re.compile("/stream$"), meddle)
+    async with serve(training.graph, port=0) as view:
+        await page.open(view.url)
+        await training.run()
+        await page.until("actorflow.calls.loss === 1")
+        while not dropped:
+            await page.look("1")
+        assert await page.look("actorflow.frames.finished") == 0
+        await training.run()
+        await page.until("actorflow.frames.finished === 2 && actorflow.calls.loss === 2")
+        assert len((await page.look("actorflow.curves"))["loss/out"]) == 2
+        assert await page.look("actorflow.resyncs") == 1
+        assert requests == ['{"type":"resync"}']
+
+
+async def test_it_comes_back_when_the_server_does(training, new_page) -> None:
+    page = await new_page()
+    async with serve(training.graph, port=0) as view:
+        await page.open(view.url)
+    await page.until("actorflow.connection !== 'live'")
+    assert "Disconnected" in await page.page.inner_text("#connection")
+    await training.run()
+    async with serve(training.graph, port=view.port):
+        await page.until("actorflow.connection === 'live' && actorflow.frames.finished === 1")
+    page.complaints.clear()  # the browser's own word of the refused connections
+
+
+async def test_a_growing_graph_is_followed(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.click_node("loss")
+        await page.until("actorflow.selected === 'loss'")
+        camera = await page.look("actorflow.camera")
+        training.graph.function("late", lambda x: x.max(), SCALAR)(training.loss)
+        await page.until("actorflow.nodes.includes('late')")
+        assert await page.look("actorflow.selected") == "loss"
+        assert await page.look("actorflow.camera") == camera, "the reader's place is kept"
+
+
+async def test_a_node_can_be_inspected(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await training.run()
+        await page.click_node("loss")
+        await page.until("actorflow.selected === 'loss' && actorflow.calls.loss === 1")
+        panel = page.page.locator("#node")
+        for text in ("Op · loss", "cpu, lane main", "conftest.py"):
+            await panel.get_by_text(text).first.wait_for()
+        await panel.get_by_role("button", name="block3/apply/out").click()
+        assert await page.look("actorflow.selected") == "block3/apply/out"
+        await panel.get_by_text("(4, 4)").wait_for()
+        await page.page.keyboard.press("Escape")
+        assert await page.look("actorflow.selected") is None
+        assert await panel.is_hidden()
+
+
+async def test_search_jumps_to_a_node(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.keyboard.press("/")
+        await page.page.keyboard.type("UPDATE")
+        results = page.page.locator("#search-results li")
+        assert await results.count() == 4
+        await page.page.keyboard.press("ArrowDown")
+        await page.page.keyboard.press("Enter")
+        chosen = await page.look("actorflow.selected")
+        assert chosen == "block1/update"
+        x, y = await page.look(f"actorflow.placeOf({chosen!r})")
+        width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
+        assert (x, y) == (width / 2, height / 2)
+        await page.page.fill("#search", "no such node")
+        await page.page.get_by_text("No node has this in its name").wait_for()
+
+
+async def test_pan_and_zoom(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        mouse = page.page.mouse
+        before = await page.look("actorflow.placeOf('loss')")
+        await mouse.move(400, 400)
+        await mouse.down()
+        await mouse.move(430, 380, steps=4)
+        await mouse.up()
+        after = await page.look("actorflow.placeOf('loss')")
+        assert [round(b - a, 6) for a, b in zip(before, after, strict=True)] == [30, -20]
+        assert await page.look("actorflow.selected") is None, "a drag selects nothing"
+        # The place under the pointer stays where it is.
+        box = await page.page.locator("#graph").bounding_box()
+        await mouse.move(box["x"] + after[0], box["y"] + after[1])
+        scale = await page.look("actorflow.camera.scale")
+        await mouse.wheel(0, -300)
+        await page.until(f"actorflow.camera.scale > {scale}")
+        zoomed = await page.look("actorflow.placeOf('loss')")
+        assert zoomed == pytest.approx(after, abs=1e-3)
+        await page.page.click("#zoom-fit")
+        places = await page.look("actorflow.nodes.map(actorflow.placeOf)")
+        assert all(0 <= x <= box["width"] and 0 <= y <= box["height"] for x, y in places)
+
+
+async def test_failures_and_diverged_losses_are_shown(new_page) -> None:
+    graph = af.Graph("failing")
+    x = graph.blob("x", ())
+
+    def check(x: Any) -> Any:
+        if x < 0:
+            raise ValueError("negative input")
+        return x
+
+    graph.function("check", check, SCALAR)(x)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        for value in (0.5, float("nan"), -1.0):
+            with contextlib.suppress(af.OpError):
+                await graph.run({x: np.float32(value)})
+        await page.until("actorflow.frames.failed === 1 && actorflow.states.check === 'failed'")
+        await page.until("actorflow.failures.length === 1")
+        assert await page.look("actorflow.curves") == {"check/out": [0.5, None]}
+        await page.page.locator("#failure-list").get_by_text("ValueError: negative input").wait_for()
+        await page.page.locator("#curve-list").get_by_text("not finite").wait_for()
+        await page.page.locator("#failure-list button").click()
+        assert await page.look("actorflow.selected") == "check"
+
+
+async def test_hostile_names_are_only_text(new_page) -> None:
+    graph = af.Graph("<img src=x onerror=hacked=1>")
+    hostile = "<script>hacked=2<\\script><img src=x onerror=hacked=3>"
+
+    def fail(x: Any) -> Any:
+        raise ValueError(hostile)
+
+    fail.__qualname__ = hostile
+    x = graph.blob("\"'><svg onload=hacked=4>", ())
+    graph.function(hostile, fail, SCALAR, lane="<b onclick=hacked=5>")(x)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        with pytest.raises(af.OpError):
+            await graph.run({x: np.float32(0)})
+        await page.until("actorflow.failures.length === 1")
+        await page.page.fill("#search", "script")
+        await page.page.locator("#search-results").get_by_text(hostile).first.wait_for()
+        await page.page.keyboard.press("Enter")
+        assert await page.look("actorflow.selected") == hostile
+        await page.page.locator("#node h2").get_by_text(hostile).wait_for()
+        await page.page.locator("#failure-list pre").get_by_text(hostile).wait_for()
+        place = await page.look("actorflow.placeOf(actorflow.selected)")
+        box = await page.page.locator("#graph").bounding_box()
+        await page.page.mouse.move(box["x"] + place[0], box["y"] + place[1])
+        await page.page.locator("#tooltip").get_by_text(hostile).first.wait_for()
+        assert await page.look("typeof hacked") == "undefined"
+        assert await page.look("document.querySelectorAll('aside img, aside script, aside svg, header script').length") == 0
+
+
+async def test_two_thousand_nodes_stay_responsive(new_page, make_training_graph) -> None:
+    graph, x, _ = make_training_graph("large", blocks=170)
+    while len(graph.nodes) < 2_000:
+        graph.function(f"extra{len(graph.nodes)}", lambda x: x, af.TensorSpec.of((4, 4)))(x)
+    feed = {x: np.ones((4, 4), "float32")}
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        assert await page.look("actorflow.nodes.length") >= 2_000
+
+        ended = asyncio.Event()
+
+        async def keep_running() -> int:
+            frames = 0
+            while not ended.is_set():
+                await graph.run(feed)
+                frames += 1
+            return frames
+
+        running = asyncio.create_task(keep_running())
+        await page.page.mouse.move(400, 400)
+        for step in range(20):
+            # Each gesture moves the camera and is drawn, while the graph runs flat out in this very loop.
+            drawn, camera = await page.look("[actorflow.framesDrawn, actorflow.camera]")
+            await page.page.mouse.wheel(0, 120 if step < 12 else -120)
+            await page.until(
+                f"actorflow.framesDrawn > {drawn} && actorflow.camera.scale !== {camera['scale']!r}"
+            )
+        await page.page.fill("#search", "block169/update")
+        await page.page.keyboard.press("Enter")
+        await page.until("actorflow.selected === 'block169/update'")
+        await page.until("actorflow.frames.finished > 5")
+        ended.set()
+        frames = await running
+        await page.until(f"actorflow.frames.finished === {frames} && actorflow.calls.loss === {frames}")
+        assert await op_states(page, graph) == server_states(graph)
+
+
+async def test_it_fits_a_phone(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page(viewport={"width": 375, "height": 720}, has_touch=True, device_scale_factor=2)
+        await page.open(view.url)
+        await training.run()
+        await page.until("actorflow.frames.finished === 1")
+        await page.page.locator("#cost-list li").first.wait_for()
+        assert await page.look("document.documentElement.scrollWidth <= innerWidth")
+        width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
+        assert width == 375
+        assert height > 300
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_can_be_read(training, new_page, scheme: str) -> None:
+    """Contrast by WCAG 2: at least 4.5 for text against what it stands on."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    async with serve(training.graph, port=0) as view:
+        page = await new_page(color_scheme=scheme)
+        await page.open(view.url)
+        colours = SimpleNamespace()
+        for name in ("text", "muted", "surface", "page", "raised", "blob", "variable", "failed"):
+            value = await page.look(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}')")
+            setattr(colours, name, luminance(value.strip()))
+    pairs = [("text", ground) for ground in ("surface", "page", "raised", "blob", "variable")]
+    pairs += [("muted", ground) for ground in ("surface", "page", "raised")] + [("failed", "surface")]
+    for ink, ground in pairs:
+        low, high = sorted((getattr(colours, ink), getattr(colours, ground)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, f"{ink} on {ground}"
+
+
+async def test_below_a_prefix(training, new_page) -> None:
+    app = web.Application()
+    app.add_subapp("/some/graph", create_app(training.graph))
+    async with TestServer(app) as server:
+        page = await new_page()
+        await page.open(f"http://127.0.0.1:{server.port}/some/graph")
+        assert await page.look("actorflow.nodes.length") == len(training.graph.nodes)
+        await page.page.close()

@@ -1,0 +1,325 @@
+"""The stream: what clients get, in which order, and what it costs when nobody looks. Ticks are made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.trace import NodeState
+from actorflow.web import stream as stream_module
+from actorflow.web.stream import Stream
+from actorflow.web.telemetry import Tail
+
+NEVER_S = 1e6
+
+
+@contextlib.asynccontextmanager
+async def streaming(graph: af.Graph, **options: float):
+    stream = Stream(graph, **{"interval_s": NEVER_S, "linger_s": NEVER_S, "heartbeat_s": NEVER_S} | options)
+    try:
+        yield stream
+    finally:
+        await stream.aclose()
+
+
+@contextlib.asynccontextmanager
+async def joined(stream: Stream, socket):
+    """A client with its writer, told everything so far."""
+    client = stream.join(socket)
+    writer = asyncio.create_task(stream.write(client))
+    try:
+        await socket.until(is_told)
+        yield client
+    finally:
+        stream.leave(client)
+        writer.cancel()
+        await asyncio.wait([writer])
+
+
+def is_told(viewer) -> bool:
+    return set(viewer.seen) == {"states", "status"}
+
+
+def agrees(viewer, graph: af.Graph) -> bool:
+    """Whether a viewer's picture is the engine's."""
+    engine = graph.engine
+    frames = engine.frames
+    calls = {op.name: engine.profile[op.id].calls if op.id in engine.profile else 0 for op in graph.ops}
+    return (
+        viewer.calls == calls
+        and viewer.frames
+        == {"started": frames.started, "finished": frames.finished, "failed": frames.failed,
+            "cancelled": frames.cancelled}  # fmt: skip
+        and viewer.curves
+        == {name: [value for _, value in points] for name, points in engine.scalars.series.items()}
+        and [failure["message"] for failure in viewer.failures] == [failure.message for failure in engine.errors]
+    )
+
+
+async def test_a_snapshot_comes_before_any_delta(training, fake_socket) -> None:
+    await training.run()
+    async with streaming(training.graph) as stream, joined(stream, fake_socket):
+        assert [message.type for message in fake_socket.viewer.messages] == ["graph", "states", "status"]
+        assert all(message.full for message in fake_socket.viewer.messages[1:])
+        assert agrees(fake_socket.viewer, training.graph)
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        assert [message.full for message in fake_socket.viewer.messages[3:]] == [False, False]
+
+
+async def test_what_ran_before_anybody_looked_is_done(training, fake_socket) -> None:
+    await training.run()
+    async with streaming(training.graph) as stream, joined(stream, fake_socket):
+        states = fake_socket.viewer.states
+        assert {states[op.name] for op in training.graph.ops} == {NodeState.DONE}
+
+
+async def test_states_are_seen_while_an_op_runs(gated, fake_socket) -> None:
+    async with streaming(gated.graph) as stream, joined(stream, fake_socket):
+        assert set(fake_socket.viewer.states.values()) == {NodeState.IDLE}
+        run = gated.start()
+        await gated.entered.wait()
+        stream.tick()
+        await fake_socket.until(lambda viewer: viewer.states["hold"] == NodeState.RUNNING)
+        assert fake_socket.viewer.states["first"] == NodeState.DONE
+        assert fake_socket.viewer.states["last"] == NodeState.WAITING
+        gated.release.set()
+        await run
+        stream.tick()
+        await fake_socket.until(lambda viewer: set(viewer.states.values()) == {NodeState.DONE})
+
+
+async def test_a_tick_without_news_sends_nothing(training, fake_socket) -> None:
+    async with streaming(training.graph) as stream, joined(stream, fake_socket):
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        count, seq = len(fake_socket.raw), stream.seq
+        for _ in range(5):
+            stream.tick()
+        assert stream.seq == seq
+        # Whatever the ticks had queued would be sent before this.
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        assert len(fake_socket.raw) == count + 2
+
+
+async def test_clients_share_one_encoding(training, make_fake_socket) -> None:
+    sockets = [make_fake_socket() for _ in range(3)]
+    async with streaming(training.graph) as stream, contextlib.AsyncExitStack() as stack:
+        for socket in sockets:
+            await stack.enter_async_context(joined(stream, socket))
+        await training.run()
+        stream.tick()
+        for socket in sockets:
+            await socket.until(lambda viewer: agrees(viewer, training.graph))
+        for message in zip(*(socket.raw[-2:] for socket in sockets), strict=True):
+            assert len({id(copy) for copy in message}) == 1
+
+
+async def test_a_slow_client_skips_ticks_and_holds_nobody_up(training, make_fake_socket) -> None:
+    slow, quick = make_fake_socket(), make_fake_socket()
+    async with streaming(training.graph) as stream, joined(stream, slow), joined(stream, quick):
+        before = len(slow.raw)
+        slow.gate.clear()
+        for _ in range(6):
+            await training.run()
+            stream.tick()
+            await quick.until(lambda viewer: agrees(viewer, training.graph))
+            await slow.blocked.wait()
+        assert len(slow.raw) == before
+        slow.gate.set()
+        await slow.until(lambda viewer: agrees(viewer, training.graph))
+        # What was being sent when it stalled, and one delta for all that it missed.
+        assert [message.type for message in slow.viewer.messages[before:]] == ["states", "status"] * 2
+        assert slow.viewer.states == quick.viewer.states
+        assert len(slow.viewer.curves["loss/out"]) == 6
+
+
+async def test_resync_gives_a_snapshot(training, fake_socket) -> None:
+    async with streaming(training.graph) as stream, joined(stream, fake_socket) as client:
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        count = len(fake_socket.raw)
+        client.forget()
+        await fake_socket.until(lambda viewer: len(viewer.messages) == count + 3)
+        assert [message.type for message in fake_socket.viewer.messages[count:]] == ["graph", "states", "status"]
+        assert agrees(fake_socket.viewer, training.graph)
+
+
+async def test_a_changed_graph_is_shown_anew(training, fake_socket) -> None:
+    async with streaming(training.graph) as stream, joined(stream, fake_socket):
+        await training.run()
+        extra = training.graph.function("extra", lambda x: x.max(), af.TensorSpec.of(()))(training.loss)
+        stream.tick()
+        await fake_socket.until(lambda viewer: "extra" in viewer.names and is_told(viewer))
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        assert fake_socket.viewer.states["extra"] == NodeState.DONE
+        assert len(fake_socket.viewer.curves[extra.name]) == 1
+
+
+async def test_deleted_nodes_go(training, fake_socket) -> None:
+    scope = training.graph.subgraph("side")
+    scope.function("op", lambda x: x, af.TensorSpec.of(()))(training.loss)
+    async with streaming(training.graph) as stream, joined(stream, fake_socket):
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: viewer.calls["side/op"] == 1)
+        training.graph.delete_subgraph("side")
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: "side/op" not in viewer.names and is_told(viewer))
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: viewer.calls["loss"] == 3)
+
+
+async def test_a_closed_graph_that_runs_again_is_followed(training, fake_socket) -> None:
+    async with streaming(training.graph) as stream, joined(stream, fake_socket):
+        await training.run()
+        stream.tick()
+        await training.graph.aclose()
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+
+
+async def test_failures_and_curves_arrive_once(fake_socket) -> None:
+    graph = af.Graph("failing")
+    x = graph.blob("x", ())
+
+    def check(x):
+        if x < 0:
+            raise ValueError("negative <input>")
+        return x
+
+    graph.function("check", check, af.TensorSpec.of(()))(x)
+    async with graph, streaming(graph) as stream, joined(stream, fake_socket):
+        for value in (1.0, -1.0, float("nan"), -2.0):
+            with contextlib.suppress(af.OpError):
+                await graph.run({x: np.float32(value)})
+            stream.tick()
+        await fake_socket.until(lambda viewer: len(viewer.failures) == 2)
+        assert all("negative <input>" in failure["message"] for failure in fake_socket.viewer.failures)
+        assert fake_socket.viewer.failures[0]["op_id"] == graph["check"].id
+        assert fake_socket.viewer.curves == {"check/out": [1.0, None]}
+        assert fake_socket.viewer.states["check"] == NodeState.FAILED
+
+
+async def test_an_unwatched_graph_is_not_monitored(training, fake_socket) -> None:
+    async with streaming(training.graph, linger_s=0.0) as stream:
+        await training.run()
+        assert training.graph.engine.monitor is None
+        async with joined(stream, fake_socket):
+            assert training.graph.engine.monitor is not None
+        unwatched = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.0, unwatched.set)
+        await unwatched.wait()
+        assert training.graph.engine.monitor is None
+        assert not stream.is_watching
+
+
+async def test_a_reload_finds_the_states_of_before(gated, make_fake_socket) -> None:
+    async with streaming(gated.graph) as stream:
+        async with joined(stream, make_fake_socket()):
+            run = gated.start()
+            await gated.entered.wait()
+        again = make_fake_socket()
+        async with joined(stream, again):
+            assert again.viewer.states["hold"] == NodeState.RUNNING
+            gated.release.set()
+            await run
+
+
+async def test_a_silent_client_gets_heartbeats(training, fake_socket) -> None:
+    async with streaming(training.graph, heartbeat_s=0.0) as stream:
+        client = stream.join(fake_socket)
+        writer = asyncio.create_task(stream.write(client))
+        viewer = await fake_socket.until(lambda viewer: [m.type for m in viewer.messages[-2:]] == ["heartbeat"] * 2)
+        assert vars(viewer.messages[-1]) == {"type": "heartbeat", **viewer.seen}
+        stream.leave(client)
+        writer.cancel()
+        await asyncio.wait([writer])
+
+
+async def test_a_graph_that_cannot_be_shown_is_logged_once(training, fake_socket, monkeypatch, caplog) -> None:
+    attempts = []
+
+    def fail(_name, revision, *_):
+        attempts.append(revision)
+        raise RuntimeError("no picture")
+
+    whole = stream_module.capture
+    monkeypatch.setattr(stream_module, "capture", fail)
+    async with streaming(training.graph) as stream:
+        client = stream.join(fake_socket)
+        await stream._capture
+        for _ in range(3):
+            stream.tick()
+        assert attempts == [training.graph.revision]
+        assert "cannot show revision" in caplog.text
+        monkeypatch.setattr(stream_module, "capture", whole)
+        training.graph.blob("one_more", ())
+        stream.tick()
+        await stream._capture
+        assert stream.seq > 0
+        stream.leave(client)
+
+
+async def test_closing_twice(training, fake_socket) -> None:
+    async with streaming(training.graph) as stream:
+        async with joined(stream, fake_socket):
+            pass
+        await stream.aclose()
+        assert not stream.is_watching
+
+
+class TestTail:
+    def test_counts_what_was_appended(self) -> None:
+        items = deque([(0, 1.0), (1, 2.0)], maxlen=4)
+        tail = Tail(items)
+        assert tail.total == 2
+        assert not tail.advance()
+        items.extend([(2, 3.0), (3, 4.0), (4, 5.0)])
+        assert tail.advance()
+        assert tail.total == 5
+        assert tail.since(3) == [(3, 4.0), (4, 5.0)]
+        assert tail.since(5) == []
+
+    def test_gives_what_is_left_when_more_came_than_fits(self) -> None:
+        items = deque([(0, 0.0)], maxlen=3)
+        tail = Tail(items)
+        items.extend((i, 0.0) for i in range(1, 10))
+        assert tail.advance()
+        assert [frame for frame, _ in tail.since(1)] == [7, 8, 9]
+
+    def test_equal_items_count(self) -> None:
+        items = deque([(0, 1.0)], maxlen=3)
+        tail = Tail(items)
+        items.append((0, float("1.0")))
+        assert tail.advance()
+        assert tail.total == 2
+
+    def test_starts_empty(self) -> None:
+        items: deque[tuple[int, float]] = deque(maxlen=3)
+        tail = Tail(items)
+        assert not tail.advance()
+        items.append((0, 1.0))
+        assert tail.advance()
+        assert tail.since(0) == [(0, 1.0)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"type": "other"}', "1", '"resync"'])
+def test_only_resync_is_understood(text: str) -> None:
+    assert not stream_module._is_resync(text)
+    assert stream_module._is_resync('{"type": "resync"}')

@@ -1,0 +1,81 @@
+"""What is encoded can be read by the documented format."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actorflow.runtime import FailureRecord
+from actorflow.trace import FrameCounts
+from actorflow.web.wire import HEADER, OpStates, encode_heartbeat, encode_states, encode_status
+
+_U32 = st.integers(0, 2**32 - 1)
+_F32 = st.floats(0, 2.0**100, width=32)
+
+
+@given(
+    rows=st.lists(st.tuples(_U32, _U32, _F32, _F32, st.integers(0, 5)), max_size=20),
+    base=_U32,
+    seq=_U32,
+    revision=_U32,
+    full=st.booleans(),
+    time_s=st.floats(0, 1e10),
+)
+def test_states_round_trip(decode_message, rows, base, seq, revision, full, time_s) -> None:
+    columns = list(zip(*rows, strict=True)) or [()] * 5
+    dtypes = (np.uint32, np.uint32, np.float32, np.float32, np.uint8)
+    states = OpStates(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)))
+    data = encode_states(states, base=base, seq=seq, time_s=time_s, revision=revision, full=full)
+    read = decode_message(data)
+    assert (read.base, read.seq, read.revision, read.full, read.time) == (base, seq, revision, full, time_s)
+    assert [read.index, read.calls, read.mean_us, read.last_us, read.state] == [tuple(column) for column in columns]
+
+
+def test_columns_are_aligned_for_typed_arrays() -> None:
+    assert HEADER.size % 8 == 0
+    states = OpStates.zeros(np.arange(3, dtype=np.uint32))
+    assert [column.itemsize for column in states] == [4, 4, 4, 4, 1], "bytes come last, or the rest is misaligned"
+
+
+def test_take_picks_rows() -> None:
+    states = OpStates.zeros(np.array([5, 7, 9], np.uint32))
+    states.calls[:] = [1, 2, 3]
+    taken = states.take(np.array([2, 0]))
+    assert taken.index.tolist() == [9, 5]
+    assert taken.calls.tolist() == [3, 1]
+
+
+def test_status_has_everything() -> None:
+    frames = FrameCounts()
+    frames.started, frames.finished, frames.failed, frames.cancelled = 9, 5, 2, 1
+    failure = FailureRecord(1.5, 3, 7, "it <b>broke</b>")
+    text = encode_status(frames, {"loss": [(1, 0.5), (2, 0.25)]}, [failure], base=3, seq=4, time_s=2.5, full=False)
+    assert json.loads(text) == {
+        "type": "status",
+        "full": False,
+        "base": 3,
+        "seq": 4,
+        "time": 2.5,
+        "frames": {"started": 9, "finished": 5, "failed": 2, "cancelled": 1},
+        "curves": {"loss": [[1, 2], [0.5, 0.25]]},
+        "failures": [{"time": 1.5, "frame": 3, "op_id": 7, "message": "it <b>broke</b>"}],
+    }
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_diverged_loss_is_still_json(value: float) -> None:
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is no JSON")
+
+    text = encode_status(FrameCounts(), {"loss": [(0, value)]}, [], base=0, seq=1, time_s=0.0, full=True)
+    assert json.loads(text, parse_constant=refuse)["curves"] == {"loss": [[0], [None]]}
+
+
+def test_heartbeat(decode_message) -> None:
+    assert decode_message(encode_heartbeat(3, 5)) == SimpleNamespace(type="heartbeat", states=3, status=5)
