@@ -12,7 +12,10 @@
     ├── KernelNotFoundError (LookupError)    lists what is registered
     ├── DeviceError (RuntimeError)
     │   └── DeviceUnavailableError
-    ├── OpError (RuntimeError)               .op, .__cause__: an operation failed while running
+    ├── OpError (RuntimeError)               .op, .updated, .replay(), .__cause__: an operation failed while running
+    │   └── OpTimeoutError (TimeoutError)    one call took longer than its op's timeout
+    ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
+    ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
     ├── DataError (ValueError)               a data file is missing or malformed
     └── MissingExtraError (ImportError)      an optional dependency is not installed
 """
@@ -20,9 +23,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actorflow.node import Op
@@ -39,8 +42,11 @@ __all__ = [
     "KernelNotFoundError",
     "MissingExtraError",
     "OpError",
+    "OpTimeoutError",
     "PlaceError",
+    "RunTimeoutError",
     "ShapeError",
+    "StallError",
     "require",
 ]
 
@@ -105,16 +111,57 @@ class OpError(ActorflowError, RuntimeError):
 
     Attributes:
         op: The failed node.
+        updated: Names of the variables that the frame had updated before; the others have their old values.
     """
 
-    def __init__(self, op: Op, cause: BaseException) -> None:
+    def __init__(self, op: Op, what: str) -> None:
         inputs = ", ".join(f"{blob.name} {blob.spec} on {blob.place}" for blob in op.inputs) or "none"
-        super().__init__(
-            f"op {op.name!r} ({op.operation}) failed with {type(cause).__name__}: {cause}\n"
-            f"  inputs: {inputs}\n"
-            f"  created at {op.site}"
-        )
+        super().__init__(f"op {op.name!r} ({op.operation}) {what}\n  inputs: {inputs}\n  created at {op.site}")
         self.op = op
+        self.updated: tuple[str, ...] = ()
+        self._replay: Callable[[], Any] | None = None
+
+    @classmethod
+    def of(cls, op: Op, cause: BaseException, replay: Callable[[], Any] | None = None) -> OpError:
+        """The error of an op whose call raised ``cause``."""
+        if isinstance(cause, OpTimeoutError):
+            return cause
+        error = cls(op, f"failed with {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        error._replay = replay
+        return error
+
+    def replay(self) -> Any:
+        """Run the failed call again, alone, on the arrays that it had: in a debugger, say.
+
+        Returns:
+            What the function or kernel returns; a coroutine for an async function.
+        Raises:
+            What it raises.
+            GraphError: if the inputs are not there any more (a timeout, say, is no failed call).
+        """
+        if self._replay is None:
+            raise GraphError(f"op {self.op.name!r} cannot be replayed: its inputs were not kept")
+        return self._replay()
+
+
+class OpTimeoutError(OpError, TimeoutError):
+    """One call of an op took longer than the op's timeout.
+
+    An async function has been cancelled. A thread cannot be stopped: it goes on, and what it computes is dropped.
+    """
+
+    def __init__(self, op: Op, timeout_s: float) -> None:
+        super().__init__(op, f"timed out after {timeout_s:g} s")
+        self.timeout_s = timeout_s
+
+
+class RunTimeoutError(ActorflowError, TimeoutError):
+    """A run took longer than its ``timeout``; the message lists what it waited for."""
+
+
+class StallError(ActorflowError, RuntimeError):
+    """A run made no progress for longer than the graph's limit; the message lists what it waited for."""
 
 
 class DataError(ActorflowError, ValueError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy.typing as npt
 
 from actorflow.errors import GraphError
-from actorflow.node import Blob, Initializer, Node, Op, Variable
+from actorflow.node import Attempts, Blob, Initializer, Node, Op, Variable
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
@@ -105,7 +105,15 @@ class Graph:
         return variable
 
     def op(
-        self, name: str, operation: Operation, place: Place | str | None = None, lane: str | None = None
+        self,
+        name: str,
+        operation: Operation,
+        place: Place | str | None = None,
+        lane: str | None = None,
+        *,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.0,
     ) -> Op:
         """Make an op: an operation, placed on a lane of a device. Connect it with ``>>`` or by calling it.
 
@@ -114,10 +122,13 @@ class Graph:
             operation: What it computes, an instance: ``af.ops.Inner()``.
             place: Where it runs; the default is that of `at`.
             lane: Name of the device's FIFO that it runs on; the default is that of `at`, or "main".
+            timeout: Longest time of one call in seconds; past it the run fails with `OpTimeoutError`.
+            retries: How often a failed call is repeated before its failure counts.
+            backoff: Seconds before the first repetition; each further one waits twice as long.
         Raises:
             GraphError: if the name is taken or no name, or ``operation`` is no `Operation`.
         """
-        return self._add_op(self._full_name(name), operation, place, lane)
+        return self._add_op(self._full_name(name), operation, place, lane, _attempts(timeout, retries, backoff))
 
     def function(
         self,
@@ -126,7 +137,11 @@ class Graph:
         outputs: TensorSpec | Sequence[TensorSpec] | None = None,
         place: Place | str | None = None,
         lane: str | None = None,
+        *,
         concurrency: int = 1,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.0,
     ) -> Op:
         """Make an op of any plain or ``async def`` function.
 
@@ -142,9 +157,13 @@ class Graph:
             lane: As for `op`.
             concurrency: How many frames may be in an async function at once. Frames enter a function in order, and
                 one at a time unless this says otherwise.
+            timeout: As for `op`.
+            retries: As for `op`.
+            backoff: As for `op`.
         """
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
-        return self.op(name, Function(fn, specs, concurrency), place, lane)
+        operation = Function(fn, specs, concurrency)
+        return self.op(name, operation, place, lane, timeout=timeout, retries=retries, backoff=backoff)
 
     def subgraph(self, name: str) -> Graph:
         """Make a sub-graph: a scope whose nodes' names start with its name.
@@ -368,7 +387,12 @@ class Graph:
         return self._runnable().plan(fetch)
 
     async def run(
-        self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None
+        self,
+        feeds: Feeds | None = None,
+        *,
+        fetch: Iterable[Blob | Op | Graph | str] | None = None,
+        timeout: float | None = None,
+        atomic: bool = False,
     ) -> Result:
         """Run one frame of the graph and return what was fetched.
 
@@ -381,6 +405,8 @@ class Graph:
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides; only what these need is run.
                 A variable gives its value before the frame's updates. By default everything is run and the `sinks`
                 are returned.
+            timeout: Longest time of the run in seconds.
+            atomic: Commit all variables' updates together at the end of the run, or none of them.
         Returns:
             The fetched values, by blob or by name.
         Raises:
@@ -388,10 +414,12 @@ class Graph:
             GraphError, KernelNotFoundError, DeviceError: as for `compile`.
             OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
                 usable.
+            RunTimeoutError: after ``timeout``, listing what the run waited for.
+            StallError: after the graph's ``stall_limit`` without progress, likewise.
         Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
         there by itself, and what it computes is dropped. Variables keep either their old or their new value.
         """
-        return await self._runnable().run(feeds, fetch)
+        return await self._runnable().run(feeds, fetch, timeout, atomic)
 
     def run_sync(
         self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None
@@ -415,6 +443,7 @@ class Graph:
         *,
         fetch: Iterable[Blob | Op | Graph | str] | None = None,
         in_flight: int = 1,
+        atomic: bool = False,
     ) -> AsyncIterator[Result]:
         """Run one frame per feed and yield the results in order.
 
@@ -423,12 +452,13 @@ class Graph:
                 room for a further frame, so a slow consumer slows its source down.
             fetch: As for `run`.
             in_flight: How many frames may overlap.
+            atomic: As for `run`.
         Raises:
             Whatever `run` raises, at the result that it belongs to; later frames are then cancelled.
         Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
         (use ``contextlib.aclosing`` for that to happen at once).
         """
-        return self._runnable().stream(feeds, fetch, in_flight)
+        return self._runnable().stream(feeds, fetch, in_flight, atomic)
 
     async def aclose(self) -> None:
         """Cancel the frames in flight, wait for their threads, and stop the lanes. A later `run` starts anew."""
@@ -482,11 +512,18 @@ class Graph:
         self._register(blob)
         return blob
 
-    def _add_op(self, full: str, operation: object, place: Place | str | None, lane: str | None) -> Op:
+    def _add_op(
+        self,
+        full: str,
+        operation: object,
+        place: Place | str | None,
+        lane: str | None,
+        attempts: Attempts | None = None,
+    ) -> Op:
         root = self.root
         checked = _checked_operation(full, operation)
         root._check_free(full)
-        op = Op(self, root._take_id(), full, root._place(place), checked, lane or root._defaults[-1][1])
+        op = Op(self, root._take_id(), full, root._place(place), checked, lane or root._defaults[-1][1], attempts)
         root._register(op)
         return op
 
@@ -516,6 +553,14 @@ def _checked_operation(name: str | None, operation: object) -> Operation:
         hint = ": give an instance, not the class" if isinstance(operation, type) else ""
         raise GraphError(f"{'op' if name is None else f'op {name!r}'}: {operation!r} is no Operation{hint}")
     return operation
+
+
+def _attempts(timeout: float | None, retries: int, backoff: float) -> Attempts | None:
+    if timeout is not None and timeout <= 0:
+        raise GraphError(f"timeout must be positive, got {timeout} s")
+    if retries < 0 or backoff < 0:
+        raise GraphError(f"retries and backoff must not be negative, got {retries} and {backoff} s")
+    return Attempts(timeout, retries, backoff) if retries or timeout is not None else None
 
 
 def _checked_name(name: object, what: str) -> str:

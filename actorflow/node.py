@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Blob", "Initializer", "Node", "Op", "Site", "Variable"]
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+#: Where the library's own lines are, which errors leave out.
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 #: ``init(spec, name)`` returns the first value of a variable; `name` lets an unseeded initializer differ per variable.
 Initializer = Callable[[TensorSpec, str], npt.ArrayLike]
@@ -38,13 +39,21 @@ class Site(NamedTuple):
     def caller(cls) -> Site:
         """The innermost line outside this package."""
         frame = sys._getframe(1)
-        while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
             frame = frame.f_back
         code = frame.f_code
         return cls(code.co_filename, frame.f_lineno, code.co_name)
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line} in {self.function}"
+
+
+class Attempts(NamedTuple):
+    """How an op is tried: how long one call may take, how often a failed one is repeated, the first wait before that."""
+
+    timeout_s: float | None
+    retries: int
+    backoff_s: float
 
 
 class Node:
@@ -163,18 +172,27 @@ class Op(Node):
     Attributes:
         operation: What it computes.
         lane: Name of the FIFO of its device that it runs on; "main" unless said otherwise.
+        attempts: Its timeout and retries, if it has any.
         inputs: Blobs it reads, empty before they are connected.
         outputs: Blobs it writes.
     """
 
-    __slots__ = ("_connected", "_inferred", "inputs", "lane", "operation", "outputs")
+    __slots__ = ("_connected", "_inferred", "attempts", "inputs", "lane", "operation", "outputs")
 
     def __init__(
-        self, graph: Graph, node_id: int, name: str, place: Place, operation: Operation, lane: str
+        self,
+        graph: Graph,
+        node_id: int,
+        name: str,
+        place: Place,
+        operation: Operation,
+        lane: str,
+        attempts: Attempts | None,
     ) -> None:
         super().__init__(graph, node_id, name, place)
         self.operation = operation
         self.lane = lane
+        self.attempts = attempts
         self.inputs: tuple[Blob, ...] = ()
         self.outputs: tuple[Blob, ...] = ()
         self._connected = not operation.arguments

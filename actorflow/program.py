@@ -81,6 +81,7 @@ class Program:
             actor.unread = tuple([blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
             actor.ends = not any(plan.slots[slot].consumers for slot in op.outputs)
 
+        self._ops = ops
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         self._unshared: list[list[bool] | None] = [None] * len(plan.slots)
@@ -145,7 +146,7 @@ class Program:
             raise FeedError(f"graph {self.plan.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
         return values
 
-    def frame(self, number: int, values: list[Any], on_end: Callable[[Frame], None]) -> Frame:
+    def frame(self, number: int, values: list[Any], on_end: Callable[[Frame], None], atomic: bool) -> Frame:
         """A frame that has not begun."""
         engine = self._engine
         readers = self._unshared.copy()
@@ -169,6 +170,8 @@ class Program:
             on_end=ended,
             monitor=engine.monitor,
             turnstiles=self._turnstiles,
+            ops=self._ops,
+            atomic=atomic,
         )
 
     def begin(self, frame: Frame) -> None:

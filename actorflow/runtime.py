@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import weakref
 from collections import deque
@@ -13,10 +14,11 @@ import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.pending import what_it_waits_for
 from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, open_device
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, OpError, RunTimeoutError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Op, Variable
 from actorflow.ops.function import Function
@@ -30,6 +32,7 @@ __all__ = ["Engine", "FailureRecord", "Result", "run"]
 
 Feeds = Mapping[Blob | str, npt.ArrayLike]
 _T = TypeVar("_T")
+_log = logging.getLogger("actorflow")
 
 #: Plans kept per graph; one is needed for each different ``fetch``.
 _MAX_PROGRAMS = 64
@@ -55,11 +58,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class FailureRecord(NamedTuple):
-    """A failed frame, for those who watch."""
+    """A failed frame, for those who watch; ``op_id`` is None where no single op failed."""
 
     time_s: float
     frame: int
-    op_id: int
+    op_id: int | None
     message: str
 
 
@@ -157,26 +160,45 @@ class Engine:
 
     # -- frames -------------------------------------------------------------------------------------------------
 
-    async def run(self, feeds: Feeds | None, fetch: Iterable[Blob | Op | Graph | str] | None) -> Result:
+    async def run(
+        self,
+        feeds: Feeds | None,
+        fetch: Iterable[Blob | Op | Graph | str] | None,
+        timeout_s: float | None = None,
+        atomic: bool = False,
+    ) -> Result:
         """One frame from start to end; see `Graph.run`."""
         program = self._bind(fetch)
-        return await self.outcome(program, self.start(program, feeds or {}))
+        frame = self.start(program, feeds or {}, atomic)
+        if timeout_s is None:
+            return await self.outcome(program, frame)
+        timer = self.dispatcher.loop.call_later(timeout_s, _time_out, frame, timeout_s)
+        try:
+            return await self.outcome(program, frame)
+        finally:
+            timer.cancel()
 
     def stream(
         self,
         feeds: AsyncIterable[Feeds] | Iterable[Feeds],
         fetch: Iterable[Blob | Op | Graph | str] | None,
         in_flight: int,
+        atomic: bool = False,
     ) -> AsyncIterator[Result]:
         """One frame per feed; see `Graph.stream`."""
-        fetch = None if fetch is None else _checked_fetch(fetch)
-        return stream(self, lambda: self._bind(fetch), feeds, in_flight)
+        targets = None if fetch is None else _checked_fetch(fetch)
 
-    def start(self, program: Program, feeds: Feeds) -> Frame:
+        def start(feed: Feeds) -> tuple[Program, Frame]:
+            program = self._bind(targets)
+            return program, self.start(program, feed, atomic)
+
+        return stream(self, start, feeds, in_flight)
+
+    def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
         """Start a frame; it goes on by itself."""
         values = program.feed(feeds)
         dispatcher = self.dispatcher
-        frame = program.frame(self.frames.started, values, self._ended)
+        frame = program.frame(self.frames.started, values, self._ended, atomic)
         self.frames.started += 1
         self._running.add(frame)
         program.begin(frame)
@@ -187,13 +209,24 @@ class Engine:
         """Wait for a frame's end and return what it fetched."""
         try:
             await frame.ended
-        except asyncio.CancelledError:
+        except BaseException:
             await self.cancel([frame])
+            self._report_threads(frame)
             raise
         result = program.result(frame)
         for name, value in program.scalars(result):
             self.scalars.add(name, frame.number, value)
         return result
+
+    def _report_threads(self, frame: Frame) -> None:
+        """A stopped frame may have left calls in threads, which cannot be stopped."""
+        for actor in frame.outstanding:
+            _log.warning(
+                "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends",
+                actor.node.name,
+                frame.number,
+                self.graph.name,
+            )
 
     async def cancel(self, frames: Iterable[Frame]) -> None:
         """Stop frames: returns when their async functions have ended. Work in a thread ends there by itself."""
@@ -247,7 +280,8 @@ class Engine:
         elif frame.state is FrameState.FAILED:
             self.frames.failed += 1
             assert frame.error is not None
-            self.errors.append(FailureRecord(time.time(), frame.number, frame.error.op.id, str(frame.error)))
+            op_id = frame.error.op.id if isinstance(frame.error, OpError) else None
+            self.errors.append(FailureRecord(time.time(), frame.number, op_id, str(frame.error)))
         else:
             self.frames.cancelled += 1
         if self._idle is not None and not self._running:
@@ -273,6 +307,12 @@ def _checked_fetch(fetch: Iterable[Blob | Op | Graph | str]) -> tuple[Blob | Op 
     if isinstance(fetch, str | Blob | Op | Graph):
         raise GraphError(f"fetch must be a list, fetch=[...], got {fetch!r}")
     return tuple(fetch)
+
+
+def _time_out(frame: Frame, timeout_s: float) -> None:
+    if frame.state is FrameState.RUNNING:
+        waits = what_it_waits_for(frame)
+        frame.stop_with(RunTimeoutError(f"frame {frame.number} timed out after {timeout_s:g} s; {waits}"), at_once=True)
 
 
 def _close_all(devices: dict[Place, Device]) -> None:

@@ -17,7 +17,7 @@ __all__ = ["stream"]
 
 def stream(
     engine: Engine,
-    bind: Callable[[], Program],
+    start: Callable[[Any], tuple[Program, Frame]],
     feeds: Any,
     in_flight: int,
 ) -> AsyncIterator[Result]:
@@ -25,9 +25,9 @@ def stream(
     if in_flight < 1:
         raise ValueError(f"in_flight must be at least 1, got {in_flight}")
     if isinstance(feeds, AsyncIterable):
-        return _stream(engine, bind, aiter(feeds), in_flight)
+        return _stream(engine, start, aiter(feeds), in_flight)
     if isinstance(feeds, Iterable) and not isinstance(feeds, Mapping):
-        return _stream(engine, bind, _Synchronous(feeds), in_flight)
+        return _stream(engine, start, _Synchronous(feeds), in_flight)
     raise TypeError(f"feeds must be an iterable or an async iterable of mappings, got {type(feeds).__name__}")
 
 
@@ -53,7 +53,7 @@ class _Synchronous:
 
 
 async def _stream(
-    engine: Engine, bind: Callable[[], Program], source: AsyncIterator[Any], in_flight: int
+    engine: Engine, start: Callable[[Any], tuple[Program, Frame]], source: AsyncIterator[Any], in_flight: int
 ) -> AsyncIterator[Result]:
     frames: deque[tuple[Program, Frame]] = deque()
     pull: asyncio.Task[Any] | None = None
@@ -72,8 +72,7 @@ async def _stream(
                 if feed is _END:
                     exhausted = True
                 else:
-                    program = bind()
-                    frames.append((program, engine.start(program, feed)))
+                    frames.append(start(feed))
             # A result that is ready goes out before anything else is awaited.
             while frames and frames[0][1].ended.done():
                 program, frame = frames.popleft()

@@ -23,9 +23,7 @@ async def measure(harness: Harness) -> list[Table]:
         TWO: lambda: _allocations(2, steps, with_loss=False),
         LOSS: lambda: _allocations(1, steps, with_loss=True),
     }
-    budgets = [
-        Budget(f"{name}: no buffer allocated after the second frame", name, Relation.AT_MOST, 0.0) for name in (ONE, TWO)
-    ]
+    budgets = [Budget(f"{name}: no buffer after the second frame", name, Relation.AT_MOST, 0.0) for name in (ONE, TWO)]
     table = await harness.compare(f"{steps} training steps", "buffers", cases, budgets=budgets, warm_up=0)
     return [table]
 

@@ -30,7 +30,7 @@ async def measure(harness: Harness) -> list[Table]:
         samples = [await _in_process(count) for _ in range(rounds)]
         tables += await _tables(count, rounds, samples)
     if harness.quick:
-        harness.leave_out("5,000 and 1,000,000 ops: not with --quick")
+        harness.leave_out("5,000 and 1,000,000 ops: only without --quick")
     return tables
 
 

@@ -68,9 +68,7 @@ def _budgets(row: str) -> list[Budget]:
     ]
 
 
-async def _cases(
-    tasks: Tasks, dask: tuple[Any, Any], repeats: int, count: int
-) -> tuple[dict[str, Case], list[Any]]:
+async def _cases(tasks: Tasks, dask: tuple[Any, Any], repeats: int, count: int) -> tuple[dict[str, Case], list[Any]]:
     """The contenders, each running ``tasks`` ``repeats`` times, with figures per one of ``count``."""
     cases: dict[str, Case] = {}
     graphs = []
@@ -114,7 +112,7 @@ def _repeated(run: Callable[[Any], Any], feeds: Any, repeats: int) -> Callable[[
 def _plain_loop(tasks: Tasks) -> Any:
     values: list[Any] = [_VALUE]
     for inputs in tasks:
-        values.append(trivial(*[values[i] for i in inputs]))  # noqa: PERF401  it reads what it appends
+        values.append(trivial(*[values[i] for i in inputs]))
     return values[-1]
 
 

@@ -25,7 +25,7 @@ Case = Callable[[], Any]
 class Relation(Enum):
     """How a budget looks at a row, and at another row of the same round.
 
-    AT_MOST: the figure itself is at most the limit. TIMES: at most ``limit`` times the other's. BELOW: the other's is at
+    AT_MOST: the figure is at most the limit. TIMES: at most ``limit`` times the other's. BELOW: the other's is at
     least ``limit`` times as large. MORE: at most ``limit`` more than the other's.
     """
 

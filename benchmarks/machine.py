@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
 __all__ = ["cores", "describe_machine"]
@@ -58,8 +58,8 @@ def _version(name: str) -> str | None:
 
 
 def _blas() -> list[dict[str, Any]]:
-    import numpy  # noqa: F401  brings its BLAS into the process
     from threadpoolctl import threadpool_info
 
+    import_module("numpy")  # brings its BLAS into the process
     keys = ("internal_api", "version", "architecture", "num_threads")
     return [{key: info.get(key) for key in keys} for info in threadpool_info() if info["user_api"] == "blas"]

@@ -19,7 +19,8 @@ def print_machine(console: Console, machine: dict[str, Any], loop: str) -> None:
     blas = ", ".join(f"{b['internal_api']} {b['version']} ({b['num_threads']} threads)" for b in machine["blas"])
     load = machine["load_average"]
     busy = f", load {load[0]:.1f}" if load else ""
-    console.print(f"{machine['cpu']}, {machine['cores']} cores{busy}; Python {machine['python']}, {loop} loop; {versions}; {blas}")
+    python = f"Python {machine['python']}, {loop} loop"
+    console.print(f"{machine['cpu']}, {machine['cores']} cores{busy}; {python}; {versions}; {blas}")
 
 
 def print_question(console: Console, name: str, tables: list[Table], left_out: list[str]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import actorflow as af
 from benchmarks.harness import Budget, Harness, Relation, Table, per
 from benchmarks.machine import cores
-from benchmarks.workloads import Sine, sine_size
+from benchmarks.workloads import hashing, hashing_rounds
 
 __all__ = ["measure"]
 
@@ -26,7 +26,7 @@ THREADS, EXECUTOR = "raw threads", "ThreadPoolExecutor"
 
 
 async def measure(harness: Harness) -> list[Table]:
-    """100 waits of 10 ms side by side, and 1 ms operations without the GIL on one lane per core."""
+    """100 waits of 10 ms side by side, and 1 ms of work without the GIL on one lane per core."""
     return [await _waits(harness), await _lanes(harness)]
 
 
@@ -61,26 +61,27 @@ async def _waits(harness: Harness) -> Table:
 
 async def _lanes(harness: Harness) -> Table:
     lanes, each = max(2, cores()), harness.pick(100, 5)
-    value = np.linspace(0, 1, sine_size(_MS), dtype=np.float32)
+    rounds = hashing_rounds(_MS)
+
+    def work(x: Any) -> Any:
+        hashing(rounds)
+        return x
+
     graph = af.Graph("lanes")
-    x = graph.blob("x", value.shape)
+    x = graph.blob("x", (1,))
     for i in range(lanes * each):
-        with graph.at(lane=f"lane{i % lanes}"):
-            graph.op(f"sine{i}", Sine())(x)
-    # The ops are asked for, not their results: these would be new arrays, the threads' are not.
-    ops, feeds = graph.ops, {x: value}
-    for _ in range(3):
-        await graph.run(feeds, fetch=ops)
+        graph.function(f"hash{i}", work, x.spec, lane=f"lane{i % lanes}")(x)
+    feeds = {x: np.ones(1, dtype=np.float32)}
     executor = ThreadPoolExecutor(lanes)
     budget = Budget("at least 0.95 of the speed of raw threads", ACTORFLOW, Relation.BELOW, 0.95, THREADS)
     try:
         return await harness.compare(
-            f"{lanes * each} sines of {value.size} numbers (about 1 ms) on {lanes} lanes",
+            f"{lanes * each} hashes of about 1 ms on {lanes} lanes",
             "ms",
             {
-                THREADS: per(1, _MS, _in_threads(lanes, each, value)),
-                EXECUTOR: per(1, _MS, _in_executor(executor, lanes, each, value)),
-                ACTORFLOW: per(1, _MS, lambda: graph.run(feeds, fetch=ops)),
+                THREADS: per(1, _MS, lambda: _in_threads(lanes, each, work)),
+                EXECUTOR: per(1, _MS, lambda: _in_executor(executor, lanes * each, work)),
+                ACTORFLOW: per(1, _MS, lambda: graph.run(feeds)),
             },
             reference=THREADS,
             budgets=[budget],
@@ -90,32 +91,18 @@ async def _lanes(harness: Harness) -> Table:
         await graph.aclose()
 
 
-def _in_threads(lanes: int, each: int, value: Any) -> Callable[[], None]:
-    def work(out: Any) -> None:
+def _in_threads(lanes: int, each: int, work: Callable[[Any], Any]) -> None:
+    def repeat() -> None:
         for _ in range(each):
-            np.sin(value, out=out)
+            work(None)
 
-    buffers = [np.empty_like(value) for _ in range(lanes)]
-
-    def run() -> None:
-        threads = [Thread(target=work, args=(out,)) for out in buffers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    return run
+    threads = [Thread(target=repeat) for _ in range(lanes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
-def _in_executor(executor: ThreadPoolExecutor, lanes: int, each: int, value: Any) -> Callable[[], Any]:
-    buffers = [np.empty_like(value) for _ in range(lanes)]
-
-    def run() -> Any:
-        loop = asyncio.get_running_loop()
-        calls = [
-            loop.run_in_executor(executor, lambda out=buffers[i % lanes]: np.sin(value, out=out))
-            for i in range(lanes * each)
-        ]
-        return asyncio.gather(*calls)
-
-    return run
+async def _in_executor(executor: ThreadPoolExecutor, count: int, work: Callable[[Any], Any]) -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.gather(*[loop.run_in_executor(executor, work, None) for _ in range(count)])

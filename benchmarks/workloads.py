@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -16,16 +17,16 @@ from actorflow.ops import Operation, kernel
 __all__ = [
     "MatMul",
     "Pass",
-    "Sine",
     "Tasks",
     "Training",
     "build_graph",
     "chain",
     "chain_graph",
+    "hashing",
+    "hashing_rounds",
     "layered",
     "matmul_factors",
     "matmul_size",
-    "sine_size",
     "sinks_of",
     "training_step",
 ]
@@ -85,19 +86,6 @@ def _matmul(_operation: MatMul, inputs: Any, outputs: Any) -> None:
     np.matmul(inputs[0], inputs[1], out=outputs[0])
 
 
-@dataclass(frozen=True)
-class Sine(Operation):
-    """``y = sin(x)``: runs without the GIL, on one core, in the cache."""
-
-    def infer(self, *inputs: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
-        return inputs
-
-
-@kernel(Sine)
-def _sine(_operation: Sine, inputs: Any, outputs: Any) -> None:
-    np.sin(inputs[0], out=outputs[0])
-
-
 def build_graph(
     tasks: Tasks, operation: Operation | Callable[..., Any], shape: tuple[int, ...] = (1,), name: str = "benchmark"
 ) -> tuple[af.Graph, af.Blob]:
@@ -142,41 +130,38 @@ def matmul_size(target_s: float) -> int:
     """Size of square matrices whose product takes about ``target_s`` here, a multiple of 8."""
 
     def prepare(size: int) -> Callable[[], object]:
-        x, w = matmul_factors(size)
+        x = np.ones((size, size), dtype=np.float32)
         out = np.empty_like(x)
-        return lambda: np.matmul(x, w, out=out)
+        return lambda: np.matmul(x, x, out=out)
 
-    return _size_for(target_s, range(16, 1025, 8), prepare)
-
-
-def sine_size(target_s: float) -> int:
-    """Length of a vector whose sine takes about ``target_s`` here."""
-
-    def prepare(size: int) -> Callable[[], object]:
-        x = np.linspace(0, 1, size, dtype=np.float32)
-        out = np.empty_like(x)
-        return lambda: np.sin(x, out=out)
-
-    return _size_for(target_s, [1 << i for i in range(8, 24)], prepare)
+    sizes = np.unique(np.geomspace(2, 256, 60).astype(int)) * 8
+    return _first_that_takes(target_s, sizes.tolist(), prepare)
 
 
-def _size_for(target_s: float, sizes: Sequence[int], prepare: Callable[[int], Callable[[], object]]) -> int:
-    """The first of ascending sizes that takes ``target_s`` or more, found by halving."""
-    low, high = 0, len(sizes) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if _fastest(prepare(sizes[middle]), target_s) < target_s:
-            low = middle + 1
-        else:
-            high = middle
-    return sizes[low]
+def hashing(rounds: int) -> object:
+    """Work that runs without the GIL, on one core, and needs no memory: so threads of it do not disturb each other."""
+    return hashlib.pbkdf2_hmac("sha256", b"benchmark", b"benchmark", rounds)
+
+
+def hashing_rounds(target_s: float) -> int:
+    """How many rounds of `hashing` take about ``target_s`` here."""
+    sizes = np.geomspace(100, 1_000_000, 100).astype(int).tolist()
+    return _first_that_takes(target_s, sizes, lambda rounds: lambda: hashing(rounds))
+
+
+def _first_that_takes(target_s: float, sizes: Iterable[int], prepare: Callable[[int], Callable[[], object]]) -> int:
+    """The first of ascending sizes with which the prepared work takes ``target_s``, or the last of them."""
+    for size in sizes:
+        if _fastest(prepare(size), target_s) >= target_s:
+            break
+    return size
 
 
 def _fastest(work: Callable[[], object], about_s: float) -> float:
     """The least time of a call: what disturbs it only adds to it."""
-    batch = max(1, int(1e-3 / about_s))
+    batch = max(1, int(2e-4 / about_s))
     times = []
-    for _ in range(8):
+    for _ in range(5):
         start = perf_counter()
         for _ in range(batch):
             work()

@@ -67,6 +67,15 @@ def test_a_blob_with_several_producers_sends_its_gradient_to_each() -> None:
     assert [grad.item() for grad in found] == [2 * 8 * 2, 2 * 8 * 3]
 
 
+def test_a_gradient_that_uses_the_output_means_the_op_s_own_term_of_a_sum() -> None:
+    graph = af.Graph("g")
+    x, total = graph.blob("x", (), "float64"), graph.blob("total", (), "float64")
+    [x] >> graph.op("tanh", ops.Tanh()) >> [total]
+    [x] >> graph.op("triple", ops.Scale(3.0)) >> [total]
+    grad = values(graph, {x: np.array(0.5)}, [af.gradient(total, x)])[0]
+    assert np.isclose(grad, 3 + 1 - np.tanh(0.5) ** 2)
+
+
 def test_only_what_is_asked_for_is_built() -> None:
     graph = af.Graph("g")
     x, w = graph.blob("x", (2, 3)), graph.variable("w", (4, 3))

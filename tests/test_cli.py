@@ -258,11 +258,12 @@ def interrupt_after(process: subprocess.Popen[str], stream: Any, text: str) -> t
 
 
 @posix_only
-@pytest.mark.parametrize("moment", ["actorflow.cli", "numpy", "rich", "sklearn", "uvloop"])
+@pytest.mark.parametrize("moment", ["argparse", "numpy", "rich", "sklearn", "uvloop"])
 def test_interrupt_while_importing(moment: str) -> None:
     process = start("demo", "--no-exit", "--port", "0", options=("-X", "importtime"))
     _, err = interrupt_after(process, process.stderr, f" {moment}")
     assert process.returncode == 130
+    assert err.endswith("\ninterrupted\n")
     assert "Traceback" not in err
 
 

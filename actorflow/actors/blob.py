@@ -92,15 +92,23 @@ class UpdateActor(BlobActor):
         self.variable = variable
 
     def deliver(self, frame: Frame, fence: Fence | None) -> None:
-        """Commit, now or when the loop has seen ``fence`` pass."""
+        """Commit, now or when the loop has seen ``fence`` pass; with all others at the end of an atomic frame."""
         if fence is None:
-            self._commit(frame)
+            self._arrived(frame)
         else:
-            fence.add_waiter(lambda: self._commit(frame))
+            fence.add_waiter(lambda: self._arrived(frame))
 
-    def _commit(self, frame: Frame) -> None:
-        if frame.halted:
-            return
+    def commit(self, frame: Frame) -> None:
+        """Make the computed value the variable's."""
         value = frame.values[self.slot]
         frame.values[self.slot] = None
+        frame.updated.append(self.variable.variable.name)
         self.variable.commit(frame, value, self.bucket)
+
+    def _arrived(self, frame: Frame) -> None:
+        if frame.halted:
+            return
+        if frame.atomic:
+            frame.updates.append(self)
+        else:
+            self.commit(frame)

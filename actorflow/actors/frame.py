@@ -6,11 +6,14 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from actorflow.errors import OpError
+from actorflow.errors import OpError, RunTimeoutError, StallError
+from actorflow.node import PACKAGE
 
 if TYPE_CHECKING:
+    from actorflow.actors.blob import UpdateActor
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
     from actorflow.actors.turnstile import Turnstile
@@ -51,10 +54,16 @@ class Frame:
         ready: Where actors of the frame that are ready are put; `wake` afterwards, unless an actor does it as it fires.
         turns: The turns that this frame takes at the variables it may update.
         turnstiles: Where this frame is expected, at the ops that take their frames in order.
-        ended: Resolved when the frame has ended and nothing of it runs any more.
+        ops: The program's ops, by index.
+        atomic: Whether all updates are committed together, at the end.
+        updates: Updates that wait for the end of an atomic frame.
+        updated: Names of the variables updated so far.
+        ended: Resolved when the frame has ended and nothing of it runs any more; without waiting for threads when the
+            caller must be told at once.
     """
 
     __slots__ = (
+        "atomic",
         "context",
         "ended",
         "error",
@@ -64,6 +73,7 @@ class Frame:
         "number",
         "on_end",
         "open",
+        "ops",
         "outstanding",
         "pending",
         "readers",
@@ -71,6 +81,8 @@ class Frame:
         "state",
         "turns",
         "turnstiles",
+        "updated",
+        "updates",
         "values",
         "wake",
     )
@@ -87,6 +99,8 @@ class Frame:
         on_end: Callable[[Frame], None],
         monitor: Monitor | None,
         turnstiles: list[Turnstile],
+        ops: list[OpActor],
+        atomic: bool,
     ) -> None:
         self.number = number
         self.pending = pending
@@ -105,20 +119,36 @@ class Frame:
         self.outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = {}
         self.halted = False
         self.state = FrameState.RUNNING
-        self.error: OpError | None = None
+        self.error: OpError | StallError | RunTimeoutError | None = None
+        self.atomic = atomic
+        self.updates: list[UpdateActor] = []
+        self.updated: list[str] = []
+        self.ops = ops
 
     def close_end(self) -> None:
         """One of the frame's open ends is closed; the last one finishes it."""
         self.open -= 1
         if not self.open and not self.halted:
+            for update in self.updates:
+                update.commit(self)
             self._stop(FrameState.FINISHED)
 
     def fail(self, actor: OpActor, cause: BaseException) -> None:
         """An op failed. The first failure wins; nothing further is started, the frame ends when all is at rest."""
         if self.state is FrameState.RUNNING:
-            self.error = OpError(actor.node, cause)
-            self.error.__cause__ = cause
+            _trim(cause)
+            inputs = [self.values[blob.slot] for blob in actor.inputs]
+            self.stop_with(OpError.of(actor.node, cause, partial(actor.replay, inputs, self.number)))
+
+    def stop_with(self, error: OpError | StallError | RunTimeoutError, at_once: bool = False) -> None:
+        """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""
+        if self.state is FrameState.RUNNING:
+            self.error = error
+            if isinstance(error, OpError):
+                error.updated = tuple(self.updated)
             self._stop(FrameState.FAILED)
+            if at_once:
+                self._resolve()
 
     def cancel(self) -> None:
         """Start nothing further and cancel the async functions; the frame ends when all is at rest."""
@@ -161,10 +191,23 @@ class Frame:
         self.on_end(self)
         if self.state is not FrameState.FINISHED:
             self.values = []  # nothing reads them any more, and an exception may keep the frame alive
-        if not self.ended.done() and not self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it
-            if self.state is FrameState.CANCELLED:
-                self.ended.cancel()
-            elif self.error is not None:
-                self.ended.set_exception(self.error)
-            else:
-                self.ended.set_result(None)
+        self._resolve()
+
+    def _resolve(self) -> None:
+        if self.ended.done() or self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it
+            return
+        if self.state is FrameState.CANCELLED:
+            self.ended.cancel()
+        elif self.error is not None:
+            self.ended.set_exception(self.error)
+        else:
+            self.ended.set_result(None)
+
+
+def _trim(error: BaseException) -> None:
+    """Drop this package's frames from the top of a traceback, so that the user's lines stand out."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        traceback = traceback.tb_next
+    if traceback is not None:
+        error.__traceback__ = traceback

@@ -27,13 +27,13 @@ _RUNNING = int(NodeState.RUNNING)
 class FunctionActor(OpActor):
     """An op with a plain Python function."""
 
-    __slots__ = ("_turnstile", "fn", "single", "specs")
+    __slots__ = ("fn", "single", "specs")
 
     def __init__(
         self, *args: Any, fn: Callable[..., Any], specs: tuple[TensorSpec, ...], turnstile: Turnstile
     ) -> None:
         super().__init__(*args)
-        self.turnstile = self._turnstile = turnstile
+        self.turnstile = turnstile
         self.fn = fn
         self.specs = specs
         self.single = specs[0] if len(specs) == 1 else None
@@ -44,16 +44,8 @@ class FunctionActor(OpActor):
         result = frame.context.copy().run(self.fn, *[values[blob.slot] for blob in self.inputs])
         self.store(frame, result)
 
-    def _start(self, frame: Frame, behind: bool) -> int:
-        # Frames before this one may still be on the lane: do not overtake them.
-        end = super()._start(frame, behind or self._turnstile.running > 1)
-        if self not in frame.outstanding:  # it ran here
-            self._turnstile.leave()
-        return end
-
-    def _passed(self, fence: Fence) -> None:
-        super()._passed(fence)
-        self._turnstile.leave()
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        return self.fn(*inputs)
 
     def store(self, frame: Frame, result: Any) -> None:
         """Check and keep what the function returned, and release the inputs.
@@ -82,11 +74,16 @@ class AsyncActor(FunctionActor):
 
     __slots__ = ()
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.inline_ns = -1  # always a task
+
     def _follows(self, fence: Fence) -> bool:
         return False  # a task cannot wait for a lane
 
-    def _start(self, frame: Frame, behind: bool) -> int:
-        self._show(frame, _RUNNING)
+    def begin(self, frame: Frame) -> int:
+        if frame.monitor is not None:
+            self._show(frame, _RUNNING)
         start = perf_counter_ns()
         values = frame.values
         context = frame.context.copy()
@@ -94,10 +91,12 @@ class AsyncActor(FunctionActor):
             coroutine = self.fn(*[values[blob.slot] for blob in self.inputs])
         except Exception as error:  # noqa: BLE001  the arguments do not fit
             self._failed(frame, error)
-            self._turnstile.leave()
+            self.leave()
             return start
         task = asyncio.get_running_loop().create_task(coroutine, name=self.node.name, context=context)
         frame.outstanding[self] = task
+        if self.guard is not None:
+            self.guard.begin(frame, task)
         task.add_done_callback(lambda task: self._finished(frame, task, start))
         return perf_counter_ns()
 
@@ -108,18 +107,8 @@ class AsyncActor(FunctionActor):
                 self.store(frame, task.result())
             except Exception as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
                 error = failure
-        if not frame.halted:
-            if error is not None:
-                self._failed(frame, error)
-            else:
-                self._account(frame, perf_counter_ns() - start)
-                for blob in self.outputs:
-                    blob.deliver(frame, None)
-                if self.ends:
-                    frame.close_end()
+        self._conclude(frame, error, perf_counter_ns() - start)
         frame.settle(self)
-        self._turnstile.leave()
-        frame.wake()
 
 
 def _checked(value: Any, spec: TensorSpec, what: str) -> Any:

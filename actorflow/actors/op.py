@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from actorflow.actors.guard import Guard
 from actorflow.trace import NodeState, OpProfile
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class OpActor(ABC):
         ends: Whether nothing in the frame follows it.
         lane: Where it runs when it is not short.
         turnstile: Keeps the frames of a function in order; None for kernels.
+        guard: Keeps the op's timeout and retries; None without.
+        inline_ns: Longest expected time of a call that runs on the loop.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
@@ -47,7 +50,9 @@ class OpActor(ABC):
     __slots__ = (
         "cost_ns",
         "ends",
+        "guard",
         "index",
+        "inline_ns",
         "inputs",
         "lane",
         "last_ns",
@@ -76,6 +81,8 @@ class OpActor(ABC):
         self.outputs = outputs
         self.unread: tuple[BlobActor, ...] = ()
         self.turnstile: Turnstile | None = None
+        self.guard = None if node.attempts is None else Guard(self, node.attempts)
+        self.inline_ns = INLINE_NS
         self.ends = False
         self.lane = lane
         self.profile = profile
@@ -84,6 +91,10 @@ class OpActor(ABC):
     @abstractmethod
     def compute(self, frame: Frame) -> None:
         """Read the inputs' values, write the outputs', release the inputs. On the loop's or the lane's thread."""
+
+    @abstractmethod
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        """Compute once more on the inputs of a failed call of frame ``number``."""
 
     def fire(self, frame: Frame) -> int:
         """All inputs are announced: run now, go to the lane, or wait for what the lane cannot wait for.
@@ -101,21 +112,24 @@ class OpActor(ABC):
                 if fences and self._waits_for(frame, fences):
                     return perf_counter_ns()
         turnstile = self.turnstile
-        if turnstile is not None and not turnstile.enter(frame, self):
-            if fences:
-                frame.fences[self] = fences
-            return perf_counter_ns()
-        return self._start(frame, bool(fences))
+        if turnstile is not None:
+            if not turnstile.enter(frame, self):
+                if fences:
+                    frame.fences[self] = fences
+                return perf_counter_ns()
+            if turnstile.running > 1:  # frames before this one are still on the lane: do not overtake them
+                return self.begin(frame)
+        if fences or self.cost_ns > self.inline_ns or self.guard is not None:
+            return self.begin(frame)
+        return self._call_inline(frame)
 
-    def _start(self, frame: Frame, behind: bool) -> int:
-        """Begin the call; ``behind`` says that it must go to the lane, where an input is still being computed."""
-        if behind or self.cost_ns > INLINE_NS:
-            return self._submit(frame)
+    def _call_inline(self, frame: Frame) -> int:
         start = perf_counter_ns()
         try:
             self.compute(frame)
         except Exception as error:  # noqa: BLE001  whatever a kernel raises becomes the frame's OpError
             self._failed(frame, error)
+            self.leave()
             return perf_counter_ns()
         end = perf_counter_ns()
         self._account(frame, end - start)
@@ -123,6 +137,8 @@ class OpActor(ABC):
             blob.deliver(frame, None)
         if self.ends:
             frame.close_end()
+        if self.turnstile is not None:
+            self.turnstile.leave()
         return end
 
     def _waits_for(self, frame: Frame, fences: list[Fence]) -> bool:
@@ -149,34 +165,81 @@ class OpActor(ABC):
         """Whether what is submitted to the lane now runs after ``fence``."""
         return fence.lane is self.lane or self.lane.wait(fence)
 
-    def _submit(self, frame: Frame) -> int:
-        fence = self.lane.submit(self._work, frame, self._passed, self.ends)
+    def begin(self, frame: Frame) -> int:
+        """Begin a call that does not end at once: here, put it in the lane's queue.
+
+        Returns:
+            The time, `perf_counter_ns`.
+        """
+        guard = self.guard
+        try:
+            fence = self.lane.submit(self._work, frame, self._passed, self.ends or guard is not None)
+        except Exception as error:  # noqa: BLE001  no thread to be had, say
+            self._failed(frame, error)
+            self.leave()
+            return perf_counter_ns()
         frame.outstanding[self] = fence
-        for blob in self.outputs:
-            blob.deliver(frame, fence)
+        if guard is not None:
+            guard.begin(frame, fence)
+        else:
+            for blob in self.outputs:
+                blob.deliver(frame, fence)
         return perf_counter_ns()
+
+    def leave(self) -> None:
+        """The op is done with a frame, well or not."""
+        if self.turnstile is not None:
+            self.turnstile.leave()
 
     def _work(self, frame: Frame) -> None:
         """On the lane's thread."""
         if frame.halted:
             return
-        self._show(frame, _RUNNING)
+        if frame.monitor is not None:
+            self._show(frame, _RUNNING)
         try:
             self.compute(frame)
         except BaseException:
-            frame.halted = True  # what is queued behind must not run on missing inputs
+            if self.guard is None:
+                frame.halted = True  # what is queued behind must not run on missing inputs
             raise
 
     def _passed(self, fence: Fence) -> None:
         """The loop has seen the end of the work on the lane."""
         frame: Frame = fence.argument
-        if fence.error is not None:
-            self._failed(frame, fence.error)
-        elif not frame.halted:
-            self._account(frame, fence.elapsed_ns)
-            if self.ends:
-                frame.close_end()
+        error = fence.error
+        if self.guard is not None:
+            self._conclude(frame, error, fence.elapsed_ns)
+        else:
+            if error is not None:
+                self._failed(frame, error)
+            elif not frame.halted:
+                self._account(frame, fence.elapsed_ns)
+                if self.ends:
+                    frame.close_end()
+            self.leave()
         frame.settle(self)
+
+    def _conclude(self, frame: Frame, error: BaseException | None, elapsed_ns: int) -> None:
+        """A call has ended whose outputs were not announced before."""
+        guard = self.guard
+        if guard is not None:
+            error = guard.end(frame, error)
+            if error is not None and guard.retry(frame):
+                return
+        if not frame.halted:
+            if error is not None:
+                self._failed(frame, error)
+            else:
+                if guard is not None:
+                    guard.succeeded(frame)
+                self._account(frame, elapsed_ns)
+                for blob in self.outputs:
+                    blob.deliver(frame, None)
+                if self.ends:
+                    frame.close_end()
+                frame.wake()
+        self.leave()
 
     def _account(self, frame: Frame, elapsed_ns: int) -> None:
         last = self.last_ns
@@ -191,12 +254,13 @@ class OpActor(ABC):
 
     def _show(self, frame: Frame, state: int) -> None:
         monitor = frame.monitor
-        if monitor is not None:
-            monitor.states[self.node_id] = state
-            monitor.dirty[self.node_id] = 1
+        assert monitor is not None
+        monitor.states[self.node_id] = state
+        monitor.dirty[self.node_id] = 1
 
     def _failed(self, frame: Frame, error: BaseException) -> None:
-        self._show(frame, _FAILED)
+        if frame.monitor is not None:
+            self._show(frame, _FAILED)
         frame.fail(self, error)
 
 
@@ -219,14 +283,21 @@ class KernelActor(OpActor):
         for blob in self.unread:
             blob.release(frame)
 
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        return self._run_kernel(inputs, number)
+
     def _call(self, frame: Frame) -> None:
         values = frame.values
-        inputs = [values[blob.slot] for blob in self.inputs]
+        results = self._run_kernel([values[blob.slot] for blob in self.inputs], frame.number)
+        for blob, value in zip(self.outputs, results, strict=True):
+            values[blob.slot] = value
+
+    def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
         kernel = self.kernel
         outputs = None if kernel.returns else [bucket.take() for bucket in self.buckets]
         if kernel.random:
-            returned = kernel.function(self.operation, inputs, outputs, frame.number)
+            returned = kernel.function(self.operation, inputs, outputs, number)
         else:
             returned = kernel.function(self.operation, inputs, outputs)
-        for blob, value in zip(self.outputs, returned if outputs is None else outputs, strict=True):
-            values[blob.slot] = value
+        results: list[Any] = returned if outputs is None else outputs
+        return results

@@ -49,6 +49,8 @@ def script() -> NoReturn:
 
 
 def _quit(_signum: int, _frame: FrameType | None) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"interrupted\n")
     _leave(INTERRUPTED)
 
 

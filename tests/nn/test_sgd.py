@@ -131,35 +131,35 @@ def test_what_cannot_be_trained_is_an_error() -> None:
         nn.SGD(0.1).minimize(loss, [x])
 
 
-async def train_bars(seed: int) -> tuple[list[float], float]:
-    """Train on images of a bar, whose label is its row; losses, and the accuracy on unseen noise."""
+async def train_textures(seed: int) -> tuple[list[float], float]:
+    """Train to tell rows, columns and a chequerboard from noise; losses, and the accuracy on unseen images."""
     random = np.random.default_rng(seed)
+    i, j = np.indices((8, 8))
+    textures = np.stack([i % 2, j % 2, (i + j) % 2, 0 * i])[..., np.newaxis] - 0.5
 
     def batch(size: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = random.integers(0, 4, size)
-        images = random.normal(0, 0.3, (size, 8, 8, 1)).astype(np.float32)
-        images[np.arange(size), 2 * rows] += 1
-        return images, rows
+        kinds = random.integers(0, 4, size)
+        return (textures[kinds] + random.normal(0, 0.3, (size, 8, 8, 1))).astype(np.float32), kinds
 
-    graph = af.Graph("bars")
+    graph = af.Graph("textures")
     x, labels = graph.blob("x", (16, 8, 8, 1)), graph.blob("labels", (16,), "int64")
     net = nn.NIN(4, (8, 8), dropout=0.1, seed=seed)
     loss = nn.SoftmaxLoss()(net(x), labels)
-    train = nn.SGD(0.05, 0.9, 1e-4, multipliers=nn.bias_multipliers).minimize(loss)
+    train = nn.SGD(0.03, 0.9, 1e-4, multipliers=nn.bias_multipliers).minimize(loss)
     seen, truth = graph.blob("seen", (200, 8, 8, 1)), graph.blob("truth", (200,), "int64")
     accuracy = ops.accuracy(net(seen, training=False), truth)
     async with graph:
         losses = []
-        for _ in range(80):
-            images, rows = batch(16)
-            losses.append(float((await graph.run({x: images, labels: rows}, fetch=[loss, train]))[loss]))
-        images, rows = batch(200)
-        return losses, float((await graph.run({seen: images, truth: rows}, fetch=[accuracy]))[accuracy])
+        for _ in range(60):
+            images, kinds = batch(16)
+            losses.append(float((await graph.run({x: images, labels: kinds}, fetch=[loss, train]))[loss]))
+        images, kinds = batch(200)
+        return losses, float((await graph.run({seen: images, truth: kinds}, fetch=[accuracy]))[accuracy])
 
 
-async def test_a_network_in_network_learns_where_a_bar_is_and_does_so_again() -> None:
-    losses, accuracy = await train_bars(0)
+async def test_a_network_in_network_learns_textures_and_does_so_again() -> None:
+    losses, accuracy = await train_textures(0)
     assert losses[-1] < 0.3 * losses[0]
     assert accuracy > 0.9
-    again, _ = await train_bars(0)
-    np.testing.assert_allclose(again, losses, rtol=1e-4)
+    again, _ = await train_textures(0)
+    np.testing.assert_allclose(again, losses, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,78 @@
+"""Timeouts and retries of single ops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from actorflow.errors import OpTimeoutError
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.actors.op import OpActor
+    from actorflow.devices.base import Fence
+    from actorflow.node import Attempts
+
+__all__ = ["Guard"]
+
+
+class Guard:
+    """Watches the calls of one op. Such an op announces its outputs only when they are there."""
+
+    __slots__ = ("_actor", "_expired", "_failures", "_policy", "_timers")
+
+    def __init__(self, actor: OpActor, policy: Attempts) -> None:
+        self._actor = actor
+        self._policy = policy
+        self._failures: dict[Frame, int] = {}
+        self._timers: dict[Frame, asyncio.TimerHandle] = {}
+        self._expired: set[Frame] = set()
+
+    def begin(self, frame: Frame, running: Fence | asyncio.Task[object]) -> None:
+        """A call has been submitted or started."""
+        if self._policy.timeout_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timers[frame] = loop.call_later(self._policy.timeout_s, self._expire, frame, running)
+
+    def end(self, frame: Frame, error: BaseException | None) -> BaseException | None:
+        """A call has ended. Returns its error: a cancellation by the timeout becomes an `OpTimeoutError`."""
+        timer = self._timers.pop(frame, None)
+        if timer is not None:
+            timer.cancel()
+        if frame in self._expired:
+            self._expired.discard(frame)
+            if error is not None:
+                return self._timeout_error()
+        return error
+
+    def retry(self, frame: Frame) -> bool:
+        """A call has failed: whether it will be tried again. The wait before it doubles with each failure."""
+        failures = self._failures.pop(frame, 0)
+        if failures >= self._policy.retries or frame.halted:
+            return False
+        self._failures[frame] = failures + 1
+        asyncio.get_running_loop().call_later(self._policy.backoff_s * 2**failures, self._again, frame)
+        return True
+
+    def succeeded(self, frame: Frame) -> None:
+        """A call has given its outputs."""
+        self._failures.pop(frame, None)
+
+    def _again(self, frame: Frame) -> None:
+        if not frame.halted:
+            self._actor.begin(frame)
+            return
+        self._failures.pop(frame, None)
+        self._actor.leave()
+
+    def _expire(self, frame: Frame, running: Fence | asyncio.Task[object]) -> None:
+        del self._timers[frame]
+        if isinstance(running, asyncio.Task):
+            self._expired.add(frame)
+            running.cancel()
+        elif not running.done:
+            frame.stop_with(self._timeout_error(), at_once=True)
+
+    def _timeout_error(self) -> OpTimeoutError:
+        assert self._policy.timeout_s is not None
+        return OpTimeoutError(self._actor.node, self._policy.timeout_s)

@@ -1,0 +1,123 @@
+"""What does a browser that watches cost the graph?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import actorflow as af
+from benchmarks.dispatch import trivial
+from benchmarks.harness import Budget, Case, Harness, Relation, Table
+from benchmarks.workloads import Tasks, build_graph, layered
+
+__all__ = ["measure"]
+
+_VALUE = np.ones(1, dtype=np.float32)
+
+UNWATCHED, MONITOR, BROWSER = "nobody watches", "states kept, nobody connected", "a browser connected"
+
+
+async def measure(harness: Harness) -> list[Table]:
+    """Per op and its blob of a graph that runs on and on: alone, with states kept, with a client of its live page."""
+    tasks = layered(harness.pick(5_000, 300))
+    seconds = harness.pick(1_000, 50) / 1000
+    graphs = {name: build_graph(tasks, trivial, name="watched") for name in (UNWATCHED, MONITOR, BROWSER)}
+    for graph, source in graphs.values():
+        for _ in range(4):
+            await graph.run({source: _VALUE})
+    graphs[MONITOR][0].engine.watch()
+    budgets = [Budget("at most 1.2x of unwatched", BROWSER, Relation.TIMES, 1.2, UNWATCHED)]
+    cases = {name: _case(tasks, *graphs[name], seconds) for name in graphs}
+    try:
+        async with af.web.serve(graphs[BROWSER][0], port=0) as view, _client(f"ws://{view.host}:{view.port}/stream"):
+            table = await harness.compare(
+                f"{len(tasks):,} trivial tasks, layers of 100, fan-in 3",
+                "us per op + blob",
+                cases,
+                reference=UNWATCHED,
+                budgets=budgets,
+            )
+    finally:
+        graphs[MONITOR][0].engine.unwatch()
+        for graph, _ in graphs.values():
+            await graph.aclose()
+    return [table]
+
+
+def _case(tasks: Tasks, graph: af.Graph, source: af.Blob, seconds: float) -> Case:
+    """Runs long enough that the live page sends many times."""
+
+    async def case() -> float:
+        runs = 0
+        start = perf_counter()
+        while perf_counter() - start < seconds:
+            await graph.run({source: _VALUE})
+            runs += 1
+        return (perf_counter() - start) / runs / len(tasks) * 1e6
+
+    return case
+
+
+@asynccontextmanager
+async def _client(url: str) -> AsyncIterator[None]:
+    """A process that reads the live page's stream, as a browser does, from its first snapshot on.
+
+    Raises:
+        RuntimeError: if it ended before its time, or got nothing after the snapshot.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.watched", url, stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        if not await process.stdout.readline():
+            raise RuntimeError(f"the client of {url} got no snapshot")
+        yield
+        process.stdin.close()
+        received = json.loads(await process.stdout.readline() or "0")
+        if not received:
+            raise RuntimeError(f"the client of {url} was sent no changes")
+    finally:
+        if process.returncode is None:
+            process.stdin.close()
+            await process.wait()
+
+
+async def _consume(url: str) -> None:
+    """Read until standard input ends; then say how many messages came after the first one with states."""
+    import aiohttp
+
+    received = 0
+    async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0) as socket:
+        stopped = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        messages: Any = asyncio.create_task(_count(socket))
+        await asyncio.wait([stopped, messages], return_when=asyncio.FIRST_COMPLETED)
+        messages.cancel()
+        received = await messages
+    print(json.dumps(received), flush=True)
+
+
+async def _count(socket: Any) -> int:
+    received = 0
+    try:
+        async for message in socket:
+            # Whatever form it has, a page would look at every byte.
+            sum(message.data[::64].encode() if isinstance(message.data, str) else message.data[::64])
+            received += 1
+            if received == 1:
+                print("watching", flush=True)
+    except asyncio.CancelledError:
+        pass  # told to stop: the count is the result
+    return received - 1
+
+
+if __name__ == "__main__":
+    asyncio.run(_consume(sys.argv[1]))

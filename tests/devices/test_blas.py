@@ -1,0 +1,121 @@
+"""BLAS threads: shared out among the lanes that run, and given back."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import threadpoolctl
+
+import actorflow as af
+from actorflow.devices import CPU, blas
+from actorflow.devices.blas import BlasThreads
+
+THREADS = 4
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"}
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a machine with four cores, whatever this one has."""
+    np.ones((2, 2)) @ np.ones((2, 2))  # BLAS is loaded
+    monkeypatch.setattr(blas, "cores", lambda: THREADS)
+    with threadpoolctl.threadpool_limits(THREADS, user_api="blas"):
+        if blas_threads() != {THREADS}:
+            pytest.skip(f"this NumPy's BLAS has no settable number of threads: {threadpoolctl.threadpool_info()}")
+        yield
+
+
+def test_shares_of_the_cores() -> None:
+    limits = BlasThreads()
+    expected = {1: 4, 2: 2, 3: 1, 4: 1, 5: 1}
+    for lanes in (1, 2, 3, 4, 5):
+        limits.lane_started()
+        assert blas_threads() == {expected[lanes]}
+    for lanes in (4, 3, 2, 1):
+        limits.lane_stopped()
+        assert blas_threads() == {expected[lanes]}
+    limits.lane_stopped()
+    assert blas_threads() == {THREADS}
+
+
+def test_a_lower_limit_of_the_user_is_kept() -> None:
+    limits = BlasThreads()
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        limits.lane_started()
+        limits.lane_started()
+        assert blas_threads() == {1}
+        limits.lane_stopped()
+        assert blas_threads() == {1}
+    limits.lane_stopped()
+
+
+def test_lanes_that_run_limit_blas_and_closed_ones_give_it_back() -> None:
+    async def main() -> None:
+        device = CPU(af.Place())
+        device.bind(asyncio.get_running_loop())
+        seen: list[set[int]] = []
+        for name in ("a", "b", "idle"):
+            lane = device.lane(name)
+            if name != "idle":
+                done = asyncio.Event()
+                lane.submit(lambda _: None, None, lambda _, done=done: done.set(), urgent=True)
+                await done.wait()
+            seen.append(blas_threads())
+        assert seen == [{4}, {2}, {2}]
+        device.lane("a").close()
+        device.lane("a").close()
+        assert blas_threads() == {THREADS}
+        device.close()
+        device.join()
+        assert blas_threads() == {THREADS}
+
+    asyncio.run(main())
+
+
+def test_a_lane_that_the_garbage_collector_closes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at the libraries allocates, so a dropped graph may be collected, and its lanes closed, right then."""
+    limits = BlasThreads()
+    collected: list[None] = []
+
+    class Controller(threadpoolctl.ThreadpoolController):  # type: ignore[misc]
+        def __init__(self) -> None:
+            if not collected:
+                collected.append(None)
+                limits.lane_stopped()
+            super().__init__()
+
+    monkeypatch.setattr(threadpoolctl, "ThreadpoolController", Controller)
+    limits.lane_started()
+    limits.lane_started()
+    assert collected
+    assert blas_threads() == {THREADS}  # one lane is left
+    limits.lane_stopped()
+
+
+def test_threads_start_and_stop_lanes_at_once() -> None:
+    limits = BlasThreads()
+    barrier = threading.Barrier(4)
+
+    def work() -> None:
+        barrier.wait()
+        for _ in range(5):
+            limits.lane_started()
+            limits.lane_stopped()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert blas_threads() == {THREADS}
+    limits.lane_started()
+    limits.lane_started()
+    assert blas_threads() == {2}
+    limits.lane_stopped()
+    limits.lane_stopped()
+    assert blas_threads() == {THREADS}

@@ -1,0 +1,389 @@
+"""Lanes of the CPU: order, wake-ups, errors, ends."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import actorflow as af
+from actorflow.devices import CPU, Fence, Lane, check_place, open_device
+
+LIMIT_S = 30  # only a failing test waits
+
+
+class Gate:
+    """Work that says when it starts and goes on when it may."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self, _: Any) -> None:
+        self.started.set()
+        assert self.open.wait(LIMIT_S)
+
+
+class CountingLoop:
+    """The running loop, with its wake-ups counted."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.wake_ups = 0
+
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+        self.wake_ups += 1
+        self.loop.call_soon_threadsafe(callback)
+
+
+class Ends:
+    """The ends that the loop has been told of."""
+
+    def __init__(self) -> None:
+        self.told: list[Fence] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, fence: Fence) -> None:
+        self.told.append(fence)
+        self._changed.set()
+
+    async def until(self, fence: Fence) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while fence not in self.told:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def nothing(_: Any) -> None:
+    pass
+
+
+def thread_names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def device() -> Iterator[CPU]:
+    device = CPU(af.Place())
+    yield device
+    device.close()
+    device.join()
+
+
+@pytest_asyncio.fixture
+async def lane(device: CPU) -> AsyncIterator[Lane]:
+    device.bind(asyncio.get_running_loop())
+    yield device.lane("main")
+    device.close()
+    device.join()
+
+
+class TestOrder:
+    async def test_work_and_ends_keep_the_order_of_submission(self, lane: Lane) -> None:
+        done: list[int] = []
+        ends = Ends()
+        fences = [lane.submit(done.append, i, ends, urgent=bool(i % 3 == 0)) for i in range(200)]
+        await ends.until(fences[-1])
+        assert done == list(range(200))
+        assert ends.told == fences
+        assert [fence.argument for fence in fences] == done
+
+    async def test_submit_does_not_wait(self, lane: Lane) -> None:
+        gate, ends = Gate(), Ends()
+        fence = lane.submit(gate, None, ends, urgent=True)
+        assert gate.started.wait(LIMIT_S)
+        assert not fence.done
+        assert fence.lane is lane
+        await turns()
+        assert ends.told == []
+        gate.open.set()
+        await ends.until(fence)
+        assert fence.done
+        assert fence.error is None
+        assert fence.elapsed_ns > 0
+
+    async def test_lanes_do_not_wait_for_each_other(self, device: CPU) -> None:
+        device.bind(asyncio.get_running_loop())
+        gate, ends = Gate(), Ends()
+        blocked = device.lane("a").submit(gate, None, ends, urgent=True)
+        free = device.lane("b").submit(nothing, None, ends, urgent=True)
+        await ends.until(free)
+        assert not blocked.done
+        gate.open.set()
+        await ends.until(blocked)
+
+    async def test_waiters_are_called_before_the_end_is_told(self, lane: Lane) -> None:
+        calls: list[Any] = []
+        gate, told = Gate(), asyncio.Event()
+        first = lane.submit(gate, 1, lambda fence: calls.append(fence.argument), urgent=False)
+        second = lane.submit(nothing, 2, lambda fence: (calls.append(fence.argument), told.set()), urgent=True)
+        for fence, name in ((second, "c"), (first, "a"), (first, "b")):
+            fence.add_waiter(lambda name=name: calls.append(name))
+        gate.open.set()
+        async with asyncio.timeout(LIMIT_S):
+            await told.wait()
+        assert calls == ["a", "b", 1, "c", 2]
+
+    async def test_a_worker_lane_cannot_wait_on_the_device(self, lane: Lane, device: CPU) -> None:
+        ends = Ends()
+        fence = lane.submit(nothing, None, ends, urgent=True)
+        assert device.lane("other").wait(fence) is False
+        await ends.until(fence)
+
+
+class TestWakeUps:
+    async def test_many_ends_are_told_in_one_go(self, device: CPU) -> None:
+        loop, gate, ends = CountingLoop(), Gate(), Ends()
+        lane = device.lane("main")
+        lane.bind(loop)  # type: ignore[arg-type]
+        fences = [lane.submit(gate, None, ends, urgent=False)]
+        fences += [lane.submit(nothing, i, ends, urgent=False) for i in range(100)]
+        gate.open.set()
+        await ends.until(fences[-1])
+        assert ends.told == fences
+        assert loop.wake_ups == 1
+
+    async def test_an_urgent_end_is_told_at_once(self, lane: Lane) -> None:
+        gate, ends = Gate(), Ends()
+        urgent = lane.submit(nothing, None, ends, urgent=True)
+        behind = lane.submit(gate, None, ends, urgent=False)
+        await ends.until(urgent)
+        assert not behind.done
+        gate.open.set()
+        await ends.until(behind)
+
+    async def test_an_end_that_nobody_needs_waits_for_later_ones(self, device: CPU) -> None:
+        loop, gate, ends = CountingLoop(), Gate(), Ends()
+        lane = device.lane("main")
+        lane.bind(loop)  # type: ignore[arg-type]
+        held = Gate()
+        lane.submit(held, None, ends, urgent=False)
+        early = lane.submit(nothing, None, ends, urgent=False)
+        late = lane.submit(gate, None, ends, urgent=False)
+        held.open.set()
+        assert gate.started.wait(LIMIT_S)
+        assert early.done
+        assert loop.wake_ups == 0
+        gate.open.set()
+        await ends.until(late)
+        assert loop.wake_ups == 1
+
+    async def test_a_waiter_makes_an_end_urgent_even_after_it(self, device: CPU) -> None:
+        loop, first, gate, ends = CountingLoop(), Gate(), Gate(), Ends()
+        lane = device.lane("main")
+        lane.bind(loop)  # type: ignore[arg-type]
+        lane.submit(first, None, ends, urgent=False)
+        early = lane.submit(nothing, None, ends, urgent=False)
+        late = lane.submit(gate, None, ends, urgent=False)
+        first.open.set()
+        assert gate.started.wait(LIMIT_S)
+        assert early.done
+        seen = asyncio.Event()
+        early.add_waiter(seen.set)
+        async with asyncio.timeout(LIMIT_S):
+            await seen.wait()
+        assert not late.done
+        gate.open.set()
+        await ends.until(late)
+
+    async def test_a_waiter_that_comes_after_the_end_was_told_is_called(self, lane: Lane) -> None:
+        ends = Ends()
+        fence = lane.submit(nothing, None, ends, urgent=True)
+        await ends.until(fence)
+        seen = asyncio.Event()
+        fence.add_waiter(seen.set)
+        assert not seen.is_set()  # on the loop, not at once
+        async with asyncio.timeout(LIMIT_S):
+            await seen.wait()
+
+    async def test_work_is_done_before_the_loop_can_be_told(self, lane: Lane) -> None:
+        """Else a consumer that fires while the worker is between the two would wait for a call that has been made."""
+
+        class SlowAppend(deque[Any]):
+            appended, go_on = threading.Event(), threading.Event()
+
+            def append(self, item: Any) -> None:
+                super().append(item)
+                self.appended.set()
+                assert self.go_on.wait(LIMIT_S)
+
+        finished = lane._finished = SlowAppend()  # type: ignore[attr-defined]
+        seen: list[bool] = []
+        ends = Ends()
+        fence = lane.submit(nothing, None, lambda fence: (seen.append(fence.done), ends(fence)), urgent=False)
+        assert finished.appended.wait(LIMIT_S)
+        lane.wake()  # type: ignore[attr-defined]  # as other work that has ended would
+        await ends.until(fence)
+        finished.go_on.set()
+        assert seen == [True]
+
+
+class TestErrors:
+    @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
+    async def test_the_fence_carries_what_work_raises(self, lane: Lane, error: BaseException) -> None:
+        def fail(_: Any) -> None:
+            raise error
+
+        ends = Ends()
+        failed = lane.submit(fail, None, ends, urgent=False)
+        next_one = lane.submit(nothing, None, ends, urgent=True)
+        await ends.until(next_one)
+        assert failed.error is error
+        assert failed.done
+        assert next_one.error is None
+
+    async def test_an_error_is_told_at_once(self, lane: Lane) -> None:
+        first, gate, ends = Gate(), Gate(), Ends()
+        lane.submit(first, None, ends, urgent=False)
+        failed = lane.submit(lambda _: 1 / 0, None, ends, urgent=False)
+        behind = lane.submit(gate, None, ends, urgent=False)
+        first.open.set()
+        await ends.until(failed)
+        assert isinstance(failed.error, ZeroDivisionError)
+        assert not behind.done
+        gate.open.set()
+        await ends.until(behind)
+
+    async def test_nothing_of_the_last_work_is_kept_alive(self, lane: Lane) -> None:
+        import weakref
+
+        class Argument:
+            pass
+
+        ends = Ends()
+        argument = Argument()
+        gone = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        weakref.finalize(argument, lambda: loop.call_soon_threadsafe(gone.set))
+        fence = lane.submit(nothing, argument, ends, urgent=True)
+        await ends.until(fence)
+        ends.told.clear()
+        del argument, fence
+        async with asyncio.timeout(LIMIT_S):
+            await gone.wait()
+
+
+class TestEnds:
+    async def test_close_lets_queued_work_end_and_tells_it(self, lane: Lane) -> None:
+        gate, ends, done = Gate(), Ends(), list[int]()
+        lane.submit(gate, None, ends, urgent=False)
+        fences = [lane.submit(done.append, i, ends, urgent=False) for i in range(3)]
+        lane.close()
+        lane.close()
+        gate.open.set()
+        await ends.until(fences[-1])
+        assert done == [0, 1, 2]
+        lane.join()
+        lane.join()
+        assert "actorflow-main" not in thread_names()
+
+    async def test_a_closed_lane_takes_no_work(self, lane: Lane) -> None:
+        ends = Ends()
+        await ends.until(lane.submit(nothing, None, ends, urgent=True))
+        lane.close()
+        with pytest.raises(af.DeviceError, match="lane 'main' is closed"):
+            lane.submit(nothing, None, ends, urgent=True)
+
+    def test_a_lane_without_work_has_no_thread(self, device: CPU) -> None:
+        lane = device.lane("idle")
+        assert "actorflow-idle" not in thread_names()
+        lane.close()
+        lane.join()
+        with pytest.raises(af.DeviceError, match="lane 'idle' is closed"):
+            lane.submit(nothing, None, nothing, urgent=True)
+        assert "actorflow-idle" not in thread_names()
+
+    def test_work_that_ends_after_its_loop_was_closed_is_told_on_the_next_one(self, device: CPU) -> None:
+        gate, behind = Gate(), Gate()
+        told: list[int] = []
+
+        async def submit() -> None:
+            device.bind(asyncio.get_running_loop())
+            device.lane("main").submit(gate, 1, lambda fence: told.append(fence.argument), urgent=True)
+            device.lane("main").submit(behind, 2, lambda fence: told.append(fence.argument), urgent=True)
+
+        asyncio.run(submit())
+        gate.open.set()
+        assert behind.started.wait(LIMIT_S)
+        assert told == []
+
+        async def look() -> None:
+            device.bind(asyncio.get_running_loop())
+            async with asyncio.timeout(LIMIT_S):
+                end = asyncio.Event()
+                device.lane("main").submit(nothing, 3, lambda fence: (told.append(fence.argument), end.set()), urgent=True)
+                await turns()
+                assert told == [1]
+                behind.open.set()
+                await end.wait()
+
+        asyncio.run(look())
+        assert told == [1, 2, 3]
+
+    def test_a_wake_up_that_the_closed_loop_never_made_is_made_up_for(self, device: CPU) -> None:
+        told: list[int] = []
+        loop = asyncio.new_event_loop()  # never runs
+        device.bind(loop)
+        lane = device.lane("main")
+        lane.submit(nothing, 1, lambda fence: told.append(fence.argument), urgent=True)
+        lane.close()
+        lane.join()
+        loop.close()
+
+        async def look() -> None:
+            device.bind(asyncio.get_running_loop())
+            await turns()
+
+        asyncio.run(look())
+        assert told == [1]
+
+
+class TestDevice:
+    def test_a_name_is_one_lane(self, device: CPU) -> None:
+        assert device.lane("a") is device.lane("a")
+        assert device.lane("a") is not device.lane("b")
+        assert device.lane("a").name == "a"
+
+    async def test_lanes_made_before_and_after_bind_know_the_loop(self, device: CPU) -> None:
+        before = device.lane("before")
+        device.bind(asyncio.get_running_loop())
+        ends = Ends()
+        for lane in (before, device.lane("after")):
+            await ends.until(lane.submit(nothing, None, ends, urgent=True))
+
+    async def test_close_closes_all_lanes(self, device: CPU) -> None:
+        device.bind(asyncio.get_running_loop())
+        ends = Ends()
+        for name in ("a", "b"):
+            await ends.until(device.lane(name).submit(nothing, None, ends, urgent=True))
+        assert {"actorflow-a", "actorflow-b"} <= set(thread_names())
+        device.close()
+        device.close()
+        device.join()
+        assert {"actorflow-a", "actorflow-b"}.isdisjoint(thread_names())
+
+
+class TestPlaces:
+    def test_the_cpu_is_there(self) -> None:
+        device = open_device(af.Place())
+        assert isinstance(device, CPU)
+        assert device.place == af.Place()
+
+    def test_another_rank(self) -> None:
+        with pytest.raises(af.PlaceError, match="place '2/cpu' is on rank 2, but this program has 1 rank"):
+            check_place(af.Place(2))
+
+    def test_a_device_that_is_not_there(self) -> None:
+        with pytest.raises(
+            af.DeviceUnavailableError, match="place 'cuda:0': no device of kind 'cuda'; known: cpu"
+        ) as caught:
+            open_device(af.Place.parse("cuda:0"))
+        assert isinstance(caught.value, RuntimeError)

@@ -1,0 +1,175 @@
+"""The pool: what is used again, what must not be, and the count of it."""
+
+import gc
+import threading
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import actorflow as af
+from actorflow.devices.memory import UNSHARED, Pool
+
+SPEC = af.TensorSpec.of((4, 8))  # 128 bytes
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    return array.ctypes.data
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool()
+
+
+class TestReuse:
+    def test_a_buffer_is_used_again(self, pool: Pool) -> None:
+        bucket = pool.bucket(SPEC)
+        buffer = bucket.take()
+        assert (buffer.shape, buffer.dtype) == SPEC
+        where = address(buffer)
+        bucket.give_back(buffer)
+        del buffer
+        assert address(bucket.take()) == where
+        assert pool.allocations == 1
+
+    def test_a_type_has_one_bucket(self, pool: Pool) -> None:
+        assert pool.bucket(SPEC) is pool.bucket(af.TensorSpec.of([4, 8], "f4"))
+        assert pool.bucket(SPEC) is not pool.bucket(af.TensorSpec.of((8, 4)))
+        assert pool.bucket(SPEC) is not pool.bucket(af.TensorSpec.of((4, 8), "int32"))
+
+    def test_a_view_is_never_taken_back(self, pool: Pool) -> None:
+        bucket = pool.bucket(af.TensorSpec.of(32))
+        owner = np.zeros((4, 8), "f")
+        bucket.give_back(owner.reshape(32))
+        assert bucket.free_bytes == 0
+        assert not np.shares_memory(bucket.take(), owner)
+
+    def test_who_else_refers_to_a_buffer_is_seen(self, pool: Pool) -> None:
+        bucket = pool.bucket(SPEC)
+        buffer = bucket.take()
+        assert getrefcount(buffer) == UNSHARED
+        view = buffer[1:]
+        assert getrefcount(buffer) > UNSHARED
+        del view
+        assert getrefcount(buffer) == UNSHARED
+        export = memoryview(buffer)
+        assert getrefcount(buffer) > UNSHARED
+        export.release()
+        del export
+        assert getrefcount(buffer) == UNSHARED
+
+    def test_trim(self, pool: Pool) -> None:
+        bucket = pool.bucket(SPEC)
+        kept = bucket.take()
+        bucket.give_back(bucket.take())
+        assert (pool.held_bytes, pool.used_bytes) == (256, 128)
+        pool.trim()
+        assert (pool.held_bytes, pool.used_bytes) == (128, 128)
+        assert kept.shape == (4, 8)
+
+
+class TestCounts:
+    def test_empty(self, pool: Pool) -> None:
+        assert (pool.allocations, pool.held_bytes, pool.used_bytes, pool.peak_bytes) == (0, 0, 0, 0)
+
+    def test_free_used_and_dead_buffers(self, pool: Pool) -> None:
+        bucket = pool.bucket(SPEC)
+        a, b = bucket.take(), bucket.take()
+        assert (pool.held_bytes, pool.used_bytes, pool.peak_bytes) == (256, 256, 256)
+        bucket.give_back(a)
+        del a
+        assert (pool.held_bytes, pool.used_bytes, pool.peak_bytes) == (256, 128, 256)
+        view = b[0]
+        del b
+        assert pool.held_bytes == 256  # the view keeps it
+        del view
+        assert (pool.held_bytes, pool.used_bytes, pool.peak_bytes) == (128, 0, 256)
+        assert pool.allocations == 2
+
+    def test_adopted_arrays_count(self, pool: Pool) -> None:
+        array = np.zeros(10)
+        pool.adopt(array)
+        assert pool.held_bytes == pool.used_bytes == 80
+        del array
+        assert pool.held_bytes == 0
+
+    def test_the_peak_does_not_count_the_dead(self, pool: Pool) -> None:
+        for _ in range(5):
+            pool.adopt(np.zeros(10))
+        assert pool.peak_bytes == 80
+        assert pool.allocations == 5
+
+    def test_buffers_that_die_in_other_threads(self, pool: Pool) -> None:
+        bucket = pool.bucket(SPEC)
+        buffers = [bucket.take() for _ in range(8)]
+        threads = [threading.Thread(target=buffers.pop) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert pool.held_bytes == 0
+
+    def test_a_collection_while_a_buffer_is_counted(self, pool: Pool) -> None:
+        """A buffer may die at any allocation, with the pool's lock held: that must neither block nor be lost."""
+        threshold = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            for _ in range(50):
+                cycle: list[Any] = [pool.bucket(SPEC).take()]
+                cycle.append(cycle)
+        finally:
+            gc.set_threshold(*threshold)
+        del cycle
+        gc.collect()
+        assert pool.held_bytes == 0
+        assert pool.allocations == 50
+
+    def test_threads_take_and_give_back(self, pool: Pool) -> None:
+        specs = [SPEC, af.TensorSpec.of(16)]
+        buckets = [pool.bucket(spec) for spec in specs]
+        wrong: list[Any] = []
+
+        def work(mark: int) -> None:
+            for i in range(300):
+                bucket = buckets[i % 2]
+                buffer = bucket.take()
+                buffer.fill(mark)
+                if not (buffer == mark).all():  # nobody else has it
+                    wrong.append(mark)
+                bucket.give_back(buffer)
+
+        threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert pool.used_bytes == 0
+        assert pool.allocations <= 8
+        assert pool.held_bytes == sum(bucket.free_bytes for bucket in buckets) == pool.peak_bytes
+
+    @given(st.lists(st.tuples(st.sampled_from(["take", "give", "drop"]), st.integers(0, 2)), max_size=60))
+    def test_counts_agree_with_a_model(self, steps: list[tuple[str, int]]) -> None:
+        pool = Pool()
+        specs = [af.TensorSpec.of(size) for size in (1, 10, 100)]
+        used: list[list[Any]] = [[], [], []]
+        free = [0, 0, 0]
+        peak = 0
+        for step, i in steps:
+            if step == "take":
+                used[i].append(pool.bucket(specs[i]).take())
+                free[i] = max(0, free[i] - 1)
+            elif used[i]:
+                if step == "give":
+                    pool.bucket(specs[i]).give_back(used[i].pop())
+                    free[i] += 1
+                else:
+                    used[i].pop()
+            used_bytes = sum(len(u) * spec.size_bytes for u, spec in zip(used, specs, strict=True))
+            held_bytes = used_bytes + sum(n * spec.size_bytes for n, spec in zip(free, specs, strict=True))
+            peak = max(peak, held_bytes)
+            assert (pool.held_bytes, pool.used_bytes, pool.peak_bytes) == (held_bytes, used_bytes, peak)

@@ -1,0 +1,136 @@
+"""Smoke tests: every benchmark runs and reports; nothing here is about how fast anything is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import QUESTIONS, main
+from benchmarks.harness import Budget, Harness, Relation, Row, Table
+from benchmarks.report import as_json
+from benchmarks.workloads import chain, layered, sinks_of
+
+ROOT = Path(__file__).parents[1]
+
+
+def rows(**samples: list[float]) -> dict[str, Row]:
+    return {name: Row(name, figures) for name, figures in samples.items()}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_question_runs_quick_and_writes_json(name: str, tmp_path: Path) -> None:
+    # A process of its own: benchmarks register operations, and their tickers and threads are not pytest's affair.
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks", name, "--quick", "--repeat", "1", "--json", str(file)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stderr
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert content["quick"] is True
+    assert content["machine"]["cores"] >= 1
+    assert content["machine"]["versions"]["numpy"]
+    assert list(content["questions"]) == [name]
+    tables = content["questions"][name]["tables"]
+    assert tables
+    for table in tables:
+        assert table["title"] in ended.stdout
+        for row in table["rows"]:
+            assert len(row["samples"]) == 1
+            assert row["name"] in ended.stdout
+        for budget in table["budgets"]:
+            assert budget["text"] in ended.stdout
+
+
+def test_list_says_what_each_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(QUESTIONS)
+    assert all(line.endswith("?") for line in lines)
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--repeat", "0"]])
+def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert arguments[0].lstrip("-") in capsys.readouterr().err
+
+
+def test_missing_peer_is_left_out_and_said() -> None:
+    harness = Harness()
+    assert harness.peer("a_package_that_nobody_has") is None
+    assert "a_package_that_nobody_has" in harness.left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("relation", "limit", "value", "met"),
+    [
+        (Relation.AT_MOST, 2.0, 2.0, True),
+        (Relation.AT_MOST, 1.9, 2.0, False),
+        (Relation.TIMES, 0.5, 0.5, True),
+        (Relation.TIMES, 0.4, 0.5, False),
+        (Relation.BELOW, 2.0, 2.0, True),
+        (Relation.BELOW, 2.1, 2.0, False),
+        (Relation.MORE, -2.0, -2.0, True),
+        (Relation.MORE, -3.0, -2.0, False),
+    ],
+)
+def test_budgets_are_judged_within_rounds(relation: Relation, limit: float, value: float, met: bool) -> None:
+    # The second round was disturbed as a whole, which its ratio does not show.
+    table = rows(mine=[2.0, 20.0, 1.0], peer=[4.0, 40.0, 2.0])
+    if relation is Relation.MORE:
+        table = rows(mine=[2.0, 20.0, 1.0], peer=[4.0, 22.0, 3.0])
+    verdict = Budget("text", "mine", relation, limit, "peer").judge(table)
+    assert verdict.value == pytest.approx(value)
+    assert verdict.met is met
+
+
+def test_budget_without_its_peer_is_not_judged() -> None:
+    verdict = Budget("text", "mine", Relation.BELOW, 2.0, "peer").judge(rows(mine=[1.0]))
+    assert verdict.value is None
+    assert verdict.met is None
+
+
+def test_rows_have_quartiles_and_ratios_to_the_reference() -> None:
+    table = Table("title", "us", rows(mine=[1.0, 2.0, 3.0, 4.0, 5.0], loop=[2.0, 2.0, 2.0, 2.0, 2.0]), "loop")
+    assert table.rows["mine"].median == 3.0
+    assert table.rows["mine"].spread == (2.0, 4.0)
+    assert table.ratio("mine") == 1.5
+    assert Table("title", "us", rows(mine=[1.0]), "loop").ratio("mine") is None
+    assert as_json([table], [])["tables"][0]["rows"][0]["ratio"] == 1.5
+
+
+async def test_contenders_take_turns_and_each_begins_a_round() -> None:
+    order: list[str] = []
+
+    def case(name: str, is_async: bool) -> Any:
+        async def figure() -> float:
+            await asyncio.sleep(0)
+            return record()
+
+        def record() -> float:
+            order.append(name)
+            return float(len(order))
+
+        return figure if is_async else record
+
+    table = await Harness(rounds=2).compare("title", "us", {"a": case("a", True), "b": case("b", False)})
+    assert order == ["b", "a", "a", "b", "b", "a"]
+    assert table.rows["a"].samples == [3.0, 6.0]
+    assert table.rows["b"].samples == [4.0, 5.0]
+
+
+def test_layers_read_only_the_layer_before() -> None:
+    tasks = layered(1_000, width=100, fan_in=3)
+    assert len(tasks) == 1_000
+    for i, inputs in enumerate(tasks):
+        layer = i // 100
+        assert inputs == (0,) if layer == 0 else len(set(inputs)) == 3
+        assert all((value - 1) // 100 == layer - 1 for value in inputs if layer)
+    assert sinks_of(tasks) == list(range(901, 1_001))
+    assert sinks_of(chain(10)) == [10]
