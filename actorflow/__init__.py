@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from actorflow.errors import KernelNotFoundError as KernelNotFoundError
     from actorflow.errors import MissingExtraError as MissingExtraError
     from actorflow.errors import OpError as OpError
+    from actorflow.errors import OpTimeoutError as OpTimeoutError
     from actorflow.errors import PlaceError as PlaceError
+    from actorflow.errors import RunTimeoutError as RunTimeoutError
     from actorflow.errors import ShapeError as ShapeError
+    from actorflow.errors import StallError as StallError
     from actorflow.graph import Graph as Graph
     from actorflow.node import Blob as Blob
     from actorflow.node import Op as Op
@@ -65,8 +68,11 @@ _HOMES = {
         "KernelNotFoundError",
         "MissingExtraError",
         "OpError",
+        "OpTimeoutError",
         "PlaceError",
+        "RunTimeoutError",
         "ShapeError",
+        "StallError",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -88,11 +94,14 @@ __all__ = [
     "MissingExtraError",
     "Op",
     "OpError",
+    "OpTimeoutError",
     "Place",
     "PlaceError",
     "Plan",
     "Result",
+    "RunTimeoutError",
     "ShapeError",
+    "StallError",
     "TensorSpec",
     "Variable",
     "data",

@@ -247,7 +247,9 @@ def test_an_operation_without_gradient_in_the_way_is_named() -> None:
     graph = af.Graph("g")
     x = graph.blob("x", ())
     y = graph.function("mystery", lambda v: v, outputs=af.TensorSpec.of(()))(ops.relu(x))
-    with pytest.raises(af.GraphError, match=r"depends on 'x' through op 'mystery' .*has no gradient; created at .*test_au"):
+    with pytest.raises(
+        af.GraphError, match=r"depends on 'x' through op 'mystery' .*has no gradient; created at .*test_au"
+    ):
         af.gradient(ops.scale(y, 2.0), x)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sys import getrefcount
 from typing import TYPE_CHECKING
 
+from actorflow.actors.frame import FrameState
 from actorflow.devices.memory import UNSHARED, Bucket
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class UpdateActor(BlobActor):
         self.variable.commit(frame, value, self.bucket)
 
     def _arrived(self, frame: Frame) -> None:
-        if frame.halted:
+        # Not `halted`: an op that was queued behind may have failed on the lane, after this value was computed.
+        if frame.state is not FrameState.RUNNING or frame.values[self.slot] is None:
             return
         if frame.atomic:
             frame.updates.append(self)

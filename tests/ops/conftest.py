@@ -61,4 +61,6 @@ def laid_out() -> Layout:
 @pytest.fixture(scope="session")
 def tolerance() -> Callable[[Any], dict[str, float]]:
     """Tolerances of a dtype, for assert_allclose."""
-    return lambda dtype: {"rtol": 2e-4, "atol": 2e-4} if np.dtype(dtype) == np.float32 else {"rtol": 1e-10, "atol": 1e-10}
+    return lambda dtype: (
+        {"rtol": 2e-4, "atol": 2e-4} if np.dtype(dtype) == np.float32 else {"rtol": 1e-10, "atol": 1e-10}
+    )

@@ -18,7 +18,9 @@ layouts = st.sampled_from(["C", "F", "strided"])
 
 
 @settings(deadline=None)
-@given(shapes, st.sampled_from(["float32", "float64", "int8", "int64", "uint16", "complex64"]), st.integers(1, 4), layouts)
+@given(
+    shapes, st.sampled_from(["float32", "float64", "int8", "int64", "uint16", "complex64"]), st.integers(1, 4), layouts
+)
 def test_sum_adds_any_numbers_in_order(compute, laid_out, shape, dtype, count, layout) -> None:
     random = np.random.default_rng(0)
     terms = [laid_out(random.integers(0, 20, shape).astype(dtype), layout) for _ in range(count)]
@@ -65,7 +67,13 @@ def test_fill_makes_its_blob_in_the_given_graph() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "new", "expected"),
-    [((2, 6), (3, 4), (3, 4)), ((2, 6), (-1,), (12,)), ((2, 6), (4, -1), (4, 3)), ((), (1, 1), (1, 1)), ((0, 3), (0,), (0,))],
+    [
+        ((2, 6), (3, 4), (3, 4)),
+        ((2, 6), (-1,), (12,)),
+        ((2, 6), (4, -1), (4, 3)),
+        ((), (1, 1), (1, 1)),
+        ((0, 3), (0,), (0,)),
+    ],
 )
 def test_reshape_is_a_view(compute, shape, new, expected) -> None:
     x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
@@ -90,7 +98,8 @@ def test_flatten_keeps_the_first_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "count"), [(ops.Copy(), 1), (ops.Scale(3.0), 1), (ops.Sum(), 1), (ops.Sum(), 3), (ops.Mul(), 2), (ops.Reshape((3, -1)), 1)]
+    ("operation", "count"),
+    [(ops.Copy(), 1), (ops.Scale(3.0), 1), (ops.Sum(), 1), (ops.Sum(), 3), (ops.Mul(), 2), (ops.Reshape((3, -1)), 1)],
 )
 def test_gradients(operation, count) -> None:
     random = np.random.default_rng(0)

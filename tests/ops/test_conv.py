@@ -132,7 +132,9 @@ def test_shapes_that_do_not_fit_are_errors_that_name_the_argument(x, weight, mes
         ops.conv2d(graph.blob("x", x), graph.blob("w", weight))
 
 
-@pytest.mark.parametrize(("how", "message"), [({"stride": 0}, "stride must be at least 1"), ({"pad": -1}, "pad must be")])
+@pytest.mark.parametrize(
+    ("how", "message"), [({"stride": 0}, "stride must be at least 1"), ({"pad": -1}, "pad must be")]
+)
 def test_parameters_out_of_range_are_errors(how, message) -> None:
     graph = af.Graph("g")
     with pytest.raises(af.GraphError, match=message):

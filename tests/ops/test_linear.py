@@ -21,7 +21,9 @@ layouts = st.sampled_from(["C", "F", "strided"])
 @given(sizes, sizes, sizes, dtypes, layouts)
 def test_inner_and_its_gradients(compute, laid_out, tolerance, batch, inputs, outputs, dtype, layout) -> None:
     random = np.random.default_rng(0)
-    x, weight, g = (random.standard_normal(s).astype(dtype) for s in ((batch, inputs), (outputs, inputs), (batch, outputs)))
+    x, weight, g = (
+        random.standard_normal(s).astype(dtype) for s in ((batch, inputs), (outputs, inputs), (batch, outputs))
+    )
     y, dx, dweight = np.zeros_like(g), np.zeros_like(x), np.zeros_like(weight)
     for n, i, o in np.ndindex(batch, inputs, outputs):
         y[n, o] += x[n, i] * weight[o, i]
@@ -42,7 +44,9 @@ def test_bias_and_its_gradient(compute, laid_out, tolerance, shape, dtype, layou
     for index in np.ndindex(*shape):
         y[index] = x[index] + bias[index[-1]]
         dbias[index[-1]] += g[index]
-    np.testing.assert_allclose(compute(ops.Bias(), laid_out(x, layout), laid_out(bias, layout))[0], y, **tolerance(dtype))
+    np.testing.assert_allclose(
+        compute(ops.Bias(), laid_out(x, layout), laid_out(bias, layout))[0], y, **tolerance(dtype)
+    )
     np.testing.assert_allclose(compute(ops.BiasDown(), laid_out(g, layout))[0], dbias, **tolerance(dtype))
 
 

@@ -21,7 +21,9 @@ label_dtypes = st.sampled_from(["int64", "int32", "uint8"])
 
 @settings(deadline=None)
 @given(batches, st.integers(1, 5), dtypes, layouts, label_dtypes)
-def test_softmax_loss_and_its_gradient(compute, laid_out, tolerance, batch, classes, dtype, layout, labels_dtype) -> None:
+def test_softmax_loss_and_its_gradient(
+    compute, laid_out, tolerance, batch, classes, dtype, layout, labels_dtype
+) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((*batch, classes)).astype(dtype)
     labels = random.integers(0, classes, batch).astype(labels_dtype)

@@ -21,7 +21,9 @@ from actorflow.testing import check_gradient
     st.sampled_from([0.0, 0.25, 0.9]),
     st.integers(0, 3),
 )
-def test_dropout_zeroes_what_the_mask_says_and_scales_the_rest(compute, laid_out, shape, dtype, layout, rate, frame) -> None:
+def test_dropout_zeroes_what_the_mask_says_and_scales_the_rest(
+    compute, laid_out, shape, dtype, layout, rate, frame
+) -> None:
     random = np.random.default_rng(0)
     x, g = (laid_out(random.standard_normal(shape).astype(dtype), layout) for _ in range(2))
     y, mask = compute(ops.Dropout(rate, seed=3), x, frame=frame)

@@ -76,7 +76,7 @@ def test_max_pool2d_and_its_gradient_are_what_loops_give(compute, laid_out, case
     y, dx = np.zeros_like(g), np.zeros_like(x)
     for i, j, rows, columns, _ in windows(case, g.shape[1:3]):
         for n, c in np.ndindex(case.batch, case.channels):
-            best = max(((x[n, r, s, c], -r, -s) for r in rows for s in columns))
+            best = max((x[n, r, s, c], -r, -s) for r in rows for s in columns)
             y[n, i, j, c] = best[0]
             dx[n, -best[1], -best[2], c] += g[n, i, j, c]
     x, g = laid_out(x, case.layout), laid_out(g, case.layout)

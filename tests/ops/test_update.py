@@ -21,7 +21,9 @@ from actorflow import ops
     st.sampled_from([1.0, 2.0]),
     st.sampled_from([0.0, 0.1]),
 )
-def test_sgd_update_is_its_formula(compute, laid_out, tolerance, shape, dtype, layout, momentum, decay, scale, rate) -> None:
+def test_sgd_update_is_its_formula(
+    compute, laid_out, tolerance, shape, dtype, layout, momentum, decay, scale, rate
+) -> None:
     random = np.random.default_rng(0)
     weight, grad, velocity = (laid_out(random.standard_normal(shape).astype(dtype), layout) for _ in range(3))
     operation = ops.SgdUpdate(momentum, decay, scale)

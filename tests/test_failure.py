@@ -1,0 +1,305 @@
+"""Timeouts, retries, atomic frames, replay: what users do about ops that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import traceback
+
+import numpy as np
+import pytest
+
+import actorflow as af
+
+SPEC = af.TensorSpec.of((), "int64")
+
+
+class Flaky:
+    """Fails a number of times, then works; plain or async."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.calls = 0
+
+    def plain(self) -> int:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise ConnectionError(f"call {self.calls}")
+        return self.calls
+
+    async def asynchronous(self) -> int:
+        await asyncio.sleep(0)
+        return self.plain()
+
+
+@pytest.mark.parametrize("kind", ["plain", "asynchronous"])
+class TestRetries:
+    async def test_a_failure_is_repeated(self, kind: str) -> None:
+        flaky = Flaky(2)
+        graph = af.Graph("retries")
+        y = graph.function("flaky", getattr(flaky, kind), SPEC, retries=2)()
+        z = graph.function("next", lambda a: a * 10, SPEC)(y)
+        async with graph:
+            assert (await graph.run())[z] == 30
+            assert flaky.calls == 3
+            assert (await graph.run())[z] == 40
+        assert graph.engine.profile[graph["flaky"].id].calls == 2
+
+    async def test_the_last_failure_counts(self, kind: str) -> None:
+        flaky = Flaky(3)
+        graph = af.Graph("retries")
+        graph.function("flaky", getattr(flaky, kind), SPEC, retries=2)()
+        async with graph:
+            with pytest.raises(af.OpError, match="ConnectionError: call 3"):
+                await graph.run()
+            assert (await graph.run())["flaky/out"] == 4
+
+    async def test_waits_double(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        waits: list[float] = []
+        loop = asyncio.get_running_loop()
+        original = loop.call_later
+
+        class Loop:
+            def call_later(self, delay, callback, *arguments):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+                waits.append(delay)
+                return original(0, callback, *arguments)
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(loop, name)
+
+        flaky = Flaky(3)
+        graph = af.Graph("retries")
+        graph.function("flaky", getattr(flaky, kind), SPEC, retries=3, backoff=0.5)()
+        async with graph:
+            monkeypatch.setattr("actorflow.actors.guard.asyncio.get_running_loop", Loop)
+            await graph.run()
+            monkeypatch.undo()
+        assert waits == [0.5, 1.0, 2.0]
+
+    async def test_cancellation_while_waiting(self, kind: str) -> None:
+        flaky = Flaky(1)
+        graph = af.Graph("retries")
+        graph.function("flaky", getattr(flaky, kind), SPEC, retries=1, backoff=3600)()
+        async with graph:
+            task = asyncio.create_task(graph.run())
+            while not flaky.calls or graph.engine.dispatcher.ready:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert graph.engine.frames.in_flight == 0
+
+
+class TestTimeouts:
+    async def test_an_async_function_is_cancelled(self) -> None:
+        cancelled = False
+
+        async def forever() -> int:
+            nonlocal cancelled
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled = True
+            return 1
+
+        graph = af.Graph("timeout")
+        graph.function("forever", forever, SPEC, timeout=0.005)()
+        async with graph:
+            with pytest.raises(af.OpTimeoutError, match=r"op 'forever' .* timed out after 0\.005 s") as caught:
+                await graph.run()
+        assert cancelled
+        assert isinstance(caught.value, TimeoutError)
+        assert caught.value.op is graph["forever"]
+        with pytest.raises(af.GraphError, match="cannot be replayed"):
+            caught.value.replay()
+
+    async def test_a_timeout_is_retried(self) -> None:
+        calls = 0
+
+        async def slow_once() -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                await asyncio.Event().wait()
+            return calls
+
+        graph = af.Graph("timeout")
+        y = graph.function("slow", slow_once, SPEC, timeout=0.005, retries=1)()
+        async with graph:
+            assert (await graph.run())[y] == 2
+
+    async def test_a_thread_is_left_behind_and_said_so(self, caplog: pytest.LogCaptureFixture) -> None:
+        release = threading.Event()
+        graph = af.Graph("timeout")
+        y = graph.function("slow", lambda: release.wait(10) and 1, SPEC, timeout=0.005)()
+        async with graph:
+            with caplog.at_level(logging.WARNING, "actorflow"), pytest.raises(af.OpTimeoutError):
+                await graph.run()
+            assert not release.is_set()
+            assert "op 'slow' of frame 0 of graph 'timeout' still runs in a thread" in caplog.text
+            release.set()
+            assert (await graph.run())[y] == 1
+
+    async def test_calls_within_the_time_are_not_touched(self) -> None:
+        async def wait() -> int:
+            await asyncio.sleep(0)
+            return 1
+
+        graph = af.Graph("timeout")
+        graph.function("wait", wait, SPEC, timeout=60)()
+        graph.function("plain", lambda: 2, SPEC, timeout=60)()
+        async with graph:
+            for _ in range(5):
+                assert sorted(int(v) for v in (await graph.run()).values()) == [1, 2]
+
+    async def test_a_run_times_out_and_says_what_it_waited_for(self) -> None:
+        async def forever() -> int:
+            await asyncio.Event().wait()
+            return 1
+
+        graph = af.Graph("timeout")
+        y = graph.function("forever", forever, SPEC)()
+        graph.function("after", lambda a: a, SPEC)(y)
+        async with graph:
+            with pytest.raises(af.RunTimeoutError) as caught:
+                await graph.run(timeout=0.005)
+            assert graph.engine.frames.failed == 1
+        message = str(caught.value)
+        assert "frame 0 timed out after 0.005 s; running: 'forever'" in message
+        assert "op 'after' waits for 1 of 1 inputs: op 'forever'" in message
+        assert isinstance(caught.value, TimeoutError)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"timeout": 0}, "timeout must be positive, got 0 s"),
+            ({"retries": -1}, "must not be negative, got -1"),
+            ({"backoff": -1.0, "retries": 1}, r"must not be negative, got 1 and -1\.0 s"),
+        ],
+    )
+    def test_wrong_options(self, options: dict[str, float], message: str) -> None:
+        graph = af.Graph("options")
+        with pytest.raises(af.GraphError, match=message):
+            graph.function("f", lambda: 1, SPEC, **options)
+        assert graph.ops == ()
+
+
+class TestUpdates:
+    def build(self, fails: list[bool]) -> tuple[af.Graph, af.Variable, af.Variable]:
+        """``first`` is updated, then an op fails that ``second`` waits for."""
+        graph = af.Graph("updates")
+        first, second = graph.variable("first", (), "int64"), graph.variable("second", (), "int64")
+        done = graph.blob("done", (), "int64")
+
+        def step(value: np.ndarray) -> tuple[int, int]:
+            return int(value) + 1, int(value)
+
+        def check(value: np.ndarray, before: np.ndarray) -> int:
+            if fails[0]:
+                raise RuntimeError("planted")
+            return int(value) + 1
+
+        [first] >> graph.function("step", step) >> [first, done]
+        [second, done] >> graph.function("check", check) >> [second]
+        return graph, first, second
+
+    async def test_the_error_lists_what_was_updated(self) -> None:
+        fails = [True]
+        graph, first, second = self.build(fails)
+        async with graph:
+            with pytest.raises(af.OpError) as caught:
+                await graph.run()
+            assert caught.value.updated == ("first",)
+            assert (first.value, second.value) == (1, 0)
+            fails[0] = False
+            await graph.run()
+        assert (first.value, second.value) == (2, 1)
+
+    async def test_atomic_frames_update_all_or_nothing(self) -> None:
+        fails = [True]
+        graph, first, second = self.build(fails)
+        async with graph:
+            with pytest.raises(af.OpError) as caught:
+                await graph.run(atomic=True)
+            assert caught.value.updated == ()
+            assert (first.value, second.value) == (0, 0)
+            fails[0] = False
+            await asyncio.gather(*(graph.run(atomic=True) for _ in range(10)))
+            results = [result async for result in graph.stream([{}] * 5, in_flight=3, atomic=True)]
+        assert len(results) == 5
+        assert (first.value, second.value) == (15, 15)
+
+
+class TestDebugging:
+    async def test_replay_runs_the_failed_call_alone(self) -> None:
+        armed = True
+
+        def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            if armed:
+                raise ZeroDivisionError
+            return a // b
+
+        graph = af.Graph("replay")
+        a, b = graph.blob("a", (), "int64"), graph.blob("b", (), "int64")
+        graph.function("divide", divide, SPEC)(a, b)
+        async with graph:
+            with pytest.raises(af.OpError) as caught:
+                await graph.run({a: 12, b: 4})
+        with pytest.raises(ZeroDivisionError):
+            caught.value.replay()
+        armed = False
+        assert caught.value.replay() == 3
+
+    async def test_replay_keeps_the_inputs_through_later_frames(self) -> None:
+        graph = af.Graph("replay")
+        x = graph.blob("x", (100,))
+        doubled = af.ops.scale(x, 2.0)
+
+        def check(a: np.ndarray) -> np.ndarray:
+            if a[0] < 0:
+                raise ValueError("negative")
+            return a.copy()
+
+        graph.function("check", check, af.TensorSpec.of((100,)))(doubled)
+        async with graph:
+            with pytest.raises(af.OpError) as caught:
+                await graph.run({x: np.full(100, -3, "f")})
+            for i in range(5):
+                await graph.run({x: np.full(100, i, "f")})
+        with pytest.raises(ValueError, match="negative") as replayed:
+            caught.value.replay()
+        (values,) = [frame.frame.f_locals["a"] for frame in replayed.traceback if frame.name == "check"]
+        assert (values == -6).all()
+
+    async def test_replay_of_an_async_function(self) -> None:
+        async def fail() -> int:
+            raise ValueError("planted")
+
+        graph = af.Graph("replay")
+        graph.function("fail", fail, SPEC)()
+        async with graph:
+            with pytest.raises(af.OpError) as caught:
+                await graph.run()
+        with pytest.raises(ValueError, match="planted"):
+            await caught.value.replay()
+
+    @pytest.mark.parametrize("repetition", range(3))
+    async def test_the_users_lines_stand_out(self, repetition: int) -> None:
+        def outer() -> int:
+            return inner()
+
+        def inner() -> int:
+            raise ValueError("planted")
+
+        graph = af.Graph("traceback")
+        graph.function("outer", outer, SPEC)()
+        async with graph:
+            for _ in range(repetition):  # on the lane, then on the loop
+                with pytest.raises(af.OpError):
+                    await graph.run()
+            with pytest.raises(af.OpError) as caught:
+                await graph.run()
+        assert caught.value.__cause__ is not None
+        lines = traceback.extract_tb(caught.value.__cause__.__traceback__)
+        assert [line.name for line in lines] == ["outer", "inner"]
