@@ -125,6 +125,8 @@ class Composite:
                 return Chain(self, other)
             other(*self.top)
             return other
+        if isinstance(other, Op):
+            raise GraphError(f"connect composite {self.name!r} to op {other.name!r} through a blob: ... >> [y] >> op")
         blobs = as_blobs(other)
         if blobs is None:
             return NotImplemented

@@ -17,7 +17,7 @@ __all__ = ["graph_table", "plan_table", "to_dot"]
 def graph_table(graph: Graph) -> str:
     """A table of a graph's ops."""
     rows = [
-        (op.name, str(op.operation), f"{op.place} {op.lane}", _types(op.inputs), _types(op.outputs)) for op in graph.ops
+        (op.name, str(op.operation), f"{op.place} {op.lane or 'auto'}", _types(op.inputs), _types(op.outputs)) for op in graph.ops
     ]
     variables = graph.variables
     size_bytes = sum(variable.spec.size_bytes for variable in variables)
@@ -39,7 +39,7 @@ def plan_table(plan: Plan) -> str:
         inputs = _types(plan.slots[slot].blob for slot in op.inputs)
         outputs = _types(plan.slots[slot].blob for slot in op.outputs)
         name = op.node.name if op.shown_as is op.node else f"sum of {op.shown_as.name}"
-        rows.append((name, kernel, f"{op.place} {op.node.lane}", inputs, outputs))
+        rows.append((name, kernel, f"{op.place} {op.lane}", inputs, outputs))
     return "\n".join(
         [
             *_table(("op", "kernel", "place, lane", "inputs", "outputs"), rows),

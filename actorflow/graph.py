@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy.typing as npt
 
@@ -28,6 +28,17 @@ Fetch = "Blob | Op | Graph | str"
 Feeds = Mapping["Blob | str", npt.ArrayLike]
 
 
+class Modes(NamedTuple):
+    """How a graph runs; see `Graph`."""
+
+    memory_budget_bytes: int | None = None
+    sequential: bool = False
+    deterministic: bool = False
+    dry_run: bool = False
+    stall_limit_s: float | None = None
+    block_limit_s: float | None = None
+
+
 class Graph:
     """A bipartite graph of operations and blobs, or a part of one.
 
@@ -36,14 +47,33 @@ class Graph:
 
     Args:
         name: Shown in errors, the live page and ``to_dot``.
+        memory_budget: Most bytes that variables and intermediate values may take on each device. Frames and ops wait
+            for memory; a graph that can never fit fails when it is compiled. What is fed and what was fetched is the
+            application's and does not count.
+        sequential: Run one op after the other on the loop, in the order of the plan, for debugging.
+        deterministic: Keep BLAS on one thread, so that no sum depends on how many cores were free.
+        dry_run: Check, plan and take feeds, but compute nothing: results are `TensorSpec`.
+        stall_limit: Seconds without progress after which a frame fails with `StallError`; None never.
+        block_limit: Seconds of a blocked event loop after which the op that blocks it is logged, with its stack.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
         parent: The graph around a sub-graph, None for the root.
         root: The outermost graph.
+        modes: The root's: how it runs.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        memory_budget: int | None = None,
+        sequential: bool = False,
+        deterministic: bool = False,
+        dry_run: bool = False,
+        stall_limit: float | None = None,
+        block_limit: float | None = None,
+    ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
         self.root: Graph = self
@@ -52,10 +82,11 @@ class Graph:
         self._scopes: dict[str, Graph] = {}  # the root's: every sub-graph by full name
         self._taken: dict[str, int] = {}  # the root's: numbers given to names that were asked for twice
         self._next_id = 0
-        self._defaults: list[tuple[Place, str]] = [(Place(), "main")]
+        self._defaults: list[tuple[Place, str | None]] = [(Place(), None)]
         self._scope_stack: list[Graph] = [self]
         self._revision = 0
         self._engine: Engine | None = None
+        self.modes = Modes(memory_budget, sequential, deterministic, dry_run, stall_limit, block_limit)
 
     # -- building -----------------------------------------------------------------------------------------------
 
@@ -111,6 +142,7 @@ class Graph:
         place: Place | str | None = None,
         lane: str | None = None,
         *,
+        priority: int = 0,
         timeout: float | None = None,
         retries: int = 0,
         backoff: float = 0.0,
@@ -121,14 +153,17 @@ class Graph:
             name: Unique in this graph.
             operation: What it computes, an instance: ``af.ops.Inner()``.
             place: Where it runs; the default is that of `at`.
-            lane: Name of the device's FIFO that it runs on; the default is that of `at`, or "main".
+            lane: Name of the device's FIFO that it runs on. By default the one of `at`; without one, the plan keeps
+                chains on a lane and spreads what is independent over as many lanes as there are cores.
+            priority: Fire it, and what leads to it, before others that are ready, as if so many ops more followed it.
             timeout: Longest time of one call in seconds; past it the run fails with `OpTimeoutError`.
             retries: How often a failed call is repeated before its failure counts.
             backoff: Seconds before the first repetition; each further one waits twice as long.
         Raises:
             GraphError: if the name is taken or no name, or ``operation`` is no `Operation`.
         """
-        return self._add_op(self._full_name(name), operation, place, lane, _attempts(timeout, retries, backoff))
+        attempts = _attempts(timeout, retries, backoff)
+        return self._add_op(self._full_name(name), operation, place, lane, attempts, priority)
 
     def function(
         self,
@@ -139,6 +174,7 @@ class Graph:
         lane: str | None = None,
         *,
         concurrency: int = 1,
+        priority: int = 0,
         timeout: float | None = None,
         retries: int = 0,
         backoff: float = 0.0,
@@ -157,13 +193,15 @@ class Graph:
             lane: As for `op`.
             concurrency: How many frames may be in an async function at once. Frames enter a function in order, and
                 one at a time unless this says otherwise.
+            priority: As for `op`.
             timeout: As for `op`.
             retries: As for `op`.
             backoff: As for `op`.
         """
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
         operation = Function(fn, specs, concurrency)
-        return self.op(name, operation, place, lane, timeout=timeout, retries=retries, backoff=backoff)
+        attempts = _attempts(timeout, retries, backoff)
+        return self._add_op(self._full_name(name), operation, place, lane, attempts, priority)
 
     def subgraph(self, name: str) -> Graph:
         """Make a sub-graph: a scope whose nodes' names start with its name.
@@ -519,11 +557,12 @@ class Graph:
         place: Place | str | None,
         lane: str | None,
         attempts: Attempts | None = None,
+        priority: int = 0,
     ) -> Op:
         root = self.root
         checked = _checked_operation(full, operation)
         root._check_free(full)
-        op = Op(self, root._take_id(), full, root._place(place), checked, lane or root._defaults[-1][1], attempts)
+        op = Op(self, root._take_id(), full, root._place(place), checked, lane or root._defaults[-1][1], attempts, priority)
         root._register(op)
         return op
 

@@ -171,13 +171,14 @@ class Op(Node):
 
     Attributes:
         operation: What it computes.
-        lane: Name of the FIFO of its device that it runs on; "main" unless said otherwise.
+        lane: Name of the FIFO of its device that it runs on; None leaves the choice to the plan.
         attempts: Its timeout and retries, if it has any.
+        priority: How many ops the path behind it counts for in addition, where ready ops compete.
         inputs: Blobs it reads, empty before they are connected.
         outputs: Blobs it writes.
     """
 
-    __slots__ = ("_connected", "_inferred", "attempts", "inputs", "lane", "operation", "outputs")
+    __slots__ = ("_connected", "_inferred", "attempts", "inputs", "lane", "operation", "outputs", "priority")
 
     def __init__(
         self,
@@ -186,13 +187,15 @@ class Op(Node):
         name: str,
         place: Place,
         operation: Operation,
-        lane: str,
+        lane: str | None,
         attempts: Attempts | None,
+        priority: int,
     ) -> None:
         super().__init__(graph, node_id, name, place)
         self.operation = operation
         self.lane = lane
         self.attempts = attempts
+        self.priority = priority
         self.inputs: tuple[Blob, ...] = ()
         self.outputs: tuple[Blob, ...] = ()
         self._connected = not operation.arguments
@@ -221,11 +224,6 @@ class Op(Node):
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def __rrshift__(self, inputs: Blob | Sequence[Blob]) -> Op:
-        if isinstance(inputs, Op):
-            raise GraphError(
-                f"op {inputs.name!r} cannot be connected to op {self.name!r} directly: "
-                "put the blob between them, a >> [y] >> b"
-            )
         blobs = as_blobs(inputs)
         if blobs is None:
             return NotImplemented
@@ -233,6 +231,11 @@ class Op(Node):
         return self
 
     def __rshift__(self, outputs: Any) -> Any:
+        if isinstance(outputs, Op):
+            raise GraphError(
+                f"op {self.name!r} cannot be connected to op {outputs.name!r} directly: "
+                "put the blob between them, a >> [y] >> b"
+            )
         blobs = as_blobs(outputs)
         if blobs is None:
             return NotImplemented

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from actorflow.devices import check_place
+from actorflow.devices.blas import cores
 from actorflow.errors import CycleError, DeviceUnavailableError, DTypeError, GraphError, PlaceError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Node, Op, Variable
@@ -14,6 +15,7 @@ from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel, find_kernel
 from actorflow.place import Place
+from actorflow.schedule import DEFAULT_LANE, assign_lanes, put_critical_first, remaining_lengths
 from actorflow.spec import TensorSpec
 
 __all__ = ["Plan", "PlannedOp", "Slot", "make_plan", "needed_ops"]
@@ -55,6 +57,7 @@ class PlannedOp:
         inputs: Slots that it reads.
         outputs: Slots that it writes.
         waits: How many messages it waits for.
+        lane: The lane of its device that it runs on when it is not short.
     """
 
     index: int
@@ -65,6 +68,7 @@ class PlannedOp:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     waits: int = 0
+    lane: str = DEFAULT_LANE
 
     @property
     def place(self) -> Place:
@@ -268,6 +272,9 @@ class _Planner:
             slot.readers += 1
         for variable, op_index in self._updates.items():
             self._await_turn(variable, self._ops[op_index])
+        lengths = remaining_lengths(self._ops, self._slots)
+        put_critical_first(self._slots, lengths)
+        assign_lanes(self._ops, self._slots, lengths, cores())
         return Plan(
             self._graph,
             self._ops,

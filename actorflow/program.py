@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.frame import Frame
 from actorflow.actors.function import AsyncActor, FunctionActor
-from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor
 from actorflow.actors.variable import Gate
 from actorflow.devices import Bucket
 from actorflow.errors import FeedError, GraphError
@@ -77,9 +78,11 @@ class Program:
         ops = [self._op_actor(op, blobs) for op in plan.ops]
         for slot, blob in zip(plan.slots, blobs, strict=True):
             blob.consumers = tuple([ops[index] for index in slot.consumers])
+        if plan.graph.modes.sequential:
+            self._chain(ops)
         for actor, op in zip(ops, plan.ops, strict=True):
             actor.unread = tuple([blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
-            actor.ends = not any(plan.slots[slot].consumers for slot in op.outputs)
+            actor.ends = not any(blob.consumers for blob in actor.outputs)
 
         self._ops = ops
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
@@ -176,6 +179,10 @@ class Program:
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
+        if self.plan.graph.modes.dry_run:
+            frame.open = 1
+            frame.close_end()
+            return
         if frame.monitor is not None:
             np.frombuffer(frame.monitor.states, dtype=np.uint8)[self._node_ids] = NodeState.WAITING
             np.frombuffer(frame.monitor.dirty, dtype=np.uint8)[self._node_ids] = 1
@@ -191,10 +198,16 @@ class Program:
     def result(self, frame: Frame) -> Result:
         """What a finished frame fetched."""
         values, frame.values = frame.values, []
-        return Result(self._fetch_by_blob, self._fetch_by_name, [values[slot] for slot in self._fetch_slots])
+        if self.plan.graph.modes.dry_run:
+            fetched: list[Any] = [blob.spec for blob in self.plan.fetches]
+        else:
+            fetched = [values[slot] for slot in self._fetch_slots]
+        return Result(self._fetch_by_blob, self._fetch_by_name, fetched)
 
     def scalars(self, result: Result) -> list[tuple[str, Any]]:
         """The fetched 0-d numbers, by name."""
+        if self.plan.graph.modes.dry_run:
+            return []
         return [(name, result._values[index]) for name, index in self._scalars]
 
     # -- construction -------------------------------------------------------------------------------------------
@@ -227,7 +240,7 @@ class Program:
             op.shown_as.id,
             tuple([blobs[slot] for slot in op.inputs]),
             tuple([blobs[slot] for slot in op.outputs]),
-            device.lane(op.node.lane),
+            device.lane(op.lane),
             profile,
         )
         operation = op.operation
@@ -239,6 +252,17 @@ class Program:
         assert op.kernel is not None
         buckets = tuple([device.memory.bucket(self.plan.slots[slot].blob.spec) for slot in op.outputs])
         return KernelActor(*arguments, operation=operation, kernel=op.kernel, buckets=buckets)
+
+    def _chain(self, ops: Sequence[OpActor]) -> None:
+        """Make every op wait for the one before it in the plan, and run on the loop."""
+        for actor, following in pairwise(ops):
+            baton = BlobActor(-1, None)
+            baton.consumers = (following,)
+            actor.outputs = (*actor.outputs, baton)
+            self._pending[following.index] += 1
+        for actor in ops:
+            if not isinstance(actor, AsyncActor):
+                actor.inline_ns = FOREVER_NS
 
     def _deliver_ahead(self, slot: Slot) -> None:
         for index in slot.consumers:

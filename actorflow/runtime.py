@@ -18,7 +18,8 @@ from actorflow.actors.pending import what_it_waits_for
 from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, open_device
-from actorflow.errors import GraphError, OpError, RunTimeoutError
+from actorflow.devices.blas import blas_threads
+from actorflow.errors import GraphError, OpError, RunTimeoutError, StallError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Op, Variable
 from actorflow.ops.function import Function
@@ -27,6 +28,7 @@ from actorflow.plan import Plan, make_plan
 from actorflow.program import Program, Result
 from actorflow.stream import stream
 from actorflow.trace import FrameCounts, Monitor, OpProfile, Scalars
+from actorflow.watchdog import LoopWatchdog
 
 __all__ = ["Engine", "FailureRecord", "Result", "run"]
 
@@ -101,8 +103,10 @@ class Engine:
         self._dispatcher: Dispatcher | None = None
         self._running: set[Frame] = set()
         self._idle: asyncio.Event | None = None
+        limit_s = graph.modes.block_limit_s
+        self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
         # A graph that is dropped without aclose() leaves no threads behind.
-        weakref.finalize(self, _close_all, self._devices)
+        weakref.finalize(self, _close_all, self._devices, self._watchdog, graph.modes.deterministic)
 
     # -- plans --------------------------------------------------------------------------------------------------
 
@@ -131,6 +135,8 @@ class Engine:
         """The engine's device for a place, opened on first use."""
         device = self._devices.get(place)
         if device is None:
+            if self.graph.modes.deterministic and not self._devices:
+                blas_threads.keep_single()
             device = self._devices[place] = open_device(place)
             device.bind(self.dispatcher.loop)
         return device
@@ -201,6 +207,10 @@ class Engine:
         frame = program.frame(self.frames.started, values, self._ended, atomic)
         self.frames.started += 1
         self._running.add(frame)
+        if self._watchdog is not None:
+            self._watchdog.start(dispatcher.loop)
+        if self.graph.modes.stall_limit_s is not None:
+            self._watch_progress(frame, None)
         program.begin(frame)
         dispatcher.wake()
         return frame
@@ -217,6 +227,19 @@ class Engine:
         for name, value in program.scalars(result):
             self.scalars.add(name, frame.number, value)
         return result
+
+    def _watch_progress(self, frame: Frame, before: Any) -> None:
+        """Fail a frame that is where it was one limit ago."""
+        if frame.state is not FrameState.RUNNING:
+            return
+        limit_s = self.graph.modes.stall_limit_s
+        assert limit_s is not None
+        now = (frame.open, frame.pending.copy(), set(frame.outstanding))
+        if now == before and not any(ready is frame for _, ready in frame.ready):
+            waits = what_it_waits_for(frame)
+            frame.stop_with(StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True)
+        else:
+            self.dispatcher.loop.call_later(limit_s, self._watch_progress, frame, now)
 
     def _report_threads(self, frame: Frame) -> None:
         """A stopped frame may have left calls in threads, which cannot be stopped."""
@@ -244,10 +267,10 @@ class Engine:
             self._idle = asyncio.Event()
             await self._idle.wait()
             self._idle = None
-        _close_all(self._devices)
-        for device in self._devices.values():
+        devices = list(self._devices.values())
+        _close_all(self._devices, self._watchdog, self.graph.modes.deterministic)
+        for device in devices:
             device.join()
-        self._devices.clear()
         self._variables.clear()
         self._turnstiles.clear()
         self._programs.clear()
@@ -315,6 +338,11 @@ def _time_out(frame: Frame, timeout_s: float) -> None:
         frame.stop_with(RunTimeoutError(f"frame {frame.number} timed out after {timeout_s:g} s; {waits}"), at_once=True)
 
 
-def _close_all(devices: dict[Place, Device]) -> None:
+def _close_all(devices: dict[Place, Device], watchdog: LoopWatchdog | None, deterministic: bool) -> None:
+    if watchdog is not None:
+        watchdog.stop()
+    if deterministic and devices:
+        blas_threads.release_single()
     for device in devices.values():
         device.close()
+    devices.clear()

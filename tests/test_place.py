@@ -46,7 +46,8 @@ def test_places_are_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " cpu", "CPU", "cuda:", "cuda:-1", "cuda:0:1", "-1/cpu", "/cpu", "1/", "cpu\n", "cuda:x", None, 0, b"cpu"]
+    "text",
+    ["", " cpu", "CPU", "cuda:", "cuda:-1", "cuda:0:1", "-1/cpu", "/cpu", "1/", "cpu\n", "cuda:x", None, 0, b"cpu"],
 )
 def test_no_place(text: object) -> None:
     with pytest.raises(af.PlaceError, match=r"is not a place: write 'cpu', 'cuda:0' or '1/cuda:0'"):
@@ -65,5 +66,7 @@ def test_negative_rank() -> None:
 
 @pytest.mark.parametrize(("device", "kind"), [(0, "cpu"), (-1, "cuda"), (-2, "sim")])
 def test_sign_and_kind_agree(device: int, kind: str) -> None:
-    with pytest.raises(af.PlaceError, match=f"device {device} does not fit kind '{kind}': a negative device is the CPU"):
+    with pytest.raises(
+        af.PlaceError, match=f"device {device} does not fit kind '{kind}': a negative device is the CPU"
+    ):
         af.Place(0, device, kind)

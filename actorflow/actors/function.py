@@ -56,12 +56,12 @@ class FunctionActor(OpActor):
         values = frame.values
         spec = self.single
         if spec is not None:
-            values[self.outputs[0].slot] = _checked(result, spec, "the result")
-        elif self.outputs:
+            values[self.written[0].slot] = _checked(result, spec, "the result")
+        elif self.written:
             if not isinstance(result, tuple | list) or len(result) != len(self.specs):
                 got = f"{len(result)} values" if isinstance(result, tuple | list) else repr(type(result).__name__)
                 raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
-            for i, (blob, item) in enumerate(zip(self.outputs, result, strict=True)):
+            for i, (blob, item) in enumerate(zip(self.written, result, strict=True)):
                 values[blob.slot] = _checked(item, self.specs[i], f"result {i}")
         for blob in self.inputs:
             blob.release(frame)

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from actorflow.ops.operation import Operation
     from actorflow.ops.registry import Kernel
 
-__all__ = ["INLINE_NS", "KernelActor", "OpActor"]
+__all__ = ["FOREVER_NS", "INLINE_NS", "KernelActor", "OpActor"]
 
 #: An op that takes less runs on the loop: a round trip through a thread costs about as much.
 INLINE_NS = 100_000
+#: Longer than any call; the expected time of an op that has not run.
+FOREVER_NS = 1 << 62
 
-_UNKNOWN_NS = 1 << 62
 _RUNNING, _DONE, _FAILED = int(NodeState.RUNNING), int(NodeState.DONE), int(NodeState.FAILED)
 
 
@@ -36,7 +37,8 @@ class OpActor(ABC):
         node: The op; errors name it.
         node_id: `Node.id` of what it shows up as: the op, or the blob whose terms it sums.
         inputs: Blobs that it reads.
-        outputs: Blobs that it writes.
+        written: Blobs that it writes.
+        outputs: Those, and what else waits for it; they are told when it has been announced.
         unread: Those outputs that nobody reads.
         ends: Whether nothing in the frame follows it.
         lane: Where it runs when it is not short.
@@ -62,6 +64,7 @@ class OpActor(ABC):
         "profile",
         "turnstile",
         "unread",
+        "written",
     )
 
     def __init__(
@@ -78,7 +81,7 @@ class OpActor(ABC):
         self.node = node
         self.node_id = node_id
         self.inputs = inputs
-        self.outputs = outputs
+        self.outputs = self.written = outputs
         self.unread: tuple[BlobActor, ...] = ()
         self.turnstile: Turnstile | None = None
         self.guard = None if node.attempts is None else Guard(self, node.attempts)
@@ -86,7 +89,7 @@ class OpActor(ABC):
         self.ends = False
         self.lane = lane
         self.profile = profile
-        self.cost_ns = self.last_ns = _UNKNOWN_NS
+        self.cost_ns = self.last_ns = FOREVER_NS
 
     @abstractmethod
     def compute(self, frame: Frame) -> None:
@@ -289,7 +292,7 @@ class KernelActor(OpActor):
     def _call(self, frame: Frame) -> None:
         values = frame.values
         results = self._run_kernel([values[blob.slot] for blob in self.inputs], frame.number)
-        for blob, value in zip(self.outputs, results, strict=True):
+        for blob, value in zip(self.written, results, strict=True):
             values[blob.slot] = value
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:

@@ -69,8 +69,11 @@ def demo(options: Options) -> int:
     )
     # The products are small: shared among BLAS threads they gain little, and lose much when something else wants the cores,
     # since each waits for its slowest thread. One thread also gives the same numbers on any number of cores.
-    with threadpool_limits(limits=1, user_api="blas"), cancel_on_interrupt():
-        run(_run(options, training, console))
+    with threadpool_limits(limits=1, user_api="blas"):
+        try:
+            run(_run(options, training, console))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None  # nothing but Ctrl-C cancels it
     return 0
 
 
@@ -83,6 +86,7 @@ def _load(options: Options) -> Dataset:
 
 async def _run(options: Options, training: Training, console: Console) -> None:
     async with AsyncExitStack() as stack:
+        stack.enter_context(cancel_on_interrupt())
         await stack.enter_async_context(training.graph)
         if options.web:
             url = await _serve(stack, training.graph, options.port)

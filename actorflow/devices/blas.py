@@ -23,7 +23,7 @@ def cores() -> int:
 
 
 class BlasThreads:
-    """Limits BLAS to ``cores // lanes`` threads while several lanes run, and restores what was set before."""
+    """Limits BLAS to ``cores // lanes`` threads while there are several lanes, and restores what was set before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,11 +34,19 @@ class BlasThreads:
         self._limiter: Any = None
 
     def lane_started(self) -> None:
-        """One more lane runs."""
+        """There is one more lane."""
         self._change(1)
 
+    def keep_single(self) -> None:
+        """Keep BLAS on one thread until `release_single`."""
+        self._change(cores())
+
+    def release_single(self) -> None:
+        """End what `keep_single` began. May be called by the garbage collector."""
+        self._change(-cores())
+
     def lane_stopped(self) -> None:
-        """One lane less runs. May be called by the garbage collector."""
+        """There is one lane less. May be called by the garbage collector."""
         self._change(-1)
 
     def _change(self, lanes: int) -> None:

@@ -64,6 +64,8 @@ class _WorkerLane(Lane):
         self._woken = False
         self._thread: threading.Thread | None = None
         self._closed = False
+        # From here on, not from the first work: a sum must not depend on how soon a thread has started.
+        blas_threads.lane_started()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -88,9 +90,9 @@ class _WorkerLane(Lane):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            blas_threads.lane_stopped()
             if self._thread is not None:
                 self._queue.put(None)
-                blas_threads.lane_stopped()
 
     def join(self) -> None:
         if self._thread is not None:
@@ -114,7 +116,6 @@ class _WorkerLane(Lane):
     def _start(self) -> None:
         # A daemon, so that a program that ends with a run abandoned does not hang; `close` ends it properly.
         self._thread = threading.Thread(target=self._work, name=f"actorflow-{self.name}", daemon=True)
-        blas_threads.lane_started()
         self._thread.start()
 
     def _work(self) -> None:

@@ -56,7 +56,7 @@ class Function(Operation):
         return self.specs
 
     def __str__(self) -> str:
-        return getattr(self.fn, "__qualname__", None) or repr(self.fn)
+        return getattr(self.fn, "__qualname__", None) or " ".join(repr(self.fn).split())
 
 
 def _checked_spec(spec: object) -> TensorSpec:

@@ -87,7 +87,7 @@ def _describe(node: Node, x: float, y: float) -> dict[str, Any]:
             "kind": "op",
             "operation": _text(node.operation),
             "operation_kind": node.operation.kind,
-            "lane": node.lane,
+            "lane": node.lane or "auto",
         }
     elif isinstance(node, Blob):
         described |= {

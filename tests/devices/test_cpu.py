@@ -319,7 +319,9 @@ class TestEnds:
             device.bind(asyncio.get_running_loop())
             async with asyncio.timeout(LIMIT_S):
                 end = asyncio.Event()
-                device.lane("main").submit(nothing, 3, lambda fence: (told.append(fence.argument), end.set()), urgent=True)
+                device.lane("main").submit(
+                    nothing, 3, lambda fence: (told.append(fence.argument), end.set()), urgent=True
+                )
                 await turns()
                 assert told == [1]
                 behind.open.set()

@@ -100,7 +100,7 @@ def test_a_second_minimize_shares_the_rate() -> None:
     optimizer.minimize(ops.mul(b, b))
     assert optimizer.rate is rate
     assert [v.name for v in graph.variables if "velocity" in v.name] == ["sgd/a.velocity", "sgd_1/b.velocity"]
-    other, w, loss = quadratic()
+    _, _, loss = quadratic()
     with pytest.raises(af.GraphError, match="has its rate in graph 'g' and cannot train"):
         optimizer.minimize(loss)
 

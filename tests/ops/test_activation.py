@@ -91,7 +91,7 @@ def test_softmax(compute, laid_out, tolerance, shape, batch, axis, dtype, layout
         powers = [math.exp(v) for v in x[line]]
         expected = np.array([p / sum(powers) for p in powers])
         np.testing.assert_allclose(y[line], expected, **tolerance(dtype))
-        slopes = [e * (v - sum(expected * g[line])) for e, v in zip(expected, g[line])]
+        slopes = [e * (v - sum(expected * g[line])) for e, v in zip(expected, g[line], strict=True)]
         np.testing.assert_allclose(dx[line], slopes, **tolerance(dtype))
 
 

@@ -30,7 +30,9 @@ class Case(NamedTuple):
 
     @property
     def out(self) -> tuple[int, int]:
-        return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(self.size, self.kernel, self.stride, self.pad))
+        return tuple(
+            (n + 2 * p - k) // s + 1 for n, k, s, p in zip(self.size, self.kernel, self.stride, self.pad, strict=True)
+        )
 
 
 def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
@@ -48,7 +50,7 @@ cases = st.builds(
     st.sampled_from(["float32", "float64"]),
     st.sampled_from(["C", "F", "strided"]),
     st.sampled_from([64, 512, 1 << 20]),
-).filter(lambda c: all(n + 2 * p >= k for n, k, p in zip(c.size, c.kernel, c.pad)))
+).filter(lambda c: all(n + 2 * p >= k for n, k, p in zip(c.size, c.kernel, c.pad, strict=True)))
 
 
 def taps(case: Case) -> Any:

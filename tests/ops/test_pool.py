@@ -45,14 +45,14 @@ cases = st.builds(
     st.sampled_from(["float32", "float64"]),
     st.sampled_from(["C", "F", "strided"]),
     st.sampled_from([64, 1 << 19]),
-).filter(lambda c: all(p < k <= n + 2 * p for n, k, p in zip(c.size, c.kernel, c.pad)))
+).filter(lambda c: all(p < k <= n + 2 * p for n, k, p in zip(c.size, c.kernel, c.pad, strict=True)))
 
 
 def windows(case: Case, out: tuple[int, ...]):
     """Output index, the window's image rows and columns, and its size with border (not beyond it)."""
     for i, j in np.ndindex(*out):
         spans, sizes = [], []
-        for index, n, k, s, p in zip((i, j), case.size, case.kernel, case.stride, case.pad):
+        for index, n, k, s, p in zip((i, j), case.size, case.kernel, case.stride, case.pad, strict=True):
             start = index * s - p
             stop = min(start + k, n + p)
             sizes.append(stop - start)

@@ -1,8 +1,8 @@
 """Kernels of `actorflow.ops.conv`: im2col in cache-sized pieces, then BLAS.
 
 The columns of a piece, one row per output pixel, are copied from a strided view of the padded images. NHWC makes that
-copy cheap: each row consists of runs of ``kernel_width * channels`` contiguous elements. A piece is several whole images
-when they are small, so that the products are not tiny, and a band of output rows of one image when it is large.
+copy cheap: each row consists of runs of ``kernel_width * channels`` contiguous elements. A piece is several whole
+images when they are small, so that the products are not tiny, and a band of output rows of one image when it is large.
 """
 
 from __future__ import annotations

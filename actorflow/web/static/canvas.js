@@ -114,7 +114,8 @@ export class Drawing {
     context.globalAlpha = fine ? 0.3 : 0.15;
     context.stroke(far);
     context.strokeStyle = theme["variable-line"];
-    context.setLineDash([6, 5]);
+    // Dashes of a fixed length in the world would be thousands per line, and invisible, from afar.
+    if (fine) context.setLineDash([5 / camera.scale, 4 / camera.scale]);
     context.stroke(back);
     context.setLineDash([]);
     context.globalAlpha = 1;

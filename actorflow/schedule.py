@@ -1,0 +1,105 @@
+"""Orders and lanes for the ops of a plan. Pure: works on the plan's ops and slots alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from actorflow.ops.function import Function
+
+if TYPE_CHECKING:
+    from actorflow.plan import PlannedOp, Slot
+
+__all__ = ["DEFAULT_LANE", "assign_lanes", "depth_first", "put_critical_first", "remaining_lengths"]
+
+DEFAULT_LANE = "main"
+
+
+def remaining_lengths(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
+    """For each op, the number of ops on the longest path from it to an end, itself included, plus priorities."""
+    lengths = [0] * len(ops)
+    for op in reversed(ops):
+        longest = 0
+        for slot in op.outputs:
+            for consumer in slots[slot].consumers:
+                if lengths[consumer] > longest:
+                    longest = lengths[consumer]
+        lengths[op.index] = longest + 1 + op.node.priority
+    return lengths
+
+
+def put_critical_first(slots: Sequence[Slot], lengths: Sequence[int]) -> None:
+    """Sort each value's consumers so that the one with the longest way to go is told, and so fired, first."""
+    for slot in slots:
+        if len(slot.consumers) > 1:
+            slot.consumers.sort(key=lengths.__getitem__, reverse=True)
+
+
+def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Sequence[int], lanes: int) -> None:
+    """Choose lanes for ops whose user named none.
+
+    A chain stays on its lane, where one op follows the other without a word to the loop: an op goes on where the
+    producer of one of its inputs ran, the one with the longest way to go if several of them wait to be followed. An op
+    that finds all its producers followed by others begins a chain on the lane of its device that has the least to do.
+
+    Args:
+        ops: In a topological order.
+        slots: The plan's slots.
+        lengths: What `remaining_lengths` gives.
+        lanes: How many lanes of each device are to be used.
+    """
+    writer: dict[int, PlannedOp] = {}
+    followed: set[int] = set()
+    load: dict[tuple[str, str], int] = {}
+    names = [DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, lanes))]
+    for op in ops:
+        for slot in op.outputs:
+            writer[slot] = op
+        if op.node.lane is not None:
+            op.lane = op.node.lane
+            continue
+        if isinstance(op.operation, Function) and op.operation.is_async:
+            continue  # a task on the loop
+        open_ends = [
+            producer
+            for producer in (writer[slot] for slot in op.inputs if slot in writer)
+            if producer.index not in followed and producer.lane in names and producer.place == op.place
+        ]
+        place = str(op.place)
+        if open_ends:
+            before = max(open_ends, key=lambda producer: lengths[producer.index])
+            followed.add(before.index)
+            op.lane = before.lane
+        else:
+            op.lane = min(names, key=lambda name: load.get((place, name), 0))
+        load[place, op.lane] = load.get((place, op.lane), 0) + 1
+
+
+def depth_first(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
+    """A topological order in which what has been begun is ended first, so that little is held at once.
+
+    Returns:
+        Indices of ``ops``.
+    """
+    waits = [0] * len(ops)
+    for slot in slots:
+        for consumer in slot.consumers:
+            waits[consumer] += 1
+    writers = {slot: op.index for op in ops for slot in op.outputs}
+    for slot in slots:
+        if slot.index not in writers:  # there from the start
+            for consumer in slot.consumers:
+                waits[consumer] -= 1
+    stack = [op.index for op in reversed(ops) if not waits[op.index]]
+    order = []
+    while stack:
+        index = stack.pop()
+        order.append(index)
+        ready = []
+        for output in ops[index].outputs:
+            for consumer in slots[output].consumers:
+                waits[consumer] -= 1
+                if not waits[consumer]:
+                    ready.append(consumer)
+        stack.extend(reversed(ready))
+    return order

@@ -1,0 +1,144 @@
+"""The kernel registry: which kernel is found, and what a miss says."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+import actorflow.ops.cpu
+from actorflow import ops
+from actorflow.ops import registry
+from actorflow.ops.registry import KernelKey, find_kernel, kernel, registered_kernels
+
+F32, F64 = np.dtype("float32"), np.dtype("float64")
+
+
+@dataclass(frozen=True)
+class Twice(ops.Operation):
+    """An operation without kernels of its own."""
+
+    def infer(self, *inputs: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return inputs
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is registered here is forgotten."""
+    monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
+    yield
+
+
+def fn(*args: Any) -> None:
+    """A kernel; which one is asked for matters only."""
+
+
+class TestRegistering:
+    def test_the_function_stays_what_it_is(self) -> None:
+        assert kernel(Twice)(fn) is fn
+
+    def test_by_class_or_by_name(self) -> None:
+        kernel(Twice, dtypes=["float32"])(fn)
+        kernel("Twice", dtypes=["float64"])(fn)
+        keys = [key for key in registered_kernels() if key.operation == "Twice"]
+        assert keys == [
+            KernelKey("Twice", "cpu", "numpy", "float32", "any"),
+            KernelKey("Twice", "cpu", "numpy", "float64", "any"),
+        ]
+
+    @pytest.mark.parametrize(
+        "dtypes", ["float32", ["float32"], ["f4"], [np.float32], [np.dtype("float32")], iter(["f4"])]
+    )
+    def test_dtypes_are_normalized(self, dtypes: Any) -> None:
+        kernel(Twice, dtypes=dtypes)(fn)
+        assert [key.dtype for key in registered_kernels() if key.operation == "Twice"] == ["float32"]
+
+    def test_flags(self) -> None:
+        kernel(Twice, returns=True)(fn)
+        kernel(Twice, random=True, dtypes="float64")(fn)
+        assert find_kernel(Twice(), "cpu", F32).returns
+        assert not find_kernel(Twice(), "cpu", F32).random
+        assert find_kernel(Twice(), "cpu", F64).random
+        assert not find_kernel(Twice(), "cpu", F64).returns
+
+    def test_twice(self) -> None:
+        kernel(Twice, dtypes=["float64"])(fn)
+        with pytest.raises(
+            af.GraphError,
+            match=r"already registered for Twice\(device=cpu, library=numpy, dtype=float64, layout=any\): <function fn",
+        ):
+            kernel(Twice, dtypes=["float32", "float64"])(fn)
+        assert [key.dtype for key in registered_kernels() if key.operation == "Twice"] == ["float64"]
+
+
+class TestFinding:
+    def test_the_dtype_before_any(self) -> None:
+        for dtypes in ("any", "float32"):
+            kernel(Twice, dtypes=dtypes)(fn)
+        assert find_kernel(Twice(), "cpu", F32).key.dtype == "float32"
+        assert find_kernel(Twice(), "cpu", F64).key.dtype == "any"
+
+    def test_the_layout_before_any(self) -> None:
+        for layout in ("any", "nhwc"):
+            kernel(Twice, layout=layout)(fn)
+        assert find_kernel(Twice(), "cpu", F32, "nhwc").key.layout == "nhwc"
+        assert find_kernel(Twice(), "cpu", F32, "nchw").key.layout == "any"
+        assert find_kernel(Twice(), "cpu", F32).key.layout == "any"
+
+    def test_the_first_library_before_a_better_match(self) -> None:
+        kernel(Twice, library="numpy", dtypes="float32")(fn)
+        kernel(Twice, library="mkl")(fn)
+        assert find_kernel(Twice(), "cpu", F32, libraries=("mkl", "numpy")).key.library == "mkl"
+        assert find_kernel(Twice(), "cpu", F32, libraries=iter(("numpy", "mkl"))).key.library == "numpy"
+        assert find_kernel(Twice(), "cpu", F32, libraries=("none", "mkl")).key.library == "mkl"
+
+    def test_devices_are_apart(self) -> None:
+        kernel(Twice, device="sim")(fn)
+        assert find_kernel(Twice(), "sim", F32).key.device == "sim"
+        with pytest.raises(
+            af.KernelNotFoundError,
+            match=r"no kernel for Twice\(device=cpu, library=numpy, dtype=float32, layout=any\); registered:\n"
+            r"  Twice\(device=sim, library=numpy, dtype=any, layout=any\)$",
+        ) as caught:
+            find_kernel(Twice(), "cpu", F32)
+        assert isinstance(caught.value, LookupError)
+
+    def test_a_miss_lists_all_of_the_operation(self) -> None:
+        kernel(Twice, dtypes=["float32", "float64"])(fn)
+        kernel(Twice, library="mkl", layout="nhwc")(fn)
+        with pytest.raises(af.KernelNotFoundError) as caught:
+            find_kernel(Twice(), "cpu", np.dtype("int8"), libraries=("mkl", "numpy"))
+        assert str(caught.value).splitlines() == [
+            "no kernel for Twice(device=cpu, library=mkl|numpy, dtype=int8, layout=any); registered:",
+            "  Twice(device=cpu, library=numpy, dtype=float32, layout=any)",
+            "  Twice(device=cpu, library=numpy, dtype=float64, layout=any)",
+            "  Twice(device=cpu, library=mkl, dtype=any, layout=nhwc)",
+        ]
+
+    def test_a_miss_without_any_names_the_others(self) -> None:
+        kernel("Another")(fn)
+        with pytest.raises(af.KernelNotFoundError, match="  nothing; operations with kernels: .*Another"):
+            find_kernel(Twice(), "cpu", F32)
+
+
+class TestOwnKernels:
+    def test_an_own_operation_runs(self) -> None:
+        @kernel(Twice, dtypes="float32")
+        def double(operation: Twice, inputs: list[Any], outputs: list[Any]) -> None:
+            np.add(inputs[0], inputs[0], out=outputs[0])
+
+        graph = af.Graph("g")
+        x = graph.blob("x", 3)
+        y = graph.apply(Twice(), x)
+        assert graph.run_sync({x: [1, 2, 3]})[y].tolist() == [2, 4, 6]
+
+    def test_every_operation_has_a_kernel(self) -> None:
+        known = {key.operation for key in registered_kernels()}
+        operations = {
+            name
+            for name in ops.__all__
+            if isinstance(getattr(ops, name), type) and issubclass(getattr(ops, name), ops.Operation)
+        }
+        assert operations - known == {"Function", "Operation"}

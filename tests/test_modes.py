@@ -1,0 +1,169 @@
+"""How a graph may run: sequentially, dry, deterministically; and what watches over it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+import actorflow as af
+
+SPEC = af.TensorSpec.of((), "int64")
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+class TestSequential:
+    async def test_one_op_after_the_other_on_the_loop(self) -> None:
+        calls: list[tuple[str, threading.Thread]] = []
+        running = 0
+
+        def plain(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+            return lambda *values: calls.append((name, threading.current_thread())) or len(values)
+
+        async def task(*values: np.ndarray) -> int:
+            nonlocal running
+            running += 1
+            assert running == 1
+            await asyncio.sleep(0)
+            running -= 1
+            return plain("task")(*values)
+
+        graph = af.Graph("sequential", sequential=True)
+        x = graph.blob("x", (), "int64")
+        outputs = [graph.function(f"plain{i}", plain(f"plain{i}"), SPEC, lane=f"lane{i}")(x) for i in range(3)]
+        outputs += [graph.function(f"task{i}", task, SPEC)(x) for i in range(3)]
+        graph.function("last", plain("last"), SPEC)(*outputs)
+        async with graph:
+            for _ in range(3):
+                calls.clear()
+                await graph.run({x: 1})
+                names = [name for name, _ in calls]
+                assert names == ["plain0", "plain1", "plain2", "task", "task", "task", "last"]
+                assert {thread for _, thread in calls} == {threading.main_thread()}
+
+    async def test_same_results_with_variables(self) -> None:
+        results = []
+        for sequential in (False, True):
+            graph = af.Graph("train", sequential=sequential)
+            x, w = graph.blob("x", (8, 4)), graph.variable("w", (3, 4), init=0.5)
+            y = af.ops.inner(x, w)
+            loss = af.ops.scale(y, 0.5)
+            [w] >> graph.op("decay", af.ops.Scale(0.9)) >> [w]
+            batch = np.random.default_rng(0).random((8, 4), dtype=np.float32)
+            async with graph:
+                for _ in range(3):
+                    result = await graph.run({x: batch})
+            results.append((result[loss], w.value))
+        for one, other in zip(*results, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+class TestDryRun:
+    async def test_types_without_computing(self) -> None:
+        graph = af.Graph("dry", dry_run=True)
+        x = graph.blob("x", (128, 10))
+        w = graph.variable("w", (16, 10))
+        y = af.ops.inner(x, w)
+        z = graph.function("never", lambda a: pytest.fail("it ran"), af.TensorSpec.of(()))(y)
+        async with graph:
+            result = await graph.run({x: np.ones((128, 10), "f")}, fetch=[y, z])
+            assert result[y] == af.TensorSpec.of((128, 16))
+            assert str(result[z]) == "float32[]"
+            with pytest.raises(af.ShapeError):
+                await graph.run({x: np.ones((128, 11), "f")})
+            assert [r[z].shape async for r in graph.stream([{x: np.ones((128, 10), "f")}] * 3)] == [()] * 3
+
+
+class TestDeterministic:
+    async def test_blas_stays_on_one_thread(self) -> None:
+        before = blas_threads()
+        graph = af.Graph("deterministic", deterministic=True)
+        x = graph.blob("x", (4, 4))
+        seen: list[set[int]] = []
+        graph.function("look", lambda a: seen.append(blas_threads()) or a, x.spec)(x)
+        async with graph:
+            await graph.run({x: np.ones((4, 4), "f")})
+        assert seen == [{1}]
+        assert blas_threads() == before
+
+
+class TestStall:
+    async def test_a_frame_without_progress_fails_with_what_it_waits_for(self) -> None:
+        async def never() -> int:
+            await asyncio.Event().wait()
+            return 1
+
+        graph = af.Graph("stall", stall_limit=0.01)
+        y = graph.function("never", never, SPEC)()
+        graph.function("after", lambda a, b: a, SPEC)(y, y)
+        async with graph:
+            with pytest.raises(af.StallError) as caught:
+                await graph.run()
+        message = str(caught.value)
+        assert "frame 0 made no progress for 0.01 s; running: 'never'" in message
+        assert "op 'after' waits for 2 of 2 inputs: op 'never', 'never'" in message
+
+    async def test_a_frame_that_waits_for_a_variable(self) -> None:
+        async def never(value: np.ndarray) -> int:
+            await asyncio.Event().wait()
+            return 1
+
+        graph = af.Graph("stall")
+        n = graph.variable("n", (), "int64")
+        [n] >> graph.function("never", never) >> [n]
+        async with graph:
+            first = asyncio.create_task(graph.run())
+            await asyncio.sleep(0)
+            with pytest.raises(af.RunTimeoutError) as caught:
+                await graph.run(timeout=0.005)
+            first.cancel()
+            await asyncio.wait([first])
+        message = str(caught.value)
+        assert "frame 1 timed out after 0.005 s; running: nothing" in message
+        assert "op 'never' waits for 1 of 1 inputs: an earlier frame's turn at a variable" in message
+
+    async def test_progress_is_no_stall(self) -> None:
+        async def step(a: np.ndarray) -> np.ndarray:
+            await asyncio.sleep(0.002)  # the limit passes several times in a run, never in a step
+            return a
+
+        graph = af.Graph("slow", stall_limit=0.05)
+        y = x = graph.blob("x", (), "int64")
+        for i in range(60):
+            y = graph.function(f"step{i}", step, SPEC)(y)
+        async with graph:
+            assert (await graph.run({x: 7}))[y] == 7
+
+
+class TestBlocking:
+    async def test_the_op_that_blocks_the_loop_is_named_with_its_stack(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        reported = threading.Event()
+
+        class Handler(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                reported.set()
+
+        async def blocks_the_loop() -> None:
+            assert reported.wait(10)
+
+        graph = af.Graph("blocked", block_limit=0.01)
+        graph.function("culprit", blocks_the_loop)
+        handler = Handler()
+        logging.getLogger("actorflow").addHandler(handler)
+        try:
+            with caplog.at_level(logging.WARNING, "actorflow"):
+                async with graph:
+                    await graph.run()
+        finally:
+            logging.getLogger("actorflow").removeHandler(handler)
+        assert "task 'culprit' has blocked the event loop for 0.01 s" in caplog.text
+        assert "in blocks_the_loop" in caplog.text
