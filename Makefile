@@ -13,7 +13,7 @@ ARGS ?=
 help:
 	@echo 'make demo       train a small network, watch it live    ARGS="--help" lists its options'
 	@echo 'make test       lint, types, import rules, tests        ARGS="-k name" goes to pytest'
-	@echo 'make test-full  make test, slow tests included'
+	@echo 'make test-full  make test, with many more examples of each property'
 	@echo 'make lint       ruff, mypy, import-linter'
 	@echo 'make format     format the code, fix what ruff can fix'
 	@echo 'make bench      benchmarks                              ARGS="--quick dispatch"'
@@ -23,10 +23,10 @@ demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
 
 test: lint $(VENV)/.ready-browser
-	$(BIN)/python -m pytest --cov -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest --cov $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser
-	$(BIN)/python -m pytest --cov $(ARGS)
+	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov $(ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check

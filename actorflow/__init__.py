@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from actorflow.errors import MissingExtraError as MissingExtraError
     from actorflow.errors import OpError as OpError
     from actorflow.errors import OpTimeoutError as OpTimeoutError
+    from actorflow.errors import OutOfMemoryError as OutOfMemoryError
     from actorflow.errors import PlaceError as PlaceError
     from actorflow.errors import RunTimeoutError as RunTimeoutError
     from actorflow.errors import ShapeError as ShapeError
@@ -69,6 +70,7 @@ _HOMES = {
         "MissingExtraError",
         "OpError",
         "OpTimeoutError",
+        "OutOfMemoryError",
         "PlaceError",
         "RunTimeoutError",
         "ShapeError",
@@ -95,6 +97,7 @@ __all__ = [
     "Op",
     "OpError",
     "OpTimeoutError",
+    "OutOfMemoryError",
     "Place",
     "PlaceError",
     "Plan",

@@ -11,7 +11,8 @@
     │   └── FeedError
     ├── KernelNotFoundError (LookupError)    lists what is registered
     ├── DeviceError (RuntimeError)
-    │   └── DeviceUnavailableError
+    │   ├── DeviceUnavailableError
+    │   └── OutOfMemoryError (MemoryError)   a plan can never fit its budget; shows what takes how much
     ├── OpError (RuntimeError)               .op, .updated, .replay(), .__cause__: an operation failed while running
     │   └── OpTimeoutError (TimeoutError)    one call took longer than its op's timeout
     ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
@@ -43,6 +44,7 @@ __all__ = [
     "MissingExtraError",
     "OpError",
     "OpTimeoutError",
+    "OutOfMemoryError",
     "PlaceError",
     "RunTimeoutError",
     "ShapeError",
@@ -104,6 +106,10 @@ class DeviceError(ActorflowError, RuntimeError):
 
 class DeviceUnavailableError(DeviceError):
     """A place names a device that this process does not have."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """A plan can never fit the memory budget; the message shows what takes how much."""
 
 
 class OpError(ActorflowError, RuntimeError):

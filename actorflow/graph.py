@@ -17,6 +17,7 @@ from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
+    from actorflow.footprint import Footprint
     from actorflow.plan import Plan
     from actorflow.runtime import Engine, Result
 
@@ -423,6 +424,14 @@ class Graph:
             DeviceUnavailableError: if a place names a device that is not there.
         """
         return self._runnable().plan(fetch)
+
+    def memory_cost(self, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Footprint:
+        """How much memory the variables and one frame take; printing it shows what takes how much.
+
+        Args:
+            fetch: As for `run`.
+        """
+        return self.compile(fetch).footprint()
 
     async def run(
         self,

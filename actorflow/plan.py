@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from actorflow.devices import check_place
 from actorflow.devices.blas import cores
-from actorflow.errors import CycleError, DeviceUnavailableError, DTypeError, GraphError, PlaceError
+from actorflow.errors import CycleError, DeviceUnavailableError, DTypeError, GraphError, OutOfMemoryError, PlaceError
+from actorflow.footprint import Footprint, footprint
 from actorflow.graph import Graph
 from actorflow.node import Blob, Node, Op, Variable
 from actorflow.ops.basic import Sum
@@ -15,7 +16,7 @@ from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel, find_kernel
 from actorflow.place import Place
-from actorflow.schedule import DEFAULT_LANE, assign_lanes, put_critical_first, remaining_lengths
+from actorflow.schedule import DEFAULT_LANE, assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.spec import TensorSpec
 
 __all__ = ["Plan", "PlannedOp", "Slot", "make_plan", "needed_ops"]
@@ -98,6 +99,10 @@ class Plan:
     reads: dict[Variable, int]
     updates: tuple[Variable, ...]
 
+    def footprint(self) -> Footprint:
+        """How much memory one frame takes."""
+        return footprint(self.ops, self.slots)
+
     def summary(self) -> str:
         """A table of the steps: op, kernel, place and lane, inputs and outputs; then what is fed and fetched."""
         from actorflow.describe import plan_table
@@ -112,6 +117,7 @@ def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan
         GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run.
         PlaceError, DeviceUnavailableError: if a place is not to be had.
         KernelNotFoundError: if a device has no kernel for an operation.
+        OutOfMemoryError: if it can never fit the graph's budget.
     """
     if targets is None:
         ops, fetched = graph.ops, graph.sinks
@@ -123,7 +129,21 @@ def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan
     ordered = _in_order(ops)
     _check_places(ordered, fetched)
     _load_kernels()
-    return _Planner(graph, ordered).plan(fetched)
+    plan = _Planner(graph, ordered).plan(fetched)
+    budget_bytes = graph.modes.memory_budget_bytes
+    if budget_bytes is not None:
+        _check_budget(plan, budget_bytes)
+    return plan
+
+
+def _check_budget(plan: Plan, budget_bytes: int) -> None:
+    cost = plan.footprint()
+    variable_bytes = sum(variable.spec.size_bytes for variable in plan.graph.variables)
+    if variable_bytes + cost.peak_bytes > budget_bytes:
+        raise OutOfMemoryError(
+            f"graph {plan.graph.name!r} needs {variable_bytes + cost.peak_bytes:,} bytes, "
+            f"its budget is {budget_bytes:,} bytes\n{cost}"
+        )
 
 
 def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
@@ -272,6 +292,8 @@ class _Planner:
             slot.readers += 1
         for variable, op_index in self._updates.items():
             self._await_turn(variable, self._ops[op_index])
+        if self._graph.modes.memory_budget_bytes is not None:
+            self._save_memory()
         lengths = remaining_lengths(self._ops, self._slots)
         put_critical_first(self._slots, lengths)
         assign_lanes(self._ops, self._slots, lengths, cores())
@@ -284,6 +306,21 @@ class _Planner:
             self._reads,
             tuple(self._updates),
         )
+
+    def _save_memory(self) -> None:
+        """Take the ops depth first, if less is held at once then."""
+        order = depth_first(self._ops, self._slots)
+        new_index = [0] * len(order)
+        for index, old in enumerate(order):
+            new_index[old] = index
+        before = footprint(self._ops, self._slots).peak_bytes
+        if footprint([self._ops[old] for old in order], self._slots).peak_bytes >= before:
+            return
+        self._ops = [self._ops[old] for old in order]
+        for index, op in enumerate(self._ops):
+            op.index = index
+        for slot in self._slots:
+            slot.consumers = [new_index[old] for old in slot.consumers]
 
     def _expected(self, blob: Blob) -> int:
         """How many producers of a blob the plan runs: all of them, but for variables, whose updates are chosen."""

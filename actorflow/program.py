@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.actors.budget import Account
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.frame import Frame
 from actorflow.actors.function import AsyncActor, FunctionActor
@@ -16,6 +17,7 @@ from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor
 from actorflow.actors.variable import Gate
 from actorflow.devices import Bucket
 from actorflow.errors import FeedError, GraphError
+from actorflow.footprint import slot_charges
 from actorflow.node import Blob, Variable
 from actorflow.ops.function import Function
 from actorflow.plan import Plan, PlannedOp, Slot
@@ -112,6 +114,7 @@ class Program:
         self._open_ends = sum(actor.ends for actor in ops) + len(self._gates) + 1
         self._node_ids = np.array([actor.node_id for actor in ops], dtype=np.intp)
 
+        self._charges: list[int] | None = None
         self._fetch_slots = list(plan.fetches.values())
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
         self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
@@ -160,6 +163,8 @@ class Program:
         def ended(frame: Frame) -> None:
             for gate in self._gates:
                 gate.forget(frame)
+            if frame.budget is not None:
+                frame.budget.close(frame)
             on_end(frame)
 
         return Frame(
@@ -175,6 +180,7 @@ class Program:
             turnstiles=self._turnstiles,
             ops=self._ops,
             atomic=atomic,
+            budget=engine.budget,
         )
 
     def begin(self, frame: Frame) -> None:
@@ -186,6 +192,8 @@ class Program:
         if frame.monitor is not None:
             np.frombuffer(frame.monitor.states, dtype=np.uint8)[self._node_ids] = NodeState.WAITING
             np.frombuffer(frame.monitor.dirty, dtype=np.uint8)[self._node_ids] = 1
+        if frame.budget is not None:
+            frame.budget.open(frame, self._new_account())
         for turnstile in self._turnstiles:
             turnstile.expect(frame)
         for slot, variable in self._constants:
@@ -214,7 +222,8 @@ class Program:
 
     def _blob_actor(self, slot: Slot, writer: PlannedOp | None, earlier: Sequence[BlobActor]) -> BlobActor:
         if slot.updates is not None:
-            return UpdateActor(slot.index, self._bucket(slot.updates), self._engine.variable_actor(slot.updates))
+            actor = self._engine.variable_actor(slot.updates)
+            return UpdateActor(slot.index, self._bucket(slot.updates), actor, self.plan.reads[slot.updates])
         if isinstance(slot.blob, Variable):
             return BlobActor(slot.index, self._bucket(slot.blob))
         if writer is None or writer.kernel is None or slot.blob.dtype.hasobject:  # which a bucket would keep alive
@@ -252,6 +261,13 @@ class Program:
         assert op.kernel is not None
         buckets = tuple([device.memory.bucket(self.plan.slots[slot].blob.spec) for slot in op.outputs])
         return KernelActor(*arguments, operation=operation, kernel=op.kernel, buckets=buckets)
+
+    def _new_account(self) -> Account:
+        if self._charges is None:
+            self._charges = slot_charges(self.plan.ops, self.plan.slots)
+            self._needs = [sum(self._charges[slot] for slot in op.outputs) for op in self.plan.ops]
+            self._peak_bytes = self.plan.footprint().peak_bytes
+        return Account(self._peak_bytes, self._needs, self._charges)
 
     def _chain(self, ops: Sequence[OpActor]) -> None:
         """Make every op wait for the one before it in the plan, and run on the loop."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy.typing as npt
 
+from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.pending import what_it_waits_for
@@ -81,6 +82,7 @@ class Engine:
         profile: Calls and times by `Node.id` of the op.
         scalars: Fetched 0-d numbers by frame.
         errors: The newest failures.
+        budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
     """
 
@@ -100,6 +102,7 @@ class Engine:
         self._turnstiles: dict[Op, Turnstile] = {}
         self._programs: dict[Any, Program] = {}
         self._revision = -1
+        self.budget: Budget | None = None
         self._dispatcher: Dispatcher | None = None
         self._running: set[Frame] = set()
         self._idle: asyncio.Event | None = None
@@ -121,6 +124,7 @@ class Engine:
         if self._revision != self.graph.revision:
             self._programs.clear()
             self._revision = self.graph.revision
+            self._set_budget()
             if self.monitor is not None and len(self.monitor.states) < self.graph.size:
                 self.monitor = Monitor(self.graph.size)
         key = None if fetch is None else _checked_fetch(fetch)
@@ -131,6 +135,15 @@ class Engine:
             program = self._programs[key] = Program(self.plan(key), self)
         return program
 
+    def _set_budget(self) -> None:
+        budget_bytes = self.graph.modes.memory_budget_bytes
+        if budget_bytes is None:
+            return
+        capacity_bytes = budget_bytes - sum(variable.spec.size_bytes for variable in self.graph.variables)
+        if self.budget is None:
+            self.budget = Budget(capacity_bytes)
+        self.budget.capacity_bytes = capacity_bytes
+
     def device(self, place: Place) -> Device:
         """The engine's device for a place, opened on first use."""
         device = self._devices.get(place)
@@ -139,6 +152,7 @@ class Engine:
                 blas_threads.keep_single()
             device = self._devices[place] = open_device(place)
             device.bind(self.dispatcher.loop)
+            device.memory.budget_bytes = self.graph.modes.memory_budget_bytes
         return device
 
     def variable_actor(self, variable: Variable) -> VariableActor:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import pytest_asyncio
 from hypothesis import settings
@@ -18,6 +21,7 @@ settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=
 settings.load_profile("full" if os.environ.get("ACTORFLOW_FULL_TESTS") else "short")
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
 
 #: How long a thread or task that is about to end may take. Only a failing test waits this long.
 GRACE_S = 5.0
@@ -69,3 +73,16 @@ async def _no_task_left() -> AsyncIterator[None]:
     if left:
         _, left = await asyncio.wait(left, timeout=GRACE_S)
     assert not left, f"the test left tasks running: {left}"
+
+
+@pytest.fixture(scope="session")
+def idx() -> ToIdx:
+    """What makes an IDX file's content of an array, after the format's description and apart from the reader."""
+    codes = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
+
+    def content(array: npt.NDArray[np.generic]) -> bytes:
+        code = codes[array.dtype.str[1:]]
+        header = struct.pack(f">HBB{array.ndim}I", 0, code, array.ndim, *array.shape)
+        return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+    return content

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import actorflow
 from actorflow.cli import main
+from actorflow.data import FASHION_MNIST_FILES
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals of POSIX")
 
@@ -222,8 +225,25 @@ def test_demo_without_web_loads_no_aiohttp() -> None:
     assert "live page" not in done.stdout
 
 
-def test_demo_reports_a_taken_port(capsys: pytest.CaptureFixture[str], unused_tcp_port_factory: Any) -> None:
-    import socket
+def test_demo_with_batches_larger_than_the_test_images(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ONE_EPOCH, "--no-web", "--batch", "700"]) == 0
+    assert re.search(r"^test accuracy .* of 359 images", capsys.readouterr().out, re.MULTILINE)
+    assert main([*ONE_EPOCH, "--no-web", "--batch", "1439"]) == 1
+    assert "expected at most 1,438 images per batch, all that there are, got 1,439" in capsys.readouterr().err
+
+
+def test_demo_on_fashion_mnist(tmp_path: Path, idx: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for name in FASHION_MNIST_FILES:
+        array = rng.integers(0, 256, (40, 28, 28)) if "images" in name else np.arange(40) % 10
+        (tmp_path / name).write_bytes(idx(array.astype(np.uint8)))
+    assert main(["demo", "--data", "fashion-mnist", "--data-dir", str(tmp_path), "--no-web", "--batch", "16"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("fashion-mnist: 40 train and 40 test images of 28x28; ")
+    assert "of 40 images" in out
+
+
+def test_demo_reports_a_taken_port(capsys: pytest.CaptureFixture[str]) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -255,7 +255,7 @@ class TestMistakes:
             Scaled() >> thing
 
     def test_number_of_tops(self, graph: af.Graph, x: af.Blob) -> None:
-        with pytest.raises(af.GraphError, match="composite 'split' has 2 top blobs, got 1$"):
+        with pytest.raises(af.GraphError, match=r"composite 'split' has 2 top blobs, got 1$"):
             [x] >> Split() >> [graph.blob("y", 3)]
 
     @pytest.mark.parametrize(

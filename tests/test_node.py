@@ -170,15 +170,14 @@ class TestMistakes:
     ) -> None:
         x, y = graph.blob("x", (2, 3)), graph.blob("y", shape, dtype)
         op = graph.op("a", ops.Copy())
+        if outputs_first:
+            op >> [y]
+        else:
+            [x] >> op
         with pytest.raises(
             error, match=rf"op 'a' \(Copy\(\)\) gives float32\[2, 3\], blob 'y' is declared as {dtype}\[\d, \d\]"
         ):
-            if outputs_first:
-                op >> [y]
-                [x] >> op
-            else:
-                [x] >> op
-                op >> [y]
+            [x] >> op if outputs_first else op >> [y]
         assert (y.producers, x.consumers) == ([op], []) if outputs_first else ([], [op])
 
     def test_number_of_outputs(self, graph: af.Graph) -> None:
@@ -210,7 +209,7 @@ class TestMistakes:
             graph.op("a", ops.Copy)  # type: ignore[arg-type]
         with pytest.raises(af.GraphError, match=r"op 'a': 3 is no Operation$"):
             graph.op("a", 3)  # type: ignore[arg-type]
-        with pytest.raises(af.GraphError, match="op: <class .*is no Operation: give an instance"):
+        with pytest.raises(af.GraphError, match=r"op: <class .*is no Operation: give an instance"):
             graph.apply(ops.Copy, graph.blob("x", 3))  # type: ignore[arg-type]
         assert "a" not in graph
 

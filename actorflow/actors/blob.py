@@ -64,6 +64,8 @@ class BlobActor:
             bucket = self.bucket
             if bucket is not None and getrefcount(buffer) == UNSHARED:
                 bucket.give_back(buffer)
+            if frame.budget is not None:
+                frame.budget.freed.append((frame, self.slot))
 
 
 class ViewActor(BlobActor):
@@ -81,16 +83,19 @@ class ViewActor(BlobActor):
             bucket = self.bucket
             if bucket is not None and buffer is not None and getrefcount(buffer) == UNSHARED:
                 bucket.give_back(buffer)
+            if frame.budget is not None:
+                frame.budget.freed.append((frame, self.slot))
 
 
 class UpdateActor(BlobActor):
     """The new value of a variable that a frame writes: committed as soon as it is computed."""
 
-    __slots__ = ("variable",)
+    __slots__ = ("read_slot", "variable")
 
-    def __init__(self, slot: int, bucket: Bucket | None, variable: VariableActor) -> None:
+    def __init__(self, slot: int, bucket: Bucket | None, variable: VariableActor, read_slot: int) -> None:
         super().__init__(slot, bucket)
         self.variable = variable
+        self.read_slot = read_slot
 
     def deliver(self, frame: Frame, fence: Fence | None) -> None:
         """Commit, now or when the loop has seen ``fence`` pass; with all others at the end of an atomic frame."""
@@ -104,6 +109,8 @@ class UpdateActor(BlobActor):
         value = frame.values[self.slot]
         frame.values[self.slot] = None
         frame.updated.append(self.variable.variable.name)
+        if frame.budget is not None:
+            frame.budget.replace(frame, self.slot, self.read_slot)
         self.variable.commit(frame, value, self.bucket)
 
     def _arrived(self, frame: Frame) -> None:

@@ -14,6 +14,7 @@ from actorflow.node import PACKAGE
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import UpdateActor
+    from actorflow.actors.budget import Budget
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
     from actorflow.actors.turnstile import Turnstile
@@ -55,6 +56,7 @@ class Frame:
         turns: The turns that this frame takes at the variables it may update.
         turnstiles: Where this frame is expected, at the ops that take their frames in order.
         ops: The program's ops, by index.
+        budget: The memory that its ops must be admitted to, if there is a limit.
         atomic: Whether all updates are committed together, at the end.
         updates: Updates that wait for the end of an atomic frame.
         updated: Names of the variables updated so far.
@@ -64,6 +66,7 @@ class Frame:
 
     __slots__ = (
         "atomic",
+        "budget",
         "context",
         "ended",
         "error",
@@ -101,6 +104,7 @@ class Frame:
         turnstiles: list[Turnstile],
         ops: list[OpActor],
         atomic: bool,
+        budget: Budget | None,
     ) -> None:
         self.number = number
         self.pending = pending
@@ -121,6 +125,7 @@ class Frame:
         self.state = FrameState.RUNNING
         self.error: OpError | StallError | RunTimeoutError | None = None
         self.atomic = atomic
+        self.budget = budget
         self.updates: list[UpdateActor] = []
         self.updated: list[str] = []
         self.ops = ops

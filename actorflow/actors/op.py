@@ -114,6 +114,10 @@ class OpActor(ABC):
                 fences = [fence for fence in fences if not fence.done]
                 if fences and self._waits_for(frame, fences):
                     return perf_counter_ns()
+        if frame.budget is not None and not frame.budget.admit(frame, self):
+            if fences:
+                frame.fences[self] = fences
+            return perf_counter_ns()
         turnstile = self.turnstile
         if turnstile is not None:
             if not turnstile.enter(frame, self):
@@ -138,6 +142,8 @@ class OpActor(ABC):
         self._account(frame, end - start)
         for blob in self.outputs:
             blob.deliver(frame, None)
+        if frame.budget is not None:
+            frame.budget.ended(frame, self)
         if self.ends:
             frame.close_end()
         if self.turnstile is not None:
@@ -176,7 +182,8 @@ class OpActor(ABC):
         """
         guard = self.guard
         try:
-            fence = self.lane.submit(self._work, frame, self._passed, self.ends or guard is not None)
+            urgent = self.ends or guard is not None or frame.budget is not None
+            fence = self.lane.submit(self._work, frame, self._passed, urgent)
         except Exception as error:  # noqa: BLE001  no thread to be had, say
             self._failed(frame, error)
             self.leave()
@@ -218,6 +225,8 @@ class OpActor(ABC):
                 self._failed(frame, error)
             elif not frame.halted:
                 self._account(frame, fence.elapsed_ns)
+                if frame.budget is not None:
+                    frame.budget.ended(frame, self)
                 if self.ends:
                     frame.close_end()
             self.leave()
@@ -239,6 +248,8 @@ class OpActor(ABC):
                 self._account(frame, elapsed_ns)
                 for blob in self.outputs:
                     blob.deliver(frame, None)
+                if frame.budget is not None:
+                    frame.budget.ended(frame, self)
                 if self.ends:
                     frame.close_end()
                 frame.wake()

@@ -34,9 +34,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="actorflow", description="Numeric dataflow graphs on your own asyncio loop."
-    )
+    parser = argparse.ArgumentParser(prog="actorflow", description="Numeric dataflow graphs on your own asyncio loop.")
     parser.add_argument("--version", action="version", version=f"actorflow {actorflow.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands.add_parser("demo", help="train a small network and watch it live", description=_DEMO))
@@ -58,7 +56,12 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where the four IDX files of Fashion-MNIST are, .gz or not"
     )
-    parser.add_argument("--epochs", type=_positive, metavar="N", help="times to go through the images (default: 20 for digits, 1 for fashion-mnist)")
+    parser.add_argument(
+        "--epochs",
+        type=_positive,
+        metavar="N",
+        help="times to go through the images (default: 20 for digits, 1 for fashion-mnist)",
+    )
     parser.add_argument("--batch", type=_positive, default=32, metavar="N", help="images per step (default: 32)")
     parser.add_argument(
         "--seed", type=_natural, default=0, metavar="N", help="of weights, dropout, order and split (default: 0)"

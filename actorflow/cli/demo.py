@@ -61,7 +61,7 @@ def demo(options: Options) -> int:
     """
     console = Console(highlight=False, soft_wrap=True)
     data = _load(options)
-    training = Training(data.standardized(), batch=options.batch, seed=options.seed)
+    training = Training(data.standardized(), epochs=options.epochs, batch=options.batch, seed=options.seed)
     height, width = data.train.images.shape[1:3]
     console.print(
         f"{data.name}: {len(data.train):,} train and {len(data.test):,} test images of {height}x{width}; "

@@ -9,6 +9,7 @@ import numpy as np
 
 from actorflow import nn, ops
 from actorflow.data import Batch, Dataset
+from actorflow.errors import DataError
 from actorflow.graph import Graph
 from actorflow.node import Blob
 
@@ -16,6 +17,8 @@ __all__ = ["Step", "Training"]
 
 #: Steps that overlap: the next one starts on the layers whose weights the one before has updated.
 _IN_FLIGHT = 2
+#: Learning rate of the first step.
+_RATE = 0.02
 
 
 class Step(NamedTuple):
@@ -30,6 +33,7 @@ class Training:
 
     Args:
         data: The images, shape (count, height, width, channels), and labels.
+        epochs: How often `epoch` will be run; the learning rate falls linearly to 0 until the end.
         batch: Images per step.
         seed: Of weights, dropout and the order of the images.
 
@@ -38,9 +42,14 @@ class Training:
         graph: The whole of it: forward and backward part, updates, and the network once more for testing.
         steps_per_epoch: Full batches in the train images.
         weight_count: Numbers that are learned.
+
+    Raises:
+        DataError: if there are fewer train images than a batch takes.
     """
 
-    def __init__(self, data: Dataset, *, batch: int, seed: int) -> None:
+    def __init__(self, data: Dataset, *, epochs: int, batch: int, seed: int) -> None:
+        if batch > len(data.train):
+            raise DataError(f"expected at most {len(data.train):,} images per batch, all that there are, got {batch:,}")
         self.data = data
         self.graph = Graph(data.name)
         self.steps_per_epoch = len(data.train) // batch
@@ -52,7 +61,10 @@ class Training:
         scores = network(self._images, training=True)
         self._loss = ops.softmax_loss(scores, self._labels, name="loss")
         self._accuracy = ops.accuracy(scores, self._labels)
-        self._updates = nn.SGD(rate=0.02, momentum=0.9, weight_decay=1e-4).minimize(self._loss)
+        self._optimizer = nn.SGD(rate=_RATE, momentum=0.9, weight_decay=1e-4)
+        self._updates = self._optimizer.minimize(self._loss)
+        self._steps = epochs * self.steps_per_epoch
+        self._step = 0
         with self.graph.subgraph("test"):
             self._test_scores: Blob = network(self._images, training=False)
         self.weight_count = sum(variable.spec.size for variable in network.variables)
@@ -63,22 +75,28 @@ class Training:
         Cancellation: the steps in flight are cancelled; each weight keeps its old or its new value.
         """
         batches = self.data.train.shuffled(self._batch, self._rng)
-        fetch = [self._loss, self._accuracy, self._updates]
-        async for result in self.graph.stream(self._feeds(batches), fetch=fetch, in_flight=_IN_FLIGHT):
+        results = self.graph.stream(
+            self._feeds(batches), fetch=[self._loss, self._accuracy, self._updates], in_flight=_IN_FLIGHT
+        )
+        async for result in results:
             yield Step(float(result[self._loss]), float(result[self._accuracy]))
 
     async def test(self) -> int:
         """How many of the test images are recognized."""
         batches = list(self.data.test.in_order(self._batch))
-        feeds = ({self._images: batch.images} for batch in batches)
+        feeds: Iterator[dict[Any, Any]] = ({self._images: batch.images} for batch in batches)
         results = self.graph.stream(feeds, fetch=[self._test_scores], in_flight=_IN_FLIGHT)
         right = 0
         counted = iter(batches)
         async for result in results:
             batch = next(counted)
             answers = result[self._test_scores].argmax(axis=1)
-            right += int(np.count_nonzero((answers == batch.labels)[: batch.count]))
+            right += int(np.count_nonzero((answers == batch.labels)[: batch.valid]))
         return right
 
     def _feeds(self, batches: Iterable[Batch]) -> Iterator[dict[Any, Any]]:
-        return ({self._images: batch.images, self._labels: batch.labels} for batch in batches)
+        for batch in batches:
+            # The stream starts a step right after it has taken its feed, so each step has its own rate.
+            self._optimizer.rate.value = np.float64(_RATE * (1 - self._step / self._steps))
+            self._step += 1
+            yield {self._images: batch.images, self._labels: batch.labels}

@@ -20,12 +20,12 @@ class Batch(NamedTuple):
     Attributes:
         images: float32, shape (batch, ...).
         labels: int64, shape (batch,).
-        count: How many rows count; those after them only fill the batch.
+        valid: How many rows count; those after them only fill the batch.
     """
 
     images: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
-    count: int
+    valid: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,8 @@ class Split:
         Raises:
             DataError: if no batch of this size can be filled.
         """
-        self._check_size(size)
+        if not 1 <= size <= len(self):
+            raise DataError(f"expected a batch size from 1 to {len(self)}, the number of images, got {size}")
         order = rng.permutation(len(self))
         return (
             Batch(self.images[rows], self.labels[rows], size)
@@ -72,14 +73,15 @@ class Split:
         )
 
     def in_order(self, size: int) -> Iterator[Batch]:
-        """Every image once, in order; the last batch is filled up with the first images, which do not count.
+        """Every image once, in order; the last batch is filled up from the first image on, with rows that do not count.
 
         Args:
-            size: Images per batch, from 1 to the number of images.
+            size: Images per batch, at least 1.
         Raises:
-            DataError: as for `shuffled`.
+            DataError: if the size is less.
         """
-        self._check_size(size)
+        if size < 1:
+            raise DataError(f"expected a batch size of at least 1, got {size}")
         rows = np.arange(size)
         return (
             Batch(
@@ -89,10 +91,6 @@ class Split:
             )
             for start in range(0, len(self), size)
         )
-
-    def _check_size(self, size: int) -> None:
-        if not 1 <= size <= len(self):
-            raise DataError(f"expected a batch size from 1 to {len(self)}, the number of images, got {size}")
 
 
 @dataclass(frozen=True, eq=False)

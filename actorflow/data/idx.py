@@ -17,7 +17,7 @@ from actorflow.errors import DataError
 __all__ = ["read_idx"]
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_DTYPES = {
+_DTYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype("u1"),
     0x09: np.dtype("i1"),
     0x0B: np.dtype(">i2"),
@@ -63,7 +63,7 @@ def read_idx(path: str | Path, *, axes: int | None = None) -> npt.NDArray[Any]:
             f"{path}: {'truncated' if actual < expected else 'too long'}: expected {expected} bytes of data for shape "
             f"{shape} of {dtype.newbyteorder('=')}, got {actual}"
         )
-    array = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    array: npt.NDArray[Any] = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return array.astype(dtype.newbyteorder("="))
 
 

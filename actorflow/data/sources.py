@@ -46,7 +46,7 @@ def digits(*, seed: int = 0, test_share: float = 0.2) -> Dataset:
     """
     sklearn = require("sklearn.datasets", extra="demo", purpose="the digits data set")
     bunch = sklearn.load_digits()
-    images = np.asarray(bunch.images, dtype=np.float32)[..., np.newaxis] / 16
+    images = np.asarray(bunch.images / 16, dtype=np.float32)[..., np.newaxis]
     labels = np.asarray(bunch.target)
     train, test = stratified_split(images, labels, test_share=test_share, rng=np.random.default_rng(seed))
     return Dataset("digits", train, test, tuple(str(digit) for digit in range(10)))

@@ -47,6 +47,7 @@ class Bucket:
         try:
             return self._free.pop()  # atomic, unlike a test before it
         except IndexError:
+            self._pool.make_room(self._spec.size_bytes)
             buffer = np.empty(self._spec.shape, self._spec.dtype)
             self._pool.adopt(buffer)
             return buffer
@@ -72,9 +73,11 @@ class Pool:
     Attributes:
         allocations: Buffers allocated since the start; constant once every run finds its buffers in the pool.
         peak_bytes: Highest `held_bytes` so far.
+        budget_bytes: Free buffers are given up rather than pass this; None for no limit.
     """
 
     def __init__(self) -> None:
+        self.budget_bytes: int | None = None
         self.allocations = 0
         self.peak_bytes = 0
         self._buckets: dict[TensorSpec, Bucket] = {}
@@ -90,6 +93,11 @@ class Pool:
         if bucket is None:
             bucket = self._buckets[spec] = Bucket(self, spec)
         return bucket
+
+    def make_room(self, size_bytes: int) -> None:
+        """Give free buffers back to the system if a new one would otherwise pass the budget. Any thread may call it."""
+        if self.budget_bytes is not None and self.held_bytes + size_bytes > self.budget_bytes:
+            self.trim()
 
     def adopt(self, buffer: npt.NDArray[Any]) -> None:
         """Count a buffer from now on. Any thread may call it."""

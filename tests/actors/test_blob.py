@@ -25,7 +25,7 @@ def pool_of(graph: af.Graph) -> Any:
 async def test_buffers_are_used_again() -> None:
     graph = af.Graph("g")
     x = graph.blob("x", (4, 8))
-    y = chain(x, 10)
+    chain(x, 10)
     async with graph:
         for _ in range(3):
             await graph.run({x: np.ones((4, 8), "f")})
@@ -33,7 +33,6 @@ async def test_buffers_are_used_again() -> None:
         for _ in range(FRAMES):
             await graph.run({x: np.ones((4, 8), "f")})
         assert pool_of(graph).allocations - allocations <= FRAMES  # what was fetched, at most
-        assert y.name in await graph.run({x: np.ones((4, 8), "f")})
 
 
 async def test_viewed_buffers_are_used_again() -> None:

@@ -148,5 +148,6 @@ async def test_the_application_gets_its_turn_between_slices() -> None:
         assert fired <= before + 2  # one slice at a time, and one actor in each
     stop.set()
     assert 1 <= fired <= 40
-    while dispatcher.ready:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not dispatcher.ready

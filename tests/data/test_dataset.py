@@ -13,7 +13,7 @@ def numbered(count: int) -> Split:
 
 def test_shuffled_gives_every_image_at_most_once_and_only_full_batches() -> None:
     batches = list(numbered(11).shuffled(4, np.random.default_rng(0)))
-    assert [batch.count for batch in batches] == [4, 4]
+    assert [batch.valid for batch in batches] == [4, 4]
     seen = np.concatenate([batch.labels for batch in batches])
     assert len(set(seen)) == 8
     for batch in batches:
@@ -29,21 +29,21 @@ def test_shuffled_depends_on_the_generator_alone() -> None:
     assert sorted(order(1)) == list(range(50))
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 10])
+@pytest.mark.parametrize("size", [1, 3, 4, 10, 11, 25])
 def test_in_order_counts_every_image_once(size: int) -> None:
     batches = list(numbered(10).in_order(size))
     assert {batch.images.shape for batch in batches} == {(size, 1, 1, 1)}
-    counted = np.concatenate([batch.labels[: batch.count] for batch in batches])
+    counted = np.concatenate([batch.labels[: batch.valid] for batch in batches])
     np.testing.assert_array_equal(counted, np.arange(10))
-    np.testing.assert_array_equal(np.concatenate([batch.images[: batch.count, 0, 0, 0] for batch in batches]), counted)
+    np.testing.assert_array_equal(np.concatenate([batch.images[: batch.valid, 0, 0, 0] for batch in batches]), counted)
 
 
-@pytest.mark.parametrize("size", [0, -1, 11])
-def test_batch_size_is_checked_before_the_first_batch(size: int) -> None:
-    with pytest.raises(DataError, match=f"expected a batch size from 1 to 10, the number of images, got {size}"):
-        numbered(10).in_order(size)
-    with pytest.raises(DataError, match="expected a batch size"):
-        numbered(10).shuffled(size, np.random.default_rng(0))
+def test_batch_size_is_checked_before_the_first_batch() -> None:
+    for size in (0, -1, 11):
+        with pytest.raises(DataError, match=f"expected a batch size from 1 to 10, the number of images, got {size}"):
+            numbered(10).shuffled(size, np.random.default_rng(0))
+    with pytest.raises(DataError, match="expected a batch size of at least 1, got 0"):
+        numbered(10).in_order(0)
 
 
 def test_split_checks_its_labels() -> None:

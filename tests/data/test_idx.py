@@ -10,8 +10,11 @@ from hypothesis.extra import numpy as hnp
 from actorflow.data import read_idx
 from actorflow.errors import DataError
 
+
 @given(
-    st.sampled_from(["u1", "i1", "i2", "i4", "f4", "f8"]).flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(max_dims=4, max_side=4))),
+    st.sampled_from(["u1", "i1", "i2", "i4", "f4", "f8"]).flatmap(
+        lambda dtype: hnp.arrays(dtype, hnp.array_shapes(max_dims=4, max_side=4))
+    ),
     st.booleans(),
 )
 def test_reads_what_was_written(tmp_path_factory: pytest.TempPathFactory, idx, array, compressed: bool) -> None:

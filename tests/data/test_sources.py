@@ -34,7 +34,9 @@ def test_digits_split_depends_on_the_seed_alone() -> None:
 
 def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtraError, match=r"the digits data set needs 'sklearn': pip install 'actorflow\[demo\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"the digits data set needs 'sklearn': pip install 'actorflow\[demo\]'"
+    ):
         digits()
 
 
@@ -55,7 +57,9 @@ def test_fashion_mnist_names_every_missing_file(tmp_path: Path, idx) -> None:
     write_fashion_mnist(tmp_path, idx)
     (tmp_path / "train-images-idx3-ubyte.gz").unlink()
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(DataError, match="missing: train-images-idx3-ubyte, t10k-labels-idx1-ubyte; the directory has: t"):
+    with pytest.raises(
+        DataError, match="missing: train-images-idx3-ubyte, t10k-labels-idx1-ubyte; the directory has: t"
+    ):
         fashion_mnist(tmp_path)
     with pytest.raises(DataError, match="absent: expected the directory"):
         fashion_mnist(tmp_path / "absent")

@@ -1,6 +1,5 @@
 """BLAS threads: shared out among the lanes that run, and given back."""
 
-import asyncio
 import threading
 from collections.abc import Iterator
 
@@ -54,27 +53,21 @@ def test_a_lower_limit_of_the_user_is_kept() -> None:
     limits.lane_stopped()
 
 
-def test_lanes_that_run_limit_blas_and_closed_ones_give_it_back() -> None:
-    async def main() -> None:
-        device = CPU(af.Place())
-        device.bind(asyncio.get_running_loop())
-        seen: list[set[int]] = []
-        for name in ("a", "b", "idle"):
-            lane = device.lane(name)
-            if name != "idle":
-                done = asyncio.Event()
-                lane.submit(lambda _: None, None, lambda _, done=done: done.set(), urgent=True)
-                await done.wait()
-            seen.append(blas_threads())
-        assert seen == [{4}, {2}, {2}]
-        device.lane("a").close()
-        device.lane("a").close()
-        assert blas_threads() == {THREADS}
-        device.close()
-        device.join()
-        assert blas_threads() == {THREADS}
-
-    asyncio.run(main())
+def test_lanes_limit_blas_from_their_making_to_their_close() -> None:
+    """From the making, not from the first work: what is computed must not depend on how soon a thread has started."""
+    device = CPU(af.Place())
+    seen = []
+    for name in ("a", "b", "c"):
+        device.lane(name)
+        device.lane(name)
+        seen.append(blas_threads())
+    assert seen == [{4}, {2}, {1}]
+    device.lane("a").close()
+    device.lane("a").close()
+    assert blas_threads() == {2}
+    device.close()
+    device.close()
+    assert blas_threads() == {THREADS}
 
 
 def test_a_lane_that_the_garbage_collector_closes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,3 +112,13 @@ def test_threads_start_and_stop_lanes_at_once() -> None:
     limits.lane_stopped()
     limits.lane_stopped()
     assert blas_threads() == {THREADS}
+
+
+def test_a_single_thread_while_it_is_asked_for() -> None:
+    limits = BlasThreads()
+    limits.keep_single()
+    limits.lane_started()
+    assert blas_threads() == {1}
+    limits.release_single()
+    assert blas_threads() == {THREADS}
+    limits.lane_stopped()

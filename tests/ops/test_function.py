@@ -102,7 +102,7 @@ class TestOutputs:
         assert len(graph.run_sync()) == 0
 
 
-class Callable_:
+class PlainCallable:
     def __call__(self, x: Any) -> Any:
         return x + 1
 
@@ -126,7 +126,7 @@ class TestKinds:
         [
             (lambda x: x + 1, False),
             (functools.partial(np.add, 1), False),
-            (Callable_(), False),
+            (PlainCallable(), False),
             (AsyncCallable(), True),
             (AsyncCallable().method, True),
             (functools.partial(plus, y=1), True),
@@ -141,7 +141,7 @@ class TestKinds:
     def test_names(self) -> None:
         assert str(Function(abs)) == "abs"
         assert str(Function(plus)) == "plus"
-        assert "Callable_ object" in str(Function(Callable_()))
+        assert "PlainCallable object" in str(Function(PlainCallable()))
         assert "\n" not in str(Function(functools.partial(np.add, np.eye(3))))
 
     def test_functions_have_no_gradient(self, graph: af.Graph) -> None:

@@ -1,6 +1,5 @@
 """The kernel registry: which kernel is found, and what a miss says."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +24,9 @@ class Twice(ops.Operation):
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is registered here is forgotten."""
     monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
-    yield
 
 
 def fn(*args: Any) -> None:
@@ -119,7 +117,7 @@ class TestFinding:
 
     def test_a_miss_without_any_names_the_others(self) -> None:
         kernel("Another")(fn)
-        with pytest.raises(af.KernelNotFoundError, match="  nothing; operations with kernels: .*Another"):
+        with pytest.raises(af.KernelNotFoundError, match=r"  nothing; operations with kernels: .*Another"):
             find_kernel(Twice(), "cpu", F32)
 
 

@@ -176,9 +176,7 @@ def make_training_graph() -> Callable[..., tuple[af.Graph, af.Blob, af.Blob]]:
 async def training() -> Any:
     graph, x, loss = training_graph()
     async with graph:
-        yield SimpleNamespace(
-            graph=graph, x=x, loss=loss, run=lambda: graph.run({x: np.ones((4, 4), "float32")})
-        )
+        yield SimpleNamespace(graph=graph, x=x, loss=loss, run=lambda: graph.run({x: np.ones((4, 4), "float32")}))
 
 
 @pytest.fixture

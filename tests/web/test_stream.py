@@ -53,10 +53,13 @@ def agrees(viewer, graph: af.Graph) -> bool:
     return (
         viewer.calls == calls
         and viewer.frames
-        == {"started": frames.started, "finished": frames.finished, "failed": frames.failed,
-            "cancelled": frames.cancelled}  # fmt: skip
-        and viewer.curves
-        == {name: [value for _, value in points] for name, points in engine.scalars.series.items()}
+        == {
+            "started": frames.started,
+            "finished": frames.finished,
+            "failed": frames.failed,
+            "cancelled": frames.cancelled,
+        }  # fmt: skip
+        and viewer.curves == {name: [value for _, value in points] for name, points in engine.scalars.series.items()}
         and [failure["message"] for failure in viewer.failures] == [failure.message for failure in engine.errors]
     )
 

@@ -48,9 +48,7 @@ def test_edges_follow_the_data_and_updates_go_back(make_training_graph) -> None:
     expected = {(blob.name, op.name) for op in graph.ops for blob in op.inputs}
     expected |= {(op.name, blob.name) for op in graph.ops for blob in op.outputs}
     assert set(edges) == expected
-    assert {edge for edge, back in edges.items() if back} == {
-        (f"block{i}/update", f"block{i}/w") for i in range(3)
-    }
+    assert {edge for edge, back in edges.items() if back} == {(f"block{i}/update", f"block{i}/w") for i in range(3)}
     y = {node["name"]: node["y"] for node in message["nodes"]}
     assert all(y[a] < y[b] for (a, b), back in edges.items() if not back)
 

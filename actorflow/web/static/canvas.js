@@ -10,6 +10,9 @@ const GRID = 32;
 /** How long an op that finished a call stays lit: a short call is over before any tick could show it running. */
 export const LIT_MS = 350;
 const LONG_EDGE = 420;
+const MAX_DASHED_PX = 2500;
+/** How far an edge to a variable swings out to the right. */
+const BOW = 90;
 
 export class Drawing {
   #labels = [];
@@ -93,17 +96,19 @@ export class Drawing {
   #edges(view) {
     const { model, camera, theme } = this, context = this.#context;
     const fine = camera.scale >= SHAPE_SCALE;
-    const near = new Path2D(), far = new Path2D(), back = new Path2D(), heads = new Path2D();
+    const near = new Path2D(), far = new Path2D(), back = new Path2D(), farBack = new Path2D(), heads = new Path2D();
+    // A dash costs as much as a line, seen or not: what is too small to show dashes or far too long gets none.
+    const dashed = fine ? MAX_DASHED_PX / camera.scale : 0;
     const count = model.edgeFrom?.length ?? 0;
     for (let e = 0; e < count; e++) {
       const from = model.edgeFrom[e], to = model.edgeTo[e];
       const x1 = model.x[from], y1 = model.y[from], x2 = model.x[to], y2 = model.y[to];
       if (Math.max(y1, y2) < view.top || Math.min(y1, y2) > view.bottom) continue;
-      const bow = model.edgeBack[e] ? 160 : 0;
-      if (Math.max(x1, x2) + bow < view.left || Math.min(x1, x2) > view.right) continue;
-      const path = model.edgeBack[e] ? back : y2 - y1 > LONG_EDGE ? far : near;
+      const isBack = model.edgeBack[e];
+      if (Math.max(x1, x2) + (isBack ? 2 * BOW : 0) < view.left || Math.min(x1, x2) > view.right) continue;
+      const path = isBack ? (y1 - y2 < dashed ? back : farBack) : y2 - y1 > LONG_EDGE ? far : near;
       this.#trace(path, e, fine);
-      if (camera.scale >= ARROW_SCALE && !model.edgeBack[e]) arrow(heads, x2, y2 - model.height(to) / 2);
+      if (camera.scale >= ARROW_SCALE && !isBack) arrow(heads, x2, y2 - model.height(to) / 2);
     }
     context.strokeStyle = context.fillStyle = theme.edge;
     context.lineWidth = Math.max(1.3, 0.55 / camera.scale);
@@ -114,8 +119,8 @@ export class Drawing {
     context.globalAlpha = fine ? 0.3 : 0.15;
     context.stroke(far);
     context.strokeStyle = theme["variable-line"];
-    // Dashes of a fixed length in the world would be thousands per line, and invisible, from afar.
-    if (fine) context.setLineDash([5 / camera.scale, 4 / camera.scale]);
+    context.stroke(farBack);
+    context.setLineDash([5 / camera.scale, 4 / camera.scale]);
     context.stroke(back);
     context.setLineDash([]);
     context.globalAlpha = 1;
@@ -143,7 +148,7 @@ export class Drawing {
     if (model.edgeBack[e]) {
       // From the side of the writer up to the side of what it writes for the next frame.
       const side1 = x1 + model.width(from) / 2, side2 = x2 + model.width(to) / 2;
-      const bow = Math.max(side1, side2) + 90;
+      const bow = Math.max(side1, side2) + BOW;
       path.moveTo(side1, model.y[from]);
       path.bezierCurveTo(bow, model.y[from], bow, model.y[to], side2, model.y[to]);
       return;

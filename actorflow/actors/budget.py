@@ -1,0 +1,138 @@
+"""A memory budget that ops wait for, without ever waiting for each other.
+
+A plan's order is one in which a frame, run op by op, holds at most its footprint's peak. So much is always kept for the
+oldest frame, which may run the next op of that order at any time. All other ops, of this frame and of later ones, share
+what is left. So the sum never exceeds the budget, and the oldest frame never waits for memory: it ends, and the next
+one becomes the oldest. What the others hold then was taken from the shared part, so that the same holds for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.actors.op import OpActor
+
+__all__ = ["Account", "Budget"]
+
+
+class Account:
+    """What one frame has taken from the budget.
+
+    Args:
+        peak_bytes: The footprint's peak of its plan.
+        needs: Bytes of each op's outputs.
+        charges: Bytes of each slot.
+
+    Attributes:
+        next: Index of the first op in the plan's order that has not ended.
+        admitted: 1 for each op that may run or has run.
+        ended: 1 for each op that has ended.
+        shared: Bytes that each slot has taken from the shared part.
+    """
+
+    __slots__ = ("admitted", "charges", "ended", "needs", "next", "peak_bytes", "shared")
+
+    def __init__(self, peak_bytes: int, needs: list[int], charges: list[int]) -> None:
+        self.peak_bytes = peak_bytes
+        self.needs = needs
+        self.charges = charges
+        self.next = 0
+        self.admitted = bytearray(len(needs))
+        self.ended = bytearray(len(needs))
+        self.shared: dict[int, int] = {}
+
+
+class Budget:
+    """The memory that the frames of one graph may take on one device, besides its variables.
+
+    Args:
+        capacity_bytes: How much that is.
+
+    Attributes:
+        shared_bytes: What is taken from the shared part.
+        freed: Slots given back, from whatever thread, and not yet counted.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.shared_bytes = 0
+        self.freed: deque[tuple[Frame, int]] = deque()
+        self._accounts: dict[Frame, Account] = {}  # oldest first
+        self._parked: list[tuple[int, int, OpActor, Frame]] = []
+
+    def open(self, frame: Frame, account: Account) -> None:
+        """A frame starts."""
+        self._accounts[frame] = account
+
+    def close(self, frame: Frame) -> None:
+        """A frame has ended and holds nothing any more."""
+        self._count_freed()
+        account = self._accounts.pop(frame)
+        self.shared_bytes -= sum(account.shared.values())
+        self._parked = [entry for entry in self._parked if entry[3] is not frame]
+        self._retry()
+
+    def admit(self, frame: Frame, actor: OpActor) -> bool:
+        """Whether an op may run now; otherwise it becomes ready again when it may."""
+        account = self._accounts[frame]
+        if account.admitted[actor.index]:
+            return True
+        if self._parked:
+            self._count_freed()
+        if self._fits(frame, account, actor):
+            return True
+        self._parked.append((frame.number, actor.index, actor, frame))
+        self._parked.sort(key=lambda entry: entry[:2])
+        return False
+
+    def replace(self, frame: Frame, update_slot: int, read_slot: int) -> None:
+        """An update has been committed: what it took is now taken by the old value, if the frame still reads that."""
+        account = self._accounts[frame]
+        if frame.values[read_slot] is None:
+            self.freed.append((frame, update_slot))
+        elif update_slot in account.shared:
+            account.shared[read_slot] = account.shared.pop(update_slot)
+
+    def ended(self, frame: Frame, actor: OpActor) -> None:
+        """An op has ended, and given back what it was the last to read."""
+        account = self._accounts.get(frame)
+        if account is not None:
+            account.ended[actor.index] = 1
+            while account.next < len(account.ended) and account.ended[account.next]:
+                account.next += 1
+        if self._parked:
+            self._retry()
+
+    def _fits(self, frame: Frame, account: Account, actor: OpActor) -> bool:
+        need = account.needs[actor.index]
+        oldest = next(iter(self._accounts))
+        if need and not (frame is oldest and actor.index == account.next):
+            reserve = max(other.peak_bytes for other in self._accounts.values())
+            if self.shared_bytes + need > self.capacity_bytes - reserve:
+                return False
+            self.shared_bytes += need
+            for blob in actor.written:
+                account.shared[blob.slot] = account.charges[blob.slot]
+        account.admitted[actor.index] = 1
+        return True
+
+    def _count_freed(self) -> None:
+        while self.freed:
+            frame, slot = self.freed.popleft()
+            account = self._accounts.get(frame)
+            if account is not None:
+                self.shared_bytes -= account.shared.pop(slot, 0)
+
+    def _retry(self) -> None:
+        self._count_freed()
+        parked, self._parked = self._parked, []
+        for entry in parked:
+            _, _, actor, frame = entry
+            if self._fits(frame, self._accounts[frame], actor):
+                frame.ready.append((actor, frame))
+                frame.wake()
+            else:
+                self._parked.append(entry)

@@ -1,0 +1,220 @@
+"""Memory: what a frame takes, budgets that frames and ops wait for, and buffers in steady state."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import actorflow as af
+from actorflow.testing import interleave
+
+MIB = 1 << 20
+
+
+def wide_graph(branches: int, budget: int | None = None) -> tuple[af.Graph, af.Blob, af.Blob]:
+    """Branches with 1 MiB at each of three steps, added up one after the other."""
+    graph = af.Graph("wide", memory_budget=budget)
+    x = graph.blob("x", (MIB // 4,))
+    total = af.ops.scale(x, 0.0)
+    for i in range(branches):
+        y = x
+        for step in range(3):
+            y = af.ops.scale(y, 1.0 + i + step)
+        total = af.ops.add(total, y)
+    return graph, x, total
+
+
+class TestFootprint:
+    def test_a_chain_holds_two_values_at_a_time(self) -> None:
+        graph = af.Graph("chain")
+        y = graph.blob("x", (1000,))
+        for _ in range(10):
+            y = af.ops.scale(y, 2.0)
+        cost = graph.memory_cost()
+        assert (cost.variable_bytes, cost.peak_bytes, cost.total_bytes) == (0, 8000, 40_000)
+
+    def test_updates_and_fetches_count(self) -> None:
+        graph = af.Graph("update")
+        w = graph.variable("w", (1000,))
+        y = af.ops.scale(w, 2.0)
+        [y] >> graph.op("assign", af.ops.Copy()) >> [w]
+        assert graph.memory_cost().variable_bytes == 4000
+        assert graph.memory_cost().peak_bytes == 8000
+        assert graph.memory_cost(fetch=[y]).peak_bytes == 4000
+
+    def test_the_table_names_the_largest(self) -> None:
+        graph = af.Graph("table")
+        x = graph.blob("x", (1000,))
+        af.ops.scale(x, 2.0, name="double")
+        text = str(graph.memory_cost())
+        assert "one frame: 4,000 bytes at its peak" in text
+        assert "held at the peak, op 'double'" in text
+        assert "4,000  double/out" in text
+
+
+class TestBudget:
+    async def test_a_quarter_of_the_naive_memory_is_enough(self) -> None:
+        free, x, total = wide_graph(32)
+        naive = free.memory_cost().total_bytes
+        batch = np.random.default_rng(0).random(MIB // 4, dtype=np.float32)
+        async with free:
+            expected = (await free.run({x: batch}))[total]
+        budget = naive // 4
+        graph, x, total = wide_graph(32, budget)
+        async with graph:
+            for _ in range(3):
+                np.testing.assert_array_equal((await graph.run({x: batch}))[total], expected)
+            pool = graph.engine.device(af.Place()).memory
+            assert 0 < pool.peak_bytes <= budget
+
+    async def test_overlapping_frames_share_it(self) -> None:
+        budget = 12 * MIB
+        graph, x, total = wide_graph(8, budget)
+        batches = [np.full(MIB // 4, i, np.float32) for i in range(12)]
+        expected = sum((1 + i) * (2 + i) * (3 + i) for i in range(8))
+        async with graph:
+            results = await asyncio.gather(*(graph.run({x: batch}, fetch=[total]) for batch in batches))
+            for i, result in enumerate(results):
+                assert (result[total] == i * expected).all()
+            # What was fetched is the application's: up to a result per frame is held besides.
+            assert graph.engine.device(af.Place()).memory.peak_bytes <= budget + len(batches) * MIB
+            assert graph.engine.budget is not None
+            assert graph.engine.budget.shared_bytes == 0
+
+    async def test_what_can_never_fit_fails_at_compile(self) -> None:
+        graph, x, _ = wide_graph(4, 2 * MIB)
+        graph.variable("w", (MIB // 4,))
+        with pytest.raises(af.OutOfMemoryError) as caught:
+            graph.compile()
+        message = str(caught.value)
+        assert "graph 'wide' needs" in message
+        assert f"its budget is {2 * MIB:,} bytes" in message
+        assert "held at the peak" in message
+        with pytest.raises(MemoryError):
+            await graph.run({x: np.zeros(MIB // 4, "f")})
+
+    async def test_failures_give_everything_back(self) -> None:
+        graph, x, total = wide_graph(8, 6 * MIB)
+        fails = True
+
+        def check(a: np.ndarray) -> np.ndarray:
+            if fails:
+                raise ValueError("planted")
+            return a
+
+        checked = graph.function("check", check, total.spec)(total)
+        zeros = np.zeros(MIB // 4, "f")
+        async with graph:
+            results = await asyncio.gather(*(graph.run({x: zeros}) for _ in range(5)), return_exceptions=True)
+            assert all(isinstance(result, af.OpError) for result in results)
+            tasks = [asyncio.create_task(graph.run({x: zeros})) for _ in range(5)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            fails = False
+            assert (await graph.run({x: zeros}))[checked].shape == (MIB // 4,)
+            assert graph.engine.budget is not None
+            assert graph.engine.budget.shared_bytes == 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes and inputs of ops, how tight the budget is, frames, order of events."""
+
+    ops: tuple[tuple[int, tuple[int, ...], str], ...]
+    slack: int
+    frames: int
+    trains: bool
+    seed: int
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    ops = []
+    for i in range(draw(st.integers(1, 14))):
+        inputs = tuple(draw(st.lists(st.integers(0, i), min_size=1, max_size=3)))
+        ops.append((draw(st.sampled_from((0, 1, 10, 100))), inputs, draw(st.sampled_from(("main", "side", "async")))))
+    return Layout(
+        tuple(ops),
+        draw(st.sampled_from((0, 1, 50, 400))),
+        draw(st.integers(1, 5)),
+        draw(st.booleans()),
+        draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+class Live:
+    """Counts the bytes of arrays from when they are made until nobody holds them."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.peak_bytes = 0
+
+    def track(self, array: np.ndarray) -> np.ndarray:
+        self._add(array.nbytes)
+        weakref.finalize(array, self._add, -array.nbytes)
+        return array
+
+    def _add(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.size_bytes)
+
+
+def build(layout: Layout, budget: int | None) -> tuple[af.Graph, af.Blob, Live]:
+    graph = af.Graph("random", memory_budget=budget)
+    x = graph.blob("x", (1,), "float64")
+    live = Live()
+    blobs = [x]
+    for i, (size, inputs, lane) in enumerate(layout.ops):
+
+        def compute(*values: np.ndarray, size: int = size) -> np.ndarray:
+            return live.track(np.full((size,), 1.0 + sum(float(value.sum()) for value in values)))
+
+        async def compute_async(*values: np.ndarray, size: int = size) -> np.ndarray:
+            await asyncio.sleep(0)
+            return live.track(np.full((size,), 1.0 + sum(float(value.sum()) for value in values)))
+
+        spec = af.TensorSpec.of((size,), "float64")
+        arguments = [blobs[j] for j in inputs]
+        if lane == "async":
+            blobs.append(graph.function(f"op{i}", compute_async, spec)(*arguments))
+        else:
+            blobs.append(graph.function(f"op{i}", compute, spec, lane=lane)(*arguments))
+    if layout.trains:
+        w = graph.variable("w", (20,), "float64")
+        update = graph.function("update", lambda old, term: live.track(old + term.sum()))
+        [w, blobs[-1]] >> update >> [w]
+    return graph, x, live
+
+
+@given(layout=layouts())
+async def test_any_graph_ends_within_the_tightest_budget(layout: Layout) -> None:
+    graph, x, _ = build(layout, None)
+    cost = graph.memory_cost()
+    async with graph:
+        expected = [await graph.run({x: [float(i)]}) for i in range(layout.frames)]
+    budget = cost.variable_bytes + cost.peak_bytes + layout.slack
+    tight, x, live = build(layout, budget)
+    interleave(tight, layout.seed)
+    sinks = [sink.name for sink in tight.sinks]
+    async with tight:
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(tight.run({x: [float(i)]}, fetch=[tight]) for i in range(layout.frames)))
+            assert live.peak_bytes <= budget
+            if layout.trains:
+                tight["w"].value = np.zeros(20)
+            results = await asyncio.gather(*(tight.run({x: [float(i)]}) for i in range(layout.frames)))
+        assert tight.engine.budget is not None
+        assert tight.engine.budget.shared_bytes == 0
+    for result, wanted in zip(results, expected, strict=True):
+        for name in sinks:
+            np.testing.assert_array_equal(result[name], wanted[name])
+    if layout.trains:
+        np.testing.assert_array_equal(tight["w"].value, graph["w"].value)
