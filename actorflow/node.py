@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,10 +43,16 @@ class Site(NamedTuple):
         while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
             frame = frame.f_back
         code = frame.f_code
-        return cls(code.co_filename, frame.f_lineno, code.co_name)
+        return _site(code.co_filename, frame.f_lineno, code.co_name)
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line} in {self.function}"
+
+
+@lru_cache(maxsize=4096)
+def _site(filename: str, line: int, function: str) -> Site:
+    """One object for all that one line makes: large graphs are made in loops."""
+    return Site(filename, line, function)
 
 
 class Attempts(NamedTuple):

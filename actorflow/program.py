@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,11 @@ class Program:
     Attributes:
         plan: What it was made from.
     """
+
+    # What its ops become; tests bring actors that fail.
+    kernel_kind: ClassVar[type[KernelActor]] = KernelActor
+    function_kind: ClassVar[type[FunctionActor]] = FunctionActor
+    async_kind: ClassVar[type[AsyncActor]] = AsyncActor
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self.plan = plan
@@ -255,12 +260,12 @@ class Program:
         operation = op.operation
         if isinstance(operation, Function):
             specs = tuple([self.plan.slots[slot].blob.spec for slot in op.outputs])
-            kind = AsyncActor if operation.is_async else FunctionActor
+            kind = self.async_kind if operation.is_async else self.function_kind
             turnstile = engine.turnstile(op.node)
             return kind(*arguments, fn=operation.fn, specs=specs, turnstile=turnstile)
         assert op.kernel is not None
         buckets = tuple([device.memory.bucket(self.plan.slots[slot].blob.spec) for slot in op.outputs])
-        return KernelActor(*arguments, operation=operation, kernel=op.kernel, buckets=buckets)
+        return self.kernel_kind(*arguments, operation=operation, kernel=op.kernel, buckets=buckets)
 
     def _new_account(self) -> Account:
         if self._charges is None:

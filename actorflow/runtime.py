@@ -18,7 +18,7 @@ from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.pending import what_it_waits_for
 from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
-from actorflow.devices import Device, open_device
+from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
 from actorflow.errors import GraphError, OpError, RunTimeoutError, StallError
 from actorflow.graph import Graph
@@ -84,6 +84,7 @@ class Engine:
         errors: The newest failures.
         budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
+        make_program: Makes a plan ready to run; see `build_with`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Engine:
     ) -> None:
         self.graph = graph
         self._make_dispatcher = make_dispatcher
+        self.make_program: Callable[[Plan, Engine], Program] = Program
         self.frames = FrameCounts()
         self.profile: dict[int, OpProfile] = {}
         self.scalars = Scalars()
@@ -132,8 +134,13 @@ class Engine:
         if program is None:
             if len(self._programs) >= _MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
-            program = self._programs[key] = Program(self.plan(key), self)
+            program = self._programs[key] = self.make_program(self.plan(key), self)
         return program
+
+    def build_with(self, make_program: Callable[[Plan, Engine], Program]) -> None:
+        """Make programs anew, and otherwise; frames in flight end as they began."""
+        self.make_program = make_program
+        self._programs.clear()
 
     def _set_budget(self) -> None:
         budget_bytes = self.graph.modes.memory_budget_bytes
@@ -296,6 +303,11 @@ class Engine:
             self._move_to(loop)
         return self.program(fetch)
 
+    def lanes_at_work(self) -> set[Lane]:
+        """Lanes with work whose end the loop has not seen."""
+        running = (running for frame in self._running for running in frame.outstanding.values())
+        return {fence.lane for fence in running if isinstance(fence, Fence)}
+
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._running:
             if not self.dispatcher.loop.is_closed():
@@ -309,6 +321,9 @@ class Engine:
         self._dispatcher = self._make_dispatcher(loop)
         for device in self._devices.values():
             device.bind(loop)
+        adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
+        if adopt is not None:
+            adopt(self)
 
     def _ended(self, frame: Frame) -> None:
         self._running.discard(frame)

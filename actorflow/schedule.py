@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from actorflow.ops.function import Function
+from actorflow.place import Place
 
 if TYPE_CHECKING:
     from actorflow.plan import PlannedOp, Slot
@@ -48,31 +49,37 @@ def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Seque
         lengths: What `remaining_lengths` gives.
         lanes: How many lanes of each device are to be used.
     """
-    writer: dict[int, PlannedOp] = {}
+    writers: dict[int, PlannedOp] = {}
     followed: set[int] = set()
-    load: dict[tuple[str, str], int] = {}
     names = [DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, lanes))]
+    loads: dict[Place, dict[str, int]] = {}
     for op in ops:
-        for slot in op.outputs:
-            writer[slot] = op
+        place = op.node.place
+        load = loads.get(place)
+        if load is None:
+            load = loads[place] = dict.fromkeys(names, 0)
         if op.node.lane is not None:
             op.lane = op.node.lane
-            continue
-        if isinstance(op.operation, Function) and op.operation.is_async:
-            continue  # a task on the loop
-        open_ends = [
-            producer
-            for producer in (writer[slot] for slot in op.inputs if slot in writer)
-            if producer.index not in followed and producer.lane in names and producer.place == op.place
-        ]
-        place = str(op.place)
-        if open_ends:
-            before = max(open_ends, key=lambda producer: lengths[producer.index])
-            followed.add(before.index)
-            op.lane = before.lane
-        else:
-            op.lane = min(names, key=lambda name: load.get((place, name), 0))
-        load[place, op.lane] = load.get((place, op.lane), 0) + 1
+        elif not (isinstance(op.operation, Function) and op.operation.is_async):  # a task on the loop
+            before = None
+            for slot in op.inputs:
+                producer = writers.get(slot)
+                if (
+                    producer is not None
+                    and producer.index not in followed
+                    and producer.lane in load
+                    and producer.node.place == place
+                    and (before is None or lengths[producer.index] > lengths[before.index])
+                ):
+                    before = producer
+            if before is not None:
+                followed.add(before.index)
+                op.lane = before.lane
+            else:
+                op.lane = min(names, key=load.__getitem__)
+            load[op.lane] += 1
+        for slot in op.outputs:
+            writers[slot] = op
 
 
 def depth_first(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:

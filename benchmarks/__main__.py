@@ -20,7 +20,7 @@ from benchmarks.report import as_json, print_machine, print_question
 __all__ = ["QUESTIONS", "main"]
 
 #: Modules of this package that have a coroutine function ``measure(harness)`` and say in their docstring what it asks.
-QUESTIONS = ("dispatch", "build", "watched", "loop_lag", "small_ops", "wide", "allocation")
+QUESTIONS = ("dispatch", "build", "watched", "loop_lag", "small_ops", "wide", "allocation", "service")
 _ROUNDS, _QUICK_ROUNDS = 7, 2
 
 

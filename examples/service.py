@@ -1,80 +1,139 @@
-"""A web service that answers each request with a run of one graph, and shows that graph live.
+"""A web service that classifies images: each request awaits a run of one graph, on the server's own loop.
 
 Start it with ``python examples/service.py``, ask it with
 
-    curl -d '{"features": [1, 0, 0, 0]}' http://127.0.0.1:8080/classify
+    python -c "print({'image': [[0] * 8] * 8})" | tr "'" '"' | curl -d @- http://127.0.0.1:8080/classify
+    head -c 64 /dev/urandom | curl -H 'Content-Type: application/octet-stream' --data-binary @- \\
+        http://127.0.0.1:8080/classify
 
-and look at http://127.0.0.1:8080/graph/. Requests overlap: each run is a frame of its own on the server's loop, and a
-client that hangs up cancels its run.
+and look at http://127.0.0.1:8080/graph/. A client that hangs up cancels its run. The weights are random: a real service
+assigns trained ones to the ``value`` of the graph's variables.
 """
 
 import asyncio
+import contextlib
+import signal
 import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import numpy as np
 from aiohttp import web
 
 import actorflow as af
 
-FEATURES, CLASSES = 4, 3
-GRAPH = web.AppKey("graph", af.Graph)
+SIZE, CLASSES = 8, 10
 
 
-def make_graph() -> af.Graph:
-    """Features, weighed by what a (pretended) store knows, to class probabilities."""
-    graph = af.Graph("service")
-    features = graph.blob("features", shape=(1, FEATURES))
-    importance = graph.blob("importance", shape=(1, FEATURES))
-    weights = graph.variable("weights", shape=(CLASSES, FEATURES), init=af.nn.init.gaussian(std=1, seed=0))
-    [features] >> graph.function("look up", look_up) >> [importance]
-    af.ops.softmax(af.ops.inner(af.ops.mul(features, importance), weights), name="probabilities")
-    return graph
+@dataclass(frozen=True)
+class Model:
+    """The graph, what it is fed, and what it answers."""
+
+    graph: af.Graph
+    image: af.Blob
+    probabilities: af.Blob
 
 
-async def look_up(features: np.ndarray) -> np.ndarray:
-    await asyncio.sleep(0.005)  # stands for a request to a store
-    return np.ones_like(features)
+@dataclass(frozen=True)
+class Limits:
+    """What the service takes on.
+
+    Runs that overlap further would only make each other slower, and the loop's turns longer. Whoever waits longer than
+    the timeout, for its turn or its run, is sent away.
+    """
+
+    in_flight: int = 4
+    timeout_s: float = 5.0
+
+
+MODEL = web.AppKey("model", Model)
+LIMITS = web.AppKey("limits", Limits)
+TURNS = web.AppKey("turns", asyncio.Semaphore)
+
+
+def make_model() -> Model:
+    """A small Network in Network for grey images."""
+    # Requests side by side use the cores better than BLAS threads within one small product.
+    graph = af.Graph("classifier", deterministic=True)
+    image = graph.blob("image", (1, SIZE, SIZE, 1))
+    scores = af.nn.NIN(CLASSES, (16, 32))(af.ops.scale(image, 1 / 255), training=False)
+    return Model(graph, image, af.ops.softmax(scores, name="probabilities"))
 
 
 async def classify(request: web.Request) -> web.Response:
+    """Answer with the probability of each class."""
+    image = await read_image(request)
+    model = request.app[MODEL]
     try:
-        features = np.asarray((await request.json())["features"], dtype="float32")[np.newaxis]
+        async with asyncio.timeout(request.app[LIMITS].timeout_s), request.app[TURNS]:
+            result = await model.graph.run({model.image: image})
+    except TimeoutError as error:
+        raise web.HTTPServiceUnavailable(headers={"Retry-After": "1"}, text="too busy, try again\n") from error
+    return web.json_response({"probabilities": result[model.probabilities][0].tolist()})
+
+
+async def read_image(request: web.Request) -> np.ndarray:
+    """Grey values from 0 to 255, row by row: a byte each, or ``image`` in JSON."""
+    try:
+        if request.content_type == "application/octet-stream":
+            grey = np.frombuffer(await request.read(), dtype=np.uint8).reshape(SIZE, SIZE)
+        else:
+            grey = np.asarray((await request.json())["image"], dtype=np.float32)
+        if grey.shape != (SIZE, SIZE):
+            raise ValueError(f"shape {grey.shape}")
     except (KeyError, TypeError, ValueError) as error:
-        raise web.HTTPBadRequest(text="expected JSON with a list of numbers named features") from error
-    try:
-        result = await request.app[GRAPH].run({"features": features})
-    except af.ShapeError as error:
-        raise web.HTTPBadRequest(text=str(error)) from error
-    return web.json_response({"probabilities": result["probabilities/out"][0].round(4).tolist()})
+        raise web.HTTPBadRequest(text=f"expected an image of {SIZE} x {SIZE} grey values, got {error}\n") from error
+    return grey.reshape(1, SIZE, SIZE, 1).astype(np.float32)
 
 
-async def close_graph(app: web.Application):
-    yield
-    await app[GRAPH].aclose()
+async def ping(request: web.Request) -> web.Response:
+    """Nothing to do with the graph, and not held up by it."""
+    return web.Response(text="pong\n")
 
 
-def make_app() -> web.Application:
-    app = web.Application()
-    app[GRAPH] = graph = make_graph()
+async def healthz(request: web.Request) -> web.Response:
+    """How many runs there were, and what became of them."""
+    frames = request.app[MODEL].graph.engine.frames
+    names = ("started", "in_flight", "finished", "failed", "cancelled")
+    return web.json_response({name: getattr(frames, name) for name in names})
+
+
+async def run_graph(app: web.Application) -> AsyncIterator[None]:
+    """Plan the graph before the first request, and leave no lane behind after the last one."""
+    model = app[MODEL]
+    async with model.graph:
+        await model.graph.run({model.image: np.zeros(model.image.shape, np.float32)})
+        yield
+
+
+def make_app(model: Model, limits: Limits) -> web.Application:
+    """The service, to be run with ``handler_cancellation=True``."""
+    app = web.Application(client_max_size=1 << 16)
+    app[MODEL] = model
+    app[LIMITS] = limits
+    app[TURNS] = asyncio.Semaphore(limits.in_flight)
     app.router.add_post("/classify", classify)
-    app.add_subapp("/graph", af.web.create_app(graph))
-    app.cleanup_ctx.append(close_graph)
+    app.router.add_get("/ping", ping)
+    app.router.add_get("/healthz", healthz)
+    app.add_subapp("/graph", af.web.create_app(model.graph))
+    app.cleanup_ctx.append(run_graph)
     return app
 
 
 async def main(port: int) -> None:
-    runner = web.AppRunner(make_app(), handler_cancellation=True)
+    stop = asyncio.Event()
+    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C still ends the program, less gracefully
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    runner = web.AppRunner(make_app(make_model(), Limits()), handler_cancellation=True, shutdown_timeout=10)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port).start()
         print(f"serving on http://127.0.0.1:{runner.addresses[0][1]}/", flush=True)
-        await asyncio.Event().wait()
+        await stop.wait()
     finally:
         await runner.cleanup()
 
 
 if __name__ == "__main__":
-    try:
-        af.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 8080))
-    except KeyboardInterrupt:
-        pass
+    af.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 8080))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -81,14 +81,19 @@ class AsyncActor(FunctionActor):
     def _follows(self, fence: Fence) -> bool:
         return False  # a task cannot wait for a lane
 
+    def call(self, frame: Frame) -> Coroutine[Any, Any, Any]:
+        """The coroutine that computes the result."""
+        values = frame.values
+        coroutine: Coroutine[Any, Any, Any] = self.fn(*[values[blob.slot] for blob in self.inputs])
+        return coroutine
+
     def begin(self, frame: Frame) -> int:
         if frame.monitor is not None:
             self._show(frame, _RUNNING)
         start = perf_counter_ns()
-        values = frame.values
         context = frame.context.copy()
         try:
-            coroutine = self.fn(*[values[blob.slot] for blob in self.inputs])
+            coroutine = self.call(frame)
         except Exception as error:  # noqa: BLE001  the arguments do not fit
             self._failed(frame, error)
             self.leave()

@@ -67,8 +67,8 @@ def demo(options: Options) -> int:
         f"{data.name}: {len(data.train):,} train and {len(data.test):,} test images of {height}x{width}; "
         f"network of {training.weight_count:,} weights; seed {options.seed}"
     )
-    # The products are small: shared among BLAS threads they gain little, and lose much when something else wants the cores,
-    # since each waits for its slowest thread. One thread also gives the same numbers on any number of cores.
+    # The products are small: shared among BLAS threads they gain little, and lose much when something else wants the
+    # cores, since each waits for its slowest thread. One thread also gives the same numbers on any number of cores.
     with threadpool_limits(limits=1, user_api="blas"):
         try:
             run(_run(options, training, console))

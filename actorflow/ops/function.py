@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from actorflow.errors import GraphError
@@ -14,7 +16,7 @@ from actorflow.spec import TensorSpec
 __all__ = ["Function"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Function(Operation):
     """A plain or ``async def`` function; it is its own kernel, on the CPU. See `Graph.function`.
 
@@ -44,6 +46,8 @@ class Function(Operation):
     @property
     def is_async(self) -> bool:
         """Whether it is a coroutine function, run as a task on the loop."""
+        if type(self.fn) is FunctionType:  # what nearly all are, and asked for each op of large graphs
+            return bool(self.fn.__code__.co_flags & inspect.CO_COROUTINE)
         return inspect.iscoroutinefunction(self.fn) or inspect.iscoroutinefunction(
             getattr(self.fn, "__call__", None)  # noqa: B004  an object with `async def __call__`
         )
@@ -62,4 +66,12 @@ class Function(Operation):
 def _checked_spec(spec: object) -> TensorSpec:
     if not isinstance(spec, TensorSpec):
         raise GraphError(f"outputs of a function must be TensorSpec, got {spec!r}: af.TensorSpec.of(shape, dtype)")
-    return TensorSpec.of(spec.shape, spec.dtype)  # it may have been made without a check
+    try:
+        return _normalized(spec)
+    except TypeError:  # made without a check, of parts that have no hash
+        return TensorSpec.of(spec.shape, spec.dtype)
+
+
+@lru_cache(maxsize=1024)
+def _normalized(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec.of(spec.shape, spec.dtype)

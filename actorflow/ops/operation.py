@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Operation", "same_dtype"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """What an op computes: argument names, shape and dtype inference, gradient.
 
