@@ -17,7 +17,8 @@ __all__ = ["graph_table", "plan_table", "to_dot"]
 def graph_table(graph: Graph) -> str:
     """A table of a graph's ops."""
     rows = [
-        (op.name, str(op.operation), f"{op.place} {op.lane or 'auto'}", _types(op.inputs), _types(op.outputs)) for op in graph.ops
+        (op.name, str(op.operation), f"{op.place} {op.lane or 'auto'}", _types(op.inputs), _types(op.outputs))
+        for op in graph.ops
     ]
     variables = graph.variables
     size_bytes = sum(variable.spec.size_bytes for variable in variables)

@@ -88,9 +88,7 @@ def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> Footprint:
     )
 
 
-def _steps(
-    ops: Sequence[PlannedOp], slots: Sequence[Slot]
-) -> Iterator[tuple[PlannedOp, Sequence[int], Sequence[int]]]:
+def _steps(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> Iterator[tuple[PlannedOp, Sequence[int], Sequence[int]]]:
     """Each op with the slots that are allocated for it and those that are free after it."""
     readers = [slot.readers for slot in slots]
     read_slot = {slot.blob: slot.index for slot in slots if isinstance(slot.blob, Variable) and slot.updates is None}

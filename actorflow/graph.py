@@ -468,9 +468,7 @@ class Graph:
         """
         return await self._runnable().run(feeds, fetch, timeout, atomic)
 
-    def run_sync(
-        self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None
-    ) -> Result:
+    def run_sync(self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Result:
         """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
 
         Raises:
@@ -571,7 +569,9 @@ class Graph:
         root = self.root
         checked = _checked_operation(full, operation)
         root._check_free(full)
-        op = Op(self, root._take_id(), full, root._place(place), checked, lane or root._defaults[-1][1], attempts, priority)
+        op = Op(
+            self, root._take_id(), full, root._place(place), checked, lane or root._defaults[-1][1], attempts, priority
+        )
         root._register(op)
         return op
 

@@ -56,7 +56,7 @@ def _site(filename: str, line: int, function: str) -> Site:
 
 
 class Attempts(NamedTuple):
-    """How an op is tried: how long one call may take, how often a failed one is repeated, the first wait before that."""
+    """How an op is tried: how long a call may take, how often a failed one is repeated, the first wait before that."""
 
     timeout_s: float | None
     retries: int

@@ -296,7 +296,7 @@ class _Planner:
             self._save_memory()
         lengths = remaining_lengths(self._ops, self._slots)
         put_critical_first(self._slots, lengths)
-        assign_lanes(self._ops, self._slots, lengths, cores())
+        assign_lanes(self._ops, lengths, cores())
         return Plan(
             self._graph,
             self._ops,
@@ -400,4 +400,3 @@ class _Planner:
 def _kernel_spec(slots: Sequence[Slot], indices: Sequence[int]) -> TensorSpec:
     """The type that a kernel is chosen for: that of the first input, or of the first output where there is none."""
     return slots[indices[0]].blob.spec
-

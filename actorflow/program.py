@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.budget import Account
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
+from actorflow.actors.budget import Account
 from actorflow.actors.frame import Frame
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor
@@ -265,7 +265,15 @@ class Program:
             return kind(*arguments, fn=operation.fn, specs=specs, turnstile=turnstile)
         assert op.kernel is not None
         buckets = tuple([device.memory.bucket(self.plan.slots[slot].blob.spec) for slot in op.outputs])
-        return self.kernel_kind(*arguments, operation=operation, kernel=op.kernel, buckets=buckets)
+        reuses = self._reuses_input(op, buckets, blobs)
+        return self.kernel_kind(*arguments, operation=operation, kernel=op.kernel, buckets=buckets, reuses=reuses)
+
+    def _reuses_input(self, op: PlannedOp, buckets: Sequence[Bucket], blobs: Sequence[BlobActor]) -> bool:
+        """Whether an op may write into its first input: nothing else reads that, and it came from the same bucket."""
+        if op.kernel is None or not op.kernel.inplace or op.node.attempts is not None:  # a retry needs its inputs
+            return False
+        slot = self.plan.slots[op.inputs[0]]
+        return slot.readers == 1 and not isinstance(slot.blob, Variable) and blobs[slot.index].bucket is buckets[0]
 
     def _new_account(self) -> Account:
         if self._charges is None:

@@ -258,7 +258,9 @@ class Engine:
         now = (frame.open, frame.pending.copy(), set(frame.outstanding))
         if now == before and not any(ready is frame for _, ready in frame.ready):
             waits = what_it_waits_for(frame)
-            frame.stop_with(StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True)
+            frame.stop_with(
+                StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True
+            )
         else:
             self.dispatcher.loop.call_later(limit_s, self._watch_progress, frame, now)
 

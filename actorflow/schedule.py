@@ -23,8 +23,7 @@ def remaining_lengths(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[i
         longest = 0
         for slot in op.outputs:
             for consumer in slots[slot].consumers:
-                if lengths[consumer] > longest:
-                    longest = lengths[consumer]
+                longest = max(longest, lengths[consumer])
         lengths[op.index] = longest + 1 + op.node.priority
     return lengths
 
@@ -36,7 +35,7 @@ def put_critical_first(slots: Sequence[Slot], lengths: Sequence[int]) -> None:
             slot.consumers.sort(key=lengths.__getitem__, reverse=True)
 
 
-def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Sequence[int], lanes: int) -> None:
+def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -> None:
     """Choose lanes for ops whose user named none.
 
     A chain stays on its lane, where one op follows the other without a word to the loop: an op goes on where the
@@ -45,7 +44,6 @@ def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Seque
 
     Args:
         ops: In a topological order.
-        slots: The plan's slots.
         lengths: What `remaining_lengths` gives.
         lanes: How many lanes of each device are to be used.
     """

@@ -12,7 +12,8 @@ from time import perf_counter
 
 import numpy as np
 
-from benchmarks.harness import Budget, Harness, Relation, Table
+import actorflow as af
+from benchmarks.harness import Budget, Case, Harness, Relation, Table
 
 __all__ = ["measure"]
 
@@ -24,11 +25,13 @@ _HANG_UP = 20
 
 _IMAGE = json.dumps({"image": np.random.default_rng(0).integers(0, 256, (8, 8)).tolist()}).encode()
 _PING = b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-_CLASSIFY = b"POST /classify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" + (
-    b"Content-Length: %d\r\n\r\n%b" % (len(_IMAGE), _IMAGE)
-)
+_LOADS = {
+    "healthz": b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "classify": b"POST /classify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_IMAGE), _IMAGE),
+}
 
-IDLE, LOADED = "idle service", f"{_CLIENTS} clients classify"
+IDLE, LOADED, WITHOUT = "idle service", f"{_CLIENTS} clients run the graph", f"{_CLIENTS} clients run no graph"
 
 
 async def measure(harness: Harness) -> list[Table]:
@@ -39,15 +42,14 @@ async def measure(harness: Harness) -> list[Table]:
         async def idle() -> float:
             return await _ping_ms(port, seconds)
 
-        async def loaded() -> float:
-            async with _load(port, seconds):
+        async def loaded(load: str) -> float:
+            async with _load(port, load, seconds):
                 return await _ping_ms(port, seconds)
 
+        cases: dict[str, Case] = {IDLE: idle, WITHOUT: lambda: loaded("healthz"), LOADED: lambda: loaded("classify")}
         budget = Budget("within 5 ms of idle", LOADED, Relation.MORE, 5.0, IDLE)
-        table = await harness.compare(
-            "a ping beside classification", "ms, p99", {IDLE: idle, LOADED: loaded}, reference=IDLE, budgets=[budget]
-        )
-    return [table]
+        title = "a ping beside requests that come as fast as they are answered"
+        return [await harness.compare(title, "ms, p99", cases, reference=IDLE, budgets=[budget])]
 
 
 @asynccontextmanager
@@ -64,16 +66,17 @@ async def _server() -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def _load(port: int, seconds: float) -> AsyncIterator[None]:
+async def _load(port: int, load: str, seconds: float) -> AsyncIterator[None]:
     """Clients at work from now on until shortly after the block."""
-    command = [sys.executable, "-m", "benchmarks.service", str(port), str(seconds)]
+    command = [sys.executable, "-m", "benchmarks.service", str(port), load, str(seconds)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=pipe)
     try:
         assert process.stdout is not None
         await process.stdout.readline()  # all have had an answer
         yield
-        print(await process.stdout.read(), file=sys.stderr)
+        if await process.wait():
+            raise RuntimeError("the clients failed: there was no load")
     finally:
         if process.returncode is None:
             process.terminate()
@@ -104,25 +107,22 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reque
     await reader.readexactly(int(length))
 
 
-async def _clients(port: int, seconds: float) -> None:
+async def _clients(port: int, request: bytes, seconds: float) -> None:
     """The load: each client asks again as soon as it has its answer."""
     begun = asyncio.Barrier(_CLIENTS + 1)
-    answers = 0
 
     async def client(number: int) -> None:
-        nonlocal answers
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await _ask(reader, writer, _CLASSIFY)
+        await _ask(reader, writer, request)
         await begun.wait()
         end = perf_counter() + seconds + 0.2
         count = number  # so that not all hang up at once
         while perf_counter() < end:
             count += 1
             if count % _HANG_UP:
-                await _ask(reader, writer, _CLASSIFY)
-                answers += 1
+                await _ask(reader, writer, request)
             else:
-                writer.write(_CLASSIFY)
+                writer.write(request)
                 await writer.drain()
                 writer.transport.abort()
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -134,8 +134,7 @@ async def _clients(port: int, seconds: float) -> None:
             group.create_task(client(number))
         await begun.wait()
         print("begun", flush=True)
-    print(answers / (seconds + 0.2), "answers/s")
 
 
 if __name__ == "__main__":
-    asyncio.run(_clients(int(sys.argv[1]), float(sys.argv[2])))
+    af.run(_clients(int(sys.argv[1]), _LOADS[sys.argv[2]], float(sys.argv[3])))

@@ -38,11 +38,11 @@ class Model:
 class Limits:
     """What the service takes on.
 
-    Runs that overlap further would only make each other slower, and the loop's turns longer. Whoever waits longer than
-    the timeout, for its turn or its run, is sent away.
+    The ops of this model are so short that they run on the loop: more runs at once would answer nobody sooner, and make
+    everything else wait longer. Who waits longer than the timeout, for its turn or its run, is sent away.
     """
 
-    in_flight: int = 4
+    in_flight: int = 2
     timeout_s: float = 5.0
 
 

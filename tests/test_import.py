@@ -42,7 +42,7 @@ def test_module_can_be_imported_alone(module: str) -> None:
     if module.startswith("actorflow.web"):
         assert loaded.isdisjoint(OPTIONAL | {"rich"})
     elif module.startswith("actorflow.cli"):
-        assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl"} | {"aiohttp"})
+        assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
     else:
         assert loaded <= {"numpy"}
 

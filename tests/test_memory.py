@@ -218,3 +218,70 @@ async def test_any_graph_ends_within_the_tightest_budget(layout: Layout) -> None
             np.testing.assert_array_equal(result[name], wanted[name])
     if layout.trains:
         np.testing.assert_array_equal(tight["w"].value, graph["w"].value)
+
+
+class TestInPlace:
+    async def test_a_chain_of_elementwise_kernels_takes_one_buffer(self) -> None:
+        graph = af.Graph("chain")
+        y = x = graph.blob("x", (1000,))
+        for _ in range(10):
+            y = af.ops.relu(af.ops.scale(y, 2.0))
+        batch = np.linspace(-1, 1, 1000, dtype=np.float32)
+        original = batch.copy()
+        async with graph:
+            for _ in range(3):
+                result = await graph.run({x: batch})
+                np.testing.assert_array_equal(batch, original)
+                np.testing.assert_array_equal(result[y], np.maximum(original, 0) * 1024)
+            # One per run, which leaves with the result.
+            assert graph.engine.device(af.Place()).memory.allocations == 3
+
+    async def test_what_somebody_else_reads_is_not_overwritten(self) -> None:
+        graph = af.Graph("shared")
+        x = graph.blob("x", (1000,))
+        kept: list[np.ndarray] = []
+        a = af.ops.scale(x, 2.0)  # read twice
+        b, c = af.ops.relu(a), af.ops.scale(a, -1.0)
+        d = af.ops.scale(b, 3.0)  # fetched besides
+        e = af.ops.relu(d)
+        f = af.ops.scale(c, 5.0)
+        [f] >> graph.function("keep", lambda value: kept.append(value))
+        batch = np.linspace(-1, 1, 1000, dtype=np.float32)
+        async with graph:
+            for _ in range(4):
+                result = await graph.run({x: batch}, fetch=[b, d, e, graph])
+                np.testing.assert_array_equal(result[b], np.maximum(batch * 2, 0))
+                np.testing.assert_array_equal(result[d], np.maximum(batch * 2, 0) * 3)
+                np.testing.assert_array_equal(result[e], result[d])
+                assert not np.shares_memory(result[e], result[d])
+        for value in kept:
+            np.testing.assert_array_equal(value, batch * -10)
+
+    async def test_a_variable_is_not_overwritten(self) -> None:
+        graph = af.Graph("variable")
+        w = graph.variable("w", (1000,), init=1.0)
+        y = af.ops.scale(w, 2.0)
+        async with graph:
+            for _ in range(3):
+                assert ((await graph.run())[y] == 2).all()
+        assert (w.value == 1).all()
+
+    @pytest.mark.parametrize(
+        "operation", ["relu", "sigmoid", "tanh", "softmax", "scale", "copy", "dropout", "add", "mul", "bias"]
+    )
+    async def test_kernels_give_the_same_in_place(self, operation: str) -> None:
+        results = []
+        for fetch_input in (True, False):  # what is fetched is not overwritten
+            graph = af.Graph("kernels")
+            x, other = graph.blob("x", (8, 16), "float64"), graph.blob("other", (8, 16), "float64")
+            row = graph.blob("row", (16,), "float64")
+            middle = af.ops.scale(x, 2.0)
+            more = {"scale": (0.5,), "dropout": (0.3,), "add": (other,), "mul": (other,), "bias": (row,)}
+            y = getattr(af.ops, operation)(middle, *more.get(operation, ()))
+            rng = np.random.default_rng(0)
+            feeds = {blob: rng.standard_normal(blob.shape) for blob in (x, other, row)}
+            async with graph:
+                for _ in range(2):
+                    result = await graph.run(feeds, fetch=[y, middle] if fetch_input else [y])
+            results.append(result[y])
+        np.testing.assert_array_equal(*results)

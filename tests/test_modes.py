@@ -143,9 +143,7 @@ class TestStall:
 
 
 class TestBlocking:
-    async def test_the_op_that_blocks_the_loop_is_named_with_its_stack(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_the_op_that_blocks_the_loop_is_named_with_its_stack(self, caplog: pytest.LogCaptureFixture) -> None:
         reported = threading.Event()
 
         class Handler(logging.Handler):

@@ -88,9 +88,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.graph = af.Graph("random")
-        self.sources = [
-            self.graph.blob(f"source{i}", shape, "float64") for i, shape in enumerate(self.recipe.sources)
-        ]
+        self.sources = [self.graph.blob(f"source{i}", shape, "float64") for i, shape in enumerate(self.recipe.sources)]
         self.blobs = list(self.sources)
         scopes: list[af.Graph] = [self.graph]
         for depth in range(2):

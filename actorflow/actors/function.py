@@ -29,9 +29,7 @@ class FunctionActor(OpActor):
 
     __slots__ = ("fn", "single", "specs")
 
-    def __init__(
-        self, *args: Any, fn: Callable[..., Any], specs: tuple[TensorSpec, ...], turnstile: Turnstile
-    ) -> None:
+    def __init__(self, *args: Any, fn: Callable[..., Any], specs: tuple[TensorSpec, ...], turnstile: Turnstile) -> None:
         super().__init__(*args)
         self.turnstile = turnstile
         self.fn = fn

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from sys import getrefcount
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.guard import Guard
+from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.trace import NodeState, OpProfile
 
 if TYPE_CHECKING:
@@ -279,12 +281,22 @@ class OpActor(ABC):
 
 
 class KernelActor(OpActor):
-    """An op with a registered kernel."""
+    """An op with a registered kernel.
 
-    __slots__ = ("buckets", "kernel", "operation")
+    Attributes:
+        operation: What is computed.
+        kernel: How.
+        buckets: Where the outputs' buffers come from.
+        reuses: Whether the first output may take the buffer of the first input.
+    """
 
-    def __init__(self, *args: Any, operation: Operation, kernel: Kernel, buckets: tuple[Bucket, ...]) -> None:
+    __slots__ = ("buckets", "kernel", "operation", "reuses")
+
+    def __init__(
+        self, *args: Any, operation: Operation, kernel: Kernel, buckets: tuple[Bucket, ...], reuses: bool
+    ) -> None:
         super().__init__(*args)
+        self.reuses = reuses
         self.operation = operation
         self.kernel = kernel
         self.buckets = buckets
@@ -308,7 +320,13 @@ class KernelActor(OpActor):
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
         kernel = self.kernel
-        outputs = None if kernel.returns else [bucket.take() for bucket in self.buckets]
+        outputs: list[Any] | None
+        if kernel.returns:
+            outputs = None
+        elif self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS:  # in ``inputs`` and the frame's values
+            outputs = [inputs[0], *[bucket.take() for bucket in self.buckets[1:]]]
+        else:
+            outputs = [bucket.take() for bucket in self.buckets]
         if kernel.random:
             returned = kernel.function(self.operation, inputs, outputs, number)
         else:

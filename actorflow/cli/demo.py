@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from threadpoolctl import threadpool_limits
 
 from actorflow.cli.interrupts import cancel_on_interrupt
 from actorflow.cli.report import EpochProgress, time_table
@@ -67,13 +66,10 @@ def demo(options: Options) -> int:
         f"{data.name}: {len(data.train):,} train and {len(data.test):,} test images of {height}x{width}; "
         f"network of {training.weight_count:,} weights; seed {options.seed}"
     )
-    # The products are small: shared among BLAS threads they gain little, and lose much when something else wants the
-    # cores, since each waits for its slowest thread. One thread also gives the same numbers on any number of cores.
-    with threadpool_limits(limits=1, user_api="blas"):
-        try:
-            run(_run(options, training, console))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None  # nothing but Ctrl-C cancels it
+    try:
+        run(_run(options, training, console))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # nothing but Ctrl-C cancels it
     return 0
 
 

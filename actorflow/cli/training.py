@@ -51,7 +51,9 @@ class Training:
         if batch > len(data.train):
             raise DataError(f"expected at most {len(data.train):,} images per batch, all that there are, got {batch:,}")
         self.data = data
-        self.graph = Graph(data.name)
+        # The same result on any number of cores; and products as small as these gain little from BLAS threads, but lose
+        # much when something else wants the cores, since each waits for its slowest thread.
+        self.graph = Graph(data.name, deterministic=True)
         self.steps_per_epoch = len(data.train) // batch
         self._batch = batch
         self._rng = np.random.default_rng(seed)

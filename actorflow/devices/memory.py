@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from actorflow.spec import TensorSpec
 
-__all__ = ["UNSHARED", "Bucket", "Pool"]
+__all__ = ["IN_TWO_LISTS", "UNSHARED", "Bucket", "Pool"]
 
 
 def _count_unshared() -> int:
@@ -28,6 +28,15 @@ def _count_unshared() -> int:
     return getrefcount(buffer)
 
 
+def _count_in_lists(lists: int) -> int:
+    holders: list[list[Any]] = [[np.empty(0)]]
+    holders += [[holders[0][0]] for _ in range(lists - 1)]
+    inputs = holders[0]
+    return getrefcount(inputs[0])
+
+
+#: What ``getrefcount(inputs[0])`` says of a buffer that is in the list ``inputs`` and in one more.
+IN_TWO_LISTS = _count_in_lists(2)
 #: What ``getrefcount(buffer)`` says of a buffer held by one local variable only; it differs between Python versions.
 UNSHARED = _count_unshared()
 

@@ -47,8 +47,10 @@ class Kernel:
         key: What it is registered for.
         function: Called as ``function(operation, inputs, outputs)`` with a list of input arrays and a list of output
             buffers of the inferred types, whose contents are undefined; it writes every element of each. With
-            ``returns`` it is called with ``outputs=None`` and returns a list of arrays, which may be views of its inputs.
+            ``returns`` it is called with ``outputs=None`` and returns a list of arrays, which may be views of its
+            inputs.
         returns: See ``function``.
+        inplace: The first output may be the very array that is the first input, when nobody else needs that.
         random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
             random stream, so results depend neither on timing nor on the number of devices.
     """
@@ -57,6 +59,7 @@ class Kernel:
     function: Callable[..., Any]
     returns: bool = False
     random: bool = False
+    inplace: bool = False
 
 
 _kernels: dict[KernelKey, Kernel] = {}
@@ -72,6 +75,7 @@ def kernel(
     layout: str = ANY,
     returns: bool = False,
     random: bool = False,
+    inplace: bool = False,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as a kernel (see `Kernel` for how it is called).
 
@@ -87,7 +91,7 @@ def kernel(
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-        _kernels.update({key: Kernel(key, function, returns, random) for key in keys})
+        _kernels.update({key: Kernel(key, function, returns, random, inplace) for key in keys})
         return function
 
     return register

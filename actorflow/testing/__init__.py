@@ -1,6 +1,8 @@
-"""For tests of what users write themselves: conformance suites, which raise AssertionError, and other orders of events."""
+"""For tests of what users write themselves: conformance suites, which raise AssertionError, and what happens seldom."""
 
+from actorflow.testing.clock import virtual_time_loop
+from actorflow.testing.faults import Injection, inject
 from actorflow.testing.gradient import check_gradient
 from actorflow.testing.interleaving import interleave
 
-__all__ = ["check_gradient", "interleave"]
+__all__ = ["Injection", "check_gradient", "inject", "interleave", "virtual_time_loop"]

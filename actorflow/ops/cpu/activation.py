@@ -11,18 +11,18 @@ from actorflow.ops.registry import kernel
 __all__: list[str] = []
 
 
-@kernel(Relu)
+@kernel(Relu, inplace=True)
 def _relu(operation: Relu, inputs: list[Array], outputs: list[Array]) -> None:
     np.maximum(inputs[0], 0, out=outputs[0])
 
 
-@kernel(ReluDown)
+@kernel(ReluDown, inplace=True)
 def _relu_down(operation: ReluDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         keep_where(np.greater(y, 0, out=scratch("kept", y.shape, np.bool_)), g, dx)
 
 
-@kernel(Sigmoid)
+@kernel(Sigmoid, inplace=True)
 def _sigmoid(operation: Sigmoid, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
@@ -40,7 +40,7 @@ def _sigmoid_down(operation: SigmoidDown, inputs: list[Array], outputs: list[Arr
         np.multiply(dx, g, out=dx)
 
 
-@kernel(Tanh)
+@kernel(Tanh, inplace=True)
 def _tanh(operation: Tanh, inputs: list[Array], outputs: list[Array]) -> None:
     np.tanh(inputs[0], out=outputs[0])
 
@@ -53,7 +53,7 @@ def _tanh_down(operation: TanhDown, inputs: list[Array], outputs: list[Array]) -
         np.multiply(dx, g, out=dx)
 
 
-@kernel(Softmax)
+@kernel(Softmax, inplace=True)
 def _softmax(operation: Softmax, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     np.subtract(x, np.max(x, axis=operation.axis, keepdims=True), out=y)

@@ -12,12 +12,12 @@ from actorflow.spec import TensorSpec
 __all__: list[str] = []
 
 
-@kernel(Copy)
+@kernel(Copy, inplace=True)
 def _copy(operation: Copy, inputs: list[Array], outputs: list[Array]) -> None:
     np.copyto(outputs[0], inputs[0])
 
 
-@kernel(Sum)
+@kernel(Sum, inplace=True)
 def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
     if len(inputs) == 1:
         np.copyto(outputs[0], inputs[0])
@@ -30,12 +30,12 @@ def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
                 np.add(y, term, out=y)
 
 
-@kernel(Mul)
+@kernel(Mul, inplace=True)
 def _mul(operation: Mul, inputs: list[Array], outputs: list[Array]) -> None:
     np.multiply(inputs[0], inputs[1], out=outputs[0])
 
 
-@kernel(Scale)
+@kernel(Scale, inplace=True)
 def _scale(operation: Scale, inputs: list[Array], outputs: list[Array]) -> None:
     np.multiply(inputs[0], operation.factor, out=outputs[0])
 

@@ -29,7 +29,7 @@ def _inner_weight(operation: InnerWeight, inputs: list[Array], outputs: list[Arr
     np.matmul(matrix(g).T, matrix(x), out=outputs[0])
 
 
-@kernel(Bias)
+@kernel(Bias, inplace=True)
 def _bias(operation: Bias, inputs: list[Array], outputs: list[Array]) -> None:
     np.add(inputs[0], inputs[1], out=outputs[0])
 

@@ -16,7 +16,7 @@ def _stream(seed: int, frame: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, frame, 0]))
 
 
-@kernel(Dropout, random=True)
+@kernel(Dropout, random=True, inplace=True)
 def _dropout(operation: Dropout, inputs: list[Array], outputs: list[Array], frame: int) -> None:
     (x,), (y, mask) = inputs, outputs
     random, flat = _stream(operation.seed, frame), mask.reshape(-1)
@@ -27,7 +27,7 @@ def _dropout(operation: Dropout, inputs: list[Array], outputs: list[Array], fram
     _keep_and_scale(mask, x, operation.rate, y)
 
 
-@kernel(DropoutDown)
+@kernel(DropoutDown, inplace=True)
 def _dropout_down(operation: DropoutDown, inputs: list[Array], outputs: list[Array]) -> None:
     _keep_and_scale(inputs[1], inputs[0], operation.rate, outputs[0])
 

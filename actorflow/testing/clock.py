@@ -1,0 +1,140 @@
+"""A loop whose clock jumps: tests of delays, timeouts and backoff take no time and are exact."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVarTuple, Unpack
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from actorflow.devices import Lane
+    from actorflow.runtime import Engine
+
+__all__ = ["VirtualTimeLoop", "sleep_in_thread", "virtual_time_loop"]
+
+_Ts = TypeVarTuple("_Ts")
+
+#: A call that sleeps in a thread looks this often whether its loop was closed, which would never wake it.
+_LOOK_S = 0.1
+
+
+def virtual_time_loop() -> VirtualTimeLoop:
+    """Make an event loop whose clock starts at 0 and jumps to the next timer whenever nothing else can happen.
+
+    For ``asyncio.Runner(loop_factory=virtual_time_loop)``, pytest-asyncio's ``pytest_asyncio_loop_factories`` and the
+    like.
+
+    Time passes only while all is at rest: no callback is ready, no file or socket has news, no lane of a graph that
+    runs on the loop has work, and no call of ``run_in_executor`` or ``asyncio.to_thread`` is under way. While a thread
+    works, the clock stands still, so its work takes no virtual time, however slow the machine is. A delay of
+    `actorflow.testing.inject` does take its time on this clock, in threads too.
+
+    What the loop cannot know of counts as rest: threads that the application started itself, another process, the far
+    end of a connection, and an executor's call whose future was cancelled.
+    """
+    return VirtualTimeLoop()
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """asyncio's selector loop with a clock of its own; see `virtual_time_loop`."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._calls_in_threads = 0
+        self._engines: WeakSet[Engine] = WeakSet()
+        self._sleeping: set[Lane] = set()
+        super().__init__(_ClockSelector(self))
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now_s
+
+    def advance(self, delay_s: float) -> None:
+        """Let time pass; timers that are due run in the loop's next turn."""
+        # To whole nanoseconds, the resolution that asyncio assumes: sums of decimal delays stay what one reads.
+        self._now_s = round(self._now_s + delay_s, 9)
+
+    def adopt(self, engine: Engine) -> None:
+        """Let time stand still while the lanes of a graph work; its engine asks for that."""
+        self._engines.add(engine)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a thread works for the loop and does not wait for the loop's clock."""
+        if self._calls_in_threads:
+            return True
+        return any(engine.lanes_at_work() - self._sleeping for engine in self._engines)
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[[Unpack[_Ts]], Any], *args: Unpack[_Ts]
+    ) -> asyncio.Future[Any]:
+        future = super().run_in_executor(executor, func, *args)
+        self._calls_in_threads += 1
+        future.add_done_callback(self._call_ended)
+        return future
+
+    def sleep_on_lane(self, lane: Lane, delay_s: float, wake: Callable[[], None]) -> None:
+        """The call that a lane runs now waits for the clock."""
+        self._sleeping.add(lane)
+        self.call_later(delay_s, self._wake_lane, lane, wake)
+
+    def _wake_lane(self, lane: Lane, wake: Callable[[], None]) -> None:
+        self._sleeping.discard(lane)
+        wake()
+
+    def _call_ended(self, _: asyncio.Future[Any]) -> None:
+        self._calls_in_threads -= 1
+
+
+class _ClockSelector(selectors.BaseSelector):
+    """The system's selector, except that waiting for a time lets the loop's clock jump there."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self._loop = loop
+        self._selector = selectors.DefaultSelector()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout <= 0:
+            return self._selector.select(timeout)
+        if self._loop.is_at_work:
+            return self._selector.select(None)  # whatever its end leads to comes before the next timer
+        events = self._selector.select(0)
+        if not events:
+            self._loop.advance(timeout)
+        return events
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._selector.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._selector.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._selector.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._selector.get_map()
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+def sleep_in_thread(loop: asyncio.AbstractEventLoop, lane: Lane, delay_s: float) -> None:
+    """Block the thread of a lane for a time on the loop's clock; returns early if the loop is closed."""
+    over = threading.Event()
+
+    def start() -> None:
+        if isinstance(loop, VirtualTimeLoop):
+            loop.sleep_on_lane(lane, delay_s, over.set)
+        else:
+            loop.call_later(delay_s, over.set)
+
+    try:
+        loop.call_soon_threadsafe(start)
+    except RuntimeError:
+        return
+    while not over.wait(_LOOK_S) and not loop.is_closed():
+        pass

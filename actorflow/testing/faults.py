@@ -1,0 +1,217 @@
+"""Planted failures and delays: what goes wrong seldom goes wrong in a test, where and when the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from actorflow.actors.function import AsyncActor, FunctionActor
+from actorflow.actors.op import KernelActor, OpActor
+from actorflow.errors import GraphError
+from actorflow.node import Op
+from actorflow.program import Program
+from actorflow.testing.clock import sleep_in_thread
+
+if TYPE_CHECKING:
+    from actorflow.actors.blob import BlobActor
+    from actorflow.actors.frame import Frame
+    from actorflow.graph import Graph
+    from actorflow.plan import Plan, PlannedOp
+    from actorflow.runtime import Engine
+
+__all__ = ["Injection", "inject"]
+
+
+def inject(
+    graph: Graph,
+    op: Op | str,
+    *,
+    error: Exception | Callable[[], Exception] | None = None,
+    delay_s: float | None = None,
+    frames: Collection[int] | None = None,
+    times: int | None = None,
+) -> Injection:
+    """Make calls of an op late, or fail, or both, from the frames on that are started after this.
+
+    ::
+
+        with inject(graph, "encoder/conv1", error=OSError("disk gone"), times=1) as injection:
+            with pytest.raises(af.OpError):
+                await graph.run(feeds)
+        assert injection.struck == 1
+
+    It works for kernels, plain functions and async functions, and for each call, so that retries meet it, too. The
+    delay comes first and is part of the call, so that the op's timeout sees it: an async function awaits it, a thread
+    sleeps. It is measured on the loop's clock (`virtual_time_loop`). In a sequential graph it blocks the loop, and not
+    on that clock. An op with a delay always runs on its lane. Results do not change otherwise, and a graph without
+    injections runs what it ran before.
+
+    Args:
+        graph: A root graph. `interleave` comes before this.
+        op: The op, or its name.
+        error: What the call raises instead of doing its work: an exception, or what makes one (a class, say).
+        delay_s: How long the call takes longer, in seconds; 0 gives way to others once.
+        frames: Numbers of the frames that are struck (a graph's frames count from 0, see ``engine.frames.started``);
+            None strikes all.
+        times: How many calls are struck at most.
+    Returns:
+        A handle that takes the injection back: a context manager, or call `Injection.remove`.
+    Raises:
+        GraphError: if there is no such op.
+        ValueError: if there is neither an error nor a delay, or one that is negative.
+    """
+    node = graph.resolve(op)
+    if not isinstance(node, Op):
+        raise GraphError(f"faults are for ops, got {node!r}")
+    if error is None and delay_s is None:
+        raise ValueError(f"op {node.name!r}: neither an error nor a delay to inject")
+    if delay_s is not None and delay_s < 0:
+        raise ValueError(f"op {node.name!r}: delay_s must not be negative, got {delay_s}")
+    return Injection(graph.engine, node, error, delay_s, frames, times)
+
+
+class Injection:
+    """One planted fault; see `inject`.
+
+    Attributes:
+        op: The op that it strikes.
+        delay_s: How long it makes a call longer.
+        struck: Calls that it has struck.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        op: Op,
+        error: Exception | Callable[[], Exception] | None,
+        delay_s: float | None,
+        frames: Collection[int] | None,
+        times: int | None,
+    ) -> None:
+        self.op = op
+        self.delay_s = delay_s
+        self.struck = 0
+        self._engine = engine
+        self._error = error
+        self._frames = frames
+        self._times = times
+        self._lock = threading.Lock()
+        self._set((*_injections(engine), self))
+
+    def __enter__(self) -> Injection:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Strike no frame that is started from now on. Idempotent."""
+        self._set([other for other in _injections(self._engine) if other is not self])
+
+    def strikes(self, number: int) -> bool:
+        """Whether it strikes a call in frame ``number`` that begins now. Any thread may call it."""
+        if self._frames is not None and number not in self._frames:
+            return False
+        with self._lock:
+            if self._times is not None and self.struck >= self._times:
+                return False
+            self.struck += 1
+            return True
+
+    def raise_error(self) -> None:
+        """Raise what the struck call is to raise, if anything."""
+        if isinstance(self._error, Exception):
+            raise self._error.with_traceback(None)
+        if self._error is not None:
+            raise self._error()
+
+    def _set(self, injections: Sequence[Injection]) -> None:
+        self._engine.build_with(_Builder(tuple(injections)) if injections else Program)
+
+
+def _injections(engine: Engine) -> tuple[Injection, ...]:
+    builder = engine.make_program
+    return builder.injections if isinstance(builder, _Builder) else ()
+
+
+class _Builder:
+    """Makes plans ready to run with faults."""
+
+    def __init__(self, injections: tuple[Injection, ...]) -> None:
+        self.injections = injections
+
+    def __call__(self, plan: Plan, engine: Engine) -> Program:
+        return _FaultyProgram(plan, engine, self.injections)
+
+
+class _FaultyProgram(Program):
+    def __init__(self, plan: Plan, engine: Engine, injections: tuple[Injection, ...]) -> None:
+        self._injections = injections
+        super().__init__(plan, engine)
+
+    def _op_actor(self, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
+        actor = super()._op_actor(op, blobs)
+        assert isinstance(actor, _FaultyKernel | _FaultyFunction | _FaultyAsync)
+        # A sum that the plan inserted bears the name of an op, but is none.
+        actor.injections = [i for i in self._injections if i.op is op.node and op.shown_as is op.node]
+        if any(injection.delay_s is not None for injection in actor.injections):
+            actor.inline_ns = -1
+        return actor
+
+
+class _FaultyKernel(KernelActor):
+    __slots__ = ("injections",)
+
+    injections: list[Injection]
+
+    def compute(self, frame: Frame) -> None:
+        _strike(self, self.injections, frame)
+        super().compute(frame)
+
+
+class _FaultyFunction(FunctionActor):
+    __slots__ = ("injections",)
+
+    injections: list[Injection]
+
+    def compute(self, frame: Frame) -> None:
+        _strike(self, self.injections, frame)
+        super().compute(frame)
+
+
+class _FaultyAsync(AsyncActor):
+    __slots__ = ("injections",)
+
+    injections: list[Injection]
+
+    def call(self, frame: Frame) -> Coroutine[Any, Any, Any]:
+        striking = [injection for injection in self.injections if injection.strikes(frame.number)]
+        if not striking:
+            return super().call(frame)
+        return self._struck(striking, [frame.values[blob.slot] for blob in self.inputs])
+
+    async def _struck(self, striking: list[Injection], inputs: list[Any]) -> Any:
+        for injection in striking:
+            if injection.delay_s is not None:
+                await asyncio.sleep(injection.delay_s)
+            injection.raise_error()
+        return await self.fn(*inputs)
+
+
+def _strike(actor: OpActor, injections: list[Injection], frame: Frame) -> None:
+    """On the loop's or the lane's thread."""
+    for injection in injections:
+        if injection.strikes(frame.number):
+            if injection.delay_s is not None:
+                _delay(actor, frame, injection.delay_s)
+            injection.raise_error()
+
+
+def _delay(actor: OpActor, frame: Frame, delay_s: float) -> None:
+    if asyncio._get_running_loop() is None:
+        sleep_in_thread(frame.ended.get_loop(), actor.lane, delay_s)
+    else:
+        time.sleep(delay_s)
