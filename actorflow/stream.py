@@ -55,32 +55,20 @@ class _Synchronous:
 async def _stream(
     engine: Engine, start: Callable[[Any], tuple[Program, Frame]], source: AsyncIterator[Any], in_flight: int
 ) -> AsyncIterator[Result]:
-    frames: deque[tuple[Program, Frame]] = deque()
-    pull: asyncio.Task[Any] | None = None
-    exhausted = False
+    feeder = _Feeder(start, source, in_flight)
+    frames = feeder.frames
     try:
-        while frames or not exhausted:
-            if pull is None and not exhausted and len(frames) < in_flight:
-                pull = asyncio.ensure_future(_next(source))
-            waits: list[asyncio.Future[Any]] = [] if pull is None else [pull]
-            if frames:
-                waits.append(frames[0][1].ended)
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if pull is not None and pull.done():
-                feed = pull.result()
-                pull = None
-                if feed is _END:
-                    exhausted = True
-                else:
-                    frames.append(start(feed))
-            # A result that is ready goes out before anything else is awaited.
-            while frames and frames[0][1].ended.done():
-                program, frame = frames.popleft()
-                yield await engine.outcome(program, frame)
+        while frames or not feeder.exhausted:
+            if not frames:
+                await asyncio.wait([feeder.refill()])
+                continue
+            result = await engine.outcome(*frames[0])
+            frames.popleft()
+            feeder.refill()
+            yield result
+        feeder.refill().result()  # raises what the source, or a wrong feed, has raised
     finally:
-        if pull is not None:
-            pull.cancel()
-            await asyncio.wait([pull])
+        await feeder.stop()
         await engine.cancel([frame for _, frame in frames])
         for _, frame in frames:
             if frame.ended.done() and not frame.ended.cancelled():
@@ -92,12 +80,46 @@ async def _stream(
             await aclose()
 
 
-_END = object()
+class _Feeder:
+    """Takes feeds and starts their frames as long as there is room, also while the consumer is busy.
 
+    Attributes:
+        frames: Those that have been started and not been taken out, in order.
+        exhausted: Whether no further one will come.
+    """
 
-async def _next(source: AsyncIterator[Any]) -> Any:
-    """The next feed, or the mark of the end: a StopAsyncIteration cannot leave a task."""
-    try:
-        return await anext(source)
-    except StopAsyncIteration:
-        return _END
+    def __init__(
+        self, start: Callable[[Any], tuple[Program, Frame]], source: AsyncIterator[Any], in_flight: int
+    ) -> None:
+        self.frames: deque[tuple[Program, Frame]] = deque()
+        self.exhausted = False
+        self._start = start
+        self._source = source
+        self._in_flight = in_flight
+        self._pull: asyncio.Task[None] | None = None
+
+    def refill(self, _: object = None) -> asyncio.Task[None]:
+        """Ask for a feed if there is room for its frame; returns the latest attempt."""
+        pull = self._pull
+        if pull is None or (pull.done() and not self.exhausted and len(self.frames) < self._in_flight):
+            pull = self._pull = asyncio.ensure_future(self._take())
+            pull.add_done_callback(self.refill)
+        return pull
+
+    async def stop(self) -> None:
+        """Start nothing more."""
+        self.exhausted = True
+        if self._pull is not None:
+            self._pull.cancel()
+            await asyncio.wait([self._pull])
+            if not self._pull.cancelled():
+                self._pull.exception()
+
+    async def _take(self) -> None:
+        try:
+            self.frames.append(self._start(await anext(self._source)))
+        except StopAsyncIteration:
+            self.exhausted = True
+        except BaseException:
+            self.exhausted = True
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from sys import getrefcount
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from actorflow.actors.variable import VariableActor
     from actorflow.devices.base import Fence
 
-__all__ = ["BlobActor", "UpdateActor", "ViewActor"]
+__all__ = ["BlobActor", "UpdateActor", "ViewActor", "release"]
 
 
 class BlobActor:
@@ -54,18 +55,16 @@ class BlobActor:
             if not left:
                 frame.ready.append((actor, frame))
 
-    def release(self, frame: Frame) -> None:
-        """One reader is done. May be called from a lane's thread."""
-        tokens = frame.readers[self.slot]
-        if tokens is None or tokens.pop():
-            values = frame.values
-            buffer = values[self.slot]
-            values[self.slot] = None
-            bucket = self.bucket
-            if bucket is not None and getrefcount(buffer) == UNSHARED:
-                bucket.give_back(buffer)
-            if frame.budget is not None:
-                frame.budget.freed.append((frame, self.slot))
+    def drop(self, frame: Frame) -> None:
+        """The last reader is done. May be called from a lane's thread."""
+        values = frame.values
+        buffer = values[self.slot]
+        values[self.slot] = None
+        bucket = self.bucket
+        if bucket is not None and getrefcount(buffer) == UNSHARED:
+            bucket.give_back(buffer)
+        if frame.budget is not None:
+            frame.budget.freed.append((frame, self.slot))
 
 
 class ViewActor(BlobActor):
@@ -73,18 +72,16 @@ class ViewActor(BlobActor):
 
     __slots__ = ()
 
-    def release(self, frame: Frame) -> None:
-        """One reader is done. May be called from a lane's thread."""
-        tokens = frame.readers[self.slot]
-        if tokens is None or tokens.pop():
-            values = frame.values
-            buffer = values[self.slot].base
-            values[self.slot] = None
-            bucket = self.bucket
-            if bucket is not None and buffer is not None and getrefcount(buffer) == UNSHARED:
-                bucket.give_back(buffer)
-            if frame.budget is not None:
-                frame.budget.freed.append((frame, self.slot))
+    def drop(self, frame: Frame) -> None:
+        """The last reader is done. May be called from a lane's thread."""
+        values = frame.values
+        buffer = values[self.slot].base
+        values[self.slot] = None
+        bucket = self.bucket
+        if bucket is not None and buffer is not None and getrefcount(buffer) == UNSHARED:
+            bucket.give_back(buffer)
+        if frame.budget is not None:
+            frame.budget.freed.append((frame, self.slot))
 
 
 class UpdateActor(BlobActor):
@@ -121,3 +118,12 @@ class UpdateActor(BlobActor):
             frame.updates.append(self)
         else:
             self.commit(frame)
+
+
+def release(blobs: Iterable[BlobActor], frame: Frame) -> None:
+    """One reader of each is done. May be called from a lane's thread."""
+    readers = frame.readers
+    for blob in blobs:
+        tokens = readers[blob.slot]
+        if tokens is None or tokens.pop():
+            blob.drop(frame)

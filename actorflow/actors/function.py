@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actorflow.actors.blob import release
 from actorflow.actors.op import OpActor
 from actorflow.errors import GraphError
 from actorflow.spec import TensorSpec, as_array
@@ -39,7 +40,7 @@ class FunctionActor(OpActor):
     def compute(self, frame: Frame) -> None:
         values = frame.values
         # A copy: a context cannot be entered by two threads at a time.
-        result = frame.context.copy().run(self.fn, *[values[blob.slot] for blob in self.inputs])
+        result = frame.context.copy().run(self.fn, *self.read(values))
         self.store(frame, result)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -61,10 +62,9 @@ class FunctionActor(OpActor):
                 raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
             for i, (blob, item) in enumerate(zip(self.written, result, strict=True)):
                 values[blob.slot] = _checked(item, self.specs[i], f"result {i}")
-        for blob in self.inputs:
-            blob.release(frame)
-        for blob in self.unread:
-            blob.release(frame)
+        release(self.inputs, frame)
+        if self.unread:
+            release(self.unread, frame)
 
 
 class AsyncActor(FunctionActor):
@@ -82,7 +82,7 @@ class AsyncActor(FunctionActor):
     def call(self, frame: Frame) -> Coroutine[Any, Any, Any]:
         """The coroutine that computes the result."""
         values = frame.values
-        coroutine: Coroutine[Any, Any, Any] = self.fn(*[values[blob.slot] for blob in self.inputs])
+        coroutine: Coroutine[Any, Any, Any] = self.fn(*self.read(values))
         return coroutine
 
     def begin(self, frame: Frame) -> int:

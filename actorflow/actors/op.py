@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from actorflow.actors.blob import release
 from actorflow.actors.guard import Guard
 from actorflow.devices.memory import IN_TWO_LISTS
+from actorflow.errors import GraphError
 from actorflow.trace import NodeState, OpProfile
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ class OpActor(ABC):
         node: The op; errors name it.
         node_id: `Node.id` of what it shows up as: the op, or the blob whose terms it sums.
         inputs: Blobs that it reads.
+        read: Picks the inputs' values out of a frame's.
         written: Blobs that it writes.
         outputs: Those, and what else waits for it; they are told when it has been announced.
         unread: Those outputs that nobody reads.
@@ -64,6 +69,7 @@ class OpActor(ABC):
         "node_id",
         "outputs",
         "profile",
+        "read",
         "turnstile",
         "unread",
         "written",
@@ -83,6 +89,7 @@ class OpActor(ABC):
         self.node = node
         self.node_id = node_id
         self.inputs = inputs
+        self.read = _reader([blob.slot for blob in inputs])
         self.outputs = self.written = outputs
         self.unread: tuple[BlobActor, ...] = ()
         self.turnstile: Turnstile | None = None
@@ -280,6 +287,14 @@ class OpActor(ABC):
         frame.fail(self, error)
 
 
+def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
+    """A function that picks the values of some slots, in a third of a comprehension's time."""
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    # Of a single index it would give the bare value.
+    return itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
+
+
 class KernelActor(OpActor):
     """An op with a registered kernel.
 
@@ -304,18 +319,20 @@ class KernelActor(OpActor):
     def compute(self, frame: Frame) -> None:
         self._call(frame)
         # After the call's own references are gone: only an unshared buffer goes back to the pool.
-        for blob in self.inputs:
-            blob.release(frame)
-        for blob in self.unread:
-            blob.release(frame)
+        release(self.inputs, frame)
+        if self.unread:
+            release(self.unread, frame)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)
 
     def _call(self, frame: Frame) -> None:
         values = frame.values
-        results = self._run_kernel([values[blob.slot] for blob in self.inputs], frame.number)
-        for blob, value in zip(self.written, results, strict=True):
+        results = self._run_kernel([*self.read(values)], frame.number)
+        written = self.written
+        if len(results) != len(written):
+            raise GraphError(f"the kernel must return {len(written)} values, got {len(results)}")
+        for blob, value in zip(written, results):  # noqa: B905  strict=True costs more than all else here
             values[blob.slot] = value
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:

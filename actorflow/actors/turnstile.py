@@ -25,22 +25,29 @@ class Turnstile:
         running: Frames that have entered and not left.
     """
 
-    __slots__ = ("_expected", "_limit", "_parked", "running")
+    __slots__ = ("_later", "_limit", "_next", "_parked", "running")
 
     def __init__(self, limit: int | None) -> None:
         self.running = 0
         self._limit = limit
-        self._expected: deque[Frame] = deque()
+        # Mostly one frame at most is expected; an empty deque takes over 600 bytes, and there is a turnstile per op.
+        self._next: Frame | None = None
+        self._later: deque[Frame] | None = None
         self._parked: dict[Frame, OpActor] = {}
 
     def expect(self, frame: Frame) -> None:
         """A frame has started that will run the op."""
-        self._expected.append(frame)
+        if self._next is None:
+            self._next = frame
+        else:
+            if self._later is None:
+                self._later = deque()
+            self._later.append(frame)
 
     def enter(self, frame: Frame, actor: OpActor) -> bool:
         """Whether the frame may run the op now; otherwise its actor becomes ready again when it may."""
-        if self._expected[0] is frame and (self._limit is None or self.running < self._limit):
-            self._expected.popleft()
+        if self._next is frame and (self._limit is None or self.running < self._limit):
+            self._next = self._later.popleft() if self._later else None
             self.running += 1
             if self._parked:
                 self._admit()
@@ -57,13 +64,15 @@ class Turnstile:
     def skip(self, frame: Frame) -> None:
         """The frame has stopped and will not enter."""
         self._parked.pop(frame, None)
-        if frame in self._expected:
-            self._expected.remove(frame)
+        if self._next is frame:
+            self._next = self._later.popleft() if self._later else None
             self._admit()
+        elif self._later is not None and frame in self._later:
+            self._later.remove(frame)
 
     def _admit(self) -> None:
-        if self._expected and (self._limit is None or self.running < self._limit):
-            frame = self._expected[0]
+        frame = self._next
+        if frame is not None and (self._limit is None or self.running < self._limit):
             actor = self._parked.pop(frame, None)
             if actor is not None:
                 frame.ready.append((actor, frame))

@@ -6,7 +6,7 @@ import asyncio
 import selectors
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 from weakref import WeakSet
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return any(engine.lanes_at_work() - self._sleeping for engine in self._engines)
 
     def run_in_executor(
-        self, executor: Any, func: Callable[[Unpack[_Ts]], Any], *args: Unpack[_Ts]
+        self, executor: Any, func: Callable[[*_Ts], Any], *args: *_Ts
     ) -> asyncio.Future[Any]:
         future = super().run_in_executor(executor, func, *args)
         self._calls_in_threads += 1

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import KernelActor, OpActor
@@ -101,7 +101,7 @@ class Injection:
         self._lock = threading.Lock()
         self._set((*_injections(engine), self))
 
-    def __enter__(self) -> Injection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -89,7 +89,7 @@ def layered(is_op: _Bools, edges: _Ints, cut: _Bools) -> Layout:
     rows = _Rows(layer, down, weights)
     spacing = np.where(np.arange(rows.count) % 2, OP_SIZE[0], BLOB_SIZE[0]) + _GAP_X
     x = rows.order(spacing)
-    rows.place(x, spacing, (1.0 + height) ** 2)
+    rows.place(x, spacing, np.square(height + 1.0))
     x -= (x.min() + x.max()) / 2
     return Layout(x, _heights(layer, x, down, rows.count)[layer], layer, back)
 
@@ -153,7 +153,7 @@ def _pull_sources(depth: _Ints, down: _Ints) -> _Ints:
 
 
 def _spines(depth: _Ints, height: _Ints, down: _Ints) -> _Bools:
-    """Edges on which the longest path through both their ends goes on: drawn straight, so that a chain does not drift."""
+    """Edges on which the longest paths through both ends go on; kept straight, so that a chain does not drift."""
     edges = np.arange(len(down))
     writer, reader = down[:, 0], down[:, 1]
     by_reader = np.lexsort((edges, -depth[writer], reader))

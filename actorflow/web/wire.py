@@ -56,29 +56,29 @@ class OpStates(NamedTuple):
     """State and profile of some ops, as parallel arrays.
 
     Attributes:
-        index: uint32, index of each op among the graph's nodes.
+        node: uint32, index of each op among the graph's nodes.
         calls: uint32.
         mean_us: float32.
         last_us: float32.
         state: uint8, `NodeState`.
     """
 
-    index: npt.NDArray[np.uint32]
+    node: npt.NDArray[np.uint32]
     calls: npt.NDArray[np.uint32]
     mean_us: npt.NDArray[np.float32]
     last_us: npt.NDArray[np.float32]
     state: npt.NDArray[np.uint8]
 
     @classmethod
-    def zeros(cls, index: npt.NDArray[np.uint32]) -> OpStates:
+    def zeros(cls, node: npt.NDArray[np.uint32]) -> OpStates:
         """Idle ops without calls."""
-        count = len(index)
+        count = len(node)
         floats = np.zeros(count, np.float32), np.zeros(count, np.float32)
-        return cls(index, np.zeros(count, np.uint32), *floats, np.zeros(count, np.uint8))
+        return cls(node, np.zeros(count, np.uint32), *floats, np.zeros(count, np.uint8))
 
     def take(self, rows: npt.NDArray[np.intp]) -> OpStates:
         """Some of the ops."""
-        return OpStates(*(column[rows] for column in self))
+        return OpStates(self.node[rows], self.calls[rows], self.mean_us[rows], self.last_us[rows], self.state[rows])
 
 
 class FrameNumbers(Protocol):
@@ -98,7 +98,7 @@ class Failure(Protocol):
     @property
     def frame(self) -> int: ...
     @property
-    def op_id(self) -> int: ...
+    def op_id(self) -> int | None: ...
     @property
     def message(self) -> str: ...
 
@@ -106,7 +106,7 @@ class Failure(Protocol):
 def encode_states(states: OpStates, *, base: int, seq: int, time_s: float, revision: int, full: bool) -> bytes:
     """A binary message; see the module's description."""
     kind = _FULL if full else _DELTA
-    header = HEADER.pack(kind, len(states.index), base, seq, time_s, revision, 0)
+    header = HEADER.pack(kind, len(states.node), base, seq, time_s, revision, 0)
     columns = (column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes() for column in states)
     return b"".join((header, *columns))
 

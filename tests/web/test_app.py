@@ -24,6 +24,14 @@ async def served(app: web.Application):
         yield client
 
 
+@contextlib.asynccontextmanager
+async def served_elsewhere(view):
+    """The status of a request by another address of this machine."""
+    headers = {"Host": f"127.0.0.2:{view.port}"}
+    async with ClientSession() as session, session.get(view.url, headers=headers) as response:
+        yield response.status
+
+
 async def receive(socket, viewer, condition) -> None:
     while not condition(viewer):
         message = await socket.receive()
@@ -95,9 +103,8 @@ class TestWhoMayLook:
             assert view.url == f"http://127.0.0.2:{view.port}/"
             async with session.get(view.url) as response:
                 assert response.status == 200
-        async with serve(training.graph, port=0) as view, ClientSession() as session:
-            async with session.get(view.url, headers={"Host": f"127.0.0.2:{view.port}"}) as response:
-                assert response.status == 403
+        async with serve(training.graph, port=0) as view, served_elsewhere(view) as status:
+            assert status == 403
 
 
 class TestPage:

@@ -48,17 +48,11 @@ def is_told(viewer) -> bool:
 def agrees(viewer, graph: af.Graph) -> bool:
     """Whether a viewer's picture is the engine's."""
     engine = graph.engine
-    frames = engine.frames
+    frames = {name: getattr(engine.frames, name) for name in ("started", "finished", "failed", "cancelled")}
     calls = {op.name: engine.profile[op.id].calls if op.id in engine.profile else 0 for op in graph.ops}
     return (
         viewer.calls == calls
-        and viewer.frames
-        == {
-            "started": frames.started,
-            "finished": frames.finished,
-            "failed": frames.failed,
-            "cancelled": frames.cancelled,
-        }  # fmt: skip
+        and viewer.frames == frames
         and viewer.curves == {name: [value for _, value in points] for name, points in engine.scalars.series.items()}
         and [failure["message"] for failure in viewer.failures] == [failure.message for failure in engine.errors]
     )

@@ -47,7 +47,7 @@ def test_take_picks_rows() -> None:
     states = OpStates.zeros(np.array([5, 7, 9], np.uint32))
     states.calls[:] = [1, 2, 3]
     taken = states.take(np.array([2, 0]))
-    assert taken.index.tolist() == [9, 5]
+    assert taken.node.tolist() == [9, 5]
     assert taken.calls.tolist() == [3, 1]
 
 

@@ -146,7 +146,7 @@ export class Panel {
   #failureItem({ time, frame, op_id: id, message }) {
     const when = new Date(time * 1000).toLocaleTimeString();
     const index = this.model.indexById.get(id);
-    const where = index === undefined ? "an op that is gone" : this.model.nodes[index].name;
+    const where = index !== undefined ? this.model.nodes[index].name : id === null ? "the frame" : "an op that is gone";
     const button = element("button", { type: "button" }, `${where}`, element("span", { class: "when" }, `frame ${frame} at ${when}`));
     button.addEventListener("click", () => index !== undefined && this.onSelect(index));
     return element("li", {}, button, element("pre", {}, message));

@@ -1,0 +1,194 @@
+"""Injected failures and delays, at kernels, plain and async functions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.program import Program
+from actorflow.testing import inject, interleave
+
+KINDS = ["kernel", "plain", "async"]
+
+
+class PlantedError(Exception):
+    pass
+
+
+def build(kind: str, **options: object) -> tuple[af.Graph, af.Blob, af.Blob]:
+    """A chain of three ops, the middle one of a kind: ``y = 2 * x + x``."""
+    graph = af.Graph("faults")
+    x = graph.blob("x", (4,), "float64")
+    y = af.ops.scale(x, 2.0)
+
+    async def double(a: np.ndarray) -> np.ndarray:
+        return a * 2.0
+
+    if kind == "kernel":
+        y = graph.op("middle", af.ops.Scale(2.0), **options)(x)
+    else:
+        y = graph.function("middle", double if kind == "async" else lambda a: a * 2.0, x.spec, **options)(x)
+    return graph, x, af.ops.add(y, x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestErrors:
+    async def test_the_op_fails_and_then_works(self, kind: str) -> None:
+        graph, x, y = build(kind)
+        async with graph:
+            with inject(graph, "middle", error=PlantedError("planted")) as injection:
+                for _ in range(4):  # on the lane, then on the loop
+                    with pytest.raises(af.OpError, match="op 'middle' .* failed with PlantedError: planted") as caught:
+                        await graph.run({x: np.ones(4)})
+                    assert isinstance(caught.value.__cause__, PlantedError)
+            assert injection.struck == 4
+            np.testing.assert_array_equal((await graph.run({x: np.ones(4)}))[y], np.full(4, 3.0))
+        assert (graph.engine.frames.failed, graph.engine.frames.finished) == (4, 1)
+
+    async def test_only_some_frames(self, kind: str) -> None:
+        graph, x, y = build(kind)
+        inject(graph, graph["middle"], error=PlantedError, frames=range(1, 6, 2))
+        async with graph:
+            runs = [graph.run({x: np.full(4, float(i))}) for i in range(6)]
+            results = await asyncio.gather(*runs, return_exceptions=True)
+        for i, result in enumerate(results):
+            if i % 2:
+                assert isinstance(result, af.OpError)
+            else:
+                np.testing.assert_array_equal(result[y], np.full(4, 3.0 * i))
+
+    async def test_only_some_calls_so_that_retries_succeed(self, kind: str) -> None:
+        graph, x, y = build(kind, retries=2)
+        async with graph:
+            with inject(graph, "middle", error=PlantedError, times=2) as injection:
+                np.testing.assert_array_equal((await graph.run({x: np.ones(4)}))[y], np.full(4, 3.0))
+            assert injection.struck == 2
+            with inject(graph, "middle", error=PlantedError, times=3), pytest.raises(af.OpError):
+                await graph.run({x: np.ones(4)})
+
+    async def test_what_makes_the_error_is_called_each_time(self, kind: str) -> None:
+        graph, x, _ = build(kind, retries=3)
+        made: list[PlantedError] = []
+
+        def make() -> PlantedError:
+            made.append(PlantedError(len(made)))
+            return made[-1]
+
+        async with graph:
+            with inject(graph, "middle", error=make), pytest.raises(af.OpError) as caught:
+                await graph.run({x: np.ones(4)})
+            assert len(made) == 4
+            assert caught.value.__cause__ is made[-1]
+            # What failed was not the op itself.
+            replayed = caught.value.replay()
+            (value,) = replayed if kind == "kernel" else [await replayed if kind == "async" else replayed]
+            np.testing.assert_array_equal(value, np.full(4, 2.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestDelays:
+    async def test_results_stay(self, kind: str) -> None:
+        graph, x, y = build(kind)
+        interleave(graph, 0)
+        async with graph:
+            with inject(graph, "middle", delay_s=0, frames={0, 2}) as injection:
+                results = await asyncio.gather(*(graph.run({x: np.full(4, float(i))}) for i in range(4)))
+        assert injection.struck == 2
+        for i, result in enumerate(results):
+            np.testing.assert_array_equal(result[y], np.full(4, 3.0 * i))
+
+    async def test_a_delay_then_an_error(self, kind: str) -> None:
+        graph, x, _ = build(kind)
+        async with graph:
+            with (
+                inject(graph, "middle", delay_s=1e-4) as delay,
+                inject(graph, "middle", error=PlantedError) as error,
+                pytest.raises(af.OpError),
+            ):
+                await graph.run({x: np.ones(4)})
+        assert (delay.struck, error.struck) == (1, 1)
+
+    async def test_a_sequential_graph_waits_on_the_loop(self, kind: str) -> None:
+        graph = af.Graph("sequential", sequential=True)
+        x = graph.blob("x", (4,), "float64")
+        y = graph.op("middle", af.ops.Scale(2.0))(x)
+        async with graph:
+            with inject(graph, "middle", delay_s=1e-4) as injection:
+                np.testing.assert_array_equal((await graph.run({x: np.ones(4)}))[y], np.full(4, 2.0))
+        assert injection.struck == 1
+
+    async def test_cancellation_in_the_delay(self, kind: str) -> None:
+        graph, x, y = build(kind)
+        async with graph:
+            injection = inject(graph, "middle", delay_s=0.001)
+            task = asyncio.create_task(graph.run({x: np.ones(4)}))
+            while not injection.struck:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            injection.remove()
+            np.testing.assert_array_equal((await graph.run({x: np.ones(4)}))[y], np.full(4, 3.0))
+
+
+async def test_async_functions_keep_their_context() -> None:
+    name = contextvars.ContextVar("name", default="nobody")
+
+    async def look() -> object:
+        await asyncio.sleep(0)
+        return name.get()
+
+    graph = af.Graph("context")
+    y = graph.function("look", look, af.TensorSpec.of((), object))()
+    name.set("somebody")
+    async with graph:
+        with inject(graph, "look", delay_s=0):
+            assert (await graph.run())[y] == "somebody"
+
+
+async def test_a_removed_injection_leaves_the_programs_as_they_were() -> None:
+    graph, x, _ = build("kernel")
+    first, second = inject(graph, "middle", delay_s=0), inject(graph, "middle", error=PlantedError)
+    async with graph:
+        first.remove()
+        with pytest.raises(af.OpError):
+            await graph.run({x: np.ones(4)})
+        second.remove()
+        second.remove()
+        await graph.run({x: np.ones(4)})
+        assert type(graph.engine.program(None)) is Program
+    assert first.struck == 0
+
+
+async def test_a_frame_in_flight_is_not_struck() -> None:
+    go = asyncio.Event()
+
+    async def wait(a: np.ndarray) -> np.ndarray:
+        await go.wait()
+        return a
+
+    graph = af.Graph("late")
+    x = graph.blob("x", (), "int64")
+    y = graph.function("after", lambda a: a, x.spec)(graph.function("wait", wait, x.spec)(x))
+    async with graph:
+        task = asyncio.create_task(graph.run({x: 3}))
+        await asyncio.sleep(0)
+        with inject(graph, "after", error=PlantedError):
+            go.set()
+            assert (await task)[y] == 3
+
+
+def test_wrong_arguments() -> None:
+    graph, x, _ = build("plain")
+    with pytest.raises(af.GraphError, match="no blob, op or sub-graph named 'nothing'"):
+        inject(graph, "nothing", delay_s=1)
+    with pytest.raises(af.GraphError, match="faults are for ops, got <Blob 'x'"):
+        inject(graph, "x", delay_s=1)
+    with pytest.raises(ValueError, match="op 'middle': neither an error nor a delay"):
+        inject(graph, "middle")
+    with pytest.raises(ValueError, match="op 'middle': delay_s must not be negative, got -1"):
+        inject(graph, "middle", delay_s=-1)
