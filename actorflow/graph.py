@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -26,7 +26,7 @@ __all__ = ["Fetch", "Graph"]
 #: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
 Fetch = "Blob | Op | Graph | str"
 #: Values for blobs, by blob or by name.
-Feeds = Mapping["Blob | str", npt.ArrayLike]
+Feeds = Mapping[Any, npt.ArrayLike]  # a mapping's keys are invariant: "Blob | str" would refuse dict[Blob, ...]
 
 
 class Modes(NamedTuple):
@@ -474,13 +474,11 @@ class Graph:
         Raises:
             RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            from actorflow.runtime import run
+        from actorflow.runtime import run  # the runtime is built on graphs
 
-            return run(self.run(feeds, fetch=fetch))
-        raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
+        return run(self.run(feeds, fetch=fetch))
 
     def stream(
         self,
@@ -489,7 +487,7 @@ class Graph:
         fetch: Iterable[Blob | Op | Graph | str] | None = None,
         in_flight: int = 1,
         atomic: bool = False,
-    ) -> AsyncIterator[Result]:
+    ) -> AsyncGenerator[Result, None]:
         """Run one frame per feed and yield the results in order.
 
         Args:

@@ -7,7 +7,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from actorflow.watchdog import LoopWatchdog
 
 __all__ = ["Engine", "FailureRecord", "Result", "run"]
 
-Feeds = Mapping[Blob | str, npt.ArrayLike]
+Feeds = Mapping[Any, npt.ArrayLike]
 _T = TypeVar("_T")
 _log = logging.getLogger("actorflow")
 
@@ -211,7 +211,7 @@ class Engine:
         fetch: Iterable[Blob | Op | Graph | str] | None,
         in_flight: int,
         atomic: bool = False,
-    ) -> AsyncIterator[Result]:
+    ) -> AsyncGenerator[Result, None]:
         """One frame per feed; see `Graph.stream`."""
         targets = None if fetch is None else _checked_fetch(fetch)
 

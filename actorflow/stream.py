@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def stream(
     start: Callable[[Any], tuple[Program, Frame]],
     feeds: Any,
     in_flight: int,
-) -> AsyncIterator[Result]:
+) -> AsyncGenerator[Result, None]:
     """Check the arguments and make the generator; see `Graph.stream`."""
     if in_flight < 1:
         raise ValueError(f"in_flight must be at least 1, got {in_flight}")
@@ -54,7 +54,7 @@ class _Synchronous:
 
 async def _stream(
     engine: Engine, start: Callable[[Any], tuple[Program, Frame]], source: AsyncIterator[Any], in_flight: int
-) -> AsyncIterator[Result]:
+) -> AsyncGenerator[Result, None]:
     feeder = _Feeder(start, source, in_flight)
     frames = feeder.frames
     try:

@@ -29,9 +29,7 @@ class Softplus(af.ops.Operation):
             raise af.DTypeError(f"Softplus: x must be floating, got {x}")
         return (x,)
 
-    def gradient(
-        self, op: af.Op, grads: Sequence[af.Blob | None], wanted: Sequence[bool]
-    ) -> Sequence[af.Blob | None]:
+    def gradient(self, op: af.Op, grads: Sequence[af.Blob | None], wanted: Sequence[bool]) -> Sequence[af.Blob | None]:
         """dx = g * sigmoid(sharpness * x), as ops of the same graph."""
         (g,), (x,) = grads, op.inputs
         assert g is not None  # only ops whose output the loss depends on are asked
@@ -81,7 +79,9 @@ async def train() -> None:
     async with graph:
         results = [result async for result in graph.stream(batches(), fetch=[loss, accuracy, step], in_flight=2)]
     first, last = results[0], results[-1]
-    print(f"accuracy: {first[accuracy]:.0%} at first, {'more' if last[accuracy] > 0.95 else 'less'} than 95% in the end")
+    print(
+        f"accuracy: {first[accuracy]:.0%} at first, {'more' if last[accuracy] > 0.95 else 'less'} than 95% in the end"
+    )
 
 
 check()

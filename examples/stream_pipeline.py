@@ -73,7 +73,9 @@ async def main() -> None:
             taken += 1
             await asyncio.sleep(0.02)  # a sink that is slower than the source
             ahead = microphone.given - taken
-            print(f"block {taken:2}: {float(result['hertz']):3.0f} Hz, {result['note']!s:2}  source ahead: {'*' * ahead}")
+            print(
+                f"block {taken:2}: {float(result['hertz']):3.0f} Hz, {result['note']!s:2}  source ahead: {'*' * ahead}"
+            )
 
 
 af.run(main())

@@ -61,7 +61,7 @@ class TestRetries:
         original = loop.call_later
 
         class Loop:
-            def call_later(self, delay, callback, *arguments):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            def call_later(self, delay, callback, *arguments):
                 waits.append(delay)
                 return original(0, callback, *arguments)
 

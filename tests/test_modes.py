@@ -24,7 +24,7 @@ class TestSequential:
         calls: list[tuple[str, threading.Thread]] = []
         running = 0
 
-        def plain(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        def plain(name: str):
             return lambda *values: calls.append((name, threading.current_thread())) or len(values)
 
         async def task(*values: np.ndarray) -> int:

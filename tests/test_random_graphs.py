@@ -1,4 +1,4 @@
-"""Random graphs give what a plain Python loop gives: any shape of graph, order of events, overlap, and planted errors."""
+"""Random graphs give what a plain Python loop gives: any shape, order of events, overlap, and planted errors."""
 
 from __future__ import annotations
 

@@ -415,7 +415,7 @@ class TestFailure:
         graph = af.Graph("cancel")
         graph.function("cancel", cancel)
         async with graph:
-            with pytest.raises(af.OpError, match="op 'cancel' .* failed with CancelledError"):
+            with pytest.raises(af.OpError, match=r"op 'cancel' .* failed with CancelledError"):
                 await graph.run()
 
     async def test_a_call_with_wrong_arguments_fails(self) -> None:

@@ -58,8 +58,8 @@ class Lane(ABC):
         Args:
             work: What to do; what it raises becomes the fence's ``error``.
             argument: Its argument, also the fence's.
-            passed: Called on the loop with the fence, after its waiters, in the order of the FIFO. Unless it is urgent or
-                has a waiter, the loop may be told late, together with later work, to save wake-ups.
+            passed: Called on the loop with the fence, after its waiters, in the order of the FIFO. Unless it is urgent
+                or has a waiter, the loop may be told late, together with later work, to save wake-ups.
             urgent: Whether the loop must be told without delay.
         Raises:
             DeviceError: if the lane is closed.

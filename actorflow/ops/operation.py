@@ -43,9 +43,7 @@ class Operation:
         """
         raise GraphError(f"{self.kind} does not say what its outputs are: define infer()")
 
-    def gradient(
-        self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]
-    ) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """Build the gradient sub-graph of one op of this operation.
 
         Args:

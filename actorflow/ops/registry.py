@@ -30,7 +30,9 @@ class KernelKey(NamedTuple):
     layout: str
 
     def __str__(self) -> str:
-        return f"{self.operation}(device={self.device}, library={self.library}, dtype={self.dtype}, layout={self.layout})"
+        return (
+            f"{self.operation}(device={self.device}, library={self.library}, dtype={self.dtype}, layout={self.layout})"
+        )
 
 
 class KernelFunction(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import threading
 from collections.abc import Callable, Mapping
@@ -55,7 +56,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def advance(self, delay_s: float) -> None:
         """Let time pass; timers that are due run in the loop's next turn."""
         # To whole nanoseconds, the resolution that asyncio assumes: sums of decimal delays stay what one reads.
-        self._now_s = round(self._now_s + delay_s, 9)
+        now_s = round(self._now_s + delay_s, 9)
+        # After some 100 days a float has no room for asyncio's tolerance: be past the timer, or it is never due.
+        self._now_s = now_s if now_s + 1e-9 > now_s else math.nextafter(now_s, math.inf)
 
     def adopt(self, engine: Engine) -> None:
         """Let time stand still while the lanes of a graph work; its engine asks for that."""
@@ -68,9 +71,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return True
         return any(engine.lanes_at_work() - self._sleeping for engine in self._engines)
 
-    def run_in_executor(
-        self, executor: Any, func: Callable[[*_Ts], Any], *args: *_Ts
-    ) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Any, func: Callable[[*_Ts], Any], *args: *_Ts) -> asyncio.Future[Any]:
         future = super().run_in_executor(executor, func, *args)
         self._calls_in_threads += 1
         future.add_done_callback(self._call_ended)

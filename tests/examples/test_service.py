@@ -87,7 +87,9 @@ class Client:
         self._writer = writer
 
     @classmethod
-    async def ask(cls, port: int, path: str, body: bytes | None = None, content_type: str = "application/json") -> Client:
+    async def ask(
+        cls, port: int, path: str, body: bytes | None = None, content_type: str = "application/json"
+    ) -> Client:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = [
             f"{'GET' if body is None else 'POST'} {path} HTTP/1.1",
@@ -238,9 +240,7 @@ async def test_wrong_images_are_refused(body: bytes, got: bytes) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_ends_the_program(number: signal.Signals) -> None:
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error", SCRIPT, "0", stdout=pipe, stderr=pipe
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-W", "error", SCRIPT, "0", stdout=pipe, stderr=pipe)
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     port = int(line.rstrip("/\n").rpartition(":")[2])
