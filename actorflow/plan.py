@@ -84,6 +84,7 @@ class Plan:
     Attributes:
         graph: The root graph.
         ops: In a topological order.
+        roots: Indices of those that read nothing that an op writes, in the order in which they are to be fired.
         slots: All values of a frame.
         feeds: Slot of each blob that must be fed.
         fetches: Slot of each blob that is returned.
@@ -93,6 +94,7 @@ class Plan:
 
     graph: Graph
     ops: list[PlannedOp]
+    roots: list[int]
     slots: list[Slot]
     feeds: dict[Blob, int]
     fetches: dict[Blob, int]
@@ -295,11 +297,12 @@ class _Planner:
         if self._graph.modes.memory_budget_bytes is not None:
             self._save_memory()
         lengths = remaining_lengths(self._ops, self._slots)
-        put_critical_first(self._slots, lengths)
+        roots = put_critical_first(self._ops, self._slots, lengths)
         assign_lanes(self._ops, lengths, cores())
         return Plan(
             self._graph,
             self._ops,
+            roots,
             self._slots,
             self._feeds,
             {blob: self._values[blob].index for blob in fetched},

@@ -114,7 +114,7 @@ class Program:
             else:
                 self._constants.append((slot_index, variable))
                 self._deliver_ahead(slot)
-        self._first = [actor for actor, waits in zip(ops, self._pending, strict=True) if not waits]
+        self._first = [ops[index] for index in plan.roots if not self._pending[index]]
         # One end more than there are: the frame's start, so that an empty frame ends, too.
         self._open_ends = sum(actor.ends for actor in ops) + len(self._gates) + 1
         self._node_ids = np.array([actor.node_id for actor in ops], dtype=np.intp)

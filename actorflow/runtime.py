@@ -176,7 +176,9 @@ class Engine:
         if turnstile is None:
             operation = op.operation
             assert isinstance(operation, Function)
-            turnstile = self._turnstiles[op] = Turnstile(operation.concurrency if operation.is_async else None)
+            # A lane keeps calls apart and in order, but for one that will be repeated: the lane is free meanwhile.
+            by_lane = not operation.is_async and op.attempts is None
+            turnstile = self._turnstiles[op] = Turnstile(None if by_lane else operation.concurrency)
         return turnstile
 
     @property
@@ -285,6 +287,8 @@ class Engine:
 
     async def aclose(self) -> None:
         """Cancel all frames, wait until nothing runs any more, and stop the lanes. A later frame starts anew."""
+        if self._running and self.dispatcher.loop.is_closed():
+            self._move_to(asyncio.get_running_loop())  # or nobody would be told when the threads of those frames end
         await self.cancel(list(self._running))
         if self._running:
             self._idle = asyncio.Event()

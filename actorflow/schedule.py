@@ -28,11 +28,22 @@ def remaining_lengths(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[i
     return lengths
 
 
-def put_critical_first(slots: Sequence[Slot], lengths: Sequence[int]) -> None:
-    """Sort each value's consumers so that the one with the longest way to go is told, and so fired, first."""
+def put_critical_first(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Sequence[int]) -> list[int]:
+    """Sort each value's consumers so that the one with the longest way to go is told, and so fired, first.
+
+    Returns:
+        Indices of the ops that read nothing that an op writes, sorted likewise: no value tells them.
+    """
     for slot in slots:
         if len(slot.consumers) > 1:
             slot.consumers.sort(key=lengths.__getitem__, reverse=True)
+    written = bytearray(len(slots))
+    for op in ops:
+        for index in op.outputs:
+            written[index] = slots[index].updates is None
+    roots = [op.index for op in ops if not any(map(written.__getitem__, op.inputs))]
+    roots.sort(key=lengths.__getitem__, reverse=True)
+    return roots
 
 
 def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 import sys
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ async def _tables(count: int, rounds: int, samples: list[dict[str, float]]) -> l
     shown = Harness(rounds=rounds)
     time_budget = Budget("build + compile at most 20 us per op", BOTH, Relation.AT_MOST, 20.0)
     times = await shown.compare(
-        f"{count:,} ops, layers of 100, fan-in 3",
+        f"{count:,} ops, layers of 100, fan-in 3, processor time",
         "us per op",
         {name: map(_value(name), samples).__next__ for name in (BUILD, COMPILE, BOTH, PREPARE)},
         budgets=[time_budget],
@@ -78,16 +78,16 @@ async def _figures(count: int) -> dict[str, float]:
     build_graph(layered(1), trivial)[0].compile()  # loads what is loaded once
     gc.collect()
     before = _resident_bytes()
-    start = perf_counter()
+    start = process_time()
     graph, source = build_graph(tasks, trivial)
-    built = perf_counter()
+    built = process_time()
     plan = graph.compile()
-    compiled = perf_counter()
+    compiled = process_time()
     # A run of one op opens the device and puts the engine on this loop, which actors need.
     await graph.run({source: np.ones(1, dtype=np.float32)}, fetch=["task0"])
-    start_actors = perf_counter()
+    start_actors = process_time()
     program = Program(plan, graph.engine)
-    prepared = perf_counter()
+    prepared = process_time()
     gc.collect()
     held = _resident_bytes() - before if before else -count
     assert program.plan is plan

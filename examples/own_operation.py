@@ -1,4 +1,4 @@
-"""An operation of one's own: its mathematics, its gradient, a kernel for the CPU, a check of all that, a training with it.
+"""An operation of one's own: mathematics, gradient, a kernel for the CPU, a check of all that, a training with it.
 
 Run it with ``python examples/own_operation.py``.
 """

@@ -77,6 +77,28 @@ class TestRetries:
             monkeypatch.undo()
         assert waits == [0.5, 1.0, 2.0]
 
+    async def test_no_frame_overtakes_one_that_will_be_repeated(self, kind: str) -> None:
+        order: list[int] = []
+        failed = False
+
+        def plain(a: np.ndarray) -> np.ndarray:
+            nonlocal failed
+            if a == 1 and not failed:
+                failed = True
+                raise ConnectionError
+            order.append(int(a))
+            return a
+
+        async def asynchronous(a: np.ndarray) -> np.ndarray:
+            return plain(a)
+
+        graph = af.Graph("retries")
+        x = graph.blob("x", (), "int64")
+        graph.function("flaky", {"plain": plain, "asynchronous": asynchronous}[kind], SPEC, retries=1, backoff=0.01)(x)
+        async with graph:
+            await asyncio.gather(*(graph.run({x: i}) for i in range(5)))
+        assert order == [0, 1, 2, 3, 4]
+
     async def test_cancellation_while_waiting(self, kind: str) -> None:
         flaky = Flaky(1)
         graph = af.Graph("retries")
@@ -89,6 +111,8 @@ class TestRetries:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert graph.engine.frames.in_flight == 0
+            async with asyncio.timeout(30):
+                assert (await graph.run())["flaky/out"] == 2
 
 
 class TestTimeouts:

@@ -1,4 +1,4 @@
-"""The README's programs run as printed and print what it says."""
+"""The programs in the README and in docs/ run as printed and print what it says there."""
 
 import re
 import subprocess
@@ -8,26 +8,39 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAM = re.compile(
     r"^## (?P<title>.*?)$|^```python\n(?P<code>.*?)^```\n\n```text\n(?P<output>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 
-def programs() -> list[object]:
+def programs(page: Path) -> list[object]:
     found, title = [], "start"
-    for match in PROGRAM.finditer(README):
+    for match in PROGRAM.finditer(page.read_text(encoding="utf-8")):
         title = match["title"] or title
         if match["code"]:
-            found.append(pytest.param(match["code"], match["output"], id=title))
+            found.append(pytest.param(match["code"], match["output"], id=f"{page.stem}: {title}"))
     return found
 
 
-def test_every_program_has_its_output() -> None:
-    assert len(programs()) == README.count("```python") > 0
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_program_has_its_output(page: Path) -> None:
+    assert len(programs(page)) == page.read_text(encoding="utf-8").count("```python")
 
 
-@pytest.mark.parametrize(("code", "output"), programs())
+def test_there_are_programs() -> None:
+    assert {page.stem for page in PAGES if programs(page)} >= {
+        "README",
+        "errors",
+        "lanes",
+        "memory",
+        "own-operations",
+        "running",
+        "testing",
+    }
+
+
+@pytest.mark.parametrize(("code", "output"), [program for page in PAGES for program in programs(page)])
 def test_program(code: str, output: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(code, encoding="utf-8")
@@ -41,4 +54,4 @@ def test_program(code: str, output: str, tmp_path: Path) -> None:
 def test_linear_example_is_the_readmes() -> None:
     example = (ROOT / "examples" / "linear.py").read_text(encoding="utf-8")
     program = example[example.index("import numpy") :]
-    assert f"```python\n{program}```\n" in README
+    assert f"```python\n{program}```\n" in PAGES[0].read_text(encoding="utf-8")

@@ -21,6 +21,9 @@ _Ts = TypeVarTuple("_Ts")
 #: A call that sleeps in a thread looks this often whether its loop was closed, which would never wake it.
 _LOOK_S = 0.1
 
+#: Some 11 days: up to here a float tells nanoseconds apart.
+_EXACT_S = 1e6
+
 
 def virtual_time_loop() -> VirtualTimeLoop:
     """Make an event loop whose clock starts at 0 and jumps to the next timer whenever nothing else can happen.
@@ -55,10 +58,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def advance(self, delay_s: float) -> None:
         """Let time pass; timers that are due run in the loop's next turn."""
-        # To whole nanoseconds, the resolution that asyncio assumes: sums of decimal delays stay what one reads.
-        now_s = round(self._now_s + delay_s, 9)
-        # After some 100 days a float has no room for asyncio's tolerance: be past the timer, or it is never due.
-        self._now_s = now_s if now_s + 1e-9 > now_s else math.nextafter(now_s, math.inf)
+        now_s = self._now_s + delay_s
+        # To whole nanoseconds, asyncio's tolerance: sums of decimal delays stay what one reads. Where a float has no
+        # room for that, it must be past the timer, or that is never due.
+        self._now_s = round(now_s, 9) if now_s < _EXACT_S else now_s + 2 * math.ulp(now_s)
 
     def adopt(self, engine: Engine) -> None:
         """Let time stand still while the lanes of a graph work; its engine asks for that."""

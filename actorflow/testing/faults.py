@@ -137,31 +137,6 @@ def _injections(engine: Engine) -> tuple[Injection, ...]:
     return builder.injections if isinstance(builder, _Builder) else ()
 
 
-class _Builder:
-    """Makes plans ready to run with faults."""
-
-    def __init__(self, injections: tuple[Injection, ...]) -> None:
-        self.injections = injections
-
-    def __call__(self, plan: Plan, engine: Engine) -> Program:
-        return _FaultyProgram(plan, engine, self.injections)
-
-
-class _FaultyProgram(Program):
-    def __init__(self, plan: Plan, engine: Engine, injections: tuple[Injection, ...]) -> None:
-        self._injections = injections
-        super().__init__(plan, engine)
-
-    def _op_actor(self, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
-        actor = super()._op_actor(op, blobs)
-        assert isinstance(actor, _FaultyKernel | _FaultyFunction | _FaultyAsync)
-        # A sum that the plan inserted bears the name of an op, but is none.
-        actor.injections = [i for i in self._injections if i.op is op.node and op.shown_as is op.node]
-        if any(injection.delay_s is not None for injection in actor.injections):
-            actor.inline_ns = -1
-        return actor
-
-
 class _FaultyKernel(KernelActor):
     __slots__ = ("injections",)
 
@@ -215,3 +190,32 @@ def _delay(actor: OpActor, frame: Frame, delay_s: float) -> None:
         sleep_in_thread(frame.ended.get_loop(), actor.lane, delay_s)
     else:
         time.sleep(delay_s)
+
+
+class _FaultyProgram(Program):
+    kernel_kind = _FaultyKernel
+    function_kind = _FaultyFunction
+    async_kind = _FaultyAsync
+
+    def __init__(self, plan: Plan, engine: Engine, injections: tuple[Injection, ...]) -> None:
+        self._injections = injections
+        super().__init__(plan, engine)
+
+    def _op_actor(self, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
+        actor = super()._op_actor(op, blobs)
+        assert isinstance(actor, _FaultyKernel | _FaultyFunction | _FaultyAsync)
+        # A sum that the plan inserted bears the name of an op, but is none.
+        actor.injections = [i for i in self._injections if i.op is op.node and op.shown_as is op.node]
+        if any(injection.delay_s is not None for injection in actor.injections):
+            actor.inline_ns = -1
+        return actor
+
+
+class _Builder:
+    """Makes plans ready to run with faults."""
+
+    def __init__(self, injections: tuple[Injection, ...]) -> None:
+        self.injections = injections
+
+    def __call__(self, plan: Plan, engine: Engine) -> Program:
+        return _FaultyProgram(plan, engine, self.injections)

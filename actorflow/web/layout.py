@@ -17,7 +17,7 @@ __all__ = ["BLOB_SIZE", "OP_SIZE", "Layout", "LayoutCache", "layered"]
 
 #: Width and height of an op's box and of a blob's pill, in world units (pixels at zoom 1).
 OP_SIZE = (176.0, 46.0)
-BLOB_SIZE = (128.0, 22.0)
+BLOB_SIZE = (144.0, 22.0)
 
 _GAP_X = 26.0
 _GAP_Y = 30.0

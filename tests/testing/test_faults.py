@@ -42,7 +42,7 @@ class TestErrors:
         async with graph:
             with inject(graph, "middle", error=PlantedError("planted")) as injection:
                 for _ in range(4):  # on the lane, then on the loop
-                    with pytest.raises(af.OpError, match="op 'middle' .* failed with PlantedError: planted") as caught:
+                    with pytest.raises(af.OpError, match=r"op 'middle' .* failed with PlantedError: planted") as caught:
                         await graph.run({x: np.ones(4)})
                     assert isinstance(caught.value.__cause__, PlantedError)
             assert injection.struck == 4
@@ -183,7 +183,7 @@ async def test_a_frame_in_flight_is_not_struck() -> None:
 
 
 def test_wrong_arguments() -> None:
-    graph, x, _ = build("plain")
+    graph, _, _ = build("plain")
     with pytest.raises(af.GraphError, match="no blob, op or sub-graph named 'nothing'"):
         inject(graph, "nothing", delay_s=1)
     with pytest.raises(af.GraphError, match="faults are for ops, got <Blob 'x'"):

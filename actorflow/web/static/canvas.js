@@ -288,7 +288,7 @@ export class Drawing {
       // An inferred blob is called after its op, so its shape says more than its name.
       const shape = format.shape(node.shape);
       const text = model.kind[i] === BLOB && /^out\d*$/.test(node.label) ? shape : `${node.label}  ${shape}`;
-      label = { font: smallFont, smallFont, title: this.#cut(text, smallFont, model.sizes.blob[0] - 18), detail: "" };
+      label = { font: smallFont, smallFont, title: this.#cut(text, smallFont, model.sizes.blob[0] - 16), detail: "" };
     }
     this.#labels[i] = label;
     return label;

@@ -117,7 +117,7 @@ export class Panel {
       const item = list.children[row] ?? list.appendChild(this.#costItem());
       item.index = i;
       const [name, figure] = item.querySelectorAll("span");
-      setText(name, format.tail(model.nodes[i].name, 30));
+      setText(name, format.tail(model.nodes[i].name, 42));
       name.title = model.nodes[i].name;
       setText(figure, `${time} · ${(100 * share).toFixed(1)}%`);
       item.querySelector("i").style.width = `${((100 * model.totalUs(i)) / longest).toFixed(1)}%`;
@@ -125,8 +125,8 @@ export class Panel {
   }
 
   #costItem() {
-    const line = element("div", { class: "line" }, element("span"), element("span"));
-    const button = element("button", { type: "button" }, line, element("div", { class: "track" }, element("i")));
+    const line = element("div", { class: "line" }, element("div", { class: "track" }, element("i")), element("span"));
+    const button = element("button", { type: "button" }, element("span", { class: "name" }), line);
     const item = element("li", {}, button);
     button.addEventListener("click", () => this.onSelect(item.index));
     return item;
@@ -140,14 +140,23 @@ export class Panel {
     if (key === this.#shownFailures) return;
     this.#shownFailures = key;
     setText(byId("failure-count"), format.count(model.frames.failed));
-    byId("failure-list").replaceChildren(...[...model.failures].reverse().map((failure) => this.#failureItem(failure)));
+    // An op that fails again and again in the same way is one item: the newest, with its number.
+    const alike = new Map();
+    for (const failure of [...model.failures].reverse()) {
+      const first = alike.get(failure.message);
+      if (first) first.times += 1;
+      else alike.set(failure.message, { ...failure, times: 1 });
+    }
+    byId("failure-list").replaceChildren(...[...alike.values()].map((failure) => this.#failureItem(failure)));
   }
 
-  #failureItem({ time, frame, op_id: id, message }) {
+  #failureItem({ time, frame, op_id: id, message, times }) {
     const when = new Date(time * 1000).toLocaleTimeString();
     const index = this.model.indexById.get(id);
     const where = index !== undefined ? this.model.nodes[index].name : id === null ? "the frame" : "an op that is gone";
-    const button = element("button", { type: "button" }, `${where}`, element("span", { class: "when" }, `frame ${frame} at ${when}`));
+    const latest = times > 1 ? `${format.count(times)} times, latest in frame` : "frame";
+    const detail = element("span", { class: "when" }, `${latest} ${format.count(frame)} at ${when}`);
+    const button = element("button", { type: "button" }, where, detail);
     button.addEventListener("click", () => index !== undefined && this.onSelect(index));
     return element("li", {}, button, element("pre", {}, message));
   }
