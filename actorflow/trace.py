@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from enum import IntEnum
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FrameCounts", "Monitor", "NodeState", "OpProfile", "Scalars"]
+__all__ = ["Changes", "FrameCounts", "Monitor", "NodeState", "OpProfile", "Scalars"]
 
 
 class NodeState(IntEnum):
@@ -58,27 +59,50 @@ class FrameCounts:
 
 
 class Monitor:
-    """State per op, kept only while somebody watches; actors write it, the watcher takes what changed.
+    """State per op, kept only while somebody watches; actors write it, each watcher takes what changed for him.
 
     Ops are known by `Node.id`. Actors store a byte and set a flag, from the loop or a lane's thread; there is no queue,
     so the last state wins and a slow watcher costs nothing.
 
     Attributes:
         states: `NodeState` of each op, by node id.
-        dirty: 1 for each op whose state or profile changed since `take_dirty`.
+        dirty: 1 for each op whose state or profile changed since anybody looked.
     """
 
-    __slots__ = ("dirty", "states")
+    __slots__ = ("_watchers", "dirty", "states")
 
     def __init__(self, size: int) -> None:
         self.states = bytearray(size)
         self.dirty = bytearray(size)
+        self._watchers: weakref.WeakSet[Changes] = weakref.WeakSet()
 
-    def take_dirty(self) -> npt.NDArray[np.intp]:
-        """Ids of the ops that changed since the last call, ascending."""
+    def changes(self) -> Changes:
+        """What changes from now on, for one watcher."""
+        changes = Changes(self)
+        self._watchers.add(changes)
+        return changes
+
+    def spread(self) -> None:
+        """Hand the ops that are dirty to all watchers."""
         flags = np.frombuffer(self.dirty, dtype=np.uint8)
         ids = np.flatnonzero(flags)
         flags[ids] = 0
+        for watcher in self._watchers:
+            watcher.pending[ids] = True
+
+
+class Changes:
+    """The ops that changed since one watcher last took them."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self.pending = np.zeros(len(monitor.dirty), dtype=np.bool_)
+
+    def take(self) -> npt.NDArray[np.intp]:
+        """Ids of the ops that changed since the last call, ascending."""
+        self._monitor.spread()
+        ids = np.flatnonzero(self.pending)
+        self.pending[ids] = False
         return ids
 
 

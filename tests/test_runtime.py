@@ -595,14 +595,16 @@ class TestWatching:
         z = af.ops.scale(y, 1.0)
         f, scale = graph["f"], z.producers[0]
         monitor = graph.engine.watch()
+        changes, others = monitor.changes(), monitor.changes()
         async with graph:
             await graph.run({x: ones()})
-            assert set(monitor.take_dirty()) == {f.id, scale.id}
-            assert monitor.take_dirty().size == 0
+            assert set(changes.take()) == {f.id, scale.id}
+            assert changes.take().size == 0
             assert [monitor.states[op.id] for op in (f, scale)] == [NodeState.DONE] * 2
             with pytest.raises(af.OpError):
                 await graph.run({x: ones(-1)})
             assert [monitor.states[op.id] for op in (f, scale)] == [NodeState.FAILED, NodeState.WAITING]
+            assert set(others.take()) == {f.id, scale.id}
             graph.engine.unwatch()
             assert graph.engine.monitor is None
             assert graph.engine.profile[f.id].calls == 1

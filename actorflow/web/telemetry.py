@@ -18,7 +18,7 @@ from actorflow.web.wire import OpStates, encode_states, encode_status
 
 if TYPE_CHECKING:
     from actorflow.runtime import Engine
-    from actorflow.trace import Monitor
+    from actorflow.trace import Changes, Monitor
 
 __all__ = ["Position", "Telemetry"]
 
@@ -83,6 +83,7 @@ class Telemetry:
         self.structure = structure
         self.seq = seq + 1
         self._monitor: Monitor | None = None
+        self._changes: Changes | None = None
         self._states = OpStates.zeros(structure.op_index)
         self._changed = np.full(len(structure.op_ids), self.seq, np.int64)
         self._row_of = np.full(int(structure.op_ids.max(initial=-1)) + 1, -1, np.int64)
@@ -143,8 +144,10 @@ class Telemetry:
         if monitor is not self._monitor or monitor is None:
             # The dirty flags of the monitor before are lost, so everything may have changed.
             self._monitor = monitor
+            self._changes = None if monitor is None else monitor.changes()
             return np.arange(len(self.structure.op_ids))
-        ids = monitor.take_dirty()
+        assert self._changes is not None
+        ids = self._changes.take()
         rows = self._row_of[ids[ids < len(self._row_of)]]
         return rows[rows >= 0]
 
