@@ -99,7 +99,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         target = draw(st.sampled_from([len(shapes), *old]))
         if target == len(shapes):
             shapes.append(draw(st.sampled_from(SHAPES)))
-        kind = draw(st.sampled_from(("plain", "async", "kernel")))
+        kind = draw(st.sampled_from(("plain", "async", "kernel", "same")))
         concurrency = draw(st.integers(1, 3)) if kind == "async" else 1
         retries = draw(st.sampled_from((0, 0, 0, 1)))
         steps.append(Step(inputs, target, shapes[target], kind, draw(st.sampled_from(LANES)), concurrency, retries))
@@ -126,6 +126,8 @@ def evaluate(index: int, step: Step, values: list[Array]) -> Array:
         return total
     if step.kind == "kernel" and same:
         return 0.75 * values[0]
+    if step.kind == "same" and same:
+        return values[0]  # itself: its buffer has then more readers than the graph says
     number = index + 1.0
     for position, value in enumerate(values):
         number += float(np.sum(value)) / (position + 3)
@@ -186,6 +188,7 @@ class Subject:
 
     def __init__(self, recipe: Recipe) -> None:
         self.before = live_frames()
+        self.had_no_input = False
         self.recipe = recipe
         self.reference = Reference(recipe)
         budget = None
@@ -215,14 +218,26 @@ class Subject:
         inputs = [self.values[i] for i in step.inputs]
         if step.target == len(self.values):
             self.values.append(self.graph.blob(f"y{index}", step.shape, "float64"))
-        options: dict[str, Any] = {"lane": step.lane, "retries": step.retries}
+        options: dict[str, Any] = {"lane": step.lane, "retries": step.retries, "backoff": 3e-4 * step.retries}
         if step.kind == "kernel" and all(blob.shape == step.shape for blob in inputs):
             operation = af.ops.Sum() if len(inputs) > 1 else af.ops.Scale(0.75)
             op = self.graph.op(f"op{index}", operation, **options)
         else:
-            op = self.graph.function(f"op{index}", function(index, step), concurrency=step.concurrency, **options)
+            op = self.graph.function(f"op{index}", self._function(index, step), concurrency=step.concurrency, **options)
         inputs >> op >> [self.values[step.target]]
         self.ops.append(op)
+
+    def _function(self, index: int, step: Step) -> Callable[..., Any]:
+        def plain(*values: Array) -> Array:
+            self.had_no_input |= any(value is None for value in values)
+            return evaluate(index, step, list(values))
+
+        async def asynchronous(*values: Array) -> Array:
+            for _ in range(index % 3):
+                await asyncio.sleep(0)
+            return plain(*values)
+
+        return asynchronous if step.kind == "async" else plain
 
     def _record_frames(self) -> None:
         engine = self.graph.engine
@@ -261,10 +276,14 @@ class Subject:
             return
 
         async def one(number: int) -> None:
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
             try:
                 outcomes[number] = await graph.run(self.feed(), fetch=self.fetch, atomic=recipe.atomic, **options)
             except af.ActorflowError as error:
                 outcomes[number] = error
+                if isinstance(error, af.RunTimeoutError):  # neither threads nor async functions delay it
+                    assert loop.time() == pytest.approx(began_s + options["timeout"], abs=1e-6)
 
         async with asyncio.TaskGroup() as group:
             for number in range(recipe.in_flight):
@@ -283,6 +302,7 @@ class Subject:
             self._check_frame(frame, feeds, outcomes.get(position), may_fail)
         for variable, expected in zip(self.graph.variables, self.reference.state, strict=True):
             np.testing.assert_array_equal(variable.value, expected, err_msg=variable.name)
+        assert not self.had_no_input
         assert set(outcomes) <= set(range(len(self.frames)))
         self.frames.clear()
         outcomes.clear()
@@ -324,11 +344,11 @@ class Subject:
         outcomes: dict[int, Any] = {}
         await self.drive(outcomes)
         await self.check(outcomes, None)
-        gc.collect()
         engine = self.graph.engine
         counts = engine.frames
         assert counts.started == counts.finished + counts.failed + counts.cancelled
-        for _ in range(1000):  # a lane's thread may let go of its last frame just after it has told the loop
+        for _ in range(200):  # a lane's thread may let go of its last frame just after it has told the loop
+            gc.collect()
             if live_frames() == self.before:
                 break
             await asyncio.sleep(0)
@@ -337,18 +357,6 @@ class Subject:
         assert engine.device(af.Place()).memory.used_bytes <= held
         assert engine.budget is None or engine.budget.shared_bytes == 0
         assert all(turnstile.running == 0 for turnstile in engine._turnstiles.values())
-
-
-def function(index: int, step: Step) -> Callable[..., Any]:
-    def plain(*values: Array) -> Array:
-        return evaluate(index, step, list(values))
-
-    async def asynchronous(*values: Array) -> Array:
-        for _ in range(index % 3):
-            await asyncio.sleep(0)
-        return plain(*values)
-
-    return asynchronous if step.kind == "async" else plain
 
 
 def live_frames() -> int:

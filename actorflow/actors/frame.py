@@ -50,6 +50,7 @@ class Frame:
         fences: Unpassed fences that came with the messages to an op.
         open: Ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
         outstanding: Ops on a lane, or running as a task, that have not reported their end.
+        resting: Ops whose call has failed and will be repeated when a timer ends.
         halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
             the loop has not been told yet.
         ready: Where actors of the frame that are ready are put; `wake` afterwards, unless an actor does it as it fires.
@@ -81,6 +82,7 @@ class Frame:
         "pending",
         "readers",
         "ready",
+        "resting",
         "state",
         "turns",
         "turnstiles",
@@ -121,6 +123,7 @@ class Frame:
         self.turns: list[Turn] = []
         self.turnstiles = turnstiles
         self.outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = {}
+        self.resting: dict[OpActor, asyncio.TimerHandle] = {}
         self.halted = False
         self.state = FrameState.RUNNING
         self.error: OpError | StallError | RunTimeoutError | None = None
@@ -187,6 +190,11 @@ class Frame:
         if state is not FrameState.FINISHED:
             for turnstile in self.turnstiles:
                 turnstile.skip(self)
+            for actor, timer in self.resting.items():
+                timer.cancel()
+                assert actor.guard is not None
+                actor.guard.give_up(self)
+            self.resting.clear()
             for task in self.tasks:
                 task.cancel()
         if not self.outstanding:

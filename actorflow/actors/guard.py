@@ -51,19 +51,25 @@ class Guard:
         if failures >= self._policy.retries or frame.halted:
             return False
         self._failures[frame] = failures + 1
-        asyncio.get_running_loop().call_later(self._policy.backoff_s * 2**failures, self._again, frame)
+        loop = asyncio.get_running_loop()
+        frame.resting[self._actor] = loop.call_later(self._policy.backoff_s * 2**failures, self._again, frame)
         return True
+
+    def give_up(self, frame: Frame) -> None:
+        """The frame has stopped while a call of it waited to be tried again."""
+        del self._failures[frame]
+        self._actor.leave()
 
     def succeeded(self, frame: Frame) -> None:
         """A call has given its outputs."""
         self._failures.pop(frame, None)
 
     def _again(self, frame: Frame) -> None:
+        del frame.resting[self._actor]
         if not frame.halted:
             self._actor.begin(frame)
             return
-        self._failures.pop(frame, None)
-        self._actor.leave()
+        self.give_up(frame)
 
     def _expire(self, frame: Frame, running: Fence | asyncio.Task[object]) -> None:
         del self._timers[frame]
