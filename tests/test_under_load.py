@@ -11,6 +11,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ SHAPES = ((3,), (3,), (), (2, 2))
 LANES = (None, "left", "right")
 #: Each test draws so many graphs; each graph has some ten cases.
 GRAPHS = settings(max_examples=max(6, settings.default.max_examples // 12))
+GRACE_S = 5.0
 STATES = (FrameState.FINISHED, FrameState.FAILED, FrameState.CANCELLED)
 
 Array = np.ndarray[Any, Any]
@@ -347,11 +349,12 @@ class Subject:
         engine = self.graph.engine
         counts = engine.frames
         assert counts.started == counts.finished + counts.failed + counts.cancelled
-        for _ in range(200):  # a lane's thread may let go of its last frame just after it has told the loop
-            gc.collect()
-            if live_frames() == self.before:
-                break
+        # A lane's thread may let go of its last frame just after it has told the loop. Only a failing test waits long.
+        deadline_s = time.monotonic() + GRACE_S
+        gc.collect()
+        while live_frames() != self.before and time.monotonic() < deadline_s:
             await asyncio.sleep(0)
+            gc.collect()
         assert live_frames() == self.before
         held = sum(variable.spec.size_bytes for variable in self.graph.variables)
         assert engine.device(af.Place()).memory.used_bytes <= held
