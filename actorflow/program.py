@@ -94,8 +94,8 @@ class Program:
         self._ops = ops
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
-        self._unshared: list[list[bool] | None] = [None] * len(plan.slots)
-        self._shared = [(s.index, [True] + [False] * (s.readers - 1)) for s in plan.slots if s.readers > 1]
+        self._unshared: list[bytearray | None] = [None] * len(plan.slots)
+        self._shared = [(s.index, b"\x01" + bytes(s.readers - 1)) for s in plan.slots if s.readers > 1]
         self._feeds: dict[Blob | str, tuple[int, Blob]] = {}
         for source, slot_index in plan.feeds.items():
             self._feeds[source] = self._feeds[source.name] = (slot_index, source)
@@ -162,7 +162,7 @@ class Program:
         engine = self._engine
         readers = self._unshared.copy()
         for slot, tokens in self._shared:
-            readers[slot] = tokens.copy()
+            readers[slot] = bytearray(tokens)
         dispatcher = engine.dispatcher
 
         def ended(frame: Frame) -> None:

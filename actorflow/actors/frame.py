@@ -45,8 +45,8 @@ class Frame:
         number: Frames of a graph are numbered from 0 in the order of their start.
         pending: Messages that each op waits for, by index of the op.
         values: Value of each slot; None before it is written and after its last reader.
-        readers: Per slot with several readers, a token per reader; whoever pops the first one in the list, the True
-            one, is the last reader. None for slots with one reader.
+        readers: Per slot with several readers, a token per reader; whoever pops the first one, the only one that is not
+            0, is the last reader: a pop is atomic, counting down is not. None for slots with one reader.
         fences: Unpassed fences that came with the messages to an op.
         open: Ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
         outstanding: Ops on a lane, or running as a task, that have not reported their end.
@@ -97,7 +97,7 @@ class Frame:
         number: int,
         pending: list[int],
         values: list[Any],
-        readers: list[list[bool] | None],
+        readers: list[bytearray | None],
         open_ends: int,
         dispatcher: Dispatcher,
         ended: asyncio.Future[None],

@@ -155,8 +155,11 @@ class OpActor(ABC):
             frame.budget.ended(frame, self)
         if self.ends:
             frame.close_end()
-        if self.turnstile is not None:
-            self.turnstile.leave()
+        turnstile = self.turnstile
+        if turnstile is not None:
+            turnstile.running -= 1
+            if turnstile.parked:
+                turnstile.admit()
         return end
 
     def _waits_for(self, frame: Frame, fences: list[Fence]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -23,17 +24,18 @@ class Turnstile:
 
     Attributes:
         running: Frames that have entered and not left.
+        parked: Actors that wait until their frame may enter.
     """
 
-    __slots__ = ("_later", "_limit", "_next", "_parked", "running")
+    __slots__ = ("_later", "_limit", "_next", "parked", "running")
 
     def __init__(self, limit: int | None) -> None:
         self.running = 0
-        self._limit = limit
+        self._limit = sys.maxsize if limit is None else limit
         # Mostly one frame at most is expected; an empty deque takes over 600 bytes, and there is a turnstile per op.
         self._next: Frame | None = None
         self._later: deque[Frame] | None = None
-        self._parked: dict[Frame, OpActor] = {}
+        self.parked: dict[Frame, OpActor] = {}
 
     def expect(self, frame: Frame) -> None:
         """A frame has started that will run the op."""
@@ -46,34 +48,38 @@ class Turnstile:
 
     def enter(self, frame: Frame, actor: OpActor) -> bool:
         """Whether the frame may run the op now; otherwise its actor becomes ready again when it may."""
-        if self._next is frame and (self._limit is None or self.running < self._limit):
-            self._next = self._later.popleft() if self._later else None
+        if self._next is frame and self.running < self._limit:
             self.running += 1
-            if self._parked:
-                self._admit()
+            if self._later:
+                self._next = self._later.popleft()
+                if self.parked:
+                    self.admit()
+            else:
+                self._next = None
             return True
-        self._parked[frame] = actor
+        self.parked[frame] = actor
         return False
 
     def leave(self) -> None:
         """A frame that had entered is done with the op."""
         self.running -= 1
-        if self._parked:
-            self._admit()
+        if self.parked:
+            self.admit()
 
     def skip(self, frame: Frame) -> None:
         """The frame has stopped and will not enter."""
-        self._parked.pop(frame, None)
+        self.parked.pop(frame, None)
         if self._next is frame:
             self._next = self._later.popleft() if self._later else None
-            self._admit()
+            self.admit()
         elif self._later is not None and frame in self._later:
             self._later.remove(frame)
 
-    def _admit(self) -> None:
+    def admit(self) -> None:
+        """Make the next frame's actor ready if it is parked and may enter."""
         frame = self._next
-        if frame is not None and (self._limit is None or self.running < self._limit):
-            actor = self._parked.pop(frame, None)
+        if frame is not None and self.running < self._limit:
+            actor = self.parked.pop(frame, None)
             if actor is not None:
                 frame.ready.append((actor, frame))
                 frame.wake()
