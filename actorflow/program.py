@@ -63,10 +63,10 @@ class Result(Mapping["Blob | str", Any]):
 
 
 class Program:
-    """The actors of one plan, and what each frame starts from.
+    """The actors of one plan, and what each frame starts from. It does not keep the plan.
 
     Attributes:
-        plan: What it was made from.
+        graph: The root graph.
     """
 
     # What its ops become; tests bring actors that fail.
@@ -75,14 +75,14 @@ class Program:
     async_kind: ClassVar[type[AsyncActor]] = AsyncActor
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
-        self.plan = plan
+        self.graph = plan.graph
         self._engine = engine
         self._pending = [op.waits for op in plan.ops]
         writers = {slot: op for op in plan.ops for slot in op.outputs}
         blobs: list[BlobActor] = []
         for slot in plan.slots:  # those that an op reads stand before those that it writes
-            blobs.append(self._blob_actor(slot, writers.get(slot.index), blobs))
-        ops = [self._op_actor(op, blobs) for op in plan.ops]
+            blobs.append(self._blob_actor(plan, slot, writers.get(slot.index), blobs))
+        ops = [self._op_actor(plan, op, blobs) for op in plan.ops]
         for slot, blob in zip(plan.slots, blobs, strict=True):
             blob.consumers = tuple([ops[index] for index in slot.consumers])
         if plan.graph.modes.sequential:
@@ -119,7 +119,9 @@ class Program:
         self._open_ends = sum(actor.ends for actor in ops) + len(self._gates) + 1
         self._node_ids = np.array([actor.node_id for actor in ops], dtype=np.intp)
 
-        self._charges: list[int] | None = None
+        self._sources = plan.feeds
+        self._account = None if engine.budget is None else _account(plan)
+        self._fetch_specs = [blob.spec for blob in plan.fetches]
         self._fetch_slots = list(plan.fetches.values())
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
         self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
@@ -151,10 +153,10 @@ class Program:
                 values[index] = value
             else:
                 values[index] = value if spec.is_object else as_array(value, spec, f"feed for blob {blob.name!r}")
-        missing = [f"{b.name!r} {b.spec}" for b, index in self.plan.feeds.items() if values[index] is _NOT_FED]
+        missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
         if missing:
             fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
-            raise FeedError(f"graph {self.plan.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
+            raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
         return values
 
     def frame(self, number: int, values: list[Any], on_end: Callable[[Frame], None], atomic: bool) -> Frame:
@@ -190,7 +192,7 @@ class Program:
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
-        if self.plan.graph.modes.dry_run:
+        if self.graph.modes.dry_run:
             frame.open = 1
             frame.close_end()
             return
@@ -198,7 +200,8 @@ class Program:
             np.frombuffer(frame.monitor.states, dtype=np.uint8)[self._node_ids] = NodeState.WAITING
             np.frombuffer(frame.monitor.dirty, dtype=np.uint8)[self._node_ids] = 1
         if frame.budget is not None:
-            frame.budget.open(frame, self._new_account())
+            assert self._account is not None
+            frame.budget.open(frame, Account(*self._account))
         for turnstile in self._turnstiles:
             turnstile.expect(frame)
         for slot, variable in self._constants:
@@ -211,24 +214,24 @@ class Program:
     def result(self, frame: Frame) -> Result:
         """What a finished frame fetched."""
         values, frame.values = frame.values, []
-        if self.plan.graph.modes.dry_run:
-            fetched: list[Any] = [blob.spec for blob in self.plan.fetches]
+        if self.graph.modes.dry_run:
+            fetched: list[Any] = list(self._fetch_specs)
         else:
             fetched = [values[slot] for slot in self._fetch_slots]
         return Result(self._fetch_by_blob, self._fetch_by_name, fetched)
 
     def scalars(self, result: Result) -> list[tuple[str, Any]]:
         """The fetched 0-d numbers, by name."""
-        if self.plan.graph.modes.dry_run:
+        if self.graph.modes.dry_run:
             return []
         return [(name, result._values[index]) for name, index in self._scalars]
 
     # -- construction -------------------------------------------------------------------------------------------
 
-    def _blob_actor(self, slot: Slot, writer: PlannedOp | None, earlier: Sequence[BlobActor]) -> BlobActor:
+    def _blob_actor(self, plan: Plan, slot: Slot, writer: PlannedOp | None, earlier: Sequence[BlobActor]) -> BlobActor:
         if slot.updates is not None:
             actor = self._engine.variable_actor(slot.updates)
-            return UpdateActor(slot.index, self._bucket(slot.updates), actor, self.plan.reads[slot.updates])
+            return UpdateActor(slot.index, self._bucket(slot.updates), actor, plan.reads[slot.updates])
         if isinstance(slot.blob, Variable):
             return BlobActor(slot.index, self._bucket(slot.blob))
         if writer is None or writer.kernel is None or slot.blob.dtype.hasobject:  # which a bucket would keep alive
@@ -244,7 +247,7 @@ class Program:
             return None
         return self._engine.device(variable.place).memory.bucket(variable.spec)
 
-    def _op_actor(self, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
+    def _op_actor(self, plan: Plan, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
         engine = self._engine
         device = engine.device(op.place)
         profile = engine.profile.setdefault(op.shown_as.id, OpProfile())
@@ -259,28 +262,14 @@ class Program:
         )
         operation = op.operation
         if isinstance(operation, Function):
-            specs = tuple([self.plan.slots[slot].blob.spec for slot in op.outputs])
+            specs = tuple([plan.slots[slot].blob.spec for slot in op.outputs])
             kind = self.async_kind if operation.is_async else self.function_kind
             turnstile = engine.turnstile(op.node)
             return kind(*arguments, fn=operation.fn, specs=specs, turnstile=turnstile)
         assert op.kernel is not None
-        buckets = tuple([device.memory.bucket(self.plan.slots[slot].blob.spec) for slot in op.outputs])
-        reuses = self._reuses_input(op, buckets, blobs)
+        buckets = tuple([device.memory.bucket(plan.slots[slot].blob.spec) for slot in op.outputs])
+        reuses = _reuses_input(plan, op, buckets, blobs)
         return self.kernel_kind(*arguments, operation=operation, kernel=op.kernel, buckets=buckets, reuses=reuses)
-
-    def _reuses_input(self, op: PlannedOp, buckets: Sequence[Bucket], blobs: Sequence[BlobActor]) -> bool:
-        """Whether an op may write into its first input: nothing else reads that, and it came from the same bucket."""
-        if op.kernel is None or not op.kernel.inplace or op.node.attempts is not None:  # a retry needs its inputs
-            return False
-        slot = self.plan.slots[op.inputs[0]]
-        return slot.readers == 1 and not isinstance(slot.blob, Variable) and blobs[slot.index].bucket is buckets[0]
-
-    def _new_account(self) -> Account:
-        if self._charges is None:
-            self._charges = slot_charges(self.plan.ops, self.plan.slots)
-            self._needs = [sum(self._charges[slot] for slot in op.outputs) for op in self.plan.ops]
-            self._peak_bytes = self.plan.footprint().peak_bytes
-        return Account(self._peak_bytes, self._needs, self._charges)
 
     def _chain(self, ops: Sequence[OpActor]) -> None:
         """Make every op wait for the one before it in the plan, and run on the loop."""
@@ -299,7 +288,7 @@ class Program:
 
     def _check_unneeded(self, key: Any) -> None:
         """A source that this program does not need may be fed; nothing else may."""
-        graph = self.plan.graph
+        graph = self.graph
         try:
             blob = graph.resolve(key)
         except GraphError as error:
@@ -311,6 +300,21 @@ class Program:
             raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
         if blob.producers:
             raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
+
+
+def _reuses_input(plan: Plan, op: PlannedOp, buckets: Sequence[Bucket], blobs: Sequence[BlobActor]) -> bool:
+    """Whether an op may write into its first input: nothing else reads that, and it came from the same bucket."""
+    if op.kernel is None or not op.kernel.inplace or op.node.attempts is not None:  # a retry needs its inputs
+        return False
+    slot = plan.slots[op.inputs[0]]
+    return slot.readers == 1 and not isinstance(slot.blob, Variable) and blobs[slot.index].bucket is buckets[0]
+
+
+def _account(plan: Plan) -> tuple[int, list[int], list[int]]:
+    """What each frame's account in a budget begins with; see `Account`."""
+    charges = slot_charges(plan.ops, plan.slots)
+    needs = [sum(charges[slot] for slot in op.outputs) for op in plan.ops]
+    return plan.footprint().peak_bytes, needs, charges
 
 
 def _describe(value: Any) -> str:

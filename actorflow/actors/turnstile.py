@@ -32,10 +32,10 @@ class Turnstile:
     def __init__(self, limit: int | None) -> None:
         self.running = 0
         self._limit = sys.maxsize if limit is None else limit
-        # Mostly one frame at most is expected; an empty deque takes over 600 bytes, and there is a turnstile per op.
+        # Mostly one frame at most is expected, and there is a turnstile per op: an empty deque takes over 600 bytes.
         self._next: Frame | None = None
         self._later: deque[Frame] | None = None
-        self.parked: dict[Frame, OpActor] = {}
+        self.parked: dict[Frame, OpActor] | None = None
 
     def expect(self, frame: Frame) -> None:
         """A frame has started that will run the op."""
@@ -57,6 +57,8 @@ class Turnstile:
             else:
                 self._next = None
             return True
+        if self.parked is None:
+            self.parked = {}
         self.parked[frame] = actor
         return False
 
@@ -68,7 +70,8 @@ class Turnstile:
 
     def skip(self, frame: Frame) -> None:
         """The frame has stopped and will not enter."""
-        self.parked.pop(frame, None)
+        if self.parked:
+            self.parked.pop(frame, None)
         if self._next is frame:
             self._next = self._later.popleft() if self._later else None
             self.admit()
@@ -79,7 +82,7 @@ class Turnstile:
         """Make the next frame's actor ready if it is parked and may enter."""
         frame = self._next
         if frame is not None and self.running < self._limit:
-            actor = self.parked.pop(frame, None)
+            actor = self.parked.pop(frame, None) if self.parked else None
             if actor is not None:
                 frame.ready.append((actor, frame))
                 frame.wake()

@@ -201,8 +201,8 @@ class _FaultyProgram(Program):
         self._injections = injections
         super().__init__(plan, engine)
 
-    def _op_actor(self, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
-        actor = super()._op_actor(op, blobs)
+    def _op_actor(self, plan: Plan, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
+        actor = super()._op_actor(plan, op, blobs)
         assert isinstance(actor, _FaultyKernel | _FaultyFunction | _FaultyAsync)
         # A sum that the plan inserted bears the name of an op, but is none.
         actor.injections = [i for i in self._injections if i.op is op.node and op.shown_as is op.node]
