@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import traceback
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.actors.frame import Frame
 
 SPEC = af.TensorSpec.of((), "int64")
 
@@ -113,6 +115,33 @@ class TestRetries:
             assert graph.engine.frames.in_flight == 0
             async with asyncio.timeout(30):
                 assert (await graph.run())["flaky/out"] == 2
+
+
+async def test_a_retried_call_that_outlives_its_run_keeps_nothing() -> None:
+    retried, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    calls = 0
+
+    def fails_then_waits() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ConnectionError
+        loop.call_soon_threadsafe(retried.set)
+        assert release.wait(10)
+        return 1
+
+    graph = af.Graph("retries")
+    graph.function("f", fails_then_waits, SPEC, retries=1)()
+    async with graph:
+        task = asyncio.create_task(graph.run())
+        await retried.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        release.set()
+    del task
+    gc.collect()
+    assert [thing for thing in gc.get_objects() if isinstance(thing, Frame)] == []
 
 
 class TestTimeouts:

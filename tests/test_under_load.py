@@ -362,7 +362,7 @@ class Subject:
         while live_frames() != self.before and time.monotonic() < deadline_s:
             await asyncio.sleep(0)
             gc.collect()
-        assert live_frames() == self.before
+        assert live_frames() == self.before, who_holds_frames()
         held = sum(variable.spec.size_bytes for variable in self.graph.variables)
         assert engine.device(af.Place()).memory.used_bytes <= held
         assert engine.budget is None or engine.budget.shared_bytes == 0
@@ -371,6 +371,12 @@ class Subject:
 
 def live_frames() -> int:
     return sum(isinstance(thing, Frame) for thing in gc.get_objects())
+
+
+def who_holds_frames() -> str:
+    held = [thing for thing in gc.get_objects() if isinstance(thing, Frame)]
+    holders = [(frame.number, frame.state, type(h), str(h)[:200]) for frame in held for h in gc.get_referrers(frame)]
+    return "\n".join(map(str, holders))
 
 
 def open_files() -> int:

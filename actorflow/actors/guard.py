@@ -61,7 +61,7 @@ class Guard:
         self._actor.leave()
 
     def succeeded(self, frame: Frame) -> None:
-        """A call has given its outputs."""
+        """A call has ended well; whether the frame still wants its outputs does not matter."""
         self._failures.pop(frame, None)
 
     def _again(self, frame: Frame) -> None:

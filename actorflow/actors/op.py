@@ -249,14 +249,14 @@ class OpActor(ABC):
         guard = self.guard
         if guard is not None:
             error = guard.end(frame, error)
-            if error is not None and guard.retry(frame):
+            if error is None:
+                guard.succeeded(frame)
+            elif guard.retry(frame):
                 return
         if not frame.halted:
             if error is not None:
                 self._failed(frame, error)
             else:
-                if guard is not None:
-                    guard.succeeded(frame)
                 self._account(frame, elapsed_ns)
                 for blob in self.outputs:
                     blob.deliver(frame, None)
