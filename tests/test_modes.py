@@ -11,6 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import actorflow as af
+from actorflow.testing import virtual_time_loop
 
 SPEC = af.TensorSpec.of((), "int64")
 
@@ -129,17 +130,21 @@ class TestStall:
         assert "frame 1 timed out after 0.005 s; running: nothing" in message
         assert "op 'never' waits for 1 of 1 inputs: an earlier frame's turn at a variable" in message
 
-    async def test_progress_is_no_stall(self) -> None:
+    def test_progress_is_no_stall(self) -> None:
         async def step(a: np.ndarray) -> np.ndarray:
-            await asyncio.sleep(0.002)  # the limit passes several times in a run, never in a step
+            await asyncio.sleep(2)  # on the virtual clock: the limit passes several times in a run, never in a step
             return a
 
-        graph = af.Graph("slow", stall_limit=0.05)
-        y = x = graph.blob("x", (), "int64")
-        for i in range(60):
-            y = graph.function(f"step{i}", step, SPEC)(y)
-        async with graph:
-            assert (await graph.run({x: 7}))[y] == 7
+        async def main() -> None:
+            graph = af.Graph("slow", stall_limit=5)
+            y = x = graph.blob("x", (), "int64")
+            for i in range(60):
+                y = graph.function(f"step{i}", step, SPEC)(y)
+            async with graph:
+                assert (await graph.run({x: 7}))[y] == 7
+
+        with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
+            runner.run(main())
 
 
 class TestBlocking:
