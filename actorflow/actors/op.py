@@ -148,13 +148,7 @@ class OpActor(ABC):
             self.leave()
             return perf_counter_ns()
         end = perf_counter_ns()
-        self._account(frame, end - start)
-        for blob in self.outputs:
-            blob.deliver(frame, None)
-        if frame.budget is not None:
-            frame.budget.ended(frame, self)
-        if self.ends:
-            frame.close_end()
+        self._succeeded(frame, end - start)
         turnstile = self.turnstile
         if turnstile is not None:
             turnstile.running -= 1
@@ -257,15 +251,19 @@ class OpActor(ABC):
             if error is not None:
                 self._failed(frame, error)
             else:
-                self._account(frame, elapsed_ns)
-                for blob in self.outputs:
-                    blob.deliver(frame, None)
-                if frame.budget is not None:
-                    frame.budget.ended(frame, self)
-                if self.ends:
-                    frame.close_end()
+                self._succeeded(frame, elapsed_ns)
                 frame.wake()
         self.leave()
+
+    def _succeeded(self, frame: Frame, elapsed_ns: int) -> None:
+        """A call has ended well: announce its outputs, which are there."""
+        self._account(frame, elapsed_ns)
+        for blob in self.outputs:
+            blob.deliver(frame, None)
+        if frame.budget is not None:
+            frame.budget.ended(frame, self)
+        if self.ends:
+            frame.close_end()
 
     def _account(self, frame: Frame, elapsed_ns: int) -> None:
         last = self.last_ns
