@@ -37,6 +37,8 @@ Feeds = Mapping[Any, npt.ArrayLike]
 _T = TypeVar("_T")
 _log = logging.getLogger("actorflow")
 
+#: How long a call in a thread may outlive its stopped frame before it is reported.
+_GRACE_S = 0.5
 #: Plans kept per graph; one is needed for each different ``fetch``.
 _MAX_PROGRAMS = 64
 
@@ -107,6 +109,7 @@ class Engine:
         self.budget: Budget | None = None
         self._dispatcher: Dispatcher | None = None
         self._running: set[Frame] = set()
+        self._late: dict[Frame, asyncio.TimerHandle] = {}
         self._idle: asyncio.Event | None = None
         limit_s = graph.modes.block_limit_s
         self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
@@ -244,7 +247,7 @@ class Engine:
             await frame.ended
         except BaseException:
             await self.cancel([frame])
-            self._report_threads(frame)
+            self._watch_threads(frame)
             raise
         result = program.result(frame)
         for name, value in program.scalars(result):
@@ -266,15 +269,20 @@ class Engine:
         else:
             self.dispatcher.loop.call_later(limit_s, self._watch_progress, frame, now)
 
+    def _watch_threads(self, frame: Frame) -> None:
+        """A stopped frame may have left a call in a thread, which cannot be stopped: report it unless it ends soon."""
+        if frame.outstanding:
+            self._late[frame] = self.dispatcher.loop.call_later(_GRACE_S, self._report_threads, frame)
+
     def _report_threads(self, frame: Frame) -> None:
-        """A stopped frame may have left calls in threads, which cannot be stopped."""
-        for actor in frame.outstanding:
-            _log.warning(
-                "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends",
-                actor.node.name,
-                frame.number,
-                self.graph.name,
-            )
+        for actor, running in frame.outstanding.items():
+            if isinstance(running, Fence) and running.begun and not running.done:
+                _log.warning(
+                    "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends",
+                    actor.node.name,
+                    frame.number,
+                    self.graph.name,
+                )
 
     async def cancel(self, frames: Iterable[Frame]) -> None:
         """Stop frames: returns when their async functions have ended. Work in a thread ends there by itself."""
@@ -333,6 +341,9 @@ class Engine:
 
     def _ended(self, frame: Frame) -> None:
         self._running.discard(frame)
+        timer = self._late.pop(frame, None)
+        if timer is not None:
+            timer.cancel()
         if frame.state is FrameState.FINISHED:
             self.frames.finished += 1
         elif frame.state is FrameState.FAILED:

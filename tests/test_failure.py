@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import threading
 import traceback
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow import runtime
 from actorflow.actors.frame import Frame
 
 SPEC = af.TensorSpec.of((), "int64")
@@ -186,17 +186,38 @@ class TestTimeouts:
         async with graph:
             assert (await graph.run())[y] == 2
 
-    async def test_a_thread_is_left_behind_and_said_so(self, caplog: pytest.LogCaptureFixture) -> None:
-        release = threading.Event()
+    async def test_a_thread_is_left_behind_and_said_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(runtime, "_GRACE_S", 0.01)
+        release, reports = threading.Event(), asyncio.Queue[str]()
+        monkeypatch.setattr(runtime._log, "warning", lambda text, *names: reports.put_nowait(text % names))
         graph = af.Graph("timeout")
         y = graph.function("slow", lambda: release.wait(10) and 1, SPEC, timeout=0.005)()
+        graph.function("queued", lambda _: 1, SPEC)(y)
         async with graph:
-            with caplog.at_level(logging.WARNING, "actorflow"), pytest.raises(af.OpTimeoutError):
+            with pytest.raises(af.OpTimeoutError):
                 await graph.run()
             assert not release.is_set()
-            assert "op 'slow' of frame 0 of graph 'timeout' still runs in a thread" in caplog.text
+            async with asyncio.timeout(10):
+                report = await reports.get()
+            assert report.startswith("op 'slow' of frame 0 of graph 'timeout' still runs in a thread")
             release.set()
-            assert (await graph.run())[y] == 1
+            assert (await graph.run(fetch=[y]))[y] == 1
+        assert reports.empty()
+
+    async def test_a_thread_that_ends_soon_is_not_reported(self, caplog: pytest.LogCaptureFixture) -> None:
+        begun, release = threading.Event(), threading.Event()
+        graph = af.Graph("timeout")
+        graph.function("slow", lambda: (begun.set(), release.wait(10)) and 1, SPEC)()
+        async with graph:
+            running = asyncio.create_task(graph.run())
+            await asyncio.to_thread(begun.wait)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert graph.engine._late
+            release.set()
+        assert not graph.engine._late
+        assert not caplog.records
 
     async def test_calls_within_the_time_are_not_touched(self) -> None:
         async def wait() -> int:

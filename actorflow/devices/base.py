@@ -24,16 +24,18 @@ class Fence(ABC):
 
     Attributes:
         lane: Where the work was submitted.
+        begun: Whether it has begun; may turn True before the loop is told.
         done: Whether it has ended, well or not; may turn True before the loop is told.
         error: What it raised, once done.
         elapsed_ns: How long it ran, in nanoseconds, once done.
     """
 
-    __slots__ = ("argument", "done", "elapsed_ns", "error", "lane")
+    __slots__ = ("argument", "begun", "done", "elapsed_ns", "error", "lane")
 
     def __init__(self, lane: Lane, argument: Any) -> None:
         self.lane = lane
         self.argument = argument
+        self.begun = False
         self.done = False
         self.error: BaseException | None = None
         self.elapsed_ns = 0

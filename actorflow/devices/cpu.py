@@ -121,6 +121,7 @@ class _WorkerLane(Lane):
     def _work(self) -> None:
         queue, finished = self._queue, self._finished
         while (fence := queue.get()) is not None:
+            fence.begun = True
             start = perf_counter_ns()
             try:
                 assert fence.work is not None
