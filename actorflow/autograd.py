@@ -8,7 +8,7 @@ from typing import Any, cast, overload
 
 from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
 from actorflow.graph import Graph
-from actorflow.node import Blob, Op, Variable
+from actorflow.node import Blob, Hints, Op, Variable
 from actorflow.ops.basic import Fill, Sum
 from actorflow.spec import TensorSpec
 
@@ -211,7 +211,11 @@ class _Backward:
         if all(grad is None for grad in grads):
             return
         wanted = [blob in self.path for blob in op.inputs]
-        with self._scope_like(op.graph), self.root.at(op.place, op.lane):
+        hints = op.hints or Hints()
+        with (
+            self._scope_like(op.graph),
+            self.root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu),
+        ):
             results = op.operation.gradient(_with_own_outputs(op), grads, wanted)
         if len(results) != len(op.inputs):
             raise GraphError(

@@ -12,7 +12,8 @@
     ├── KernelNotFoundError (LookupError)    lists what is registered
     ├── DeviceError (RuntimeError)
     │   ├── DeviceUnavailableError
-    │   └── OutOfMemoryError (MemoryError)   a plan can never fit its budget; shows what takes how much
+    │   ├── OutOfMemoryError (MemoryError)   a plan can never fit its budget; shows what takes how much
+    │   └── RaceError                        work on a simulated device is not ordered; names both ops
     ├── OpError (RuntimeError)               .op, .updated, .replay(), .__cause__: an operation failed while running
     │   └── OpTimeoutError (TimeoutError)    one call took longer than its op's timeout
     ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
@@ -46,6 +47,7 @@ __all__ = [
     "OpTimeoutError",
     "OutOfMemoryError",
     "PlaceError",
+    "RaceError",
     "RunTimeoutError",
     "ShapeError",
     "StallError",
@@ -110,6 +112,10 @@ class DeviceUnavailableError(DeviceError):
 
 class OutOfMemoryError(DeviceError, MemoryError):
     """A plan can never fit the memory budget; the message shows what takes how much."""
+
+
+class RaceError(DeviceError):
+    """Two pieces of work on a simulated device use one memory, and nothing orders them; the message names both."""
 
 
 class OpError(ActorflowError, RuntimeError):

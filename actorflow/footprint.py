@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.node import Variable
+from actorflow.place import Place
 
 if TYPE_CHECKING:
     from actorflow.plan import PlannedOp, Slot
 
-__all__ = ["Footprint", "footprint", "slot_charges"]
+__all__ = ["Footprint", "footprint", "places_of", "slot_charges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
     charges = [0] * len(slots)
     for op in ops:
         for index in op.outputs:
-            spec = slots[index].blob.spec
+            spec = slots[index].spec
             if not spec.dtype.hasobject:
                 charges[index] = spec.size_bytes
         # A view keeps what it is a view of.
@@ -62,9 +63,16 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
     return charges
 
 
-def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> Footprint:
-    """Follow the plan op by op."""
+def places_of(slots: Sequence[Slot]) -> tuple[Place, ...]:
+    """All places where a plan has values."""
+    return tuple({slot.place: None for slot in slots})
+
+
+def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot], place: Place | None = None) -> Footprint:
+    """Follow the plan op by op; for one place, or for all together."""
     charges = slot_charges(ops, slots)
+    if place is not None:
+        charges = [charge if slot.place == place else 0 for charge, slot in zip(charges, slots, strict=True)]
     peak_bytes, peak_at, held = 0, 0, 0
     for op, allocated, freed in _steps(ops, slots):
         held += sum(charges[index] for index in allocated)
@@ -77,7 +85,9 @@ def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> Footprint:
         if op.index == peak_at:
             break
         live.difference_update(freed)
-    variables = {slot.blob for slot in slots if isinstance(slot.blob, Variable)}
+    variables = {
+        slot.blob for slot in slots if isinstance(slot.blob, Variable) and (place is None or slot.blob.place == place)
+    }
     rows = sorted(((slots[i].blob.name, charges[i]) for i in live if charges[i]), key=lambda row: (-row[1], row[0]))
     return Footprint(
         variable_bytes=sum(variable.spec.size_bytes for variable in variables),

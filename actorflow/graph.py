@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy.typing as npt
 
+from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError
-from actorflow.node import Attempts, Blob, Initializer, Node, Op, Variable
+from actorflow.node import Attempts, Blob, Hints, Initializer, Node, Op, Variable
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from actorflow.runtime import Engine, Result
 
 __all__ = ["Fetch", "Graph"]
+
+_HOST = Place()
 
 #: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
 Fetch = "Blob | Op | Graph | str"
@@ -38,6 +42,16 @@ class Modes(NamedTuple):
     dry_run: bool = False
     stall_limit_s: float | None = None
     block_limit_s: float | None = None
+    hints: Hints | None = None
+    devices: Mapping[Place, DeviceOptions] = MappingProxyType({})
+
+
+class _Defaults(NamedTuple):
+    """What `Graph.at` sets; None where nothing was said."""
+
+    place: Place | None = None
+    lane: str | None = None
+    hints: Hints | None = None
 
 
 class Graph:
@@ -56,6 +70,11 @@ class Graph:
         dry_run: Check, plan and take feeds, but compute nothing: results are `TensorSpec`.
         stall_limit: Seconds without progress after which a frame fails with `StallError`; None never.
         block_limit: Seconds of a blocked event loop after which the op that blocks it is logged, with its stack.
+        libraries: Kernel libraries to prefer, best first (``["cudnn", "cupy"]``); where none of them has a kernel, the
+            device's own libraries are tried, then the CPU's. Each such choice is logged once and noted in
+            ``plan.summary()``.
+        force_cpu: Compute on the CPU, wherever the arrays live.
+        devices: Options by place: ``{"sim:0": af.devices.SimOptions(latency_s=1e-5)}``.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
@@ -74,6 +93,9 @@ class Graph:
         dry_run: bool = False,
         stall_limit: float | None = None,
         block_limit: float | None = None,
+        libraries: Sequence[str] | None = None,
+        force_cpu: bool = False,
+        devices: Mapping[Place | str, DeviceOptions] | None = None,
     ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
@@ -83,11 +105,20 @@ class Graph:
         self._scopes: dict[str, Graph] = {}  # the root's: every sub-graph by full name
         self._taken: dict[str, int] = {}  # the root's: numbers given to names that were asked for twice
         self._next_id = 0
-        self._defaults: list[tuple[Place, str | None]] = [(Place(), None)]
+        self._defaults = [_Defaults()]
         self._scope_stack: list[Graph] = [self]
         self._revision = 0
         self._engine: Engine | None = None
-        self.modes = Modes(memory_budget, sequential, deterministic, dry_run, stall_limit, block_limit)
+        self.modes = Modes(
+            memory_budget,
+            sequential,
+            deterministic,
+            dry_run,
+            stall_limit,
+            block_limit,
+            _hints(libraries, force_cpu),
+            _device_options(devices or {}),
+        )
 
     # -- building -----------------------------------------------------------------------------------------------
 
@@ -147,6 +178,8 @@ class Graph:
         timeout: float | None = None,
         retries: int = 0,
         backoff: float = 0.0,
+        libraries: Sequence[str] | None = None,
+        force_cpu: bool = False,
     ) -> Op:
         """Make an op: an operation, placed on a lane of a device. Connect it with ``>>`` or by calling it.
 
@@ -160,11 +193,14 @@ class Graph:
             timeout: Longest time of one call in seconds; past it the run fails with `OpTimeoutError`.
             retries: How often a failed call is repeated before its failure counts.
             backoff: Seconds before the first repetition; each further one waits twice as long.
+            libraries: Kernel libraries to prefer for it; the default is that of `at`, then the graph's.
+            force_cpu: Compute on the CPU, wherever the arrays live.
         Raises:
             GraphError: if the name is taken or no name, or ``operation`` is no `Operation`.
         """
         attempts = _attempts(timeout, retries, backoff)
-        return self._add_op(self._full_name(name), operation, place, lane, attempts, priority)
+        hints = _hints(libraries, force_cpu)
+        return self._add_op(self._full_name(name), operation, place, lane, attempts, priority, hints)
 
     def function(
         self,
@@ -185,6 +221,8 @@ class Graph:
         The function gets the inputs' arrays as positional arguments, which it must not change, and returns one value
         per output: the value itself for one output, a sequence for several, anything for none. A plain function runs
         on the CPU lane or, once it is known to be short, on the loop; a coroutine function runs on the loop as a task.
+        On an accelerator that runs functions (CUDA, with CuPy arrays) a plain function launches its work on the op's
+        stream; elsewhere functions run on the CPU, with NumPy arrays.
 
         Args:
             name: Unique in this graph.
@@ -243,7 +281,9 @@ class Graph:
         """
         operation = _checked_operation(name, operation)
         root = self.root
-        op = root.current_scope._add_op(self.unique_name(name or operation.kind.lower()), operation, None, None)
+        # Where its first input lives, unless `at` says otherwise.
+        place = inputs[0].place if inputs and root._defaults[-1].place is None else None
+        op = root.current_scope._add_op(self.unique_name(name or operation.kind.lower()), operation, place, None)
         try:
             return op(*inputs)
         except BaseException:
@@ -251,11 +291,28 @@ class Graph:
             raise
 
     @contextmanager
-    def at(self, place: Place | str | None = None, lane: str | None = None) -> Iterator[None]:
-        """Default place and lane of what is made inside the ``with`` block."""
+    def at(
+        self,
+        place: Place | str | None = None,
+        lane: str | None = None,
+        *,
+        libraries: Sequence[str] | None = None,
+        force_cpu: bool = False,
+    ) -> Iterator[None]:
+        """Default place, lane and kernel libraries of what is made inside the ``with`` block.
+
+        What is not given stays as it is around the block. With no block around it, nodes are on the CPU, and an op of
+        the functional form is where its first input lives.
+        """
         root = self.root
-        old_place, old_lane = root._defaults[-1]
-        root._defaults.append((old_place if place is None else Place.parse(place), lane or old_lane))
+        before = root._defaults[-1]
+        root._defaults.append(
+            _Defaults(
+                before.place if place is None else Place.parse(place),
+                lane or before.lane,
+                _hints(libraries, force_cpu) or before.hints,
+            )
+        )
         try:
             yield
         finally:
@@ -300,7 +357,7 @@ class Graph:
         Raises:
             GraphError: if one of them is not in this graph.
         """
-        from actorflow.plan import needed_ops  # the plan is built on graphs
+        from actorflow.checks import needed_ops  # the plan is built on graphs
 
         root = self.root
         targets = [self.resolve(sink) for sink in sinks]
@@ -352,6 +409,14 @@ class Graph:
     def size(self) -> int:
         """One more than the largest `Node.id`."""
         return self.root._next_id
+
+    def budget_of(self, place: Place) -> int | None:
+        """Most bytes that variables and intermediate values may take on a place; None for no limit."""
+        modes = self.root.modes
+        options = modes.devices.get(place)
+        if options is not None and options.memory_budget is not None:
+            return options.memory_budget
+        return modes.memory_budget_bytes
 
     def resolve(self, target: object) -> Blob | Op | Graph:
         """The node or sub-graph that ``target`` is or names.
@@ -533,7 +598,7 @@ class Graph:
         return self.parent is None or self.root._scopes.get(self.name) is self
 
     def _place(self, place: Place | str | None) -> Place:
-        return self._defaults[-1][0] if place is None else Place.parse(place)
+        return self._defaults[-1].place or _HOST if place is None else Place.parse(place)
 
     def _take_id(self) -> int:
         self._next_id += 1
@@ -563,13 +628,15 @@ class Graph:
         lane: str | None,
         attempts: Attempts | None = None,
         priority: int = 0,
+        hints: Hints | None = None,
     ) -> Op:
         root = self.root
         checked = _checked_operation(full, operation)
         root._check_free(full)
-        op = Op(
-            self, root._take_id(), full, root._place(place), checked, lane or root._defaults[-1][1], attempts, priority
-        )
+        defaults = root._defaults[-1]
+        where = root._place(place)
+        lane, hints = lane or defaults.lane, hints or defaults.hints
+        op = Op(self, root._take_id(), full, where, checked, lane, attempts, priority, hints)
         root._register(op)
         return op
 
@@ -607,6 +674,21 @@ def _attempts(timeout: float | None, retries: int, backoff: float) -> Attempts |
     if retries < 0 or backoff < 0:
         raise GraphError(f"retries and backoff must not be negative, got {retries} and {backoff} s")
     return Attempts(timeout, retries, backoff) if retries or timeout is not None else None
+
+
+def _hints(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:
+    if isinstance(libraries, str):
+        raise GraphError(f"libraries must be a list, libraries=[{libraries!r}]")
+    if libraries is None and not force_cpu:
+        return None
+    return Hints(None if libraries is None else tuple(libraries), force_cpu)
+
+
+def _device_options(devices: Mapping[Place | str, DeviceOptions]) -> Mapping[Place, DeviceOptions]:
+    for place, options in devices.items():
+        if not isinstance(options, DeviceOptions):
+            raise GraphError(f"devices: options of {str(place)!r} must be DeviceOptions, got {options!r}")
+    return MappingProxyType({Place.parse(place): options for place, options in devices.items()})
 
 
 def _checked_name(name: object, what: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.interchange import to_numpy
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
@@ -61,6 +62,18 @@ class Attempts(NamedTuple):
     timeout_s: float | None
     retries: int
     backoff_s: float
+
+
+class Hints(NamedTuple):
+    """Which kernels the user prefers.
+
+    Attributes:
+        libraries: In the order of preference, before the device's own; None leaves the choice to the device.
+        force_cpu: Whether to compute on the CPU wherever the arrays live.
+    """
+
+    libraries: tuple[str, ...] | None = None
+    force_cpu: bool = False
 
 
 class Node:
@@ -138,11 +151,13 @@ class Variable(Blob):
     ) -> None:
         super().__init__(graph, node_id, name, place, spec)
         self._init: Initializer | npt.ArrayLike = init if callable(init) else np.array(self._initial(init))
-        self._value: npt.NDArray[Any] | None = None
+        self._value: Any = None
 
     @property
     def value(self) -> npt.NDArray[Any]:
-        """The current value; the first access computes the initial one.
+        """The current value, a NumPy array; of a variable on an accelerator, a copy.
+
+        The first access computes the initial value.
 
         Assigning checks shape and dtype and keeps a copy; frames already running go on with the old value. As for
         feeds, an array's dtype is only widened, and Python numbers take the variable's.
@@ -150,22 +165,28 @@ class Variable(Blob):
         Raises:
             ShapeError, DTypeError: if the assigned or initial value does not fit.
         """
+        held = self.held
+        return held if type(held) is np.ndarray else to_numpy(held)
+
+    @value.setter
+    def value(self, value: npt.ArrayLike) -> None:
+        self._value = np.array(as_array(value, self.spec, f"value of variable {self.name!r}"), order="C", copy=True)
+
+    @property
+    def held(self) -> Any:
+        """The current value where it is: the array itself, of the host or of the device that it was computed on."""
         if self._value is None:
             initial = self._init(self.spec, self.name) if callable(self._init) else self._init
             array = self._initial(initial)
             self._value = np.array(np.broadcast_to(array, self.shape), order="C", copy=True)
         return self._value
 
-    @value.setter
-    def value(self, value: npt.ArrayLike) -> None:
-        self._value = np.array(as_array(value, self.spec, f"value of variable {self.name!r}"), order="C", copy=True)
-
     def _initial(self, initial: npt.ArrayLike) -> npt.NDArray[Any]:
         """An initial value, checked: an array of the variable's type, or a scalar for all elements."""
         spec = self.spec if np.ndim(initial) else TensorSpec((), self.dtype)
         return as_array(initial, spec, f"init of variable {self.name!r}", narrow=True)
 
-    def commit(self, value: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    def commit(self, value: Any) -> Any:
         """Replace the value by an array of the right type without a copy; for the runtime. Returns the old one."""
         old, self._value = self._value, value
         return old
@@ -180,12 +201,13 @@ class Op(Node):
         operation: What it computes.
         lane: Name of the FIFO of its device that it runs on; None leaves the choice to the plan.
         attempts: Its timeout and retries, if it has any.
+        hints: Which kernels the user prefers, if any.
         priority: How many ops the path behind it counts for in addition, where ready ops compete.
         inputs: Blobs it reads, empty before they are connected.
         outputs: Blobs it writes.
     """
 
-    __slots__ = ("_connected", "_inferred", "attempts", "inputs", "lane", "operation", "outputs", "priority")
+    __slots__ = ("_connected", "_inferred", "attempts", "hints", "inputs", "lane", "operation", "outputs", "priority")
 
     def __init__(
         self,
@@ -197,8 +219,10 @@ class Op(Node):
         lane: str | None,
         attempts: Attempts | None,
         priority: int,
+        hints: Hints | None = None,
     ) -> None:
         super().__init__(graph, node_id, name, place)
+        self.hints = hints
         self.operation = operation
         self.lane = lane
         self.attempts = attempts

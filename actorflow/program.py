@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
-from actorflow.actors.budget import Account
+from actorflow.actors.blob import BlobActor
+from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame
-from actorflow.actors.function import AsyncActor, FunctionActor
-from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor
-from actorflow.actors.variable import Gate
-from actorflow.devices import Bucket
-from actorflow.errors import FeedError, GraphError
-from actorflow.footprint import slot_charges
+from actorflow.actors.op import FOREVER_NS, OpActor
+from actorflow.actors.variable import Gate, VariableActor
+from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError
+from actorflow.footprint import places_of, slot_charges
+from actorflow.interchange import to_numpy
 from actorflow.node import Blob, Variable
-from actorflow.ops.function import Function
+from actorflow.ops.transfer import Stage, Transfer
+from actorflow.place import Place
 from actorflow.plan import Plan, PlannedOp, Slot
 from actorflow.spec import as_array
-from actorflow.trace import NodeState, OpProfile
+from actorflow.trace import NodeState
+from actorflow.wiring import Wiring
 
 if TYPE_CHECKING:
     from actorflow.runtime import Engine
@@ -69,26 +70,15 @@ class Program:
         graph: The root graph.
     """
 
-    # What its ops become; tests bring actors that fail.
-    kernel_kind: ClassVar[type[KernelActor]] = KernelActor
-    function_kind: ClassVar[type[FunctionActor]] = FunctionActor
-    async_kind: ClassVar[type[AsyncActor]] = AsyncActor
-
-    def __init__(self, plan: Plan, engine: Engine) -> None:
+    def __init__(self, plan: Plan, engine: Engine, wiring: type[Wiring] = Wiring) -> None:
         self.graph = plan.graph
         self._engine = engine
         self._pending = [op.waits for op in plan.ops]
-        writers = {slot: op for op in plan.ops for slot in op.outputs}
-        blobs: list[BlobActor] = []
-        for slot in plan.slots:  # those that an op reads stand before those that it writes
-            blobs.append(self._blob_actor(plan, slot, writers.get(slot.index), blobs))
-        ops = [self._op_actor(plan, op, blobs) for op in plan.ops]
-        for slot, blob in zip(plan.slots, blobs, strict=True):
-            blob.consumers = tuple([ops[index] for index in slot.consumers])
+        wired = wiring(plan, engine)
+        ops, blobs = wired.ops, wired.blobs
         if plan.graph.modes.sequential:
             self._chain(ops)
-        for actor, op in zip(ops, plan.ops, strict=True):
-            actor.unread = tuple([blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
+        for actor in ops:
             actor.ends = not any(blob.consumers for blob in actor.outputs)
 
         self._ops = ops
@@ -101,7 +91,7 @@ class Program:
             self._feeds[source] = self._feeds[source.name] = (slot_index, source)
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
-        self._constants: list[tuple[int, Variable]] = []
+        self._constants: list[tuple[int, VariableActor]] = []
         self._gates: list[Gate] = []
         for slot_index in plan.feeds.values():
             self._deliver_ahead(plan.slots[slot_index])
@@ -112,7 +102,7 @@ class Program:
                 updates = variable in plan.updates
                 self._gates.append(Gate(turns, blobs[slot_index], bool(slot.readers), updates))
             else:
-                self._constants.append((slot_index, variable))
+                self._constants.append((slot_index, engine.variable_actor(variable)))
                 self._deliver_ahead(slot)
         self._first = [ops[index] for index in plan.roots if not self._pending[index]]
         # One end more than there are: the frame's start, so that an empty frame ends, too.
@@ -120,7 +110,13 @@ class Program:
         self._node_ids = np.array([actor.node_id for actor in ops], dtype=np.intp)
 
         self._sources = plan.feeds
-        self._account = None if engine.budget is None else _account(plan)
+        # Fed blobs of a device that ops of the host read, too.
+        self._read_on_host = {
+            index
+            for index in plan.feeds.values()
+            if any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
+        }
+        self._account = None if engine.budget is None else _account(plan, engine.budget)
         self._fetch_specs = [blob.spec for blob in plan.fetches]
         self._fetch_slots = list(plan.fetches.values())
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
@@ -149,10 +145,12 @@ class Program:
             if values[index] is not _NOT_FED:
                 raise FeedError(f"blob {blob.name!r} is fed twice")
             spec = blob.spec
-            if type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype:
+            if (
+                type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype
+            ) or spec.is_object:
                 values[index] = value
             else:
-                values[index] = value if spec.is_object else as_array(value, spec, f"feed for blob {blob.name!r}")
+                values[index] = self._converted(value, index, blob)
         missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
         if missing:
             fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
@@ -205,7 +203,7 @@ class Program:
         for turnstile in self._turnstiles:
             turnstile.expect(frame)
         for slot, variable in self._constants:
-            frame.values[slot] = variable.value
+            frame.values[slot] = variable.read()
         frame.ready.extend([(actor, frame) for actor in self._first])
         for gate in self._gates:
             gate.enter(frame)
@@ -224,52 +222,9 @@ class Program:
         """The fetched 0-d numbers, by name."""
         if self.graph.modes.dry_run:
             return []
-        return [(name, result._values[index]) for name, index in self._scalars]
+        return [(name, to_numpy(result._values[index])) for name, index in self._scalars]
 
     # -- construction -------------------------------------------------------------------------------------------
-
-    def _blob_actor(self, plan: Plan, slot: Slot, writer: PlannedOp | None, earlier: Sequence[BlobActor]) -> BlobActor:
-        if slot.updates is not None:
-            actor = self._engine.variable_actor(slot.updates)
-            return UpdateActor(slot.index, self._bucket(slot.updates), actor, plan.reads[slot.updates])
-        if isinstance(slot.blob, Variable):
-            return BlobActor(slot.index, self._bucket(slot.blob))
-        if writer is None or writer.kernel is None or slot.blob.dtype.hasobject:  # which a bucket would keep alive
-            return BlobActor(slot.index, None)
-        if writer.kernel.returns:
-            return ViewActor(slot.index, earlier[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
-        return BlobActor(slot.index, self._engine.device(slot.blob.place).memory.bucket(slot.blob.spec))
-
-    def _bucket(self, variable: Variable) -> Bucket | None:
-        """Where a variable's old values go: to where its new ones come from."""
-        producers = variable.producers
-        if not producers or (len(producers) == 1 and isinstance(producers[0].operation, Function)):
-            return None
-        return self._engine.device(variable.place).memory.bucket(variable.spec)
-
-    def _op_actor(self, plan: Plan, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
-        engine = self._engine
-        device = engine.device(op.place)
-        profile = engine.profile.setdefault(op.shown_as.id, OpProfile())
-        arguments: Any = (
-            op.index,
-            op.node,
-            op.shown_as.id,
-            tuple([blobs[slot] for slot in op.inputs]),
-            tuple([blobs[slot] for slot in op.outputs]),
-            device.lane(op.lane),
-            profile,
-        )
-        operation = op.operation
-        if isinstance(operation, Function):
-            specs = tuple([plan.slots[slot].blob.spec for slot in op.outputs])
-            kind = self.async_kind if operation.is_async else self.function_kind
-            turnstile = engine.turnstile(op.node)
-            return kind(*arguments, fn=operation.fn, specs=specs, turnstile=turnstile)
-        assert op.kernel is not None
-        buckets = tuple([device.memory.bucket(plan.slots[slot].blob.spec) for slot in op.outputs])
-        reuses = _reuses_input(plan, op, buckets, blobs)
-        return self.kernel_kind(*arguments, operation=operation, kernel=op.kernel, buckets=buckets, reuses=reuses)
 
     def _chain(self, ops: Sequence[OpActor]) -> None:
         """Make every op wait for the one before it in the plan, and run on the loop."""
@@ -279,12 +234,27 @@ class Program:
             actor.outputs = (*actor.outputs, baton)
             self._pending[following.index] += 1
         for actor in ops:
-            if not isinstance(actor, AsyncActor):
+            if actor.inline_ns >= 0:  # what can run here
                 actor.inline_ns = FOREVER_NS
 
     def _deliver_ahead(self, slot: Slot) -> None:
         for index in slot.consumers:
             self._pending[index] -= 1
+
+    def _converted(self, value: Any, index: int, blob: Blob) -> Any:
+        """A fed value as an array of the host, or of the device that its blob lives on."""
+        if blob.spec.is_object:
+            return value
+        what = f"feed for blob {blob.name!r}"
+        device = self._engine.device(blob.place)
+        adopted = None if device.is_host else device.adopt(value)
+        if adopted is None:
+            return as_array(value, blob.spec, what)
+        if adopted.shape != blob.shape:
+            raise ShapeError(f"{what}: expected shape {blob.shape}, got {adopted.shape}")
+        if adopted.dtype != blob.dtype:
+            raise DTypeError(f"{what}: expected dtype {blob.dtype}, got {adopted.dtype} on {blob.place}")
+        return to_numpy(adopted) if index in self._read_on_host else adopted
 
     def _check_unneeded(self, key: Any) -> None:
         """A source that this program does not need may be fed; nothing else may."""
@@ -302,19 +272,23 @@ class Program:
             raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
 
 
-def _reuses_input(plan: Plan, op: PlannedOp, buckets: Sequence[Bucket], blobs: Sequence[BlobActor]) -> bool:
-    """Whether an op may write into its first input: nothing else reads that, and it came from the same bucket."""
-    if op.kernel is None or not op.kernel.inplace or op.node.attempts is not None:  # a retry needs its inputs
-        return False
-    slot = plan.slots[op.inputs[0]]
-    return slot.readers == 1 and not isinstance(slot.blob, Variable) and blobs[slot.index].bucket is buckets[0]
+def _moves(op: PlannedOp) -> bool:
+    return isinstance(op.operation, Stage | Transfer)
 
 
-def _account(plan: Plan) -> tuple[int, list[int], list[int]]:
+def _account(plan: Plan, budget: Budget) -> tuple[dict[Place, int], list[int], list[int], list[Place]]:
     """What each frame's account in a budget begins with; see `Account`."""
     charges = slot_charges(plan.ops, plan.slots)
     needs = [sum(charges[slot] for slot in op.outputs) for op in plan.ops]
-    return plan.footprint().peak_bytes, needs, charges
+    places = [plan.slots[op.outputs[0]].place if op.outputs else op.place for op in plan.ops]
+    peaks = {}
+    for place in places_of(plan.slots):
+        limit = plan.graph.budget_of(place)
+        if limit is not None:
+            variables = sum(variable.spec.size_bytes for variable in plan.graph.variables if variable.place == place)
+            budget.capacities[place] = limit - variables
+            peaks[place] = plan.footprint(place).peak_bytes
+    return peaks, needs, charges, places
 
 
 def _describe(value: Any) -> str:

@@ -25,7 +25,8 @@ from actorflow.graph import Graph
 from actorflow.node import Blob, Op, Variable
 from actorflow.ops.function import Function
 from actorflow.place import Place
-from actorflow.plan import Plan, make_plan
+from actorflow.plan import Plan
+from actorflow.planner import make_plan
 from actorflow.program import Program, Result
 from actorflow.stream import stream
 from actorflow.trace import FrameCounts, Monitor, OpProfile, Scalars
@@ -41,6 +42,8 @@ _log = logging.getLogger("actorflow")
 _GRACE_S = 0.5
 #: Plans kept per graph; one is needed for each different ``fetch``.
 _MAX_PROGRAMS = 64
+#: Names of ops that a log line shows.
+_SHOWN = 10
 
 
 def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
@@ -105,6 +108,7 @@ class Engine:
         self._variables: dict[Variable, VariableActor] = {}
         self._turnstiles: dict[Op, Turnstile] = {}
         self._programs: dict[Any, Program] = {}
+        self._noted: set[tuple[str, str]] = set()
         self._revision = -1
         self.budget: Budget | None = None
         self._dispatcher: Dispatcher | None = None
@@ -137,8 +141,19 @@ class Engine:
         if program is None:
             if len(self._programs) >= _MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
-            program = self._programs[key] = self.make_program(self.plan(key), self)
+            plan = self.plan(key)
+            self._log(plan)
+            program = self._programs[key] = self.make_program(plan, self)
         return program
+
+    def _log(self, plan: Plan) -> None:
+        """Say once what is not as the user asked."""
+        for note, names in plan.notes.items():
+            new = [name for name in names if (note, name) not in self._noted]
+            if new:
+                self._noted.update((note, name) for name in new)
+                shown = ", ".join(new[:_SHOWN]) + (f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else "")
+                _log.info("graph %r: %s (%s)", self.graph.name, note, shown)
 
     def build_with(self, make_program: Callable[[Plan, Engine], Program]) -> None:
         """Make programs anew, and otherwise; frames in flight end as they began."""
@@ -146,13 +161,10 @@ class Engine:
         self._programs.clear()
 
     def _set_budget(self) -> None:
-        budget_bytes = self.graph.modes.memory_budget_bytes
-        if budget_bytes is None:
-            return
-        capacity_bytes = budget_bytes - sum(variable.spec.size_bytes for variable in self.graph.variables)
-        if self.budget is None:
-            self.budget = Budget(capacity_bytes)
-        self.budget.capacity_bytes = capacity_bytes
+        modes = self.graph.modes
+        limits = [modes.memory_budget_bytes, *(options.memory_budget for options in modes.devices.values())]
+        if self.budget is None and any(limit is not None for limit in limits):
+            self.budget = Budget()
 
     def device(self, place: Place) -> Device:
         """The engine's device for a place, opened on first use."""
@@ -160,17 +172,16 @@ class Engine:
         if device is None:
             if self.graph.modes.deterministic and not self._devices:
                 blas_threads.keep_single()
-            device = self._devices[place] = open_device(place)
+            device = self._devices[place] = open_device(place, self.graph.modes.devices.get(place))
             device.bind(self.dispatcher.loop)
-            device.memory.budget_bytes = self.graph.modes.memory_budget_bytes
+            device.memory.budget_bytes = self.graph.budget_of(place)
         return device
 
     def variable_actor(self, variable: Variable) -> VariableActor:
         """The actor that orders the frames at a variable; one for all programs."""
         actor = self._variables.get(variable)
         if actor is None:
-            pool = self.device(variable.place).memory
-            actor = self._variables[variable] = VariableActor(variable, pool)
+            actor = self._variables[variable] = VariableActor(variable, self.device(variable.place))
         return actor
 
     def turnstile(self, op: Op) -> Turnstile:

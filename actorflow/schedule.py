@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from actorflow.devices import device_kind
 from actorflow.ops.function import Function
 from actorflow.place import Place
 
@@ -46,7 +47,7 @@ def put_critical_first(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths:
     return roots
 
 
-def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -> None:
+def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int]) -> None:
     """Choose lanes for ops whose user named none.
 
     A chain stays on its lane, where one op follows the other without a word to the loop: an op goes on where the
@@ -56,37 +57,41 @@ def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -
     Args:
         ops: In a topological order.
         lengths: What `remaining_lengths` gives.
-        lanes: How many lanes of each device are to be used.
     """
     writers: dict[int, PlannedOp] = {}
     followed: set[int] = set()
-    names = [DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, lanes))]
     loads: dict[Place, dict[str, int]] = {}
     for op in ops:
-        place = op.node.place
+        if op.lane is not None:  # a copy between devices
+            continue
+        place = op.place
         load = loads.get(place)
         if load is None:
-            load = loads[place] = dict.fromkeys(names, 0)
+            count = device_kind(place.kind).parallel_lanes()
+            load = loads[place] = dict.fromkeys([DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))], 0)
         if op.node.lane is not None:
             op.lane = op.node.lane
-        elif not (isinstance(op.operation, Function) and op.operation.is_async):  # a task on the loop
-            before = None
+        elif isinstance(op.operation, Function) and op.operation.is_async:  # a task on the loop
+            op.lane = DEFAULT_LANE
+        else:
+            before: PlannedOp | None = None
             for slot in op.inputs:
                 producer = writers.get(slot)
                 if (
                     producer is not None
                     and producer.index not in followed
                     and producer.lane in load
-                    and producer.node.place == place
+                    and producer.place == place
                     and (before is None or lengths[producer.index] > lengths[before.index])
                 ):
                     before = producer
-            if before is not None:
-                followed.add(before.index)
-                op.lane = before.lane
+            if before is None or before.lane is None:
+                lane = min(load, key=load.__getitem__)
             else:
-                op.lane = min(names, key=load.__getitem__)
-            load[op.lane] += 1
+                followed.add(before.index)
+                lane = before.lane
+            op.lane = lane
+            load[lane] += 1
         for slot in op.outputs:
             writers[slot] = op
 

@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError, ShapeError
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.interchange import from_host_exchange
 
 __all__ = ["TensorSpec", "as_array"]
+
+#: What NumPy makes an array of without asking for a protocol.
+_PLAIN = (np.ndarray, np.generic, list, tuple, int, float, complex)
 
 
 class TensorSpec(NamedTuple):
@@ -68,24 +72,29 @@ def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -
     take the one of ``spec``: floats are rounded, integers must fit.
 
     Args:
-        value: An array or what NumPy makes one of.
+        value: An array or what NumPy makes one of. Arrays of other libraries are taken without a copy, too, see
+            `actorflow.interchange`.
         spec: The type that is wanted.
         what: What the value is, for messages.
         narrow: Treat an array as Python numbers are.
     Raises:
         ShapeError, DTypeError: if the value does not fit.
+        PlaceError: if it is in the memory of another device.
+        GraphError: if its memory cannot be shared with NumPy.
     """
     if type(value) is np.ndarray and value.dtype == spec.dtype and value.shape == spec.shape:
         return value
     try:
-        array = np.asarray(value)
+        array = np.asarray(value) if isinstance(value, _PLAIN) else from_host_exchange(value, what)
+    except GraphError:
+        raise
     except ValueError as error:  # rows of different lengths
         raise ShapeError(f"{what}: expected shape {spec.shape}; {error}") from error
     if array.shape != spec.shape:
         raise ShapeError(f"{what}: expected shape {spec.shape}, got {array.shape}")
     if np.can_cast(array.dtype, spec.dtype, "safe"):
         return array.astype(spec.dtype, copy=False)
-    has_dtype = hasattr(value, "dtype") and not narrow
+    has_dtype = not narrow and (hasattr(value, "dtype") or hasattr(value, "__dlpack__"))
     if not has_dtype and array.dtype.kind in "iu" and spec.dtype.kind in "biu":
         converted = array.astype(spec.dtype)
         if np.array_equal(converted, array):
@@ -94,5 +103,5 @@ def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -
     if not has_dtype and np.can_cast(array.dtype, spec.dtype, "same_kind"):
         with np.errstate(over="ignore"):  # to infinity
             return array.astype(spec.dtype)
-    advice = f"; convert it, array.astype({spec.dtype.name!r})" if has_dtype else ""
+    advice = f"; convert it, array.astype({spec.dtype.name!r})" if isinstance(value, np.ndarray | np.generic) else ""
     raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {array.dtype}{advice}")

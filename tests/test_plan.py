@@ -180,7 +180,7 @@ class TestPlaces:
     @pytest.mark.parametrize(
         ("place", "error", "message"),
         [
-            ("cuda:0", af.DeviceUnavailableError, "place 'cuda:0': no device of kind 'cuda'; known: cpu"),
+            ("none:0", af.DeviceUnavailableError, "place 'none:0': no device of kind 'none'; known: cpu, sim, cuda"),
             ("1/cpu", af.PlaceError, "place '1/cpu' is on rank 1, but this program has 1 rank"),
         ],
     )

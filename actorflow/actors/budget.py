@@ -1,15 +1,19 @@
 """A memory budget that ops wait for, without ever waiting for each other.
 
 A plan's order is one in which a frame, run op by op, holds at most its footprint's peak. So much is always kept for the
-oldest frame, which may run the next op of that order at any time. All other ops, of this frame and of later ones, share
-what is left. So the sum never exceeds the budget, and the oldest frame never waits for memory: it ends, and the next
-one becomes the oldest. What the others hold then was taken from the shared part, so that the same holds for it.
+oldest frame, on each device, which may run the next op of that order at any time. All other ops, of this frame and of
+later ones, share what is left. So the sum never exceeds the budget, and the oldest frame never waits for memory: it
+ends, and the next one becomes the oldest. What the others hold then was taken from the shared part, so that the same
+holds for it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from actorflow.place import Place
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
@@ -22,9 +26,10 @@ class Account:
     """What one frame has taken from the budget.
 
     Args:
-        peak_bytes: The footprint's peak of its plan.
+        peaks: The footprint's peak of its plan, in bytes, on each place with a limit.
         needs: Bytes of each op's outputs.
         charges: Bytes of each slot.
+        places: Where each op's outputs are.
 
     Attributes:
         next: Index of the first op in the plan's order that has not ended.
@@ -33,35 +38,41 @@ class Account:
         shared: Bytes that each slot has taken from the shared part.
     """
 
-    __slots__ = ("admitted", "charges", "ended", "needs", "next", "peak_bytes", "shared")
+    __slots__ = ("admitted", "charges", "ended", "needs", "next", "peaks", "places", "shared")
 
-    def __init__(self, peak_bytes: int, needs: list[int], charges: list[int]) -> None:
-        self.peak_bytes = peak_bytes
+    def __init__(
+        self, peaks: Mapping[Place, int], needs: Sequence[int], charges: Sequence[int], places: Sequence[Place]
+    ) -> None:
+        self.peaks = peaks
         self.needs = needs
         self.charges = charges
+        self.places = places
         self.next = 0
         self.admitted = bytearray(len(needs))
         self.ended = bytearray(len(needs))
-        self.shared: dict[int, int] = {}
+        self.shared: dict[int, tuple[Place, int]] = {}
 
 
 class Budget:
-    """The memory that the frames of one graph may take on one device, besides its variables.
-
-    Args:
-        capacity_bytes: How much that is.
+    """The memory that the frames of one graph may take on each device, besides its variables.
 
     Attributes:
-        shared_bytes: What is taken from the shared part.
+        capacities: How much that is, in bytes, for each place with a limit.
+        shared: Bytes taken from the shared part of each place.
         freed: Slots given back, from whatever thread, and not yet counted.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes = capacity_bytes
-        self.shared_bytes = 0
+    def __init__(self) -> None:
+        self.capacities: dict[Place, int] = {}
+        self.shared: Counter[Place] = Counter()
         self.freed: deque[tuple[Frame, int]] = deque()
         self._accounts: dict[Frame, Account] = {}  # oldest first
         self._parked: list[tuple[int, int, OpActor, Frame]] = []
+
+    @property
+    def shared_bytes(self) -> int:
+        """What is taken from the shared parts together."""
+        return sum(self.shared.values())
 
     def open(self, frame: Frame, account: Account) -> None:
         """A frame starts."""
@@ -71,7 +82,8 @@ class Budget:
         """A frame has ended and holds nothing any more."""
         self._count_freed()
         account = self._accounts.pop(frame)
-        self.shared_bytes -= sum(account.shared.values())
+        for place, taken in account.shared.values():
+            self.shared[place] -= taken
         self._parked = [entry for entry in self._parked if entry[3] is not frame]
         self._retry()
 
@@ -110,12 +122,15 @@ class Budget:
         need = account.needs[actor.index]
         oldest = next(iter(self._accounts))
         if need and not (frame is oldest and actor.index == account.next):
-            reserve = max(other.peak_bytes for other in self._accounts.values())
-            if self.shared_bytes + need > self.capacity_bytes - reserve:
-                return False
-            self.shared_bytes += need
-            for blob in actor.written:
-                account.shared[blob.slot] = account.charges[blob.slot]
+            place = account.places[actor.index]
+            capacity = self.capacities.get(place)
+            if capacity is not None:
+                reserve = max(other.peaks.get(place, 0) for other in self._accounts.values())
+                if self.shared[place] + need > capacity - reserve:
+                    return False
+                self.shared[place] += need
+                for blob in actor.written:
+                    account.shared[blob.slot] = place, account.charges[blob.slot]
         account.admitted[actor.index] = 1
         return True
 
@@ -123,8 +138,9 @@ class Budget:
         while self.freed:
             frame, slot = self.freed.popleft()
             account = self._accounts.get(frame)
-            if account is not None:
-                self.shared_bytes -= account.shared.pop(slot, 0)
+            taken = None if account is None else account.shared.pop(slot, None)
+            if taken is not None:
+                self.shared[taken[0]] -= taken[1]
 
     def _retry(self) -> None:
         self._count_freed()

@@ -55,19 +55,27 @@ class FunctionActor(OpActor):
         Raises:
             ShapeError, DTypeError, GraphError: if it does not fit the declared outputs.
         """
-        values = frame.values
         slot = self.only_slot
         if slot is not None:
             if type(result) is np.ndarray and result.dtype is self.only_dtype and result.shape == self.only_shape:
-                values[slot] = result
+                frame.values[slot] = result
             else:
-                values[slot] = _checked(result, self.specs[0], "the result")
+                self.keep(frame, 0, result)
         elif self.written:
             if not isinstance(result, tuple | list) or len(result) != len(self.specs):
                 got = f"{len(result)} values" if isinstance(result, tuple | list) else repr(type(result).__name__)
                 raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
-            for i, (blob, item) in enumerate(zip(self.written, result, strict=True)):
-                values[blob.slot] = _checked(item, self.specs[i], f"result {i}")
+            for position, item in enumerate(result):
+                self.keep(frame, position, item)
+        self.release_inputs(frame)
+
+    def keep(self, frame: Frame, position: int, value: Any) -> None:
+        """Check one result, and convert it where nothing is lost."""
+        what = "the result" if len(self.specs) == 1 else f"result {position}"
+        frame.values[self.written[position].slot] = _checked(value, self.specs[position], what)
+
+    def release_inputs(self, frame: Frame) -> None:
+        """Give back the inputs, and outputs that nobody reads."""
         release(self.inputs, frame)
         if self.unread:
             release(self.unread, frame)

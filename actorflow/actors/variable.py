@@ -11,11 +11,13 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
-from actorflow.devices.memory import UNSHARED, Bucket, Pool
+from actorflow.devices.memory import UNSHARED, Bucket
+from actorflow.interchange import to_numpy
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor
     from actorflow.actors.frame import Frame
+    from actorflow.devices.base import Device
     from actorflow.node import Variable
 
 __all__ = ["Gate", "Turn", "VariableActor"]
@@ -63,11 +65,11 @@ class Turn:
 class VariableActor:
     """One variable of a graph, shared by all its programs."""
 
-    __slots__ = ("_counted", "_last", "_pool", "_turns", "variable")
+    __slots__ = ("_counted", "_device", "_last", "_turns", "variable")
 
-    def __init__(self, variable: Variable, pool: Pool) -> None:
+    def __init__(self, variable: Variable, device: Device) -> None:
         self.variable = variable
-        self._pool = pool
+        self._device = device
         self._last: Turn | None = None
         self._turns: dict[Frame, Turn] = {}
         self._counted: Any = None
@@ -84,11 +86,17 @@ class VariableActor:
             before.when_passed(lambda: self._open_later(frame, gate))
 
     def read(self) -> Any:
-        """The value as of now."""
-        value = self.variable.value
+        """The value as of now, an array of the variable's device."""
+        value = self.variable.held
         if value is not self._counted:  # assigned by the application
-            self._pool.adopt(value)
-            self._counted = value
+            device = self._device
+            if not device.is_array(value):
+                value = device.upload(to_numpy(value))
+                self.variable.commit(value)
+            device.memory.adopt(value)
+            before, self._counted = self._counted, value
+            if before is not None:
+                device.memory.retire(before)
         return value
 
     def commit(self, frame: Frame, value: Any, bucket: Bucket | None) -> None:

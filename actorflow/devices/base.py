@@ -1,9 +1,10 @@
-"""What a device offers the engine: lanes of work, fences that prove its end, memory.
+"""What a device offers the engine: lanes of work, fences that prove its end, memory, copies.
 
 A lane is a FIFO. Submitting to it returns at once with a fence; the engine hands the fence to whoever uses the result.
 A consumer on the same lane needs nothing more, since the order of the FIFO is the proof. A consumer on another lane of
 the same accelerator asks its lane to wait on the device (`Lane.wait`). Everybody else lets the loop see the fence
-pass (`Fence.add_waiter`). CPU worker threads and CUDA streams with events both have this form.
+pass (`Fence.add_waiter`). CPU worker threads and CUDA streams with events both have this form; what accelerators with
+streams share is in `actorflow.devices.stream`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from actorflow.devices.memory import Pool
+from actorflow.errors import DeviceError
 from actorflow.place import Place
+from actorflow.spec import TensorSpec
 
-__all__ = ["Device", "Fence", "Lane"]
+__all__ = ["Device", "DeviceOptions", "Fence", "Lane"]
 
 
 class Fence(ABC):
@@ -84,23 +91,74 @@ class Lane(ABC):
         """After `close`: block until the lane has stopped."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
+    """How a graph uses one device; a kind of device may have more (`SimOptions`, say).
+
+    Args:
+        libraries: Kernel libraries in the order of preference; None for the device's own order.
+        memory_budget: Most bytes of buffers on the device; None for no limit.
+    """
+
+    libraries: tuple[str, ...] | None = None
+    memory_budget: int | None = None
+
+
 class Device(ABC):
     """Lanes and memory of one place.
 
+    A kind of device is a subclass, registered by name (`actorflow.devices.register_device`, or the entry point group
+    ``actorflow.devices``). An array of the device is an object with ``shape``, ``dtype`` and ``nbytes``, and with
+    ``base``: None if it owns its memory, else the array whose memory it shows.
+
+    Class attributes:
+        libraries: Kernel libraries in the order of preference.
+        options_type: What its options are.
+        is_host: Whether its arrays are NumPy arrays in the host's memory.
+        is_stream: Whether its lanes are streams: work is launched on the loop and runs later.
+        is_staged: Whether copies from the host start from memory of `staging`.
+        runs_functions: Whether plain functions (`Graph.function`) can run on it, with the device's arrays.
+
     Attributes:
         place: Whose device it is.
+        options: How it is used.
         memory: The pool that buffers come from.
     """
 
-    def __init__(self, place: Place) -> None:
+    libraries: ClassVar[tuple[str, ...]] = ()
+    options_type: ClassVar[type[DeviceOptions]] = DeviceOptions
+    is_host: ClassVar[bool] = False
+    is_stream: ClassVar[bool] = False
+    is_staged: ClassVar[bool] = False
+    runs_functions: ClassVar[bool] = False
+
+    def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
         self.place = place
-        self.memory = Pool()
+        self.options = self.options_type() if options is None else options
+        self.memory = self._make_pool()
+        self.memory.budget_bytes = self.options.memory_budget
         self._lanes: dict[str, Lane] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @classmethod
+    def check(cls, place: Place) -> None:  # noqa: ARG003
+        """Check that a place of this kind is there.
+
+        Raises:
+            DeviceUnavailableError: saying what was looked for and what to install.
+        """
+        return
+
+    @classmethod
+    def parallel_lanes(cls) -> int:
+        """Over how many lanes a plan spreads what is independent."""
+        return 4
+
+    # -- lanes --------------------------------------------------------------------------------------------------
+
     @abstractmethod
     def _make_lane(self, name: str) -> Lane:
-        """A new lane of this name."""
+        """A new lane of this name. Copies run on ``"inbound"`` and ``"outbound"``, which should go first."""
 
     def lane(self, name: str) -> Lane:
         """The lane of this name, made on first use."""
@@ -126,3 +184,59 @@ class Device(ABC):
         """After `close`: block until all lanes have stopped."""
         for lane in self._lanes.values():
             lane.join()
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    def _make_pool(self) -> Pool:
+        """The pool of this device's buffers."""
+        return Pool(self.allocate)
+
+    @abstractmethod
+    def allocate(self, spec: TensorSpec) -> Any:
+        """A new C-contiguous array of the device with undefined contents.
+
+        Raises:
+            OutOfMemoryError: if there is no room.
+        """
+
+    @abstractmethod
+    def is_array(self, value: Any) -> bool:
+        """Whether a value is an array of this very device."""
+
+    @property
+    def staging(self) -> Pool:
+        """Host memory that copies from the host to this device start from, where `is_staged` says so."""
+        raise DeviceError(f"place {str(self.place)!r} has no memory for staging")
+
+    # -- copies: called as a lane's work ------------------------------------------------------------------------
+
+    @abstractmethod
+    def copy_in(self, source: npt.NDArray[Any], target: Any) -> None:
+        """Copy a host array to an array of this device of the same shape and dtype."""
+
+    @abstractmethod
+    def copy_out(self, source: Any, target: npt.NDArray[Any]) -> None:
+        """Copy an array of this device to a C-contiguous host array of the same shape and dtype."""
+
+    def copy_peer(self, source: Any, target: Any) -> None:
+        """Copy an array of another device of the same kind to one of this device."""
+        raise DeviceError(f"devices of kind {self.place.kind!r} cannot copy between each other")
+
+    # -- values: called on the loop, with nothing pending on them -----------------------------------------------
+
+    def adopt(self, value: Any) -> Any | None:
+        """A value that the application fed, as an array of this device without a copy; None if that is impossible.
+
+        What the application still computes into it is waited for, on the device where possible.
+        """
+        return value if self.is_array(value) else None
+
+    def upload(self, value: npt.NDArray[Any]) -> Any:
+        """A new array of this device with the contents of a host array; returns when the copy is complete."""
+        raise NotImplementedError
+
+    def download(self, value: Any) -> npt.NDArray[Any]:
+        """A new host array with the contents of an array of this device, which no work is pending on."""
+        target = np.empty(value.shape, value.dtype)
+        self.copy_out(value, target)
+        return target

@@ -33,6 +33,11 @@ class BlasThreads:
         self._lanes = 0
         self._limiter: Any = None
 
+    @property
+    def share(self) -> int:
+        """Threads that one lane may use now, for libraries whose threads are not set here."""
+        return max(1, cores() // max(1, self._lanes))
+
     def lane_started(self) -> None:
         """There is one more lane."""
         self._change(1)
@@ -66,7 +71,7 @@ class BlasThreads:
         if self._lanes > 1:
             from threadpoolctl import ThreadpoolController  # costs some ms: only for those who use several lanes
 
-            share = max(1, cores() // self._lanes)
+            share = self.share
             controller = ThreadpoolController().select(user_api="blas")
             if any(library.num_threads > share for library in controller.lib_controllers):
                 self._limiter = controller.limit(limits=share)

@@ -10,9 +10,13 @@ from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from actorflow.devices.base import Device, Fence, Lane
-from actorflow.devices.blas import blas_threads
+from actorflow.devices.blas import blas_threads, cores
 from actorflow.errors import DeviceError
+from actorflow.spec import TensorSpec
 
 __all__ = ["CPU"]
 
@@ -150,7 +154,33 @@ class _WorkerLane(Lane):
 
 
 class CPU(Device):
-    """The host's processors."""
+    """The host's processors: NumPy arrays, and worker threads as lanes."""
+
+    libraries = ("numpy",)
+    is_host = True
+    runs_functions = True
+
+    @classmethod
+    def parallel_lanes(cls) -> int:
+        return cores()
 
     def _make_lane(self, name: str) -> Lane:
         return _WorkerLane(name)
+
+    def allocate(self, spec: TensorSpec) -> npt.NDArray[Any]:
+        return np.empty(spec.shape, spec.dtype)
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray)
+
+    def copy_in(self, source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
+        np.copyto(target, source)
+
+    def copy_out(self, source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
+        np.copyto(target, source)
+
+    def copy_peer(self, source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
+        np.copyto(target, source)
+
+    def upload(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return value.copy()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
 
@@ -19,6 +20,10 @@ import numpy.typing as npt
 from actorflow.spec import TensorSpec
 
 __all__ = ["IN_TWO_LISTS", "UNSHARED", "Bucket", "Pool"]
+
+
+def _in_host_memory(spec: TensorSpec) -> npt.NDArray[Any]:
+    return np.empty(spec.shape, spec.dtype)
 
 
 def _count_unshared() -> int:
@@ -42,26 +47,28 @@ UNSHARED = _count_unshared()
 
 
 class Bucket:
-    """Free buffers of one type."""
+    """Free buffers of one type.
 
-    __slots__ = ("_free", "_pool", "_spec")
+    Attributes:
+        pool: Where they come from.
+        spec: Their type.
+    """
+
+    __slots__ = ("_free", "pool", "spec")
 
     def __init__(self, pool: Pool, spec: TensorSpec) -> None:
-        self._pool = pool
-        self._spec = spec
-        self._free: list[npt.NDArray[Any]] = []
+        self.pool = pool
+        self.spec = spec
+        self._free: list[Any] = []
 
-    def take(self) -> npt.NDArray[Any]:
+    def take(self) -> Any:
         """A buffer with undefined contents. Any thread may call it."""
         try:
             return self._free.pop()  # atomic, unlike a test before it
         except IndexError:
-            self._pool.make_room(self._spec.size_bytes)
-            buffer = np.empty(self._spec.shape, self._spec.dtype)
-            self._pool.adopt(buffer)
-            return buffer
+            return self.pool.new(self.spec)
 
-    def give_back(self, buffer: npt.NDArray[Any]) -> None:
+    def give_back(self, buffer: Any) -> None:
         """Take back a buffer that nobody else refers to; a view's memory is another one's. Any thread may call it."""
         if buffer.base is None:
             self._free.append(buffer)
@@ -69,7 +76,7 @@ class Bucket:
     @property
     def free_bytes(self) -> int:
         """Bytes of the buffers that wait for use."""
-        return len(self._free) * self._spec.size_bytes
+        return len(self._free) * self.spec.size_bytes
 
     def trim(self) -> None:
         """Give the free buffers back to the system."""
@@ -79,20 +86,24 @@ class Bucket:
 class Pool:
     """All buffers of one device, counted from their allocation until nobody refers to them any more.
 
+    Args:
+        allocate: Makes an array of a type, with undefined contents; by default, one in the host's memory.
+
     Attributes:
         allocations: Buffers allocated since the start; constant once every run finds its buffers in the pool.
         peak_bytes: Highest `held_bytes` so far.
         budget_bytes: Free buffers are given up rather than pass this; None for no limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Callable[[TensorSpec], Any] | None = None) -> None:
+        self._allocate = allocate or _in_host_memory
         self.budget_bytes: int | None = None
         self.allocations = 0
         self.peak_bytes = 0
         self._buckets: dict[TensorSpec, Bucket] = {}
         self._lock = threading.Lock()
         self._held_bytes = 0
-        self._alive: dict[int, weakref.ref[npt.NDArray[Any]]] = {}
+        self._alive: dict[int, weakref.ref[Any]] = {}
         # A buffer may die in any thread at any moment, within this lock too: its end is only noted, and counted later.
         self._dead: deque[tuple[int, int]] = deque()
 
@@ -103,12 +114,23 @@ class Pool:
             bucket = self._buckets[spec] = Bucket(self, spec)
         return bucket
 
+    def new(self, spec: TensorSpec) -> Any:
+        """A buffer that is counted from now on. Any thread may call it.
+
+        Raises:
+            OutOfMemoryError: if there is no room for it.
+        """
+        self.make_room(spec.size_bytes)
+        buffer = self._allocate(spec)
+        self.adopt(buffer)
+        return buffer
+
     def make_room(self, size_bytes: int) -> None:
         """Give free buffers back to the system if a new one would otherwise pass the budget. Any thread may call it."""
         if self.budget_bytes is not None and self.held_bytes + size_bytes > self.budget_bytes:
             self.trim()
 
-    def adopt(self, buffer: npt.NDArray[Any]) -> None:
+    def adopt(self, buffer: Any) -> None:
         """Count a buffer from now on. Any thread may call it."""
         size_bytes, dead = buffer.nbytes, self._dead
         with self._lock:
@@ -118,6 +140,9 @@ class Pool:
             self.allocations += 1
             self._held_bytes += size_bytes
             self.peak_bytes = max(self.peak_bytes, self._held_bytes)
+
+    def retire(self, buffer: Any) -> None:
+        """Let go of a buffer once nothing uses it any more: at once, unless work may be under way on a device."""
 
     @property
     def held_bytes(self) -> int:

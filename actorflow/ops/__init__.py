@@ -34,11 +34,13 @@ from actorflow.ops.basic import (
     scale,
 )
 from actorflow.ops.conv import Conv2d, Conv2dDown, Conv2dWeight, conv2d
+from actorflow.ops.convert import Cast, Transpose, cast, transpose
 from actorflow.ops.function import Function
+from actorflow.ops.libraries import load_library, register_library
 from actorflow.ops.linear import Bias, BiasDown, Inner, InnerDown, InnerWeight, bias, inner
 from actorflow.ops.loss import Accuracy, SoftmaxLoss, SoftmaxLossDown, accuracy, softmax_loss
 from actorflow.ops.noise import Dropout, DropoutDown, dropout
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Layout, Operation
 from actorflow.ops.pool import (
     AveragePool2d,
     AveragePool2dDown,
@@ -59,6 +61,7 @@ __all__ = [
     "AveragePool2dDown",
     "Bias",
     "BiasDown",
+    "Cast",
     "Conv2d",
     "Conv2dDown",
     "Conv2dWeight",
@@ -74,6 +77,7 @@ __all__ = [
     "InnerWeight",
     "Kernel",
     "KernelKey",
+    "Layout",
     "MaxPool2d",
     "MaxPool2dDown",
     "Mul",
@@ -92,10 +96,12 @@ __all__ = [
     "Sum",
     "Tanh",
     "TanhDown",
+    "Transpose",
     "accuracy",
     "add",
     "average_pool2d",
     "bias",
+    "cast",
     "conv2d",
     "copy",
     "dropout",
@@ -105,8 +111,10 @@ __all__ = [
     "global_average",
     "inner",
     "kernel",
+    "load_library",
     "max_pool2d",
     "mul",
+    "register_library",
     "registered_kernels",
     "relu",
     "reshape",
@@ -115,4 +123,5 @@ __all__ = [
     "softmax",
     "softmax_loss",
     "tanh",
+    "transpose",
 ]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.functional import apply
-from actorflow.ops.operation import Operation, rank_is, same_dtype
+from actorflow.ops.operation import Layout, Operation, rank_is, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.node import Blob, Op
 
-__all__ = ["Conv2d", "Conv2dDown", "Conv2dWeight", "Pair", "Window", "conv2d", "pair"]
+__all__ = ["NCHW", "OIHW", "Conv2d", "Conv2dDown", "Conv2dWeight", "Pair", "Window", "conv2d", "pair"]
 
 _X = ("batch", "height", "width", "channels")
 _WEIGHT = ("kernel_height", "kernel_width", "in_channels", "out_channels")
+
+#: What the axes of images and of a weight are permuted to for kernels of layout ``"nchw"``.
+NCHW, OIHW = (0, 3, 1, 2), (3, 2, 0, 1)
 
 #: A number for both axes, or (vertical, horizontal).
 Pair = int | tuple[int, int]
@@ -56,6 +59,7 @@ class Conv2d(Operation):
     """
 
     arguments = ("x", "weight")
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW, OIHW), (NCHW,))}
 
     stride: tuple[int, int] = (1, 1)
     pad: tuple[int, int] = (0, 0)
@@ -112,6 +116,7 @@ class Conv2dDown(Operation):
     """
 
     arguments = ("g", "weight")
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW, OIHW), (NCHW,))}
     differentiable = False
 
     size: tuple[int, int]
@@ -143,6 +148,7 @@ class Conv2dWeight(Operation):
     """
 
     arguments = ("g", "x")
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW, NCHW), (OIHW,))}
     differentiable = False
 
     kernel: tuple[int, int]

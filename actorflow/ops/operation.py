@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.spec import TensorSpec
@@ -12,7 +12,19 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.node import Blob, Op
 
-__all__ = ["Operation", "same_dtype"]
+__all__ = ["Layout", "Operation", "same_dtype"]
+
+
+class Layout(NamedTuple):
+    """How an operation's arrays are permuted for kernels that want another order of axes.
+
+    Attributes:
+        inputs: For each input, the axes of the usual order that the kernel's axes are; None where nothing changes.
+        outputs: The same for each output.
+    """
+
+    inputs: tuple[tuple[int, ...] | None, ...]
+    outputs: tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +36,12 @@ class Operation:
 
     Class attributes:
         arguments: Names of the inputs, for messages; a last name that starts with ``*`` takes any number.
+        layouts: What is permuted for kernels registered for another layout than the usual one, by its name.
         differentiable: Whether `gradient` exists. A non-differentiable operation (accuracy, say) stops gradients.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("x",)
+    layouts: ClassVar[Mapping[str, Layout]] = {}
     differentiable: ClassVar[bool] = True
 
     @property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.conv import Pair, Window, pair
+from actorflow.ops.conv import NCHW, Pair, Window, pair
 from actorflow.ops.functional import apply
-from actorflow.ops.operation import Operation, rank_is, same_dtype
+from actorflow.ops.operation import Layout, Operation, rank_is, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class _Pool2d(Operation):
         pad: Width of the border around the images (vertical, horizontal), less than the kernel.
         ceil: Whether the last window of an axis may reach over the border.
     """
+
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW,), (NCHW,))}
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -93,6 +95,7 @@ class MaxPool2dDown(_Pool2d):
     """
 
     arguments = ("g", "x", "y")
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW, NCHW, NCHW), (NCHW,))}
     differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -6,7 +6,7 @@ matches all; an exact match wins over it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,9 +15,23 @@ import numpy as np
 from actorflow.errors import GraphError, KernelNotFoundError
 from actorflow.ops.operation import Operation
 
-__all__ = ["Kernel", "KernelKey", "find_kernel", "kernel", "registered_kernels"]
+__all__ = [
+    "ANY",
+    "USUAL",
+    "Kernel",
+    "KernelKey",
+    "find_kernel",
+    "kernel",
+    "lookup",
+    "may_refuse",
+    "not_found",
+    "registered_kernels",
+]
 
+#: As dtype or layout of a key: matches all.
 ANY = "any"
+#: The order of axes that operations speak of: images are (batch, height, width, channels).
+USUAL = "nhwc"
 
 
 class KernelKey(NamedTuple):
@@ -53,6 +67,7 @@ class Kernel:
             inputs.
         returns: See ``function``.
         inplace: The first output may be the very array that is the first input, when nobody else needs that.
+        supports: Tells whether the kernel can do an operation with these parameters; None where it can do all.
         random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
             random stream, so results depend neither on timing nor on the number of devices.
     """
@@ -62,6 +77,7 @@ class Kernel:
     returns: bool = False
     random: bool = False
     inplace: bool = False
+    supports: Callable[[Any], bool] | None = None
 
 
 _kernels: dict[KernelKey, Kernel] = {}
@@ -78,6 +94,7 @@ def kernel(
     returns: bool = False,
     random: bool = False,
     inplace: bool = False,
+    supports: Callable[[Any], bool] | None = None,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as a kernel (see `Kernel` for how it is called).
 
@@ -93,7 +110,7 @@ def kernel(
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-        _kernels.update({key: Kernel(key, function, returns, random, inplace) for key in keys})
+        _kernels.update({key: Kernel(key, function, returns, random, inplace, supports) for key in keys})
         return function
 
     return register
@@ -109,15 +126,38 @@ def find_kernel(
     """
     libraries = tuple(libraries)
     for library in libraries:
-        for dtype_key in (str(dtype), ANY):
-            for layout_key in dict.fromkeys((layout, ANY)):
-                found = _kernels.get(KernelKey(operation.kind, device, library, dtype_key, layout_key))
-                if found is not None:
-                    return found
+        found = lookup(operation, device, library, dtype, layout)
+        if found is not None:
+            return found
+    raise not_found(operation, device, dtype, libraries, layout)
+
+
+def not_found(
+    operation: Operation, device: str, dtype: np.dtype[Any], libraries: Sequence[str], layout: str = ANY
+) -> KernelNotFoundError:
+    """The error that lists what is registered for an operation."""
     wanted = KernelKey(operation.kind, device, "|".join(libraries), str(dtype), layout)
     known = [f"  {key}" for key in _kernels if key.operation == operation.kind]
     listing = "\n".join(known) if known else f"  nothing; operations with kernels: {', '.join(_operations())}"
-    raise KernelNotFoundError(f"no kernel for {wanted}; registered:\n{listing}")
+    return KernelNotFoundError(f"no kernel for {wanted}; registered:\n{listing}")
+
+
+def lookup(operation: Operation, device: str, library: str, dtype: np.dtype[Any], layout: str = ANY) -> Kernel | None:
+    """The kernel of one library for an operation, if it has one that supports it."""
+    for dtype_key in (str(dtype), ANY):
+        for layout_key in dict.fromkeys((layout, ANY)):
+            found = _kernels.get(KernelKey(operation.kind, device, library, dtype_key, layout_key))
+            if found is not None and (found.supports is None or found.supports(operation)):
+                return found
+    return None
+
+
+def may_refuse(operation: Operation, device: str) -> bool:
+    """Whether a kernel for a kind of operation looks at the operation's parameters."""
+    return any(
+        key.operation == operation.kind and key.device == device and known.supports is not None
+        for key, known in _kernels.items()
+    )
 
 
 def registered_kernels() -> tuple[KernelKey, ...]:

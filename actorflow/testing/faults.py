@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
 from actorflow.errors import GraphError
 from actorflow.node import Op
 from actorflow.program import Program
 from actorflow.testing.clock import sleep_in_thread
+from actorflow.wiring import Wiring
 
 if TYPE_CHECKING:
-    from actorflow.actors.blob import BlobActor
     from actorflow.actors.frame import Frame
     from actorflow.graph import Graph
     from actorflow.plan import Plan, PlannedOp
@@ -192,20 +193,43 @@ def _delay(actor: OpActor, frame: Frame, delay_s: float) -> None:
         time.sleep(delay_s)
 
 
-class _FaultyProgram(Program):
+class _FaultyStreamKernel(StreamKernelActor):
+    __slots__ = ("injections",)
+
+    injections: list[Injection]
+
+    def launch(self, frame: Frame) -> None:
+        _strike(self, self.injections, frame)
+        super().launch(frame)
+
+
+class _FaultyStreamFunction(StreamFunctionActor):
+    __slots__ = ("injections",)
+
+    injections: list[Injection]
+
+    def launch(self, frame: Frame) -> None:
+        _strike(self, self.injections, frame)
+        super().launch(frame)
+
+
+class _FaultyWiring(Wiring):
     kernel_kind = _FaultyKernel
     function_kind = _FaultyFunction
     async_kind = _FaultyAsync
+    stream_kernel_kind = _FaultyStreamKernel
+    stream_function_kind = _FaultyStreamFunction
 
-    def __init__(self, plan: Plan, engine: Engine, injections: tuple[Injection, ...]) -> None:
-        self._injections = injections
-        super().__init__(plan, engine)
+    injections: tuple[Injection, ...] = ()
 
-    def _op_actor(self, plan: Plan, op: PlannedOp, blobs: list[BlobActor]) -> OpActor:
-        actor = super()._op_actor(plan, op, blobs)
-        assert isinstance(actor, _FaultyKernel | _FaultyFunction | _FaultyAsync)
-        # A sum that the plan inserted bears the name of an op, but is none.
-        actor.injections = [i for i in self._injections if i.op is op.node and op.shown_as is op.node]
+    def op_actor(self, op: PlannedOp) -> OpActor:
+        actor = super().op_actor(op)
+        if not isinstance(
+            actor, _FaultyKernel | _FaultyFunction | _FaultyAsync | _FaultyStreamKernel | _FaultyStreamFunction
+        ):
+            return actor  # a copy between devices
+        # What the plan inserted bears the name of an op, but is none.
+        actor.injections = [i for i in self.injections if i.op is op.node and op.shown_as is op.node]
         if any(injection.delay_s is not None for injection in actor.injections):
             actor.inline_ns = -1
         return actor
@@ -218,4 +242,5 @@ class _Builder:
         self.injections = injections
 
     def __call__(self, plan: Plan, engine: Engine) -> Program:
-        return _FaultyProgram(plan, engine, self.injections)
+        wiring = type("_Wiring", (_FaultyWiring,), {"injections": self.injections})
+        return Program(plan, engine, wiring)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.variable import Gate, Turn, VariableActor
-from actorflow.devices import Pool
+from actorflow.devices import CPU
 
 
 class Line:
@@ -123,7 +123,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.variable = af.Graph("g").variable("w", (), "int64", init=-1)
-        self.actor = VariableActor(self.variable, Pool())
+        self.actor = VariableActor(self.variable, CPU(af.Place()))
         blob = BlobActor(0, None)
         self.gates = {updates: Gate(self.actor, blob, is_read=True, updates=updates) for updates in (False, True)}
         self.frames: list[tuple[StubFrame, bool]] = []
@@ -205,9 +205,10 @@ def test_a_frame_that_only_updates_gets_no_value() -> None:
 
 class TestMemory:
     def test_assigned_and_committed_values_are_counted_once(self) -> None:
-        pool = Pool()
+        device = CPU(af.Place())
+        pool = device.memory
         variable = af.Graph("g").variable("w", (8,), "float64", init=1)
-        actor = VariableActor(variable, pool)
+        actor = VariableActor(variable, device)
         for _ in range(3):
             actor.read()
         assert (pool.allocations, pool.held_bytes) == (1, 64)
@@ -217,9 +218,10 @@ class TestMemory:
 
     @pytest.mark.parametrize("is_held", [False, True])
     def test_an_old_value_goes_back_to_the_pool_unless_somebody_holds_it(self, is_held: bool) -> None:
-        pool = Pool()
+        device = CPU(af.Place())
+        pool = device.memory
         variable = af.Graph("g").variable("w", (8,), "float64", init=1)
-        actor = VariableActor(variable, pool)
+        actor = VariableActor(variable, device)
         bucket = pool.bucket(variable.spec)
         frame = StubFrame()
         Gate(actor, BlobActor(0, None), is_read=False, updates=True).enter(frame)  # type: ignore[arg-type]

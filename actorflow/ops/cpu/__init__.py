@@ -4,6 +4,6 @@ Kernels keep what fits in a core's cache there: elementwise ones work in blocks,
 memory belongs to the thread (`buffers`), so any number of kernels may run at once.
 """
 
-from actorflow.ops.cpu import activation, basic, conv, linear, loss, noise, pool, update
+from actorflow.ops.cpu import activation, basic, conv, convert, linear, loss, noise, pool, update
 
-__all__ = ["activation", "basic", "conv", "linear", "loss", "noise", "pool", "update"]
+__all__ = ["activation", "basic", "conv", "convert", "linear", "loss", "noise", "pool", "update"]

@@ -1,0 +1,173 @@
+"""Ops at run time whose lane is a stream: their work is launched on the loop and runs later, on the device.
+
+An input that lives on the op's own device is given back as soon as the work is launched: its buffer carries its uses,
+and the device's pool orders them (`actorflow.devices.stream_memory`). What the host or another device uses again, and
+all inputs under a memory budget or where a call may be repeated, are given back when the loop has seen the work end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.actors.blob import BlobActor, release
+from actorflow.actors.frame import FrameState
+from actorflow.actors.function import FunctionActor
+from actorflow.actors.op import KernelActor, OpActor
+from actorflow.devices.memory import UNSHARED
+from actorflow.devices.stream import StreamLane
+from actorflow.errors import DTypeError, GraphError, ShapeError
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.devices.base import Device, Fence
+
+__all__ = ["StageActor", "StreamFunctionActor", "StreamKernelActor", "StreamViewActor", "TransferActor"]
+
+
+class _OnStream(OpActor):
+    """What ops on streams share.
+
+    Attributes:
+        device: Whose stream it is.
+        early: Inputs, and outputs that nobody reads, that are given back once the work is launched.
+        late: Those that are given back when it has ended.
+    """
+
+    # No slots: a class cannot have those of two bases.
+    device: Device
+    early: tuple[BlobActor, ...]
+    late: tuple[BlobActor, ...]
+    lane: StreamLane
+
+    def launch(self, frame: Frame) -> None:
+        """Read the inputs' values, launch the work, keep the outputs."""
+        raise NotImplementedError
+
+    def split(self, device: Device, is_here: Sequence[bool], at_once: bool) -> None:
+        """Say which inputs live on the op's own device, and whether those are given back at once."""
+        self.device = device
+        self.inline_ns = -1  # nothing is launched but on the lane
+        self.early = tuple([blob for blob, here in zip(self.inputs, is_here, strict=True) if here and at_once])
+        self.late = tuple([blob for blob, here in zip(self.inputs, is_here, strict=True) if not (here and at_once)])
+
+    def compute(self, frame: Frame) -> None:
+        self.lane.stream.label = self.node.name
+        self.launch(frame)
+        if self.early:
+            release(self.early, frame)
+        if self.unread:
+            release(self.unread, frame)
+
+    def _passed(self, fence: Fence) -> None:
+        frame: Frame = fence.argument
+        # A frame that has stopped early gives up all that it holds when it ends.
+        if self.late and fence.error is None and (not frame.halted or frame.state is FrameState.FINISHED):
+            release(self.late, frame)
+        super()._passed(fence)
+
+    def _again(self, inputs: list[Any], call: Any) -> Any:
+        """Repeat a call, alone, and wait for its end."""
+        if any(value is None for value in inputs):
+            raise GraphError(
+                f"op {self.node.name!r} on {self.device.place} cannot be replayed: the buffers of its inputs have been "
+                "used again; with retries=1 or a memory budget they are kept until it has ended"
+            )
+        stream = self.lane.stream
+        with stream.current():
+            stream.label = self.node.name
+            result = call()
+            event = stream.record()
+        event.synchronize()
+        event.query()
+        return result
+
+
+class StreamKernelActor(_OnStream, KernelActor):
+    """An op with a kernel that launches work on a stream."""
+
+    def launch(self, frame: Frame) -> None:
+        self._call(frame)
+
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        return self._again(inputs, lambda: self._run_kernel(inputs, number))
+
+
+class StageActor(KernelActor):
+    """A copy to host memory that a device can copy from. What was fed as an array of the device stays what it is."""
+
+    __slots__ = ()
+
+    def compute(self, frame: Frame) -> None:
+        (source,) = self.read(frame.values)
+        if isinstance(source, np.ndarray):
+            super().compute(frame)
+        else:
+            frame.values[self.written[0].slot] = source
+            release(self.inputs, frame)
+
+
+class TransferActor(StreamKernelActor):
+    """A copy between two devices. An array that was fed as an array of the target already stays what it is.
+
+    Attributes:
+        target: Where the copy goes.
+    """
+
+    target: Device
+
+    def launch(self, frame: Frame) -> None:
+        (source,) = self.read(frame.values)
+        if self.target.is_array(source) and not self.target.is_host:
+            frame.values[self.written[0].slot] = source
+        else:
+            self._call(frame)
+
+
+class StreamFunctionActor(_OnStream, FunctionActor):
+    """An op with a plain function that launches work on a stream; it gets and gives arrays of the device."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.only_slot = None  # the quick check is one for NumPy arrays
+
+    def launch(self, frame: Frame) -> None:
+        result = frame.context.copy().run(self.fn, *self.read(frame.values))
+        self.store(frame, (result,) if len(self.specs) == 1 else result)
+
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        return self._again(inputs, lambda: self.fn(*inputs))
+
+    def keep(self, frame: Frame, position: int, value: Any) -> None:
+        spec = self.specs[position]
+        if not self.device.is_array(value):
+            got = f"{type(value).__module__}.{type(value).__qualname__}"
+            raise DTypeError(f"result {position}: expected an array on {self.device.place}, got {got}")
+        if value.shape != spec.shape:
+            raise ShapeError(f"result {position}: expected shape {spec.shape}, got {value.shape}")
+        if value.dtype != spec.dtype:
+            raise DTypeError(f"result {position}: expected dtype {spec.dtype}, got {value.dtype}")
+        frame.values[self.written[position].slot] = value
+
+    def release_inputs(self, frame: Frame) -> None:
+        """Later: the work has only been launched."""
+
+
+class StreamViewActor(BlobActor):
+    """A slot of a device with streams whose value may be a view of another slot's."""
+
+    __slots__ = ()
+
+    def drop(self, frame: Frame) -> None:
+        values = frame.values
+        value = values[self.slot]
+        values[self.slot] = None
+        owner = value if value.base is None else value.base
+        del value
+        if self.bucket is not None and getrefcount(owner) == UNSHARED:
+            self.bucket.give_back(owner)
+        if frame.budget is not None:
+            frame.budget.freed.append((frame, self.slot))

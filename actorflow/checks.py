@@ -1,0 +1,134 @@
+"""What is checked of a graph before it is planned, and the order that its ops are planned in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from actorflow.devices import check_place
+from actorflow.errors import CycleError, DeviceUnavailableError, GraphError, PlaceError
+from actorflow.graph import Graph
+from actorflow.node import Blob, Op, Variable
+from actorflow.ops.function import Function
+from actorflow.place import Place
+
+__all__ = ["check_places", "in_order", "needed_ops"]
+
+
+def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
+    """The ops that ``targets`` need, in order of creation: a blob needs its producers, a sub-graph all its ops.
+
+    A variable needs nothing: its value is there.
+    """
+    todo: list[Op] = []
+    for target in targets:
+        if isinstance(target, Graph):
+            todo.extend(target.ops)
+        elif isinstance(target, Op):
+            todo.append(target)
+        elif not isinstance(target, Variable):
+            todo.extend(target.producers)
+    found = set(todo)
+    while todo:
+        for blob in todo.pop().inputs:
+            if not isinstance(blob, Variable):
+                for producer in blob.producers:
+                    if producer not in found:
+                        found.add(producer)
+                        todo.append(producer)
+    return tuple(sorted(found, key=lambda op: op.id))
+
+
+def in_order(ops: Collection[Op]) -> list[Op]:
+    """Check each op's connections and sort topologically; ops that could run at once stay in order of creation."""
+    waits: dict[Op, int] = {}
+    ready = []
+    for op in ops:
+        _check_connected(op)
+        count = 0
+        for blob in op.inputs:
+            if not isinstance(blob, Variable):
+                count += len(blob.producers)
+        waits[op] = count
+        if not count:
+            ready.append(op)
+    ordered = []
+    for op in ready:  # grows while it is read
+        ordered.append(op)
+        for blob in op.outputs:
+            if isinstance(blob, Variable):
+                continue  # what reads it in this frame reads the value from before
+            for consumer in blob.consumers:
+                left = waits.get(consumer)
+                if left is not None:
+                    waits[consumer] = left - 1
+                    if left == 1:
+                        ready.append(consumer)
+    if len(ordered) < len(waits):
+        done = set(ordered)
+        raise CycleError(_find_cycle([op for op in ops if op not in done]))
+    return ordered
+
+
+def check_places(ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
+    """Check that all places are there.
+
+    Raises:
+        PlaceError, DeviceUnavailableError: naming the node and the line that created it.
+    """
+    seen: set[Place] = set()
+    for node in (*(node for op in ops for node in (op, *op.inputs, *op.outputs)), *fetched):
+        if node.place not in seen:
+            seen.add(node.place)
+            try:
+                check_place(node.place)
+            except (PlaceError, DeviceUnavailableError) as error:
+                kind = "op" if isinstance(node, Op) else "blob"
+                raise type(error)(f"{kind} {node.name!r}: {error}; created at {node.site}") from None
+
+
+def _check_connected(op: Op) -> None:
+    if not op.is_connected:
+        try:
+            op.operation.check_arity(0)
+        except GraphError:
+            raise GraphError(
+                f"op {op.name!r} ({op.operation}) is missing its inputs "
+                f"({', '.join(op.operation.arguments)}): connect them, [blobs] >> op; created at {op.site}"
+            ) from None
+    if not op.outputs and op.expects_outputs:
+        raise GraphError(
+            f"op {op.name!r} ({op.operation}) is missing its output blobs: connect them, op >> [blobs]; "
+            f"created at {op.site}"
+        )
+    if not op.inputs and not op.outputs and not isinstance(op.operation, Function):
+        raise GraphError(f"op {op.name!r} ({op.operation}) has neither inputs nor outputs; created at {op.site}")
+    nodes = op.graph.root._nodes
+    for blob in (*op.inputs, *op.outputs):
+        if nodes.get(blob.name) is not blob:
+            raise GraphError(f"op {op.name!r} ({op.operation}) is connected to blob {blob.name!r}, which was deleted")
+
+
+def _find_cycle(stuck: Sequence[Op]) -> list[str]:
+    """Names along a cycle among ops of which each waits for another one of them."""
+    waiting = set(stuck)
+    path: list[Op] = []
+    position: dict[Op, int] = {}
+    op = stuck[0]
+    through: list[Blob] = []
+    while op not in position:
+        position[op] = len(path)
+        path.append(op)
+        op, blob = next(
+            (producer, blob)
+            for blob in op.inputs
+            if not isinstance(blob, Variable)
+            for producer in blob.producers
+            if producer in waiting
+        )
+        through.append(blob)
+    start = position[op]
+    names = [op.name]
+    for producer, blob in zip(reversed(path[start:]), reversed(through[start:]), strict=True):
+        # `through[i]` lies between `path[i]`, its reader, and the next one on the path, its writer.
+        names += [blob.name, producer.name]
+    return names

@@ -1,0 +1,341 @@
+"""What accelerators with streams and events share: lanes, fences, and how the loop learns that work has ended.
+
+A lane is a stream. Its work is launched at once, on the loop's thread, and runs later on the device in the order of
+launching. An event recorded behind a piece of work proves its end, and that of all work in front of it; so events are
+recorded only where somebody asks, and at the end of the dispatcher's turn.
+
+Python callbacks on a stream can deadlock with the GIL, so nothing on the device ever calls the host. The loop looks at
+the first event of each lane as long as events pass quickly; when one does not, a thread of the lane blocks on it,
+outside the GIL, and wakes the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from queue import SimpleQueue
+from typing import Any, ClassVar
+
+from actorflow.devices.base import Device, Fence, Lane
+from actorflow.devices.stream_memory import StreamPool
+from actorflow.errors import DeviceError
+
+__all__ = ["Event", "Stream", "StreamDevice", "StreamLane"]
+
+#: How often the loop looks at an event that does not pass before a thread waits for it.
+_MAX_IDLE_POLLS = 200
+
+
+class Event(ABC):
+    """A mark in a stream."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def query(self) -> bool:
+        """Whether all work in front of the mark has ended.
+
+        Raises:
+            DeviceError: if some of it failed on the device; the same from then on.
+        """
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block until `query` would say True or raise; releases the GIL. Called by threads of their own."""
+
+    @abstractmethod
+    def elapsed_ns(self, before: Event | None) -> int:
+        """Nanoseconds of the device's time from ``before``, an earlier mark, or 0 where that is not known.
+
+        Both have passed. Without ``before``: since the stream began the work in front of the mark.
+        """
+
+
+class Stream(ABC):
+    """One stream of a device. Everything is called on the loop's thread.
+
+    Attributes:
+        label: What is launched now, for messages: the name of an op.
+    """
+
+    label: str = ""
+
+    @abstractmethod
+    def current(self) -> AbstractContextManager[Any]:
+        """What is launched inside the ``with`` block goes to this stream. Nothing is ever awaited inside."""
+
+    @abstractmethod
+    def record(self) -> Event:
+        """A mark behind all that was launched so far."""
+
+    @abstractmethod
+    def wait(self, event: Event) -> None:
+        """What is launched from now on waits for a mark in another stream of the device, on the device."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing further is launched. Idempotent."""
+
+
+class _StreamFence(Fence):
+    __slots__ = ("number", "passed", "waiters")
+
+    lane: StreamLane
+
+    def __init__(self, lane: StreamLane, argument: Any, passed: Callable[[Fence], None], number: int) -> None:
+        super().__init__(lane, argument)
+        self.passed = passed
+        self.number = number
+        self.waiters: list[Callable[[], None]] = []
+
+    def add_waiter(self, waiter: Callable[[], None]) -> None:
+        if self.done:
+            self.lane.call_soon(waiter)
+        else:
+            self.waiters.append(waiter)
+            self.lane.mark(self.number)
+
+
+class StreamLane(Lane):
+    """A stream as a lane.
+
+    Attributes:
+        device: Whose lane it is.
+        stream: Where its work goes.
+        submitted: Number of the newest piece of work.
+        completed: Number of the newest piece of work whose end the loop has seen.
+        detailed: Whether each piece of work is timed by itself; else what passes together shares its time equally.
+    """
+
+    def __init__(self, name: str, device: StreamDevice, stream: Stream) -> None:
+        super().__init__(name)
+        self.device = device
+        self.stream = stream
+        self.submitted = 0
+        self.completed = 0
+        self.detailed = False
+        self._open: deque[_StreamFence] = deque()
+        self._marks: deque[tuple[int, Event]] = deque()
+        self._last_mark: Event | None = None
+        self._marked = 0  # number of the newest piece of work in front of a mark
+        self._mark_is_planned = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._watcher = _Watcher(self)
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._mark_is_planned = False
+        self._watcher.bind(loop)
+        if self._open:  # launched before an earlier loop was closed
+            self.mark(self.submitted)
+
+    def submit(
+        self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
+    ) -> Fence:
+        if self._closed:
+            raise DeviceError(f"lane {self.name!r} is closed")
+        self.submitted += 1
+        fence = _StreamFence(self, argument, passed, self.submitted)
+        fence.begun = True
+        self._open.append(fence)
+        with self.stream.current():
+            try:
+                work(argument)
+            except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
+                fence.error = error
+        if urgent or self.detailed or fence.error is not None:
+            self.mark(fence.number)
+        elif not self._mark_is_planned:
+            # One mark for all that the dispatcher launches in its turn.
+            self._mark_is_planned = True
+            self.call_soon(self._planned_mark)
+        return fence
+
+    def wait(self, fence: Fence) -> bool:
+        if fence.done:
+            return True
+        other = fence.lane
+        if not isinstance(other, StreamLane) or other.device is not self.device:
+            return False
+        if other is not self:
+            assert isinstance(fence, _StreamFence)
+            self.wait_until(other, fence.number)
+        return True
+
+    def wait_until(self, other: StreamLane, number: int) -> None:
+        """What is launched from now on waits on the device for the end of work ``number`` of another lane."""
+        if other is not self and other.completed < number:
+            self.stream.wait(other.mark(number))
+
+    def mark(self, number: int) -> Event:
+        """The first mark behind work ``number``."""
+        if number > self._marked:
+            event = self.stream.record()
+            self._marked = self.submitted
+            self._marks.append((self.submitted, event))
+            self._watcher.start()
+        for covered, event in self._marks:
+            if covered >= number:
+                return event
+        assert self._last_mark is not None  # its work has ended
+        return self._last_mark
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.stream.close()
+            self._watcher.close()
+
+    def join(self) -> None:
+        self._watcher.join()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Have the loop call something. Only from the loop's thread."""
+        assert self._loop is not None
+        self._loop.call_soon(callback)
+
+    @property
+    def head(self) -> Event | None:
+        """The first mark that has not passed."""
+        return self._marks[0][1] if self._marks else None
+
+    def poll(self) -> bool:
+        """Tell of all that has ended by now; whether anything has."""
+        told = False
+        while self._marks:
+            number, event = self._marks[0]
+            error: BaseException | None = None
+            try:
+                if not event.query():
+                    break
+            except DeviceError as failure:
+                error = failure
+            self._marks.popleft()
+            self._tell(number, event, error)
+            told = True
+        return told
+
+    def _planned_mark(self) -> None:
+        self._mark_is_planned = False
+        if self.submitted > self._marked and not self._closed:
+            self.mark(self.submitted)
+
+    def _tell(self, number: int, event: Event, error: BaseException | None) -> None:
+        """All work up to ``number`` has ended."""
+        elapsed_ns = 0 if error is not None else event.elapsed_ns(self._last_mark)
+        share_ns = elapsed_ns // max(1, number - self.completed)
+        self._last_mark = event
+        ended = []
+        while self._open and self._open[0].number <= number:
+            ended.append(self._open.popleft())
+        self.completed = number
+        for fence in ended:
+            fence.elapsed_ns = share_ns
+            if fence.error is None:
+                # A device does not say which of the work in front of the mark failed: all of it is in doubt.
+                fence.error = error
+            fence.done = True
+        for fence in ended:
+            for waiter in fence.waiters:
+                waiter()
+            fence.passed(fence)
+
+
+class _Watcher:
+    """Sees a lane's marks pass: by looking, turn by turn of the loop, and when that takes long by a thread."""
+
+    def __init__(self, lane: StreamLane) -> None:
+        self._lane = lane
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_watching = False
+        self._idle_polls = 0
+        self._thread: threading.Thread | None = None
+        self._waits: SimpleQueue[Event | None] = SimpleQueue()
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Name the loop."""
+        self._loop = loop
+        self._is_watching = False
+
+    def start(self) -> None:
+        """There is a mark that has not passed."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._idle_polls = 0
+            assert self._loop is not None
+            self._loop.call_soon(self._look)
+
+    def close(self) -> None:
+        """Stop the thread after what it waits for."""
+        if self._thread is not None:
+            self._waits.put(None)
+
+    def join(self) -> None:
+        """After `close`: block until the thread has stopped."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        lane, loop = self._lane, self._loop
+        assert loop is not None
+        if lane.poll():
+            self._idle_polls = 0
+        head = lane.head
+        if head is None:
+            self._is_watching = False
+            return
+        self._idle_polls += 1
+        if self._idle_polls <= _MAX_IDLE_POLLS:
+            loop.call_soon(self._look)
+            return
+        self._idle_polls = 0
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._wait, name=f"actorflow-{lane.name}-events", daemon=True)
+            self._thread.start()
+        self._waits.put(head)
+
+    def _wait(self) -> None:
+        while (event := self._waits.get()) is not None:
+            with suppress(DeviceError):  # the loop asks again, and is told
+                event.synchronize()
+            del event
+            loop = self._loop
+            assert loop is not None
+            try:
+                loop.call_soon_threadsafe(self._look)
+            except RuntimeError:  # the loop was closed while work was running: nobody is left to tell
+                continue
+
+
+class StreamDevice(Device):
+    """A device whose lanes are streams.
+
+    A subclass brings `make_stream`, `allocate`, `is_array` and the copies.
+    """
+
+    is_stream: ClassVar[bool] = True
+
+    memory: StreamPool
+
+    @abstractmethod
+    def make_stream(self, name: str) -> Stream:
+        """A new stream for the lane of this name."""
+
+    def _make_lane(self, name: str) -> StreamLane:
+        return StreamLane(name, self, self.make_stream(name))
+
+    def _make_pool(self) -> StreamPool:
+        return StreamPool(self.allocate, self._all_lanes)
+
+    def _all_lanes(self) -> list[StreamLane]:
+        return [lane for lane in self._lanes.values() if isinstance(lane, StreamLane)]
+
+    def watch_closely(self, detailed: bool) -> None:
+        """Whether each piece of work is timed by itself."""
+        for lane in self._all_lanes():
+            lane.detailed = detailed

@@ -1,0 +1,70 @@
+"""Kernel libraries: which module registers the kernels of a library for a kind of device."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from actorflow.errors import KernelNotFoundError
+from actorflow.ops.registry import registered_kernels
+
+__all__ = ["is_library_of", "load_library", "register_library"]
+
+#: (kind of device, library) -> the module whose import registers the kernels.
+_modules: dict[tuple[str, str], str] = {
+    ("cpu", "numpy"): "actorflow.ops.cpu",
+    ("cpu", "torch"): "actorflow.ops.torch",
+    ("sim", "sim"): "actorflow.ops.sim",
+    ("cuda", "cupy"): "actorflow.ops.cuda",
+    ("cuda", "cudnn"): "actorflow.ops.cuda.cudnn",
+}
+_loaded: set[tuple[str, str]] = set()
+
+
+def register_library(kind: str, library: str, module: str) -> None:
+    """Name the module that registers the kernels of a library, imported when a graph first asks for it.
+
+    Args:
+        kind: Kind of device, ``"cpu"`` say.
+        library: Name of the library, as in ``libraries=[...]``.
+        module: Full name of the module.
+    """
+    _modules[kind, library] = module
+    _loaded.discard((kind, library))
+
+
+def load_library(kind: str, library: str) -> None:
+    """Have the kernels of a library registered.
+
+    Raises:
+        KernelNotFoundError: if there is no such library for this kind of device.
+        MissingExtraError: if what it is built on is not installed.
+    """
+    key = (kind, library)
+    if key in _loaded:
+        return
+    module = _modules.get(key)
+    if module is not None:
+        import_module(module)
+    elif key not in _known():
+        names = ", ".join(dict.fromkeys(name for device, name in _known() if device == kind)) or "none"
+        raise KernelNotFoundError(f"no library {library!r} for devices of kind {kind!r}; libraries: {names}")
+    _loaded.add(key)
+
+
+def is_library_of(library: str, kind: str) -> bool:
+    """Whether a library has kernels for a kind of device.
+
+    Raises:
+        KernelNotFoundError: if it is no library of any kind of device.
+    """
+    known = _known()
+    if (kind, library) in known:
+        return True
+    if not any(name == library for _, name in known):
+        names = ", ".join(f"{name} ({device})" for device, name in known)
+        raise KernelNotFoundError(f"no library {library!r}; libraries: {names}")
+    return False
+
+
+def _known() -> dict[tuple[str, str], None]:
+    return dict.fromkeys([*_modules, *((key.device, key.library) for key in registered_kernels())])

@@ -1,0 +1,214 @@
+"""From a plan's steps and slots to actors, on the lanes and with the buffers of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
+from actorflow.actors.function import AsyncActor, FunctionActor
+from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.stream import (
+    StageActor,
+    StreamFunctionActor,
+    StreamKernelActor,
+    StreamViewActor,
+    TransferActor,
+)
+from actorflow.devices import Bucket, Device
+from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.node import Variable
+from actorflow.ops.function import Function
+from actorflow.ops.registry import ANY, Kernel, KernelKey
+from actorflow.ops.transfer import Stage, Transfer
+from actorflow.plan import Plan, PlannedOp, Slot
+from actorflow.trace import OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.runtime import Engine
+
+__all__ = ["Wiring"]
+
+
+class Wiring:
+    """Makes the actors of one plan.
+
+    Attributes:
+        blobs: One actor per slot.
+        ops: One actor per step.
+    """
+
+    # What ops become; tests bring actors that fail.
+    kernel_kind: ClassVar[type[KernelActor]] = KernelActor
+    function_kind: ClassVar[type[FunctionActor]] = FunctionActor
+    async_kind: ClassVar[type[AsyncActor]] = AsyncActor
+    stream_kernel_kind: ClassVar[type[StreamKernelActor]] = StreamKernelActor
+    stream_function_kind: ClassVar[type[StreamFunctionActor]] = StreamFunctionActor
+
+    def __init__(self, plan: Plan, engine: Engine) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._writers = {slot: op for op in plan.ops for slot in op.outputs}
+        self._users = _users(plan, engine)
+        self.blobs: list[BlobActor] = []
+        for slot in plan.slots:  # those that an op reads stand before those that it writes
+            self.blobs.append(self._blob_actor(slot, self._writers.get(slot.index)))
+        self.ops = [self.op_actor(op) for op in plan.ops]
+        for slot, blob in zip(plan.slots, self.blobs, strict=True):
+            blob.consumers = tuple([self.ops[index] for index in slot.consumers])
+        for actor, op in zip(self.ops, plan.ops, strict=True):
+            actor.unread = tuple([self.blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
+
+    # -- blobs --------------------------------------------------------------------------------------------------
+
+    def _blob_actor(self, slot: Slot, writer: PlannedOp | None) -> BlobActor:
+        if slot.updates is not None:
+            actor = self._engine.variable_actor(slot.updates)
+            return UpdateActor(slot.index, self._home(slot.updates), actor, self._plan.reads[slot.updates])
+        if isinstance(slot.blob, Variable) and writer is None:
+            return BlobActor(slot.index, self._home(slot.blob))
+        if writer is None or slot.spec.dtype.hasobject:  # a bucket would keep Python objects alive
+            return BlobActor(slot.index, None)
+        if self._engine.device(slot.place).is_stream:
+            returns = writer.kernel is None or writer.kernel.returns
+            return (StreamViewActor if returns else BlobActor)(slot.index, self._bucket(slot, writer))
+        if isinstance(writer.operation, Function):
+            return BlobActor(slot.index, None)
+        if writer.kernel is not None and writer.kernel.returns:
+            return ViewActor(slot.index, self.blobs[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
+        return BlobActor(slot.index, self._bucket(slot, writer))
+
+    def _bucket(self, slot: Slot, writer: PlannedOp) -> Bucket:
+        """Where the buffers of a slot come from."""
+        engine, device = self._engine, self._engine.device(slot.place)
+        if isinstance(device, StreamDevice):
+            lanes = self._users[slot.index]
+            assert writer.lane is not None
+            lane = device.lane(writer.lane) if writer.place == slot.place else lanes[0]
+            assert isinstance(lane, StreamLane)
+            return device.memory.bucket(slot.spec, lane, lanes)
+        # What a device copies to or from by itself is memory of its own kind.
+        operation = writer.operation
+        partner = operation.source if isinstance(operation, Transfer) else None
+        partner = operation.device if isinstance(operation, Stage) else partner
+        if partner is not None and engine.device(partner).is_staged:
+            return engine.device(partner).staging.bucket(slot.spec)
+        return device.memory.bucket(slot.spec)
+
+    def _home(self, variable: Variable) -> Bucket | None:
+        """Where a variable's old values go: to where its new ones come from."""
+        device = self._engine.device(variable.place)
+        if isinstance(device, StreamDevice):
+            return device.memory.bucket_of_all(variable.spec)  # frames of any program may still read it, on any lane
+        producers = variable.producers
+        if not producers or (len(producers) == 1 and isinstance(producers[0].operation, Function)):
+            return None
+        return device.memory.bucket(variable.spec)
+
+    # -- ops ----------------------------------------------------------------------------------------------------
+
+    def op_actor(self, op: PlannedOp) -> OpActor:
+        """The actor of a step."""
+        engine = self._engine
+        device = engine.device(op.place)
+        assert op.lane is not None
+        arguments = (
+            op.index,
+            op.node,
+            op.shown_as.id,
+            tuple([self.blobs[slot] for slot in op.inputs]),
+            tuple([self.blobs[slot] for slot in op.outputs]),
+            device.lane(op.lane),
+            engine.profile.setdefault(op.shown_as.id, OpProfile()),
+        )
+        actor: OpActor
+        if isinstance(op.operation, Function):
+            actor = self._function_actor(op, device, arguments)
+        else:
+            actor = self._kernel_actor(op, device, arguments)
+        if isinstance(actor, StreamKernelActor | StreamFunctionActor):
+            is_here = [self._plan.slots[slot].place == op.place for slot in op.inputs]
+            actor.split(device, is_here, at_once=engine.budget is None and op.node.attempts is None)
+        return actor
+
+    def _function_actor(self, op: PlannedOp, device: Device, arguments: Any) -> FunctionActor:
+        operation = op.operation
+        assert isinstance(operation, Function)
+        kind = self.stream_function_kind if device.is_stream else self.function_kind
+        return (self.async_kind if operation.is_async else kind)(
+            *arguments,
+            fn=operation.fn,
+            specs=tuple([self._plan.slots[slot].spec for slot in op.outputs]),
+            turnstile=self._engine.turnstile(op.node),
+        )
+
+    def _kernel_actor(self, op: PlannedOp, device: Device, arguments: Any) -> KernelActor:
+        engine, slots = self._engine, self._plan.slots
+        operation, kernel = op.operation, op.kernel
+        kind: type[KernelActor] = self.stream_kernel_kind if device.is_stream else self.kernel_kind
+        if isinstance(operation, Stage):
+            kernel, kind = _made(operation.kind, device, np.copyto), StageActor
+        elif isinstance(operation, Transfer):
+            kernel = _made(
+                operation.kind, device, _copy(engine.device(operation.source), engine.device(operation.target))
+            )
+            kind = TransferActor if device.is_stream else kind
+        assert kernel is not None
+        buckets = tuple([self._bucket(slots[slot], op) for slot in op.outputs])
+        actor = kind(
+            *arguments, operation=operation, kernel=kernel, buckets=buckets, reuses=self._reuses_input(op, buckets)
+        )
+        if isinstance(actor, TransferActor):
+            assert isinstance(operation, Transfer)
+            actor.target = engine.device(operation.target)
+        return actor
+
+    def _reuses_input(self, op: PlannedOp, buckets: tuple[Bucket, ...]) -> bool:
+        """Whether an op may write into its first input: nothing else reads that, and it came from the same pool."""
+        if op.kernel is None or not op.kernel.inplace or op.node.attempts is not None:  # a retry needs its inputs
+            return False
+        slot = self._plan.slots[op.inputs[0]]
+        bucket = self.blobs[slot.index].bucket
+        is_alike = bucket is not None and bucket.pool is buckets[0].pool and bucket.spec == buckets[0].spec
+        return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
+
+
+def _users(plan: Plan, engine: Engine) -> dict[int, tuple[StreamLane, ...]]:
+    """The streams whose work uses each slot of a device with streams, or a slot whose memory it shows."""
+    streams = {op.place for op in plan.ops if engine.device(op.place).is_stream}
+    if not streams:
+        return {}
+    groups = {slot.index: {slot.index} for slot in plan.slots}
+    for op in plan.ops:
+        if op.kernel is not None and op.kernel.returns:  # outputs may be views of inputs
+            merged = set().union(*[groups[slot] for slot in (*op.inputs, *op.outputs)])
+            groups.update(dict.fromkeys(merged, merged))
+    lanes: dict[int, dict[StreamLane, None]] = {slot.index: {} for slot in plan.slots}
+    for op in plan.ops:
+        if op.place in streams:
+            assert op.lane is not None
+            lane = engine.device(op.place).lane(op.lane)
+            assert isinstance(lane, StreamLane)
+            for slot in (*op.inputs, *op.outputs):
+                if plan.slots[slot].place == op.place:
+                    lanes[slot][lane] = None
+    return {slot: tuple({lane: None for other in group for lane in lanes[other]}) for slot, group in groups.items()}
+
+
+def _copy(source: Device, target: Device) -> Callable[[Any, Any], None]:
+    """What copies from one device to another."""
+    if source.is_host:
+        return lambda to, value: target.copy_in(value, to)
+    if target.is_host:
+        return lambda to, value: source.copy_out(value, to)
+    return lambda to, value: target.copy_peer(value, to)
+
+
+def _made(operation: str, device: Device, copy: Callable[[Any, Any], None]) -> Kernel:
+    """A kernel that is the device's own."""
+    return Kernel(
+        KernelKey(operation, device.place.kind, "device", ANY, ANY),
+        lambda _, inputs, outputs: copy(outputs[0], inputs[0]),
+    )
