@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actorflow import data as data
+    from actorflow import devices as devices
     from actorflow import nn as nn
     from actorflow import ops as ops
     from actorflow import testing as testing
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from actorflow.errors import OpTimeoutError as OpTimeoutError
     from actorflow.errors import OutOfMemoryError as OutOfMemoryError
     from actorflow.errors import PlaceError as PlaceError
+    from actorflow.errors import RaceError as RaceError
     from actorflow.errors import RunTimeoutError as RunTimeoutError
     from actorflow.errors import ShapeError as ShapeError
     from actorflow.errors import StallError as StallError
     from actorflow.graph import Graph as Graph
+    from actorflow.interchange import to_numpy as to_numpy
     from actorflow.node import Blob as Blob
     from actorflow.node import Op as Op
     from actorflow.node import Variable as Variable
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("data", "nn", "ops", "testing", "web")
+_SUBMODULES = ("data", "devices", "nn", "ops", "testing", "web")
 _HOMES = {
     "graph": ("Graph",),
     "node": ("Blob", "Op", "Variable"),
@@ -56,6 +59,7 @@ _HOMES = {
     "spec": ("TensorSpec",),
     "plan": ("Plan",),
     "autograd": ("gradient",),
+    "interchange": ("to_numpy",),
     "runtime": ("Result", "run"),
     "errors": (
         "ActorflowError",
@@ -72,6 +76,7 @@ _HOMES = {
         "OpTimeoutError",
         "OutOfMemoryError",
         "PlaceError",
+        "RaceError",
         "RunTimeoutError",
         "ShapeError",
         "StallError",
@@ -101,6 +106,7 @@ __all__ = [
     "Place",
     "PlaceError",
     "Plan",
+    "RaceError",
     "Result",
     "RunTimeoutError",
     "ShapeError",
@@ -108,11 +114,13 @@ __all__ = [
     "TensorSpec",
     "Variable",
     "data",
+    "devices",
     "gradient",
     "nn",
     "ops",
     "run",
     "testing",
+    "to_numpy",
     "web",
     "__version__",
 ]

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from actorflow.node import Blob, Variable
+from actorflow.ops.function import Function
 
 if TYPE_CHECKING:
     from actorflow.graph import Graph
-    from actorflow.plan import Plan
+    from actorflow.plan import Plan, PlannedOp
 
 __all__ = ["graph_table", "plan_table", "to_dot"]
 
@@ -36,19 +37,34 @@ def plan_table(plan: Plan) -> str:
     """A table of a plan's steps."""
     rows = []
     for op in plan.ops:
-        kernel = "function" if op.kernel is None else f"{op.kernel.key.library}.{op.kernel.key.operation}"
-        inputs = _types(plan.slots[slot].blob for slot in op.inputs)
-        outputs = _types(plan.slots[slot].blob for slot in op.outputs)
-        name = op.node.name if op.shown_as is op.node else f"sum of {op.shown_as.name}"
-        rows.append((name, kernel, f"{op.place} {op.lane}", inputs, outputs))
+        inputs, outputs = (
+            ", ".join(f"{plan.slots[slot].blob.name} {plan.slots[slot].spec}" for slot in slots)
+            for slots in (op.inputs, op.outputs)
+        )
+        rows.append((_step(op), _kernel(op), f"{op.place} {op.lane}", inputs, outputs))
     return "\n".join(
         [
             *_table(("op", "kernel", "place, lane", "inputs", "outputs"), rows),
             f"fed: {_types(plan.feeds) or 'nothing'}",
             f"fetched: {_types(plan.fetches) or 'nothing'}",
             f"updated: {_types(plan.updates) or 'nothing'}",
+            *[f"note: {note} ({', '.join(names)})" for note, names in plan.notes.items()],
         ]
     )
+
+
+def _step(op: PlannedOp) -> str:
+    """What a step of a plan is called: by its op, or by what the plan does to a blob."""
+    if op.shown_as is op.node:
+        return op.node.name
+    what = {"Stage": "copy", "Transfer": "copy"}.get(op.operation.kind, op.operation.kind.lower())
+    return f"{what} of {op.shown_as.name}"
+
+
+def _kernel(op: PlannedOp) -> str:
+    if op.kernel is not None:
+        return f"{op.kernel.key.library}.{op.kernel.key.operation}"
+    return "function" if isinstance(op.operation, Function) else str(op.operation)
 
 
 def to_dot(graph: Graph) -> str:

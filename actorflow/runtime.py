@@ -24,6 +24,7 @@ from actorflow.errors import GraphError, OpError, RunTimeoutError, StallError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Op, Variable
 from actorflow.ops.function import Function
+from actorflow.ops.transfer import Transfer
 from actorflow.place import Place
 from actorflow.plan import Plan
 from actorflow.planner import make_plan
@@ -87,6 +88,7 @@ class Engine:
         profile: Calls and times by `Node.id` of the op.
         scalars: Fetched 0-d numbers by frame.
         errors: The newest failures.
+        notes: By `Node.id`: how an op is computed otherwise than asked for, where a blob is copied to.
         budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
         make_program: Makes a plan ready to run; see `build_with`.
@@ -108,7 +110,7 @@ class Engine:
         self._variables: dict[Variable, VariableActor] = {}
         self._turnstiles: dict[Op, Turnstile] = {}
         self._programs: dict[Any, Program] = {}
-        self._noted: set[tuple[str, str]] = set()
+        self.notes: dict[int, list[str]] = {}
         self._revision = -1
         self.budget: Budget | None = None
         self._dispatcher: Dispatcher | None = None
@@ -142,18 +144,24 @@ class Engine:
             if len(self._programs) >= _MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
             plan = self.plan(key)
-            self._log(plan)
+            self._note(plan)
             program = self._programs[key] = self.make_program(plan, self)
         return program
 
-    def _log(self, plan: Plan) -> None:
-        """Say once what is not as the user asked."""
+    def _note(self, plan: Plan) -> None:
+        """Log once, and keep for those who watch, what is not as the user asked, and which blobs are copied."""
         for note, names in plan.notes.items():
-            new = [name for name in names if (note, name) not in self._noted]
+            new = [name for name in names if note not in self.notes.get(self.graph[name].id, ())]
+            for name in new:
+                self.notes.setdefault(self.graph[name].id, []).append(note)
             if new:
-                self._noted.update((note, name) for name in new)
                 shown = ", ".join(new[:_SHOWN]) + (f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else "")
                 _log.info("graph %r: %s (%s)", self.graph.name, note, shown)
+        for op in plan.ops:
+            if isinstance(op.operation, Transfer):
+                notes, note = self.notes.setdefault(op.shown_as.id, []), f"copied {op.operation}, lane {op.lane}"
+                if note not in notes:
+                    notes.append(note)
 
     def build_with(self, make_program: Callable[[Plan, Engine], Program]) -> None:
         """Make programs anew, and otherwise; frames in flight end as they began."""
@@ -175,6 +183,7 @@ class Engine:
             device = self._devices[place] = open_device(place, self.graph.modes.devices.get(place))
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
+            device.watch_closely(self.monitor is not None)
         return device
 
     def variable_actor(self, variable: Variable) -> VariableActor:
@@ -374,6 +383,7 @@ class Engine:
         self._watchers += 1
         if self.monitor is None:
             self.monitor = Monitor(self.graph.size)
+            self._time_each(True)
         return self.monitor
 
     def unwatch(self) -> None:
@@ -381,6 +391,11 @@ class Engine:
         self._watchers -= 1
         if not self._watchers:
             self.monitor = None
+            self._time_each(False)
+
+    def _time_each(self, detailed: bool) -> None:
+        for device in self._devices.values():
+            device.watch_closely(detailed)
 
 
 def _checked_fetch(fetch: Iterable[Blob | Op | Graph | str]) -> tuple[Blob | Op | Graph | str, ...]:

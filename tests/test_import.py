@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
     if path.name != "__main__.py"
 )
-OPTIONAL = {"cupy", "mpi4py", "sklearn", "threadpoolctl", "uvloop"}
+OPTIONAL = {"cupy", "mpi4py", "sklearn", "threadpoolctl", "torch", "uvloop"}
 
 LIST_LOADED = """
 import sys
@@ -38,8 +39,14 @@ def loaded_by(module: str) -> set[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_module_can_be_imported_alone(module: str) -> None:
+    if module.startswith("actorflow.ops.cuda") and find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed: pip install 'actorflow[cuda12]'")
+    if module.startswith("actorflow.ops.torch") and find_spec("torch") is None:
+        pytest.skip("torch is not installed: make test WITH=torch")
     loaded = loaded_by(module)
-    if module.startswith("actorflow.web"):
+    if module.startswith("actorflow.ops.torch"):
+        assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"})
+    elif module.startswith("actorflow.web"):
         assert loaded.isdisjoint(OPTIONAL | {"rich"})
     elif module.startswith("actorflow.cli"):
         assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
@@ -74,6 +81,7 @@ def test_public_names() -> None:
         "Place",
         "PlaceError",
         "Plan",
+        "RaceError",
         "Result",
         "RunTimeoutError",
         "ShapeError",
@@ -81,11 +89,13 @@ def test_public_names() -> None:
         "TensorSpec",
         "Variable",
         "data",
+        "devices",
         "gradient",
         "nn",
         "ops",
         "run",
         "testing",
+        "to_numpy",
         "web",
         "__version__",
     ]

@@ -1,21 +1,63 @@
-"""Devices: what a place's memory and compute are."""
+"""Devices: what a place's memory and compute are.
+
+The kinds other than the CPU are loaded when they are first named.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from actorflow.devices.base import Device, DeviceOptions, Fence, Lane
 from actorflow.devices.cpu import CPU
 from actorflow.devices.memory import Bucket, Pool
 from actorflow.devices.registry import check_place, device_kind, known_kinds, open_device, register_device
 
+if TYPE_CHECKING:
+    from actorflow.devices.sim import SimArray as SimArray
+    from actorflow.devices.sim import SimDevice as SimDevice
+    from actorflow.devices.sim import SimOptions as SimOptions
+    from actorflow.devices.stream import Event as Event
+    from actorflow.devices.stream import Stream as Stream
+    from actorflow.devices.stream import StreamDevice as StreamDevice
+    from actorflow.devices.stream import StreamLane as StreamLane
+
+_HOME_OF = {
+    "Event": "stream",
+    "SimArray": "sim",
+    "SimDevice": "sim",
+    "SimOptions": "sim",
+    "Stream": "stream",
+    "StreamDevice": "stream",
+    "StreamLane": "stream",
+}
+
 __all__ = [
     "CPU",
     "Bucket",
     "Device",
     "DeviceOptions",
+    "Event",
     "Fence",
     "Lane",
     "Pool",
+    "SimArray",
+    "SimDevice",
+    "SimOptions",
+    "Stream",
+    "StreamDevice",
+    "StreamLane",
     "check_place",
     "device_kind",
     "known_kinds",
     "open_device",
     "register_device",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value

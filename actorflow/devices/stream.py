@@ -321,21 +321,24 @@ class StreamDevice(Device):
     is_stream: ClassVar[bool] = True
 
     memory: StreamPool
+    _is_watched_closely = False
 
     @abstractmethod
     def make_stream(self, name: str) -> Stream:
         """A new stream for the lane of this name."""
 
+    def watch_closely(self, detailed: bool) -> None:
+        self._is_watched_closely = detailed
+        for lane in self._all_lanes():
+            lane.detailed = detailed
+
     def _make_lane(self, name: str) -> StreamLane:
-        return StreamLane(name, self, self.make_stream(name))
+        lane = StreamLane(name, self, self.make_stream(name))
+        lane.detailed = self._is_watched_closely
+        return lane
 
     def _make_pool(self) -> StreamPool:
         return StreamPool(self.allocate, self._all_lanes)
 
     def _all_lanes(self) -> list[StreamLane]:
         return [lane for lane in self._lanes.values() if isinstance(lane, StreamLane)]
-
-    def watch_closely(self, detailed: bool) -> None:
-        """Whether each piece of work is timed by itself."""
-        for lane in self._all_lanes():
-            lane.detailed = detailed
