@@ -30,7 +30,7 @@ from actorflow.plan import Plan
 from actorflow.planner import make_plan
 from actorflow.program import Program, Result
 from actorflow.stream import stream
-from actorflow.trace import FrameCounts, Monitor, OpProfile, Scalars
+from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars
 from actorflow.watchdog import LoopWatchdog
 
 __all__ = ["Engine", "FailureRecord", "Result", "run"]
@@ -88,7 +88,7 @@ class Engine:
         profile: Calls and times by `Node.id` of the op.
         scalars: Fetched 0-d numbers by frame.
         errors: The newest failures.
-        notes: By `Node.id`: how an op is computed otherwise than asked for, where a blob is copied to.
+        notes: How ops are computed otherwise than asked for, where blobs are copied to.
         budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
         make_program: Makes a plan ready to run; see `build_with`.
@@ -110,7 +110,8 @@ class Engine:
         self._variables: dict[Variable, VariableActor] = {}
         self._turnstiles: dict[Op, Turnstile] = {}
         self._programs: dict[Any, Program] = {}
-        self.notes: dict[int, list[str]] = {}
+        self.notes: deque[Note] = deque(maxlen=10_000)
+        self._noted: set[Note] = set()
         self._revision = -1
         self.budget: Budget | None = None
         self._dispatcher: Dispatcher | None = None
@@ -151,17 +152,20 @@ class Engine:
     def _note(self, plan: Plan) -> None:
         """Log once, and keep for those who watch, what is not as the user asked, and which blobs are copied."""
         for note, names in plan.notes.items():
-            new = [name for name in names if note not in self.notes.get(self.graph[name].id, ())]
-            for name in new:
-                self.notes.setdefault(self.graph[name].id, []).append(note)
+            new = [name for name in names if self._is_new(Note(self.graph[name].id, note))]
             if new:
                 shown = ", ".join(new[:_SHOWN]) + (f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else "")
                 _log.info("graph %r: %s (%s)", self.graph.name, note, shown)
         for op in plan.ops:
             if isinstance(op.operation, Transfer):
-                notes, note = self.notes.setdefault(op.shown_as.id, []), f"copied {op.operation}, lane {op.lane}"
-                if note not in notes:
-                    notes.append(note)
+                self._is_new(Note(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
+
+    def _is_new(self, note: Note) -> bool:
+        if note in self._noted:
+            return False
+        self._noted.add(note)
+        self.notes.append(note)
+        return True
 
     def build_with(self, make_program: Callable[[Plan, Engine], Program]) -> None:
         """Make programs anew, and otherwise; frames in flight end as they began."""

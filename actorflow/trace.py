@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Changes", "FrameCounts", "Monitor", "NodeState", "OpProfile", "Scalars"]
+__all__ = ["Changes", "FrameCounts", "Monitor", "NodeState", "Note", "OpProfile", "Scalars"]
 
 
 class NodeState(IntEnum):
@@ -22,6 +22,13 @@ class NodeState(IntEnum):
     DONE = 3
     FAILED = 4
     CANCELLED = 5
+
+
+class Note(NamedTuple):
+    """What those who watch are told of a node; ``node_id`` is its `Node.id`."""
+
+    node_id: int
+    text: str
 
 
 class OpProfile:

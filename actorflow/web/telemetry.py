@@ -1,4 +1,4 @@
-"""What changed in an engine since whoever asks last looked: states, profile, frames, curves, failures."""
+"""What changed in an engine since whoever asks last looked: states, profile, frames, curves, failures, notes."""
 
 from __future__ import annotations
 
@@ -59,12 +59,14 @@ class Position(NamedTuple):
         status: Sequence number of the latest status message.
         curves: Number of points it has had of each curve.
         failures: Number of failures it has had.
+        notes: Number of notes it has had.
     """
 
     states: int
     status: int
     curves: dict[str, int]
     failures: int
+    notes: int
 
 
 class Telemetry:
@@ -91,6 +93,7 @@ class Telemetry:
         self._frames = self._frame_numbers()
         self._curves = {name: Tail(points) for name, points in engine.scalars.series.items()}
         self._failures = Tail(engine.errors)
+        self._notes = Tail(engine.notes)
         self._states_seq = self._status_seq = self.seq
 
     def advance(self) -> bool:
@@ -111,13 +114,13 @@ class Telemetry:
     def position(self) -> Position:
         """Where a client is that has been told everything."""
         curves = {name: tail.total for name, tail in self._curves.items()}
-        return Position(self._states_seq, self._status_seq, curves, self._failures.total)
+        return Position(self._states_seq, self._status_seq, curves, self._failures.total, self._notes.total)
 
     def encode(self, since: Position | None) -> list[str | bytes]:
         """What brings a client from ``since`` to now: deltas, or for None the whole state."""
         messages: list[str | bytes] = []
         full, time_s = since is None, time.time()
-        told = since or Position(0, 0, {}, 0)
+        told = since or Position(0, 0, {}, 0, 0)
         if full or self._states_seq > told.states:
             states = self._states.take(np.flatnonzero(self._changed > told.states))
             revision, seq = self.structure.revision, self._states_seq
@@ -131,6 +134,7 @@ class Telemetry:
                     self.engine.frames,
                     {name: points for name, points in curves.items() if points},
                     self._failures.since(told.failures),
+                    self._notes.since(told.notes),
                     base=told.status,
                     seq=self._status_seq,
                     time_s=time_s,
@@ -183,6 +187,7 @@ class Telemetry:
                 changed = True
             elif tail.advance():
                 changed = True
+        changed = self._notes.advance() or changed
         return self._failures.advance() or changed
 
     def _frame_numbers(self) -> tuple[int, int, int, int]:

@@ -4,7 +4,7 @@ From the server, in the order of a snapshot:
 
 - ``graph`` (text, `actorflow.web.structure`): name, revision, nodes and edges with their places.
 - states (binary, `encode_states`): all ops (a full message) or those that changed (a delta).
-- ``status`` (text, `encode_status`): frames, curves, failures; all of them (full) or what is new.
+- ``status`` (text, `encode_status`): frames, curves, failures, notes; all of them (full) or what is new.
 - ``heartbeat`` (text): nothing happened for a while.
 
 States and status messages carry ``base`` and ``seq``: a client whose latest message of that kind had number ``base``
@@ -39,10 +39,13 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from actorflow.trace import Note
 
 __all__ = ["HEADER", "OpStates", "encode_heartbeat", "encode_states", "encode_status"]
 
@@ -115,6 +118,7 @@ def encode_status(
     frames: FrameNumbers,
     curves: Mapping[str, Sequence[tuple[int, float]]],
     failures: Iterable[Failure],
+    notes: Iterable[Note],
     *,
     base: int,
     seq: int,
@@ -127,10 +131,11 @@ def encode_status(
         frames: Counts since the graph's engine was made.
         curves: (frame, value) points to append, by name; a value that is not finite becomes null, as JSON has none.
         failures: Failed frames to append.
+        notes: What to append to what is said of nodes.
         base: First sequence number that it applies to.
         seq: Sequence number after it.
         time_s: Unix seconds.
-        full: Whether points and failures replace what the client has.
+        full: Whether points, failures and notes replace what the client has.
     """
     message: dict[str, Any] = {
         "type": "status",
@@ -149,6 +154,7 @@ def encode_status(
             for name, points in curves.items()
         },
         "failures": [{"time": f.time_s, "frame": f.frame, "op_id": f.op_id, "message": f.message} for f in failures],
+        "notes": [{"id": note.node_id, "text": note.text} for note in notes],
     }
     return json.dumps(message, allow_nan=False)
 

@@ -49,6 +49,7 @@ class Viewer:
     curves: dict[str, list[float | None]] = field(default_factory=dict)
     frames: dict[str, int] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[dict[str, Any]] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
 
     def take(self, raw: str | bytes) -> SimpleNamespace:
@@ -75,9 +76,10 @@ class Viewer:
 
     def _status(self, message: SimpleNamespace) -> None:
         if message.full:
-            self.curves, self.failures = {}, []
+            self.curves, self.failures, self.notes = {}, [], []
         self.frames = message.frames
         self.failures += message.failures
+        self.notes += message.notes
         for name, (frames, values) in message.curves.items():
             assert len(frames) == len(values)
             self.curves.setdefault(name, []).extend(values)

@@ -501,3 +501,20 @@ async def test_below_a_prefix(training, new_page) -> None:
         await page.open(f"http://127.0.0.1:{server.port}/some/graph")
         assert await page.look("actorflow.nodes.length") == len(training.graph.nodes)
         await page.page.close()
+
+
+async def test_notes_on_fallbacks_and_copies_are_shown(new_page) -> None:
+    graph = af.Graph("mixed")
+    with graph.at("sim:0"):
+        x = graph.blob("x", 3)
+        y = graph.function("half", lambda a: a / 2, af.TensorSpec.of(3))(x)
+        af.ops.relu(y)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.get_by_role("button", name="half", exact=False).count()
+        await page.look("actorflow.select('half')")
+        await graph.run({x: np.ones(3, np.float32)})
+        await page.page.locator("#node").get_by_text("functions run on the CPU, not on sim:0").wait_for()
+        await page.look("actorflow.select('half/out')")
+        await page.page.locator("#node").get_by_text("copied cpu -> sim:0, lane inbound").wait_for()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorflow.runtime import FailureRecord
-from actorflow.trace import FrameCounts
+from actorflow.trace import FrameCounts, Note
 from actorflow.web.wire import HEADER, OpStates, encode_heartbeat, encode_states, encode_status
 
 _U32 = st.integers(0, 2**32 - 1)
@@ -55,7 +55,9 @@ def test_status_has_everything() -> None:
     frames = FrameCounts()
     frames.started, frames.finished, frames.failed, frames.cancelled = 9, 5, 2, 1
     failure = FailureRecord(1.5, 3, 7, "it <b>broke</b>")
-    text = encode_status(frames, {"loss": [(1, 0.5), (2, 0.25)]}, [failure], base=3, seq=4, time_s=2.5, full=False)
+    curves = {"loss": [(1, 0.5), (2, 0.25)]}
+    notes = [Note(8, "copied cpu -> sim:0")]
+    text = encode_status(frames, curves, [failure], notes, base=3, seq=4, time_s=2.5, full=False)
     assert json.loads(text) == {
         "type": "status",
         "full": False,
@@ -65,6 +67,7 @@ def test_status_has_everything() -> None:
         "frames": {"started": 9, "finished": 5, "failed": 2, "cancelled": 1},
         "curves": {"loss": [[1, 2], [0.5, 0.25]]},
         "failures": [{"time": 1.5, "frame": 3, "op_id": 7, "message": "it <b>broke</b>"}],
+        "notes": [{"id": 8, "text": "copied cpu -> sim:0"}],
     }
 
 
@@ -73,7 +76,7 @@ def test_a_diverged_loss_is_still_json(value: float) -> None:
     def refuse(constant: str) -> None:
         pytest.fail(f"{constant} is no JSON")
 
-    text = encode_status(FrameCounts(), {"loss": [(0, value)]}, [], base=0, seq=1, time_s=0.0, full=True)
+    text = encode_status(FrameCounts(), {"loss": [(0, value)]}, [], [], base=0, seq=1, time_s=0.0, full=True)
     assert json.loads(text, parse_constant=refuse)["curves"] == {"loss": [[0], [None]]}
 
 

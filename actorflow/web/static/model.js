@@ -20,6 +20,8 @@ export class Model {
   /** @type {Map<string, {frames: number[], values: (number | null)[]}>} */
   curves = new Map();
   failures = [];
+  /** What is said of a node, by its id. @type {Map<number, string[]>} */
+  notes = new Map();
   #rate = [];
 
   constructor() {
@@ -85,9 +87,10 @@ export class Model {
     }
   }
 
-  applyStatus({ full, frames, curves, failures }, now) {
+  applyStatus({ full, frames, curves, failures, notes }, now) {
     if (full) {
       this.curves.clear();
+      this.notes.clear();
       this.failures = [];
       this.#rate = [];
     }
@@ -100,6 +103,7 @@ export class Model {
       this.curves.set(name, curve);
     }
     this.failures = this.failures.concat(failures).slice(-MAX_FAILURES);
+    for (const { id, text } of notes) this.notes.set(id, [...(this.notes.get(id) ?? []), text]);
   }
 
   get inFlight() {

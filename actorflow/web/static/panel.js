@@ -10,6 +10,7 @@ const KIND_NAMES = ["Op", "Blob", "Variable"];
 export class Panel {
   #live = new Map();
   #shownFailures = "";
+  #shownNotes = 0;
   #shownCosts = "";
 
   /** @param {(index: number) => void} onSelect called with the node that the reader wants, or -1 */
@@ -66,6 +67,9 @@ export class Panel {
     }
     fact("Place", isOp ? `${node.place}, lane ${node.lane}` : node.place);
     fact("Created at", element("code", {}, node.site));
+    const notes = model.notes.get(node.id) ?? [];
+    for (const note of notes) fact("Note", note);
+    this.#shownNotes = notes.length;
     parts.push(facts, this.#neighbours(isOp ? "Reads" : "Written by", model.writers[index]));
     parts.push(this.#neighbours(isOp ? "Writes" : "Read by", model.readers[index]));
     return parts;
@@ -90,6 +94,7 @@ export class Panel {
 
   #refreshNode(index) {
     const { model, theme } = this;
+    if ((model.notes.get(model.nodes[index].id)?.length ?? 0) !== this.#shownNotes) this.select(index);
     const state = model.state[index];
     const live = (name, text) => this.#live.has(name) && setText(this.#live.get(name), text);
     live("state", STATES[state]);
