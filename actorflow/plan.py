@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from actorflow.devices import check_place
 from actorflow.devices.blas import cores
@@ -178,23 +179,22 @@ def _load_kernels() -> None:
 
 def _in_order(ops: Collection[Op]) -> list[Op]:
     """Check each op's connections and sort topologically; ops that could run at once stay in order of creation."""
-    waits: dict[Op, int] = {}
-    ready = []
+    waits = dict.fromkeys(ops, 0)
     for op in ops:
         _check_connected(op)
-        count = 0
-        for blob in op.inputs:
-            if not isinstance(blob, Variable):
-                count += len(blob.producers)
-        waits[op] = count
-        if not count:
-            ready.append(op)
+        for blob in op.outputs:
+            if isinstance(blob, Variable):
+                continue  # what reads it in this frame reads the value from before
+            for consumer in blob.consumers:
+                if consumer in waits:
+                    waits[consumer] += 1
+    ready = [op for op, count in waits.items() if not count]
     ordered = []
     for op in ready:  # grows while it is read
         ordered.append(op)
         for blob in op.outputs:
             if isinstance(blob, Variable):
-                continue  # what reads it in this frame reads the value from before
+                continue
             for consumer in blob.consumers:
                 left = waits.get(consumer)
                 if left is not None:
@@ -209,14 +209,22 @@ def _in_order(ops: Collection[Op]) -> list[Op]:
 
 def _check_places(ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
     seen: set[Place] = set()
-    for node in (*(node for op in ops for node in (op, *op.inputs, *op.outputs)), *fetched):
-        if node.place not in seen:
-            seen.add(node.place)
-            try:
-                check_place(node.place)
-            except (PlaceError, DeviceUnavailableError) as error:
-                kind = "op" if isinstance(node, Op) else "blob"
-                raise type(error)(f"{kind} {node.name!r}: {error}; created at {node.site}") from None
+    last: Place | None = None
+    for nodes in chain(((op, *op.inputs, *op.outputs) for op in ops), [fetched]):
+        for node in nodes:
+            if node.place is not last:  # or the hashes of so many equal places would take most of the time
+                last = node.place
+                if last not in seen:
+                    seen.add(last)
+                    _check_place(node)
+
+
+def _check_place(node: Node) -> None:
+    try:
+        check_place(node.place)
+    except (PlaceError, DeviceUnavailableError) as error:
+        kind = "op" if isinstance(node, Op) else "blob"
+        raise type(error)(f"{kind} {node.name!r}: {error}; created at {node.site}") from None
 
 
 def _check_connected(op: Op) -> None:
@@ -233,9 +241,11 @@ def _check_connected(op: Op) -> None:
             f"op {op.name!r} ({op.operation}) is missing its output blobs: connect them, op >> [blobs]; "
             f"created at {op.site}"
         )
-    nodes = op.graph.root._nodes
+    root = op.graph.root
+    if not root._has_lost_nodes:
+        return
     for blob in (*op.inputs, *op.outputs):
-        if nodes.get(blob.name) is not blob:
+        if root._nodes.get(blob.name) is not blob:
             raise GraphError(f"op {op.name!r} ({op.operation}) is connected to blob {blob.name!r}, which was deleted")
 
 
@@ -280,13 +290,14 @@ class _Planner:
         self._updates: dict[Variable, int] = {}  # and the op that gives the new value
 
     def plan(self, fetched: Sequence[Blob]) -> Plan:
+        values = self._values
         terms: dict[Blob, list[tuple[Op, int]]] = {}
         for op in self._ordered:
-            inputs = tuple([self._value(blob).index for blob in op.inputs])
+            inputs = tuple([(values.get(blob) or self._value(blob)).index for blob in op.inputs])
             outputs = tuple([self._output(op, blob, terms) for blob in op.outputs])
             self._add(op, op, op.operation, inputs, outputs)
             for blob in op.outputs:
-                if len(blob.producers) > 1 and len(terms[blob]) == self._expected(blob):
+                if blob._has_several_producers and len(terms[blob]) == self._expected(blob):
                     self._add_sum(blob, terms[blob])
         for blob in fetched:
             slot = self._value(blob)
@@ -350,7 +361,7 @@ class _Planner:
 
     def _output(self, op: Op, blob: Blob, terms: dict[Blob, list[tuple[Op, int]]]) -> int:
         """The slot that one producer of a blob writes."""
-        if len(blob.producers) > 1:
+        if blob._has_several_producers:
             slot = self._new_slot(blob)
             terms.setdefault(blob, []).append((op, slot.index))
             return slot.index
@@ -388,9 +399,10 @@ class _Planner:
             kernel = find_kernel(operation, node.place.kind, _kernel_spec(self._slots, inputs or outputs).dtype)
         index = len(self._ops)
         self._ops.append(PlannedOp(index, node, shown_as, operation, kernel, inputs, outputs, len(inputs)))
-        for slot in inputs:
-            self._slots[slot].consumers.append(index)
-            self._slots[slot].readers += 1
+        for slot_index in inputs:
+            slot = self._slots[slot_index]
+            slot.consumers.append(index)
+            slot.readers += 1
 
     def _await_turn(self, variable: Variable, op: PlannedOp) -> None:
         """An update that does not read its variable still waits for the frames before to have had their turn."""

@@ -23,7 +23,8 @@ def remaining_lengths(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[i
         longest = 0
         for slot in op.outputs:
             for consumer in slots[slot].consumers:
-                longest = max(longest, lengths[consumer])
+                if lengths[consumer] > longest:  # noqa: PLR1730  max() costs much more, for each reader
+                    longest = lengths[consumer]
         lengths[op.index] = longest + 1 + op.node.priority
     return lengths
 
@@ -59,14 +60,15 @@ def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -
         lanes: How many lanes of each device are to be used.
     """
     writers: dict[int, PlannedOp] = {}
-    followed: set[int] = set()
+    followed = bytearray(len(ops))
     names = [DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, lanes))]
     loads: dict[Place, dict[str, int]] = {}
+    place: Place | None = None
+    load: dict[str, int] = {}
     for op in ops:
-        place = op.node.place
-        load = loads.get(place)
-        if load is None:
-            load = loads[place] = dict.fromkeys(names, 0)
+        if op.node.place is not place:  # or the hashes of so many equal places would take most of the time
+            place = op.node.place
+            load = loads.setdefault(place, dict.fromkeys(names, 0))
         if op.node.lane is not None:
             op.lane = op.node.lane
         elif not (isinstance(op.operation, Function) and op.operation.is_async):  # a task on the loop
@@ -75,14 +77,14 @@ def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -
                 producer = writers.get(slot)
                 if (
                     producer is not None
-                    and producer.index not in followed
+                    and not followed[producer.index]
                     and producer.lane in load
-                    and producer.node.place == place
+                    and (producer.node.place is place or producer.node.place == place)
                     and (before is None or lengths[producer.index] > lengths[before.index])
                 ):
                     before = producer
             if before is not None:
-                followed.add(before.index)
+                followed[before.index] = True
                 op.lane = before.lane
             else:
                 op.lane = min(names, key=load.__getitem__)
