@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from actorflow.collector import collector_paused
 from actorflow.devices import check_place
 from actorflow.devices.blas import cores
 from actorflow.errors import CycleError, DeviceUnavailableError, DTypeError, GraphError, OutOfMemoryError, PlaceError
@@ -113,6 +114,7 @@ class Plan:
         return plan_table(self)
 
 
+@collector_paused()
 def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan:
     """Check a graph, or the part of it that ``targets`` need, and plan it.
 

@@ -15,6 +15,7 @@ from actorflow.actors.frame import Frame
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor
 from actorflow.actors.variable import Gate
+from actorflow.collector import collector_paused
 from actorflow.devices import Bucket
 from actorflow.errors import FeedError, GraphError
 from actorflow.footprint import slot_charges
@@ -74,6 +75,7 @@ class Program:
     function_kind: ClassVar[type[FunctionActor]] = FunctionActor
     async_kind: ClassVar[type[AsyncActor]] = AsyncActor
 
+    @collector_paused()
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self.graph = plan.graph
         self._engine = engine
@@ -87,7 +89,8 @@ class Program:
             blob.consumers = tuple([ops[index] for index in slot.consumers])
         if plan.graph.modes.sequential:
             self._chain(ops)
-        for actor, op in zip(ops, plan.ops, strict=True):
+        for index, (actor, op) in enumerate(zip(ops, plan.ops, strict=True)):
+            actor.index = index  # not the plan's number: kept, it would keep the memory around it, too
             actor.unread = tuple([blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
             actor.ends = not any(blob.consumers for blob in actor.outputs)
 
@@ -95,7 +98,9 @@ class Program:
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         self._unshared: list[bytearray | None] = [None] * len(plan.slots)
-        self._shared = [(s.index, b"\x01" + bytes(s.readers - 1)) for s in plan.slots if s.readers > 1]
+        self._shared = [b.slot for s, b in zip(plan.slots, blobs, strict=True) if s.readers > 1]
+        tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in plan.slots} if count > 1}
+        self._tokens = [tokens[slot.readers] for slot in plan.slots if slot.readers > 1]
         self._feeds: dict[Blob | str, tuple[int, Blob]] = {}
         for source, slot_index in plan.feeds.items():
             self._feeds[source] = self._feeds[source.name] = (slot_index, source)
@@ -163,7 +168,7 @@ class Program:
         """A frame that has not begun."""
         engine = self._engine
         readers = self._unshared.copy()
-        for slot, tokens in self._shared:
+        for slot, tokens in zip(self._shared, self._tokens):  # noqa: B905  the lengths are equal, and it costs time
             readers[slot] = bytearray(tokens)
         dispatcher = engine.dispatcher
 
@@ -229,16 +234,17 @@ class Program:
     # -- construction -------------------------------------------------------------------------------------------
 
     def _blob_actor(self, plan: Plan, slot: Slot, writer: PlannedOp | None, earlier: Sequence[BlobActor]) -> BlobActor:
+        index = len(earlier)  # not the slot's number, as for ops
         if slot.updates is not None:
             actor = self._engine.variable_actor(slot.updates)
-            return UpdateActor(slot.index, self._bucket(slot.updates), actor, plan.reads[slot.updates])
+            return UpdateActor(index, self._bucket(slot.updates), actor, plan.reads[slot.updates])
         if isinstance(slot.blob, Variable):
-            return BlobActor(slot.index, self._bucket(slot.blob))
+            return BlobActor(index, self._bucket(slot.blob))
         if writer is None or writer.kernel is None or slot.blob.dtype.hasobject:  # which a bucket would keep alive
-            return BlobActor(slot.index, None)
+            return BlobActor(index, None)
         if writer.kernel.returns:
-            return ViewActor(slot.index, earlier[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
-        return BlobActor(slot.index, self._engine.device(slot.blob.place).memory.bucket(slot.blob.spec))
+            return ViewActor(index, earlier[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
+        return BlobActor(index, self._engine.device(slot.blob.place).memory.bucket(slot.blob.spec))
 
     def _bucket(self, variable: Variable) -> Bucket | None:
         """Where a variable's old values go: to where its new ones come from."""
@@ -262,7 +268,9 @@ class Program:
         )
         operation = op.operation
         if isinstance(operation, Function):
-            specs = tuple([plan.slots[slot].blob.spec for slot in op.outputs])
+            specs = operation.specs
+            if specs is None:
+                specs = tuple([plan.slots[slot].blob.spec for slot in op.outputs])
             kind = self.async_kind if operation.is_async else self.function_kind
             turnstile = engine.turnstile(op.node)
             return kind(*arguments, fn=operation.fn, specs=specs, turnstile=turnstile)

@@ -18,7 +18,6 @@ from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.pending import what_it_waits_for
 from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
-from actorflow.collector import collector_paused
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
 from actorflow.errors import GraphError, OpError, RunTimeoutError, StallError
@@ -121,9 +120,9 @@ class Engine:
 
     def plan(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Plan:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
-        targets = None if fetch is None else [self.graph.resolve(target) for target in _checked_fetch(fetch)]
-        with collector_paused():
-            return make_plan(self.graph, targets)
+        if fetch is None:
+            return make_plan(self.graph, None)
+        return make_plan(self.graph, [self.graph.resolve(target) for target in _checked_fetch(fetch)])
 
     def program(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
         """The plan for ``fetch``, made ready to run; kept until the graph changes."""
@@ -138,8 +137,7 @@ class Engine:
         if program is None:
             if len(self._programs) >= _MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
-            with collector_paused():
-                program = self._programs[key] = self.make_program(self.plan(key), self)
+            program = self._programs[key] = self.make_program(self.plan(key), self)
         return program
 
     def build_with(self, make_program: Callable[[Plan, Engine], Program]) -> None:
