@@ -323,12 +323,12 @@ class Graph:
     @property
     def ops(self) -> tuple[Op, ...]:
         """All ops, in order of creation."""
-        return tuple(node for node in self.nodes if isinstance(node, Op))
+        return tuple([node for node in self.nodes if isinstance(node, Op)])
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
         """All blobs, variables included, in order of creation."""
-        return tuple(node for node in self.nodes if isinstance(node, Blob))
+        return tuple([node for node in self.nodes if isinstance(node, Blob)])
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -343,7 +343,11 @@ class Graph:
     @property
     def sinks(self) -> tuple[Blob, ...]:
         """Blobs that are fetched by default: written by an op, read by none, no variables."""
-        return tuple(b for b in self.blobs if not b.consumers and b.producers and not isinstance(b, Variable))
+        return tuple(
+            b
+            for b in self.nodes
+            if isinstance(b, Blob) and not b.consumers and b.producers and not isinstance(b, Variable)
+        )
 
     @property
     def revision(self) -> int:
@@ -550,8 +554,8 @@ class Graph:
         return self._next_id - 1
 
     def _check_free(self, full: str) -> None:
-        taken: Node | Graph | None = self._nodes.get(full) or self._scopes.get(full)
-        if taken is not None:
+        if full in self._nodes or full in self._scopes:
+            taken: Node | Graph = self._nodes.get(full) or self._scopes[full]
             site = f", created at {taken.site}" if isinstance(taken, Node) else ""
             raise GraphError(f"the name {full!r} is taken by {taken!r}{site}")
 

@@ -230,7 +230,9 @@ class Op(Node):
         self.outputs: tuple[Blob, ...] = ()
         self._connected = not operation.arguments
         self._inferred: tuple[TensorSpec, ...] | None = None
-        if self._connected or isinstance(operation, Function):  # which says its outputs whatever its inputs are
+        if isinstance(operation, Function):  # which says its outputs whatever its inputs are
+            self._inferred = operation.infer()
+        elif self._connected:
             self._infer()
 
     def __call__(self, *inputs: Blob) -> Any:

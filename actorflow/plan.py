@@ -131,7 +131,7 @@ def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan
         fetched = tuple(dict.fromkeys(target for target in targets if isinstance(target, Blob)))
     if not ops and not fetched:
         raise GraphError(f"graph {graph.name!r} has no ops to run")
-    ordered = _in_order(ops)
+    ordered = _in_order(graph, ops)
     _check_places(ordered, fetched)
     _load_kernels()
     plan = _Planner(graph, ordered).plan(fetched)
@@ -179,18 +179,18 @@ def _load_kernels() -> None:
     import actorflow.ops.cpu  # noqa: F401  kernels register themselves, when the first plan asks for them
 
 
-def _in_order(ops: Collection[Op]) -> list[Op]:
+def _in_order(graph: Graph, ops: Collection[Op]) -> list[Op]:
     """Check each op's connections and sort topologically; ops that could run at once stay in order of creation."""
-    waits = dict.fromkeys(ops, 0)
+    waits = [1] * graph.size  # by id; an op that is not chosen waits for ever
+    for op in ops:
+        waits[op.id] = 0
     for op in ops:
         _check_connected(op)
         for blob in op.outputs:
-            if isinstance(blob, Variable):
-                continue  # what reads it in this frame reads the value from before
-            for consumer in blob.consumers:
-                if consumer in waits:
-                    waits[consumer] += 1
-    ready = [op for op, count in waits.items() if not count]
+            if not isinstance(blob, Variable):  # what reads one in this frame reads the value from before
+                for consumer in blob.consumers:
+                    waits[consumer.id] += 1
+    ready = [op for op in ops if not waits[op.id]]
     ordered = []
     for op in ready:  # grows while it is read
         ordered.append(op)
@@ -198,12 +198,11 @@ def _in_order(ops: Collection[Op]) -> list[Op]:
             if isinstance(blob, Variable):
                 continue
             for consumer in blob.consumers:
-                left = waits.get(consumer)
-                if left is not None:
-                    waits[consumer] = left - 1
-                    if left == 1:
-                        ready.append(consumer)
-    if len(ordered) < len(waits):
+                left = waits[consumer.id] - 1
+                waits[consumer.id] = left
+                if not left:
+                    ready.append(consumer)
+    if len(ordered) < len(ops):
         done = set(ordered)
         raise CycleError(_find_cycle([op for op in ops if op not in done]))
     return ordered
@@ -283,7 +282,7 @@ class _Planner:
     def __init__(self, graph: Graph, ordered: list[Op]) -> None:
         self._graph = graph
         self._ordered = ordered
-        self._chosen = set(ordered)
+        self._chosen: set[Op] | None = None  # the same, once it is asked for
         self._slots: list[Slot] = []
         self._values: dict[Blob, Slot] = {}
         self._ops: list[PlannedOp] = []
@@ -298,9 +297,10 @@ class _Planner:
             inputs = tuple([(values.get(blob) or self._value(blob)).index for blob in op.inputs])
             outputs = tuple([self._output(op, blob, terms) for blob in op.outputs])
             self._add(op, op, op.operation, inputs, outputs)
-            for blob in op.outputs:
-                if blob._has_several_producers and len(terms[blob]) == self._expected(blob):
-                    self._add_sum(blob, terms[blob])
+            if terms:
+                for blob in op.outputs:
+                    if blob in terms and len(terms[blob]) == self._expected(blob):
+                        self._add_sum(blob, terms[blob])
         for blob in fetched:
             slot = self._value(blob)
             slot.is_fetched = True
@@ -311,7 +311,7 @@ class _Planner:
             self._save_memory()
         lengths = remaining_lengths(self._ops, self._slots)
         roots = put_critical_first(self._ops, self._slots, lengths)
-        assign_lanes(self._ops, lengths, cores())
+        assign_lanes(self._ops, self._slots, lengths, cores())
         return Plan(
             self._graph,
             self._ops,
@@ -342,10 +342,12 @@ class _Planner:
         """How many producers of a blob the plan runs: all of them, but for variables, whose updates are chosen."""
         if not isinstance(blob, Variable):
             return len(blob.producers)
+        if self._chosen is None:
+            self._chosen = set(self._ordered)
         return sum(producer in self._chosen for producer in blob.producers)
 
     def _new_slot(self, blob: Blob) -> Slot:
-        slot = Slot(len(self._slots), blob)
+        slot = Slot(len(self._slots), blob, [])
         self._slots.append(slot)
         return slot
 

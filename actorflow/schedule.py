@@ -47,7 +47,7 @@ def put_critical_first(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths:
     return roots
 
 
-def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -> None:
+def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Sequence[int], lanes: int) -> None:
     """Choose lanes for ops whose user named none.
 
     A chain stays on its lane, where one op follows the other without a word to the loop: an op goes on where the
@@ -56,10 +56,11 @@ def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -
 
     Args:
         ops: In a topological order.
+        slots: What they read and write.
         lengths: What `remaining_lengths` gives.
         lanes: How many lanes of each device are to be used.
     """
-    writers: dict[int, PlannedOp] = {}
+    writers: list[PlannedOp | None] = [None] * len(slots)
     followed = bytearray(len(ops))
     names = [DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, lanes))]
     loads: dict[Place, dict[str, int]] = {}
@@ -74,7 +75,7 @@ def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int], lanes: int) -
         elif not (isinstance(op.operation, Function) and op.operation.is_async):  # a task on the loop
             before = None
             for slot in op.inputs:
-                producer = writers.get(slot)
+                producer = writers[slot]
                 if (
                     producer is not None
                     and not followed[producer.index]
