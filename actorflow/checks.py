@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 
 from actorflow.devices import check_place
 from actorflow.errors import CycleError, DeviceUnavailableError, GraphError, PlaceError
 from actorflow.graph import Graph
-from actorflow.node import Blob, Op, Variable
+from actorflow.node import Blob, Node, Op, Variable
 from actorflow.ops.function import Function
 from actorflow.place import Place
 
@@ -38,32 +39,30 @@ def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
     return tuple(sorted(found, key=lambda op: op.id))
 
 
-def in_order(ops: Collection[Op]) -> list[Op]:
+def in_order(graph: Graph, ops: Collection[Op]) -> list[Op]:
     """Check each op's connections and sort topologically; ops that could run at once stay in order of creation."""
-    waits: dict[Op, int] = {}
-    ready = []
+    waits = [1] * graph.size  # by id; an op that is not chosen waits for ever
+    for op in ops:
+        waits[op.id] = 0
     for op in ops:
         _check_connected(op)
-        count = 0
-        for blob in op.inputs:
-            if not isinstance(blob, Variable):
-                count += len(blob.producers)
-        waits[op] = count
-        if not count:
-            ready.append(op)
+        for blob in op.outputs:
+            if not isinstance(blob, Variable):  # what reads one in this frame reads the value from before
+                for consumer in blob.consumers:
+                    waits[consumer.id] += 1
+    ready = [op for op in ops if not waits[op.id]]
     ordered = []
     for op in ready:  # grows while it is read
         ordered.append(op)
         for blob in op.outputs:
             if isinstance(blob, Variable):
-                continue  # what reads it in this frame reads the value from before
+                continue
             for consumer in blob.consumers:
-                left = waits.get(consumer)
-                if left is not None:
-                    waits[consumer] = left - 1
-                    if left == 1:
-                        ready.append(consumer)
-    if len(ordered) < len(waits):
+                left = waits[consumer.id] - 1
+                waits[consumer.id] = left
+                if not left:
+                    ready.append(consumer)
+    if len(ordered) < len(ops):
         done = set(ordered)
         raise CycleError(_find_cycle([op for op in ops if op not in done]))
     return ordered
@@ -76,14 +75,22 @@ def check_places(ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
         PlaceError, DeviceUnavailableError: naming the node and the line that created it.
     """
     seen: set[Place] = set()
-    for node in (*(node for op in ops for node in (op, *op.inputs, *op.outputs)), *fetched):
-        if node.place not in seen:
-            seen.add(node.place)
-            try:
-                check_place(node.place)
-            except (PlaceError, DeviceUnavailableError) as error:
-                kind = "op" if isinstance(node, Op) else "blob"
-                raise type(error)(f"{kind} {node.name!r}: {error}; created at {node.site}") from None
+    last: Place | None = None
+    for nodes in chain(((op, *op.inputs, *op.outputs) for op in ops), [fetched]):
+        for node in nodes:
+            if node.place is not last:  # or the hashes of so many equal places would take most of the time
+                last = node.place
+                if last not in seen:
+                    seen.add(last)
+                    _check_place(node)
+
+
+def _check_place(node: Node) -> None:
+    try:
+        check_place(node.place)
+    except (PlaceError, DeviceUnavailableError) as error:
+        kind = "op" if isinstance(node, Op) else "blob"
+        raise type(error)(f"{kind} {node.name!r}: {error}; created at {node.site}") from None
 
 
 def _check_connected(op: Op) -> None:
@@ -102,9 +109,11 @@ def _check_connected(op: Op) -> None:
         )
     if not op.inputs and not op.outputs and not isinstance(op.operation, Function):
         raise GraphError(f"op {op.name!r} ({op.operation}) has neither inputs nor outputs; created at {op.site}")
-    nodes = op.graph.root._nodes
+    root = op.graph.root
+    if not root._has_lost_nodes:
+        return
     for blob in (*op.inputs, *op.outputs):
-        if nodes.get(blob.name) is not blob:
+        if root._nodes.get(blob.name) is not blob:
             raise GraphError(f"op {op.name!r} ({op.operation}) is connected to blob {blob.name!r}, which was deleted")
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError
 from actorflow.node import Attempts, Blob, Hints, Initializer, Node, Op, Variable
-from actorflow.ops.function import Function
+from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -104,7 +104,9 @@ class Graph:
         self._nodes: dict[str, Node] = {}  # the root's: every node by full name, in order of creation
         self._scopes: dict[str, Graph] = {}  # the root's: every sub-graph by full name
         self._taken: dict[str, int] = {}  # the root's: numbers given to names that were asked for twice
+        self._has_lost_nodes = False  # the root's: some were deleted, so a node that is at hand may be one of them
         self._next_id = 0
+        self._last_function: Function | None = None  # the root's
         self._defaults = [_Defaults()]
         self._scope_stack: list[Graph] = [self]
         self._revision = 0
@@ -238,7 +240,7 @@ class Graph:
             backoff: As for `op`.
         """
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
-        operation = Function(fn, specs, concurrency)
+        operation = self.root._function(fn, specs, concurrency)
         attempts = _attempts(timeout, retries, backoff)
         return self._add_op(self._full_name(name), operation, place, lane, attempts, priority)
 
@@ -378,12 +380,12 @@ class Graph:
     @property
     def ops(self) -> tuple[Op, ...]:
         """All ops, in order of creation."""
-        return tuple(node for node in self.nodes if isinstance(node, Op))
+        return tuple([node for node in self.nodes if isinstance(node, Op)])
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
         """All blobs, variables included, in order of creation."""
-        return tuple(node for node in self.nodes if isinstance(node, Blob))
+        return tuple([node for node in self.nodes if isinstance(node, Blob)])
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -398,7 +400,11 @@ class Graph:
     @property
     def sinks(self) -> tuple[Blob, ...]:
         """Blobs that are fetched by default: written by an op, read by none, no variables."""
-        return tuple(b for b in self.blobs if b.producers and not b.consumers and not isinstance(b, Variable))
+        return tuple(
+            b
+            for b in self.nodes
+            if isinstance(b, Blob) and not b.consumers and b.producers and not isinstance(b, Variable)
+        )
 
     @property
     def revision(self) -> int:
@@ -589,13 +595,21 @@ class Graph:
     # -- bookkeeping of the root --------------------------------------------------------------------------------
 
     def _full_name(self, name: str) -> str:
-        if not self._exists:
+        if self.parent is not None and not self._exists:
             raise GraphError(f"sub-graph {self.name!r} was deleted: nothing can be made in it")
         return self._prefix + _checked_name(name, "node")
 
     @property
     def _exists(self) -> bool:
         return self.parent is None or self.root._scopes.get(self.name) is self
+
+    def _function(self, fn: Callable[..., Any], specs: tuple[TensorSpec, ...] | None, concurrency: int) -> Function:
+        """The operation; one object for ops in a row that do the same: large graphs are made in loops."""
+        specs = None if specs is None else checked_specs(specs)
+        last = self._last_function
+        if last is None or last.fn is not fn or last.specs is not specs or last.concurrency != concurrency:
+            last = self._last_function = Function(fn, specs, concurrency)
+        return last
 
     def _place(self, place: Place | str | None) -> Place:
         return self._defaults[-1].place or _HOST if place is None else Place.parse(place)
@@ -605,14 +619,14 @@ class Graph:
         return self._next_id - 1
 
     def _check_free(self, full: str) -> None:
-        taken: Node | Graph | None = self._nodes.get(full) or self._scopes.get(full)
-        if taken is not None:
+        if full in self._nodes or full in self._scopes:
+            taken: Node | Graph = self._nodes.get(full) or self._scopes[full]
             site = f", created at {taken.site}" if isinstance(taken, Node) else ""
             raise GraphError(f"the name {full!r} is taken by {taken!r}{site}")
 
     def _register(self, node: Node) -> None:
         self._nodes[node.name] = node
-        self._changed()
+        self._revision += 1
 
     def _add_blob(self, scope: Graph, full: str, spec: TensorSpec, place: Place | str | None) -> Blob:
         self._check_free(full)
@@ -649,11 +663,12 @@ class Graph:
 
     def _delete(self, nodes: Iterable[Node]) -> None:
         gone = set(nodes)
+        self._has_lost_nodes = self._has_lost_nodes or bool(gone)
         for node in gone:
             del self._nodes[node.name]
         for node in self._nodes.values():
             if isinstance(node, Blob):
-                node.producers = [op for op in node.producers if op not in gone]
+                node._set_producers([op for op in node.producers if op not in gone])
                 node.consumers = [op for op in node.consumers if op not in gone]
         self._changed()
 

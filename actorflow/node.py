@@ -39,8 +39,9 @@ class Site(NamedTuple):
 
     @classmethod
     def caller(cls) -> Site:
-        """The innermost line outside this package."""
-        frame = sys._getframe(1)
+        """The innermost line outside this package, for a node that is being made."""
+        # A frame looked at costs an object. The first ones are those of `Node`, of its subclass and of the graph.
+        frame = sys._getframe(4)
         while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
             frame = frame.f_back
         code = frame.f_code
@@ -104,17 +105,39 @@ class Blob(Node):
 
     Attributes:
         spec: Shape and dtype.
-        producers: Ops that write it.
         consumers: Ops that read it, once per argument.
     """
 
-    __slots__ = ("consumers", "producers", "spec")
+    __slots__ = ("_producers", "consumers", "spec")
 
     def __init__(self, graph: Graph, node_id: int, name: str, place: Place, spec: TensorSpec) -> None:
         super().__init__(graph, node_id, name, place)
         self.spec = spec
-        self.producers: list[Op] = []
+        self._producers: Op | list[Op] | None = None  # bare where there is one, as nearly always: large graphs feel it
         self.consumers: list[Op] = []
+
+    @property
+    def producers(self) -> list[Op]:
+        """Ops that write it, in the order in which they were connected."""
+        producers = self._producers
+        return [] if producers is None else [producers] if isinstance(producers, Op) else [*producers]
+
+    @property
+    def has_several_producers(self) -> bool:
+        """Whether its value is a sum."""
+        return type(self._producers) is list
+
+    def _set_producers(self, producers: list[Op]) -> None:
+        self._producers = producers if len(producers) > 1 else producers[0] if producers else None
+
+    def _add_producer(self, op: Op) -> None:
+        producers = self._producers
+        if producers is None:
+            self._producers = op
+        elif isinstance(producers, Op):
+            self._producers = [producers, op]
+        else:
+            producers.append(op)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -231,7 +254,9 @@ class Op(Node):
         self.outputs: tuple[Blob, ...] = ()
         self._connected = not operation.arguments
         self._inferred: tuple[TensorSpec, ...] | None = None
-        if self._connected or isinstance(operation, Function):  # which says its outputs whatever its inputs are
+        if isinstance(operation, Function):  # which says its outputs whatever its inputs are
+            self._inferred = operation.infer()
+        elif self._connected:
             self._infer()
 
     def __call__(self, *inputs: Blob) -> Any:
@@ -245,14 +270,14 @@ class Op(Node):
             self._connect_inputs(inputs)
         if self._inferred is None:
             raise GraphError(f"{self._where()} does not say what its outputs are: give outputs= or connect blobs by >>")
-        root = self.graph.root
-        suffixes = [""] if len(self._inferred) == 1 else [str(i) for i in range(len(self._inferred))]
-        outputs = [
-            root._add_blob(self.graph, f"{self.name}/out{suffix}", spec, self.place)
-            for suffix, spec in zip(suffixes, self._inferred, strict=True)
-        ]
-        self._connect_outputs(outputs)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        graph, name = self.graph, f"{self.name}/out"
+        if len(self._inferred) == 1:
+            output = graph.root._add_blob(graph, name, self._inferred[0], self.place)
+            self._set_outputs((output,))
+            return output
+        outputs = [graph.root._add_blob(graph, f"{name}{i}", spec, self.place) for i, spec in enumerate(self._inferred)]
+        self._set_outputs(tuple(outputs))
+        return self.outputs
 
     def __rrshift__(self, inputs: Blob | Sequence[Blob]) -> Op:
         blobs = as_blobs(inputs)
@@ -298,7 +323,8 @@ class Op(Node):
         inferred = self._inferred
         self.inputs = tuple(blobs)
         try:
-            self._infer()
+            if not isinstance(self.operation, Function):  # which has said them already
+                self._infer()
             self._check_outputs(self.outputs)
         except BaseException:
             self.inputs, self._inferred = (), inferred
@@ -310,7 +336,7 @@ class Op(Node):
 
     def _infer(self) -> None:
         try:
-            self._inferred = self.operation.infer(*(blob.spec for blob in self.inputs))
+            self._inferred = self.operation.infer(*[blob.spec for blob in self.inputs])
         except GraphError as error:
             inputs = ", ".join(f"{blob.name} {blob.spec}" for blob in self.inputs)
             raise type(error)(f"op {self.name!r}: {error} (inputs: {inputs})") from None
@@ -326,21 +352,25 @@ class Op(Node):
         if len(set(map(id, blobs))) != len(blobs):
             raise GraphError(f"{self._where()} cannot write one blob twice: {[blob.name for blob in blobs]}")
         self._check_outputs(blobs)
-        self.outputs = tuple(blobs)
+        self._set_outputs(tuple(blobs))
+
+    def _set_outputs(self, blobs: tuple[Blob, ...]) -> None:
+        self.outputs = blobs
         for blob in blobs:
-            blob.producers.append(self)
+            blob._add_producer(self)
         self.graph.root._changed()
 
     def _check_blobs(self, blobs: Sequence[object]) -> None:
+        root = self.graph.root
         for blob in blobs:
             if not isinstance(blob, Blob):
                 raise GraphError(f"{self._where()} connects blobs, got {type(blob).__name__}")
-            if blob.graph.root is not self.graph.root:
+            if blob.graph.root is not root:
                 raise GraphError(
-                    f"{self._where()} is of graph {self.graph.root.name!r}, "
+                    f"{self._where()} is of graph {root.name!r}, "
                     f"blob {blob.name!r} of another one, {blob.graph.root.name!r}"
                 )
-            if blob.graph.root._nodes.get(blob.name) is not blob:
+            if root._has_lost_nodes and root._nodes.get(blob.name) is not blob:
                 raise GraphError(f"{self._where()} cannot be connected to blob {blob.name!r}, which was deleted")
 
     def _check_outputs(self, blobs: Sequence[Blob]) -> None:

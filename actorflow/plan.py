@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from actorflow.footprint import Footprint, footprint
 from actorflow.graph import Graph
@@ -35,7 +35,7 @@ class Slot:
     blob: Blob
     spec: TensorSpec
     place: Place
-    consumers: list[int] = field(default_factory=list)
+    consumers: list[int]
     is_fed: bool = False
     is_fetched: bool = False
     updates: Variable | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from actorflow.checks import check_places, in_order, needed_ops
+from actorflow.collector import collector_paused
 from actorflow.devices import device_kind
 from actorflow.errors import DTypeError, GraphError, OutOfMemoryError
 from actorflow.footprint import footprint, places_of
@@ -28,6 +29,7 @@ __all__ = ["INBOUND", "OUTBOUND", "make_plan"]
 INBOUND, OUTBOUND = "inbound", "outbound"
 
 
+@collector_paused()
 def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan:
     """Check a graph, or the part of it that ``targets`` need, and plan it.
 
@@ -44,7 +46,7 @@ def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan
         fetched = tuple(dict.fromkeys(target for target in targets if isinstance(target, Blob)))
     if not ops and not fetched:
         raise GraphError(f"graph {graph.name!r} has no ops to run")
-    ordered = in_order(ops)
+    ordered = in_order(graph, ops)
     check_places(ordered, fetched)
     plan = _Planner(graph, ordered).plan(fetched)
     for place in places_of(plan.slots):
@@ -72,7 +74,7 @@ class _Planner:
     def __init__(self, graph: Graph, ordered: list[Op]) -> None:
         self._graph = graph
         self._ordered = ordered
-        self._chosen = set(ordered)
+        self._chosen: set[Op] | None = None  # the same, once it is asked for
         self._selector = Selector(graph.modes.hints, graph.modes.devices)
         self._slots: list[Slot] = []
         self._values: dict[Blob, Slot] = {}  # where each blob's value is first
@@ -95,7 +97,7 @@ class _Planner:
             self._save_memory()
         lengths = remaining_lengths(self._ops, self._slots)
         roots = put_critical_first(self._ops, self._slots, lengths)
-        assign_lanes(self._ops, lengths)
+        assign_lanes(self._ops, self._slots, lengths)
         return Plan(
             self._graph,
             self._ops,
@@ -121,9 +123,10 @@ class _Planner:
             self._add(op, op, operation, choice, inputs, outputs)
         else:
             self._plan_converted(op, choice)
-        for blob in op.outputs:
-            if isinstance(blob, Variable) or len(blob.producers) > 1:
-                self._complete(op, blob)
+        if self._terms:
+            for blob in op.outputs:
+                if blob in self._terms:
+                    self._complete(op, blob)
 
     def _plan_converted(self, op: Op, choice: Choice) -> None:
         """An op whose kernel wants its arrays in another layout or dtype."""
@@ -235,7 +238,7 @@ class _Planner:
     # -- values -------------------------------------------------------------------------------------------------
 
     def _new_slot(self, blob: Blob, spec: TensorSpec, place: Place) -> Slot:
-        slot = Slot(len(self._slots), blob, spec, place)
+        slot = Slot(len(self._slots), blob, spec, place, [])
         self._slots.append(slot)
         return slot
 
@@ -266,7 +269,7 @@ class _Planner:
 
     def _written(self, op: Op, blob: Blob, slot: Slot) -> None:
         """An op writes a blob, or one term of it, to a slot."""
-        if isinstance(blob, Variable) or len(blob.producers) > 1:
+        if isinstance(blob, Variable) or blob.has_several_producers:
             self._terms.setdefault(blob, []).append((op, slot))
         else:
             self._values[blob] = slot
@@ -320,6 +323,8 @@ class _Planner:
         """How many producers of a blob the plan runs: all of them, but for variables, whose updates are chosen."""
         if not isinstance(blob, Variable):
             return len(blob.producers)
+        if self._chosen is None:
+            self._chosen = set(self._ordered)
         return sum(producer in self._chosen for producer in blob.producers)
 
     # -- order --------------------------------------------------------------------------------------------------

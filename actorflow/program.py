@@ -14,6 +14,7 @@ from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.variable import Gate, VariableActor
+from actorflow.collector import collector_paused
 from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError
 from actorflow.footprint import places_of, slot_charges
 from actorflow.interchange import to_numpy
@@ -70,6 +71,7 @@ class Program:
         graph: The root graph.
     """
 
+    @collector_paused()
     def __init__(self, plan: Plan, engine: Engine, wiring: type[Wiring] = Wiring) -> None:
         self.graph = plan.graph
         self._engine = engine
@@ -85,7 +87,9 @@ class Program:
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         self._unshared: list[bytearray | None] = [None] * len(plan.slots)
-        self._shared = [(s.index, b"\x01" + bytes(s.readers - 1)) for s in plan.slots if s.readers > 1]
+        self._shared = [b.slot for s, b in zip(plan.slots, blobs, strict=True) if s.readers > 1]
+        tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in plan.slots} if count > 1}
+        self._tokens = [tokens[slot.readers] for slot in plan.slots if slot.readers > 1]
         self._feeds: dict[Blob | str, tuple[int, Blob]] = {}
         for source, slot_index in plan.feeds.items():
             self._feeds[source] = self._feeds[source.name] = (slot_index, source)
@@ -161,7 +165,7 @@ class Program:
         """A frame that has not begun."""
         engine = self._engine
         readers = self._unshared.copy()
-        for slot, tokens in self._shared:
+        for slot, tokens in zip(self._shared, self._tokens):  # noqa: B905  the lengths are equal, and it costs time
             readers[slot] = bytearray(tokens)
         dispatcher = engine.dispatcher
 

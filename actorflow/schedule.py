@@ -24,7 +24,8 @@ def remaining_lengths(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[i
         longest = 0
         for slot in op.outputs:
             for consumer in slots[slot].consumers:
-                longest = max(longest, lengths[consumer])
+                if lengths[consumer] > longest:  # noqa: PLR1730  max() costs much more, for each reader
+                    longest = lengths[consumer]
         lengths[op.index] = longest + 1 + op.node.priority
     return lengths
 
@@ -47,7 +48,7 @@ def put_critical_first(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths:
     return roots
 
 
-def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int]) -> None:
+def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Sequence[int]) -> None:
     """Choose lanes for ops whose user named none.
 
     A chain stays on its lane, where one op follows the other without a word to the loop: an op goes on where the
@@ -55,20 +56,21 @@ def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int]) -> None:
     that finds all its producers followed by others begins a chain on the lane of its device that has the least to do.
 
     Args:
-        ops: In a topological order.
+        ops: In a topological order; copies between devices have their lanes already.
+        slots: What they read and write.
         lengths: What `remaining_lengths` gives.
     """
-    writers: dict[int, PlannedOp] = {}
-    followed: set[int] = set()
+    writers: list[PlannedOp | None] = [None] * len(slots)
+    followed = bytearray(len(ops))
     loads: dict[Place, dict[str, int]] = {}
+    place: Place | None = None
+    load: dict[str, int] = {}
     for op in ops:
-        if op.lane is not None:  # a copy between devices
+        if op.lane is not None:
             continue
-        place = op.place
-        load = loads.get(place)
-        if load is None:
-            count = device_kind(place.kind).parallel_lanes()
-            load = loads[place] = dict.fromkeys([DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))], 0)
+        if op.place is not place:  # or the hashes of so many equal places would take most of the time
+            place = op.place
+            load = loads.setdefault(place, _lanes(place))
         if op.node.lane is not None:
             op.lane = op.node.lane
         elif isinstance(op.operation, Function) and op.operation.is_async:  # a task on the loop
@@ -76,24 +78,30 @@ def assign_lanes(ops: Sequence[PlannedOp], lengths: Sequence[int]) -> None:
         else:
             before: PlannedOp | None = None
             for slot in op.inputs:
-                producer = writers.get(slot)
+                producer = writers[slot]
                 if (
                     producer is not None
-                    and producer.index not in followed
+                    and not followed[producer.index]
                     and producer.lane in load
-                    and producer.place == place
+                    and (producer.place is place or producer.place == place)
                     and (before is None or lengths[producer.index] > lengths[before.index])
                 ):
                     before = producer
             if before is None or before.lane is None:
                 lane = min(load, key=load.__getitem__)
             else:
-                followed.add(before.index)
+                followed[before.index] = True
                 lane = before.lane
             op.lane = lane
             load[lane] += 1
         for slot in op.outputs:
             writers[slot] = op
+
+
+def _lanes(place: Place) -> dict[str, int]:
+    """The lanes that a plan uses on a place, with nothing to do."""
+    count = device_kind(place.kind).parallel_lanes()
+    return dict.fromkeys([DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))], 0)
 
 
 def depth_first(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:

@@ -55,7 +55,9 @@ class Wiring:
         self.blobs: list[BlobActor] = []
         for slot in plan.slots:  # those that an op reads stand before those that it writes
             self.blobs.append(self._blob_actor(slot, self._writers.get(slot.index)))
-        self.ops = [self.op_actor(op) for op in plan.ops]
+        self.ops: list[OpActor] = []
+        for op in plan.ops:
+            self.ops.append(self.op_actor(op))
         for slot, blob in zip(plan.slots, self.blobs, strict=True):
             blob.consumers = tuple([self.ops[index] for index in slot.consumers])
         for actor, op in zip(self.ops, plan.ops, strict=True):
@@ -64,21 +66,22 @@ class Wiring:
     # -- blobs --------------------------------------------------------------------------------------------------
 
     def _blob_actor(self, slot: Slot, writer: PlannedOp | None) -> BlobActor:
+        index = len(self.blobs)  # not the slot's number: kept, that would keep the memory of the plan around it, too
         if slot.updates is not None:
             actor = self._engine.variable_actor(slot.updates)
-            return UpdateActor(slot.index, self._home(slot.updates), actor, self._plan.reads[slot.updates])
+            return UpdateActor(index, self._home(slot.updates), actor, self._plan.reads[slot.updates])
         if isinstance(slot.blob, Variable) and writer is None:
-            return BlobActor(slot.index, self._home(slot.blob))
+            return BlobActor(index, self._home(slot.blob))
         if writer is None or slot.spec.dtype.hasobject:  # a bucket would keep Python objects alive
-            return BlobActor(slot.index, None)
+            return BlobActor(index, None)
         if self._engine.device(slot.place).is_stream:
             returns = writer.kernel is None or writer.kernel.returns
-            return (StreamViewActor if returns else BlobActor)(slot.index, self._bucket(slot, writer))
+            return (StreamViewActor if returns else BlobActor)(index, self._bucket(slot, writer))
         if isinstance(writer.operation, Function):
-            return BlobActor(slot.index, None)
+            return BlobActor(index, None)
         if writer.kernel is not None and writer.kernel.returns:
-            return ViewActor(slot.index, self.blobs[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
-        return BlobActor(slot.index, self._bucket(slot, writer))
+            return ViewActor(index, self.blobs[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
+        return BlobActor(index, self._bucket(slot, writer))
 
     def _bucket(self, slot: Slot, writer: PlannedOp) -> Bucket:
         """Where the buffers of a slot come from."""
@@ -115,7 +118,7 @@ class Wiring:
         device = engine.device(op.place)
         assert op.lane is not None
         arguments = (
-            op.index,
+            len(self.ops),  # not the plan's number, as for blobs
             op.node,
             op.shown_as.id,
             tuple([self.blobs[slot] for slot in op.inputs]),
@@ -136,11 +139,14 @@ class Wiring:
     def _function_actor(self, op: PlannedOp, device: Device, arguments: Any) -> FunctionActor:
         operation = op.operation
         assert isinstance(operation, Function)
+        specs = operation.specs
+        if specs is None:
+            specs = tuple([self._plan.slots[slot].spec for slot in op.outputs])
         kind = self.stream_function_kind if device.is_stream else self.function_kind
         return (self.async_kind if operation.is_async else kind)(
             *arguments,
             fn=operation.fn,
-            specs=tuple([self._plan.slots[slot].spec for slot in op.outputs]),
+            specs=specs,
             turnstile=self._engine.turnstile(op.node),
         )
 

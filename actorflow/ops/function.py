@@ -13,7 +13,7 @@ from actorflow.errors import GraphError
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
-__all__ = ["Function"]
+__all__ = ["Function", "checked_specs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Function(Operation):
         if self.concurrency > 1 and not self.is_async:
             raise GraphError(f"{self} is no async function: its lane runs one call at a time, not {self.concurrency}")
         if self.specs is not None:
-            object.__setattr__(self, "specs", tuple([_checked_spec(spec) for spec in self.specs]))
+            object.__setattr__(self, "specs", checked_specs(self.specs))
 
     @property
     def is_async(self) -> bool:
@@ -63,15 +63,23 @@ class Function(Operation):
         return getattr(self.fn, "__qualname__", None) or " ".join(repr(self.fn).split())
 
 
-def _checked_spec(spec: object) -> TensorSpec:
-    if not isinstance(spec, TensorSpec):
-        raise GraphError(f"outputs of a function must be TensorSpec, got {spec!r}: af.TensorSpec.of(shape, dtype)")
+def checked_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """Types of a function's outputs, normalized: one object for all functions of a type.
+
+    Raises:
+        GraphError, ShapeError, DTypeError: if they are no types.
+    """
+    for spec in specs:
+        if not isinstance(spec, TensorSpec):
+            raise GraphError(f"outputs of a function must be TensorSpec, got {spec!r}: af.TensorSpec.of(shape, dtype)")
     try:
-        return _normalized(spec)
+        return _shared(specs)
     except TypeError:  # made without a check, of parts that have no hash
-        return TensorSpec.of(spec.shape, spec.dtype)
+        return _normalized(specs)
 
 
-@lru_cache(maxsize=1024)
-def _normalized(spec: TensorSpec) -> TensorSpec:
-    return TensorSpec.of(spec.shape, spec.dtype)
+def _normalized(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    return tuple([TensorSpec.of(spec.shape, spec.dtype) for spec in specs])
+
+
+_shared = lru_cache(maxsize=1024)(_normalized)
