@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
+
+import numpy as np
 
 from actorflow.collector import collector_paused
 from actorflow.devices import check_place
@@ -286,6 +289,7 @@ class _Planner:
         self._slots: list[Slot] = []
         self._values: dict[Blob, Slot] = {}
         self._ops: list[PlannedOp] = []
+        self._kernels: dict[tuple[str, str, np.dtype[Any]], Kernel] = {}
         self._feeds: dict[Blob, int] = {}
         self._reads: dict[Variable, int] = {}
         self._updates: dict[Variable, int] = {}  # and the op that gives the new value
@@ -400,13 +404,21 @@ class _Planner:
     ) -> None:
         kernel = None
         if not isinstance(operation, Function):
-            kernel = find_kernel(operation, node.place.kind, _kernel_spec(self._slots, inputs or outputs).dtype)
+            kernel = self._kernel(operation, node.place.kind, _kernel_spec(self._slots, inputs or outputs).dtype)
         index = len(self._ops)
         self._ops.append(PlannedOp(index, node, shown_as, operation, kernel, inputs, outputs, len(inputs)))
         for slot_index in inputs:
             slot = self._slots[slot_index]
             slot.consumers.append(index)
             slot.readers += 1
+
+    def _kernel(self, operation: Operation, device: str, dtype: np.dtype[Any]) -> Kernel:
+        """Found once for all ops of a sort: the search takes longer than all else that is done for an op."""
+        key = (operation.kind, device, dtype)
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self._kernels[key] = find_kernel(operation, device, dtype)
+        return kernel
 
     def _await_turn(self, variable: Variable, op: PlannedOp) -> None:
         """An update that does not read its variable still waits for the frames before to have had their turn."""
