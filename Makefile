@@ -1,7 +1,8 @@
 # Every target sets up what it needs: a virtual environment in .venv, made again when pyproject.toml changes.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-full lint format bench clean
+.NOTPARALLEL: # two pips at once spoil an environment
+.PHONY: help demo test test-full test-gpu lint format bench bench-gpu clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -10,23 +11,40 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Extras that the tests use where they are installed, and that are too large to install unasked: WITH=torch.
+WITH ?=
+EXTRAS := $(WITH:%=$(VENV)/.ready-%)
+# What the tests are known to pass with.
+PINNED-torch := torch==2.13.0
+
+# INSTALLED=1 makes no environment and installs nothing: the GPU's targets then take what $(PYTHON) has, which is for
+# machines with a GPU that reach no package registry.
+INSTALLED ?=
+GPU_PYTHON := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
+gpu_needs = $(if $(INSTALLED),,$(VENV)/.ready-cuda $(VENV)/.ready-$(1))
+
 help:
 	@echo 'make demo       train a small network, watch it live    ARGS="--help" lists its options'
-	@echo 'make test       lint, types, import rules, tests        ARGS="-k name" goes to pytest'
+	@echo 'make test       lint, types, import rules, tests        ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
 	@echo 'make test-full  make test, with many more examples of each property'
+	@echo 'make test-gpu   the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
 	@echo 'make lint       ruff, mypy, import-linter'
 	@echo 'make format     format the code, fix what ruff can fix'
 	@echo 'make bench      benchmarks                              ARGS="--quick dispatch"'
+	@echo 'make bench-gpu  the benchmark of the GPU                ARGS="--data DIR", see docs/gpu.md'
 	@echo 'make clean      delete the virtual environment and all caches'
 
 demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
 
-test: lint $(VENV)/.ready-browser
+test: lint $(VENV)/.ready-browser $(EXTRAS)
 	$(BIN)/python -m pytest --cov $(ARGS)
 
-test-full: lint $(VENV)/.ready-browser
+test-full: lint $(VENV)/.ready-browser $(EXTRAS)
 	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov $(ARGS)
+
+test-gpu: $(call gpu_needs,dev)
+	ACTORFLOW_REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -m gpu $(ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check
@@ -41,6 +59,9 @@ format: $(VENV)/.ready-dev
 bench: $(VENV)/.ready-bench
 	@exec $(BIN)/python -m benchmarks $(ARGS)
 
+bench-gpu: $(call gpu_needs,bench)
+	@exec $(GPU_PYTHON) -m benchmarks gpu $(ARGS)
+
 clean:
 	rm -rf $(VENV) .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -53,7 +74,15 @@ $(VENV)/.ready-venv:
 	@touch $@
 
 $(VENV)/.ready-%: pyproject.toml | $(VENV)/.ready-venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]' $(PINNED-$*)
+	@touch $@
+
+# Its version is said above. After the other: two pips at once spoil an environment.
+$(VENV)/.ready-torch: Makefile | $(VENV)/.ready-dev
+
+$(VENV)/.ready-cuda: tools/cuda-extra pyproject.toml | $(VENV)/.ready-venv
+	extra=$$($(BIN)/python tools/cuda-extra) && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$$extra]"
 	@touch $@
 
 $(VENV)/.ready-browser: tools/install-browser $(VENV)/.ready-dev

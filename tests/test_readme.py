@@ -1,8 +1,10 @@
 """The programs in the README and in docs/ run as printed and print what it says there."""
 
+import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAM = re.compile(
     r"^## (?P<title>.*?)$|^```python\n(?P<code>.*?)^```\n\n```text\n(?P<output>.*?)^```$", re.MULTILINE | re.DOTALL
 )
+
+#: What a program says that needs torch, itself or as a kernel library.
+TORCH = re.compile(r"^import torch$|libraries=\[\"torch\"\]", re.MULTILINE)
+HAS_TORCH = find_spec("torch") is not None or bool(os.environ.get("CI"))
 
 
 def programs(page: Path) -> list[object]:
@@ -42,6 +48,8 @@ def test_there_are_programs() -> None:
 
 @pytest.mark.parametrize(("code", "output"), [program for page in PAGES for program in programs(page)])
 def test_program(code: str, output: str, tmp_path: Path) -> None:
+    if TORCH.search(code) and not HAS_TORCH:
+        pytest.skip("torch is not installed: make test WITH=torch")
     path = tmp_path / "program.py"
     path.write_text(code, encoding="utf-8")
     done = subprocess.run(

@@ -1,0 +1,94 @@
+"""What torch's kernels share: arrays as tensors, and how many threads a call may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from actorflow.devices.blas import blas_threads
+from actorflow.errors import require
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.operation import Operation
+from actorflow.ops.registry import kernel
+
+__all__ = ["images", "tensor", "torch", "torch_kernel", "weights", "within_share"]
+
+torch = require("torch", extra="torch", purpose="kernel library 'torch'")
+
+_Function = Callable[[Any, list[Array], list[Array]], None]
+
+# Looking for the libraries costs some ms; torch has loaded its own one by now.
+_openmp = ThreadpoolController().select(user_api="openmp").lib_controllers
+
+
+def tensor(array: Array) -> Any:
+    """The array's memory as a tensor; of a copy, where torch cannot have such strides."""
+    if not array.flags.c_contiguous and any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    # `from_numpy` warns of what is read-only, and `from_dlpack` ends the process for a negative stride.
+    return torch.from_numpy(array) if array.flags.writeable else torch.from_dlpack(array)
+
+
+def images(array: Array) -> Any:
+    """(batch, height, width, channels) as a tensor (batch, channels, height, width) on the same memory."""
+    return tensor(array).permute(0, 3, 1, 2)
+
+
+def weights(array: Array) -> Any:
+    """(kernel_height, kernel_width, in, out) as a tensor (out, in, kernel_height, kernel_width) on the same memory."""
+    return tensor(array).permute(3, 2, 0, 1)
+
+
+def within_share(function: _Function) -> _Function:
+    """The function, its torch calls limited to this lane's share of the cores.
+
+    ``torch.set_num_threads`` sets the calling thread's number, but also MKL's for the whole process and what threads
+    that start later begin with, so that lanes would undo each other's, and the application's. OpenMP's own setting
+    belongs to one thread: it is lowered for the call and put back, and nobody else sees it.
+    """
+
+    @wraps(function)
+    def limited(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        share = blas_threads.share
+        before = torch.get_num_threads()  # also lets torch begin with this thread, which would set the number later
+        if before <= share:
+            function(operation, inputs, outputs)
+            return
+        _set_threads(share)
+        try:
+            function(operation, inputs, outputs)
+        finally:
+            _set_threads(before)
+
+    return limited
+
+
+def _set_threads(count: int) -> None:
+    for library in _openmp:
+        library.set_num_threads(count)
+
+
+def torch_kernel(
+    operation: type[Operation], supports: Callable[[Any], bool] | None = None
+) -> Callable[[_Function], _Function]:
+    """Register a function as torch's kernel; it is never called with an input that has no elements."""
+
+    def register(function: _Function) -> _Function:
+        limited = within_share(function)
+
+        @kernel(operation, library="torch", dtypes=("float32", "float64"), supports=supports)
+        @wraps(function)
+        def checked(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+            if all(array.size for array in inputs):
+                limited(operation, inputs, outputs)
+                return
+            for output in outputs:  # all of them are sums over nothing
+                output.fill(0)
+
+        return function
+
+    return register

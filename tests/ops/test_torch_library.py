@@ -1,0 +1,346 @@
+"""Torch's kernels against NumPy's, threads, and that nothing imports torch unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import actorflow as af
+import actorflow.ops.cpu  # registers NumPy's kernels
+from actorflow import ops
+from actorflow.devices import blas
+from actorflow.errors import KernelNotFoundError, MissingExtraError
+from actorflow.ops import find_kernel
+from actorflow.spec import TensorSpec
+
+HAS_TORCH = find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(
+    not HAS_TORCH and not os.environ.get("CI"), reason="torch is not installed: make test WITH=torch"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library(request: pytest.FixtureRequest) -> None:
+    """Torch's kernels are registered; with CI set, a missing torch fails here."""
+    if HAS_TORCH or os.environ.get("CI"):
+        import actorflow.ops.torch  # noqa: F401
+
+
+class Case(NamedTuple):
+    batch: int
+    size: tuple[int, int]
+    channels: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pad: tuple[int, int]
+    ceil: bool
+    count_pad: bool
+    dtype: str
+    layout: str
+
+
+def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(low, high), st.integers(low, high))
+
+
+cases = st.builds(
+    Case,
+    st.integers(0, 3),
+    _pairs(1, 9),
+    _pairs(1, 4),
+    _pairs(1, 4),
+    _pairs(1, 5),
+    _pairs(0, 3),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from(["C", "F", "strided", "reversed"]),
+).filter(lambda c: all(k <= n + 2 * p for n, k, p in zip(c.size, c.kernel, c.pad, strict=True)))
+pooled = cases.filter(lambda c: all(p < k for k, p in zip(c.kernel, c.pad, strict=True)))
+
+
+@pytest.fixture(scope="session")
+def lay(laid_out: Callable[[np.ndarray, str], np.ndarray]) -> Callable[[np.ndarray, str], np.ndarray]:
+    """As `laid_out`; "reversed" has negative strides."""
+    flip = (slice(None, None, -1),) * 2
+    return lambda array, layout: array[flip].copy()[flip] if layout == "reversed" else laid_out(array, layout)
+
+
+def computed(operation: ops.Operation, libraries: Sequence[str], *inputs: np.ndarray) -> np.ndarray:
+    """What the first library's kernel gives for inputs that it cannot write to, in a buffer full of nan."""
+    inputs = tuple(array.view() for array in inputs)
+    for array in inputs:
+        array.flags.writeable = False
+    (spec,) = operation.infer(*(TensorSpec(a.shape, a.dtype) for a in inputs))
+    output = np.full(spec.shape, np.nan, spec.dtype)
+    found = find_kernel(operation, "cpu", spec.dtype, libraries=libraries)
+    assert found.function(operation, list(inputs), [output]) is None
+    return output
+
+
+def compare(operation: ops.Operation, dtype: str, *inputs: np.ndarray) -> np.ndarray:
+    expected = computed(operation, ["numpy"], *(np.ascontiguousarray(array) for array in inputs))
+    before = [array.copy() for array in inputs]
+    actual = computed(operation, ["torch", "numpy"], *inputs)
+    for array, old in zip(inputs, before, strict=True):
+        np.testing.assert_array_equal(array, old)
+    close = {"rtol": 2e-4, "atol": 2e-4} if dtype == "float32" else {"rtol": 1e-10, "atol": 1e-10}
+    np.testing.assert_allclose(actual, expected, **close)
+    return actual
+
+
+@needs_torch
+@settings(deadline=None)
+@given(cases)
+def test_convolution_and_its_gradients_are_numpys(lay: Any, case: Case) -> None:
+    random = np.random.default_rng(0)
+    draw = lambda *shape: lay(random.standard_normal(shape).astype(case.dtype), case.layout)  # noqa: E731
+    operation = ops.Conv2d(case.stride, case.pad)
+    x, weight = draw(case.batch, *case.size, case.channels[0]), draw(*case.kernel, *case.channels)
+    g = draw(case.batch, *operation.output_size(case.size, case.kernel), case.channels[1])
+    compare(operation, case.dtype, x, weight)
+    compare(ops.Conv2dDown(case.size, case.stride, case.pad), case.dtype, g, weight)
+    compare(ops.Conv2dWeight(case.kernel, case.stride, case.pad), case.dtype, g, x)
+
+
+@needs_torch
+@settings(deadline=None)
+@given(pooled)
+def test_pooling_and_its_gradients_are_numpys(lay: Any, case: Case) -> None:
+    random = np.random.default_rng(0)
+    how = (case.kernel, case.stride, case.pad, case.ceil)
+    # Few different values, so that many windows have several maxima.
+    x = random.integers(-2, 3, (case.batch, *case.size, case.channels[0])).astype(case.dtype)
+    x = lay(x, case.layout)
+    y = compare(ops.MaxPool2d(*how), case.dtype, x)
+    g = lay(random.standard_normal(y.shape).astype(case.dtype), case.layout)
+    compare(ops.MaxPool2dDown(*how), case.dtype, g, x, y)
+    compare(ops.AveragePool2d(*how, case.count_pad), case.dtype, x)
+    compare(ops.AveragePool2dDown(*how, case.count_pad, size=case.size), case.dtype, g)
+
+
+@needs_torch
+@settings(deadline=None)
+@given(cases)
+def test_global_average_and_its_gradient_are_numpys(lay: Any, case: Case) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((case.batch, *case.size, case.channels[0])).astype(case.dtype)
+    compare(ops.GlobalAverage(), case.dtype, lay(x, case.layout))
+    compare(ops.GlobalAverageDown(case.size), case.dtype, lay(x[:, 0, 0], case.layout))
+
+
+@needs_torch
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_no_number_is_lost(value: float) -> None:
+    x = np.array([value, 1.0, 3.0, value, value, value]).reshape(1, 1, 6, 1)
+    compare(ops.AveragePool2d((1, 2), (1, 2)), "float64", x)
+    y = compare(ops.MaxPool2d((1, 2), (1, 2)), "float64", x)
+    if not np.isnan(value):  # whose window has no maximum
+        compare(ops.MaxPool2dDown((1, 2), (1, 2)), "float64", np.arange(3.0).reshape(1, 1, 3, 1), x, y)
+
+
+@needs_torch
+def test_numpys_kernel_is_taken_for_what_torch_cannot_do() -> None:
+    def library(operation: ops.Operation, dtype: str) -> str:
+        return find_kernel(operation, "cpu", np.dtype(dtype), libraries=["torch", "numpy"]).key.library
+
+    wide, narrow = ((3, 3), (1, 1), (2, 0)), ((3, 3), (1, 1), (1, 0))
+    for kind in (ops.MaxPool2d, ops.MaxPool2dDown, ops.AveragePool2d, ops.AveragePool2dDown):
+        assert library(kind(*wide), "float32") == "numpy"
+        assert library(kind(*narrow), "float32") == "torch"
+        assert library(kind(*narrow), "float16") == "numpy"
+    assert library(ops.Conv2d((1, 1), (5, 5)), "float64") == "torch"
+    assert library(ops.Relu(), "float32") == "numpy"
+    with pytest.raises(KernelNotFoundError, match="library=torch"):
+        find_kernel(ops.MaxPool2d(*wide), "cpu", np.dtype("float32"), libraries=["torch"])
+
+
+@needs_torch
+def test_arrays_are_lent_not_copied() -> None:
+    from actorflow.ops.torch.tensors import images, tensor, weights
+
+    array = np.arange(120.0).reshape(2, 3, 4, 5)
+    locked = array.view()
+    locked.flags.writeable = False
+    for lent in (array, locked, array[:, ::2], array.transpose(3, 1, 0, 2)):
+        assert tensor(lent).data_ptr() == lent.ctypes.data
+        assert tensor(lent).stride() == tuple(stride // 8 for stride in lent.strides)
+        np.testing.assert_array_equal(images(lent).numpy(), lent.transpose(0, 3, 1, 2))
+        np.testing.assert_array_equal(weights(lent).numpy(), lent.transpose(3, 2, 0, 1))
+    import torch
+
+    assert images(array).is_contiguous(memory_format=torch.channels_last)
+    odd = np.zeros((3, 2), np.dtype([("a", np.uint8), ("b", np.float32)]))["b"]  # strides that are no whole elements
+    for copied in (array[::-1], odd):
+        np.testing.assert_array_equal(tensor(copied).numpy(), copied)
+
+
+class TestThreads:
+    @pytest.fixture
+    def four_cores(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+        """As on a machine with four cores; ``threads()`` is what a kernel's torch calls may use, in any thread."""
+        import torch
+
+        from actorflow.ops.torch import tensors
+
+        before = torch.get_num_threads()
+        limits = blas.BlasThreads()
+        monkeypatch.setattr(blas, "cores", lambda: 4)
+        monkeypatch.setattr(tensors, "blas_threads", limits)
+        self.limits, self.torch = limits, torch
+        torch.set_num_threads(4)
+        seen: list[int] = []
+        kernel = tensors.within_share(lambda operation, inputs, outputs: seen.append(torch.get_num_threads()))
+
+        def threads() -> int:
+            kernel(None, [], [])
+            return seen.pop()
+
+        yield threads
+        torch.set_num_threads(before)
+
+    @needs_torch
+    def test_a_kernel_has_its_lanes_share(self, four_cores: Callable[[], int]) -> None:
+        seen = []
+        for _ in range(5):
+            self.limits.lane_started()
+            seen.append((four_cores(), in_thread(four_cores)))
+        assert seen == [(4, 4), (2, 2), (1, 1), (1, 1), (1, 1)]
+        for _ in range(4):
+            self.limits.lane_stopped()
+        assert four_cores() == 4
+        self.limits.lane_stopped()
+
+    @needs_torch
+    def test_the_applications_number_is_kept(self, four_cores: Callable[[], int]) -> None:
+        for _ in range(2):
+            self.limits.lane_started()
+        assert in_thread(lambda: (four_cores(), self.torch.get_num_threads())) == (2, 4)
+        assert self.torch.get_num_threads() == 4
+        assert in_thread(self.torch.get_num_threads) == 4
+        self.torch.set_num_threads(1)
+        assert (four_cores(), in_thread(four_cores)) == (1, 1)
+        assert self.torch.get_num_threads() == 1
+        for _ in range(2):
+            self.limits.lane_stopped()
+
+    @needs_torch
+    def test_the_number_comes_back_after_an_error(self, four_cores: Callable[[], int]) -> None:
+        from actorflow.ops.torch.tensors import within_share
+
+        @within_share
+        def fails(operation: Any, inputs: Any, outputs: Any) -> None:
+            raise RuntimeError(self.torch.get_num_threads())
+
+        self.limits.keep_single()
+        with pytest.raises(RuntimeError, match="1"):
+            fails(None, [], [])
+        assert self.torch.get_num_threads() == 4
+        self.limits.release_single()
+
+    @needs_torch
+    def test_lanes_compute_at_the_same_time(self) -> None:
+        random = np.random.default_rng(0)
+        weight = random.standard_normal((3, 3, 8, 8)).astype("f")
+        images = [random.standard_normal((4, 12, 12, 8)).astype("f") for _ in range(4)]
+        conv, pool = ops.Conv2d((1, 1), (1, 1)), ops.MaxPool2d((3, 3), (2, 2))
+
+        def chain(x: np.ndarray, libraries: list[str]) -> np.ndarray:
+            for _ in range(5):
+                x = computed(conv, libraries, x, weight)
+            return computed(pool, libraries, x)
+
+        barrier = threading.Barrier(len(images))
+        found: dict[int, list[np.ndarray]] = {}
+
+        def work(i: int) -> None:
+            barrier.wait()
+            found[i] = [chain(images[i], ["torch"]) for _ in range(5)]
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(images))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for i, x in enumerate(images):
+            expected = chain(x, ["numpy"])
+            for actual in found[i]:
+                np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+@needs_torch
+async def test_a_graph_on_several_lanes_with_frames_in_flight() -> None:
+    random = np.random.default_rng(0)
+    feeds = {"x": random.standard_normal((4, 16, 16, 8)).astype("f"), "labels": np.arange(4)}
+
+    async def trained(libraries: list[str] | None) -> tuple[set[str], list[np.ndarray]]:
+        graph = af.Graph("branches", libraries=libraries)
+        x, labels = graph.blob("x", (4, 16, 16, 8)), graph.blob("labels", (4,), "int64")
+        weights = [graph.variable(f"w{i}", (3, 3, 8, 10), init=af.nn.init.gaussian(std=0.1, seed=i)) for i in range(3)]
+        convolved = [af.ops.relu(af.ops.conv2d(x, weight, pad=1)) for weight in weights]
+        pooled = [af.ops.max_pool2d(convolved[0], 3, 2), *(af.ops.average_pool2d(y, 3, 2) for y in convolved[1:])]
+        loss = af.ops.softmax_loss(af.ops.add(*map(af.ops.global_average, pooled)), labels)
+        fetch = [loss, *af.gradient(loss, weights)]
+        kernels = {op.kernel.key for op in graph.compile(fetch=fetch).ops if op.kernel is not None}
+        async with graph:
+            results = await asyncio.gather(*(graph.run(feeds, fetch=fetch) for _ in range(6)))
+            for result in results[1:]:
+                for blob in fetch:
+                    np.testing.assert_array_equal(result[blob], results[0][blob])
+        return {key.operation for key in kernels if key.library == "torch"}, [results[0][blob] for blob in fetch]
+
+    used, found = await trained(["torch"])
+    assert {"Conv2d", "Conv2dWeight", "MaxPool2d", "MaxPool2dDown", "AveragePool2dDown", "GlobalAverage"} <= used
+    unused, expected = await trained(None)
+    assert not unused
+    for actual, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-5)
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nothing_imports_torch_unasked() -> None:
+    program = """
+import sys
+import numpy as np
+import actorflow as af
+graph = af.Graph("g")
+x = graph.blob("x", (1, 8, 8, 3))
+y = af.ops.max_pool2d(af.ops.conv2d(x, graph.variable("w", (3, 3, 3, 4), init=np.ones((3, 3, 3, 4), "f"))), 2)
+graph.run_sync({x: np.ones((1, 8, 8, 3), "f")})
+print(graph.run_sync({x: np.ones((1, 8, 8, 3), "f")})[y].shape, "torch" in sys.modules)
+"""
+    assert run(program) == "(1, 3, 3, 4) False\n"
+
+
+def test_a_missing_torch_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("actorflow.ops.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingExtraError, match=r"library 'torch' needs 'torch': pip install 'actorflow\[torch\]'"):
+        import actorflow.ops.torch  # noqa: F401
