@@ -12,14 +12,19 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
-__all__ = ["Budget", "Case", "Harness", "Relation", "Row", "Table", "Verdict", "per"]
+__all__ = ["Budget", "Case", "Harness", "Relation", "Row", "Table", "UnavailableError", "Verdict", "per"]
 
 #: One round of one contender: gives the figure, or an awaitable of it.
 Case = Callable[[], Any]
+
+
+class UnavailableError(Exception):
+    """What a question asks about is not to be had here; the message says what was looked for."""
 
 
 class Relation(Enum):
@@ -145,11 +150,15 @@ class Harness:
     Attributes:
         quick: Whether a smoke run is wanted: less work, figures that mean little.
         rounds: How often each contender runs.
+        place: The place that was asked for; None leaves it to the question.
+        data: Directory of the data set that was named, if any.
         left_out: What was not measured, and why.
     """
 
     quick: bool = False
     rounds: int = 7
+    place: str | None = None
+    data: Path | None = None
     left_out: list[str] = field(default_factory=list)
 
     def pick(self, full: int, quick: int) -> int:

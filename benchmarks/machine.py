@@ -10,7 +10,8 @@ from typing import Any
 
 __all__ = ["cores", "describe_machine"]
 
-_PACKAGES = ("actorflow", "numpy", "uvloop", "aiohttp", "dask", "distributed")
+_PACKAGES = ("actorflow", "numpy", "uvloop", "aiohttp", "dask", "distributed", "torch")
+_PACKAGES_OF_CUDA = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-frontend")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -22,8 +23,9 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": sys.version.split()[0],
         "implementation": platform.python_implementation(),
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": {name: _version(name) for name in _PACKAGES + _PACKAGES_OF_CUDA},
         "blas": _blas(),
+        "gpus": _gpus(),
     }
 
 
@@ -63,3 +65,42 @@ def _blas() -> list[dict[str, Any]]:
     import_module("numpy")  # brings its BLAS into the process
     keys = ("internal_api", "version", "architecture", "num_threads")
     return [{key: info.get(key) for key in keys} for info in threadpool_info() if info["user_api"] == "blas"]
+
+
+def _gpus() -> list[dict[str, Any]]:
+    """The CUDA devices, their driver and runtime, in the order of their numbers; none without CuPy."""
+    try:
+        runtime = import_module("cupy").cuda.runtime
+    except ImportError:
+        return []
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError:  # no driver, or no device
+        return []
+    described = []
+    for number in range(count):
+        properties = runtime.getDeviceProperties(number)
+        described.append(
+            {
+                "name": properties["name"].decode(),
+                "memory_bytes": properties["totalGlobalMem"],
+                "multiprocessors": properties["multiProcessorCount"],
+                "driver": _driver(),
+                "cuda": _dotted(runtime.driverGetVersion()),
+                "runtime": _dotted(runtime.runtimeGetVersion()),
+            }
+        )
+    return described
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _driver() -> str | None:
+    """The version of the kernel's driver."""
+    try:
+        with open("/sys/module/nvidia/version", encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return None

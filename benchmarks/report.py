@@ -10,11 +10,13 @@ from rich.text import Text
 
 from benchmarks.harness import Relation, Table, Verdict
 
-__all__ = ["as_json", "print_machine", "print_question"]
+__all__ = ["as_json", "number", "print_machine", "print_question", "verdict_line"]
 
 
 def print_machine(console: Console, machine: dict[str, Any], loop: str) -> None:
     """One line: where this was measured."""
+    for gpu in machine["gpus"]:
+        console.print(f"{gpu['name']}, {gpu['memory_bytes'] >> 20:,} MiB, driver {gpu['driver']}, CUDA {gpu['cuda']}")
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
     blas = ", ".join(f"{b['internal_api']} {b['version']} ({b['num_threads']} threads)" for b in machine["blas"])
     load = machine["load_average"]
@@ -48,30 +50,37 @@ def _rich_table(name: str, table: Table) -> RichTable:
         low, high = row.spread
         ratio = table.ratio(row.name)
         shown.add_row(
-            row.name, _number(row.median), f"{_number(low)} .. {_number(high)}", "" if ratio is None else _number(ratio)
+            row.name, number(row.median), f"{number(low)} .. {number(high)}", "" if ratio is None else number(ratio)
         )
     return shown
 
 
 def _line(verdict: Verdict, unit: str) -> Text:
+    style = {None: "yellow", True: "green", False: "bold red"}[verdict.met]
+    return Text(f"  {verdict_line(verdict, unit)}", style=style)
+
+
+def verdict_line(verdict: Verdict, unit: str) -> str:
+    """What became of a budget, in one line."""
     budget, value = verdict.budget, verdict.value
     if value is None:
-        return Text(f"  not measured: {budget.text}", style="yellow")
-    shown = f"{_number(value)} {unit if budget.relation in (Relation.AT_MOST, Relation.MORE) else 'x'}"
+        return f"not measured: {budget.text}"
+    shown = f"{number(value)} {unit if budget.relation in (Relation.AT_MOST, Relation.MORE) else 'x'}"
     if verdict.met:
-        return Text(f"  met: {budget.text}: {shown}", style="green")
-    return Text(f"  MISSED: {budget.text}: {shown}, {_missed_by(verdict, unit)}", style="bold red")
+        return f"met: {budget.text}: {shown}"
+    return f"MISSED: {budget.text}: {shown}, {_missed_by(verdict, unit)}"
 
 
 def _missed_by(verdict: Verdict, unit: str) -> str:
     budget, value = verdict.budget, verdict.value
     assert value is not None
     if budget.relation is Relation.MORE or not budget.limit or not value:
-        return f"by {_number(abs(value - budget.limit))} {unit}"
-    return f"by a factor of {_number(max(value / budget.limit, budget.limit / value))}"
+        return f"by {number(abs(value - budget.limit))} {unit}"
+    return f"by a factor of {number(max(value / budget.limit, budget.limit / value))}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A figure with three or so digits."""
     if value and abs(value) < 0.01:
         return f"{value:.1e}"
     if abs(value) < 100:

@@ -15,6 +15,10 @@ import pytest
 import pytest_asyncio
 from hypothesis import settings
 
+from actorflow.devices import check_place
+from actorflow.errors import DeviceUnavailableError
+from actorflow.place import Place
+
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
 settings.register_profile("short", max_examples=150, deadline=None, print_blob=True)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
@@ -34,6 +38,27 @@ def _loop_factories() -> dict[str, LoopFactory]:
     except ImportError:  # Windows
         return factories
     return {**factories, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what computes on a GPU where there is none; fail instead where one is required, as `make test-gpu` does."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
+    problem = _gpu_problem() if on_gpu else None
+    if problem is None:
+        return
+    if os.environ.get("ACTORFLOW_REQUIRE_GPU"):
+        raise pytest.UsageError(f"ACTORFLOW_REQUIRE_GPU is set, but no CUDA device can be used: {problem}")
+    for item in on_gpu:
+        item.add_marker(pytest.mark.skip(reason=problem))
+
+
+def _gpu_problem() -> str | None:
+    """Why no CUDA device can be used, None if one can."""
+    try:
+        check_place(Place.parse("cuda:0"))
+    except DeviceUnavailableError as error:
+        return str(error)
+    return None
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
