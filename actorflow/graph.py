@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy.typing as npt
 
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError
+from actorflow.modes import Modes, attempts_of, device_options_of, hints_of
 from actorflow.node import Attempts, Blob, Hints, Initializer, Node, Op, Variable
 from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
+from actorflow.runnable import Runnable
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.footprint import Footprint
-    from actorflow.plan import Plan
-    from actorflow.runtime import Engine, Result
+    from actorflow.runtime import Engine
 
-__all__ = ["Fetch", "Graph"]
+__all__ = ["Graph"]
 
 _HOST = Place()
-
-#: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
-Fetch = "Blob | Op | Graph | str"
-#: Values for blobs, by blob or by name.
-Feeds = Mapping[Any, npt.ArrayLike]  # a mapping's keys are invariant: "Blob | str" would refuse dict[Blob, ...]
-
-
-class Modes(NamedTuple):
-    """How a graph runs; see `Graph`."""
-
-    memory_budget_bytes: int | None = None
-    sequential: bool = False
-    deterministic: bool = False
-    dry_run: bool = False
-    stall_limit_s: float | None = None
-    block_limit_s: float | None = None
-    hints: Hints | None = None
-    devices: Mapping[Place, DeviceOptions] = MappingProxyType({})
 
 
 class _Defaults(NamedTuple):
@@ -54,7 +34,7 @@ class _Defaults(NamedTuple):
     hints: Hints | None = None
 
 
-class Graph:
+class Graph(Runnable):
     """A bipartite graph of operations and blobs, or a part of one.
 
     ``with graph.subgraph("encoder"):`` names a scope: what the functional form (``af.ops.softmax(y)``) makes inside
@@ -118,8 +98,8 @@ class Graph:
             dry_run,
             stall_limit,
             block_limit,
-            _hints(libraries, force_cpu),
-            _device_options(devices or {}),
+            hints_of(libraries, force_cpu),
+            device_options_of(devices or {}),
         )
 
     # -- building -----------------------------------------------------------------------------------------------
@@ -200,8 +180,8 @@ class Graph:
         Raises:
             GraphError: if the name is taken or no name, or ``operation`` is no `Operation`.
         """
-        attempts = _attempts(timeout, retries, backoff)
-        hints = _hints(libraries, force_cpu)
+        attempts = attempts_of(timeout, retries, backoff)
+        hints = hints_of(libraries, force_cpu)
         return self._add_op(self._full_name(name), operation, place, lane, attempts, priority, hints)
 
     def function(
@@ -241,7 +221,7 @@ class Graph:
         """
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
         operation = self.root._function(fn, specs, concurrency)
-        attempts = _attempts(timeout, retries, backoff)
+        attempts = attempts_of(timeout, retries, backoff)
         return self._add_op(self._full_name(name), operation, place, lane, attempts, priority)
 
     def subgraph(self, name: str) -> Graph:
@@ -312,7 +292,7 @@ class Graph:
             _Defaults(
                 before.place if place is None else Place.parse(place),
                 lane or before.lane,
-                _hints(libraries, force_cpu) or before.hints,
+                hints_of(libraries, force_cpu) or before.hints,
             )
         )
         try:
@@ -472,126 +452,6 @@ class Graph:
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"
 
-    # -- running ------------------------------------------------------------------------------------------------
-
-    @property
-    def engine(self) -> Engine:
-        """What runs this graph: lanes, profile, frames in flight. Made on first use."""
-        root = self.root
-        if root._engine is None:
-            from actorflow.runtime import Engine  # the runtime is built on graphs
-
-            root._engine = Engine(root)
-        return root._engine
-
-    def compile(self, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Plan:
-        """Check the graph and plan how it runs; `run` does this by itself when the graph has changed.
-
-        Args:
-            fetch: As for `run`.
-        Raises:
-            GraphError: for a cycle (`CycleError`), an op with missing inputs or outputs, ...
-            KernelNotFoundError: if a device has no kernel for an operation.
-            DeviceUnavailableError: if a place names a device that is not there.
-        """
-        return self._runnable().plan(fetch)
-
-    def memory_cost(self, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Footprint:
-        """How much memory the variables and one frame take; printing it shows what takes how much.
-
-        Args:
-            fetch: As for `run`.
-        """
-        return self.compile(fetch).footprint()
-
-    async def run(
-        self,
-        feeds: Feeds | None = None,
-        *,
-        fetch: Iterable[Blob | Op | Graph | str] | None = None,
-        timeout: float | None = None,
-        atomic: bool = False,
-    ) -> Result:
-        """Run one frame of the graph and return what was fetched.
-
-        Calls may overlap; each has its own frame, and variables order them: a frame reads a weight when the frames
-        started before it have updated that weight.
-
-        Args:
-            feeds: Arrays for the `sources`, by blob or by name. They are used without a copy: do not change them
-                before `run` returns.
-            fetch: Blobs whose values are returned, and ops or sub-graphs to run besides; only what these need is run.
-                A variable gives its value before the frame's updates. By default everything is run and the `sinks`
-                are returned.
-            timeout: Longest time of the run in seconds.
-            atomic: Commit all variables' updates together at the end of the run, or none of them.
-        Returns:
-            The fetched values, by blob or by name.
-        Raises:
-            FeedError, ShapeError, DTypeError: if the feeds do not fit.
-            GraphError, KernelNotFoundError, DeviceError: as for `compile`.
-            OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
-                usable.
-            RunTimeoutError: after ``timeout``, listing what the run waited for.
-            StallError: after the graph's ``stall_limit`` without progress, likewise.
-        Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
-        there by itself, and what it computes is dropped. Variables keep either their old or their new value.
-        """
-        return await self._runnable().run(feeds, fetch, timeout, atomic)
-
-    def run_sync(self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Result:
-        """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
-
-        Raises:
-            RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
-        """
-        from actorflow.runtime import run  # the runtime is built on graphs
-
-        if asyncio._get_running_loop() is not None:
-            raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
-        return run(self.run(feeds, fetch=fetch))
-
-    def stream(
-        self,
-        feeds: AsyncIterable[Feeds] | Iterable[Feeds],
-        *,
-        fetch: Iterable[Blob | Op | Graph | str] | None = None,
-        in_flight: int = 1,
-        atomic: bool = False,
-    ) -> AsyncGenerator[Result, None]:
-        """Run one frame per feed and yield the results in order.
-
-        Args:
-            feeds: Feeds as for `run`, from an iterable or an async iterable. The next one is asked for when there is
-                room for a further frame, so a slow consumer slows its source down.
-            fetch: As for `run`.
-            in_flight: How many frames may overlap.
-            atomic: As for `run`.
-        Raises:
-            Whatever `run` raises, at the result that it belongs to; later frames are then cancelled.
-        Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
-        (use ``contextlib.aclosing`` for that to happen at once).
-        """
-        return self._runnable().stream(feeds, fetch, in_flight, atomic)
-
-    async def aclose(self) -> None:
-        """Cancel the frames in flight, wait for their threads, and stop the lanes. A later `run` starts anew."""
-        if self.root._engine is not None:
-            await self.root._engine.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    def _runnable(self) -> Engine:
-        if self.parent is not None:
-            raise GraphError(
-                f"{self.name!r} is a sub-graph: run its root {self.root.name!r}, with fetch=[...] for this part of it"
-            )
-        return self.engine
-
     # -- bookkeeping of the root --------------------------------------------------------------------------------
 
     def _full_name(self, name: str) -> str:
@@ -681,29 +541,6 @@ def _checked_operation(name: str | None, operation: object) -> Operation:
         hint = ": give an instance, not the class" if isinstance(operation, type) else ""
         raise GraphError(f"{'op' if name is None else f'op {name!r}'}: {operation!r} is no Operation{hint}")
     return operation
-
-
-def _attempts(timeout: float | None, retries: int, backoff: float) -> Attempts | None:
-    if timeout is not None and timeout <= 0:
-        raise GraphError(f"timeout must be positive, got {timeout} s")
-    if retries < 0 or backoff < 0:
-        raise GraphError(f"retries and backoff must not be negative, got {retries} and {backoff} s")
-    return Attempts(timeout, retries, backoff) if retries or timeout is not None else None
-
-
-def _hints(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:
-    if isinstance(libraries, str):
-        raise GraphError(f"libraries must be a list, libraries=[{libraries!r}]")
-    if libraries is None and not force_cpu:
-        return None
-    return Hints(None if libraries is None else tuple(libraries), force_cpu)
-
-
-def _device_options(devices: Mapping[Place | str, DeviceOptions]) -> Mapping[Place, DeviceOptions]:
-    for place, options in devices.items():
-        if not isinstance(options, DeviceOptions):
-            raise GraphError(f"devices: options of {str(place)!r} must be DeviceOptions, got {options!r}")
-    return MappingProxyType({Place.parse(place): options for place, options in devices.items()})
 
 
 def _checked_name(name: object, what: str) -> str:

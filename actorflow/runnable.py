@@ -1,0 +1,154 @@
+"""Running a graph: what a definition offers on top of being one. The work is `actorflow.runtime`'s."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy.typing as npt
+
+from actorflow.errors import GraphError
+
+if TYPE_CHECKING:
+    from actorflow.footprint import Footprint
+    from actorflow.graph import Graph
+    from actorflow.node import Blob, Op
+    from actorflow.plan import Plan
+    from actorflow.runtime import Engine, Result
+
+__all__ = ["Fetch", "Runnable"]
+
+#: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
+Fetch = "Blob | Op | Graph | str"
+#: Values for blobs, by blob or by name.
+Feeds = Mapping[Any, npt.ArrayLike]  # a mapping's keys are invariant: "Blob | str" would refuse dict[Blob, ...]
+
+
+class Runnable:
+    """What can be run: the root of a graph."""
+
+    name: str
+    parent: Graph | None
+    root: Graph
+    _engine: Engine | None
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """What runs this graph: lanes, profile, frames in flight. Made on first use."""
+        root = self.root
+        if root._engine is None:
+            from actorflow.runtime import Engine  # the runtime is built on graphs
+
+            root._engine = Engine(root)
+        return root._engine
+
+    def compile(self, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Plan:
+        """Check the graph and plan how it runs; `run` does this by itself when the graph has changed.
+
+        Args:
+            fetch: As for `run`.
+        Raises:
+            GraphError: for a cycle (`CycleError`), an op with missing inputs or outputs, ...
+            KernelNotFoundError: if a device has no kernel for an operation.
+            DeviceUnavailableError: if a place names a device that is not there.
+        """
+        return self._runnable().plan(fetch)
+
+    def memory_cost(self, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Footprint:
+        """How much memory the variables and one frame take; printing it shows what takes how much.
+
+        Args:
+            fetch: As for `run`.
+        """
+        return self.compile(fetch).footprint()
+
+    async def run(
+        self,
+        feeds: Feeds | None = None,
+        *,
+        fetch: Iterable[Blob | Op | Graph | str] | None = None,
+        timeout: float | None = None,
+        atomic: bool = False,
+    ) -> Result:
+        """Run one frame of the graph and return what was fetched.
+
+        Calls may overlap; each has its own frame, and variables order them: a frame reads a weight when the frames
+        started before it have updated that weight.
+
+        Args:
+            feeds: Arrays for the `sources`, by blob or by name. They are used without a copy: do not change them
+                before `run` returns.
+            fetch: Blobs whose values are returned, and ops or sub-graphs to run besides; only what these need is run.
+                A variable gives its value before the frame's updates. By default everything is run and the `sinks`
+                are returned.
+            timeout: Longest time of the run in seconds.
+            atomic: Commit all variables' updates together at the end of the run, or none of them.
+        Returns:
+            The fetched values, by blob or by name.
+        Raises:
+            FeedError, ShapeError, DTypeError: if the feeds do not fit.
+            GraphError, KernelNotFoundError, DeviceError: as for `compile`.
+            OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
+                usable.
+            RunTimeoutError: after ``timeout``, listing what the run waited for.
+            StallError: after the graph's ``stall_limit`` without progress, likewise.
+        Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
+        there by itself, and what it computes is dropped. Variables keep either their old or their new value.
+        """
+        return await self._runnable().run(feeds, fetch, timeout, atomic)
+
+    def run_sync(self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Result:
+        """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
+
+        Raises:
+            RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
+        """
+        from actorflow.runtime import run  # the runtime is built on graphs
+
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
+        return run(self.run(feeds, fetch=fetch))
+
+    def stream(
+        self,
+        feeds: AsyncIterable[Feeds] | Iterable[Feeds],
+        *,
+        fetch: Iterable[Blob | Op | Graph | str] | None = None,
+        in_flight: int = 1,
+        atomic: bool = False,
+    ) -> AsyncGenerator[Result, None]:
+        """Run one frame per feed and yield the results in order.
+
+        Args:
+            feeds: Feeds as for `run`, from an iterable or an async iterable. The next one is asked for when there is
+                room for a further frame, so a slow consumer slows its source down.
+            fetch: As for `run`.
+            in_flight: How many frames may overlap.
+            atomic: As for `run`.
+        Raises:
+            Whatever `run` raises, at the result that it belongs to; later frames are then cancelled.
+        Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
+        (use ``contextlib.aclosing`` for that to happen at once).
+        """
+        return self._runnable().stream(feeds, fetch, in_flight, atomic)
+
+    async def aclose(self) -> None:
+        """Cancel the frames in flight, wait for their threads, and stop the lanes. A later `run` starts anew."""
+        if self.root._engine is not None:
+            await self.root._engine.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    def _runnable(self) -> Engine:
+        if self.parent is not None:
+            raise GraphError(
+                f"{self.name!r} is a sub-graph: run its root {self.root.name!r}, with fetch=[...] for this part of it"
+            )
+        return self.engine
