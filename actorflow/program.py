@@ -113,6 +113,8 @@ class Program:
         self._open_ends = sum(actor.ends for actor in ops) + len(self._gates) + 1
         self._node_ids = np.array([actor.node_id for actor in ops], dtype=np.intp)
 
+        places = {plan.slots[index].place for index in plan.fetches.values()}
+        self._lenders = [device for device in map(engine.device, places) if device.is_stream]
         self._sources = plan.feeds
         # Fed blobs of a device that ops of the host read, too.
         self._read_on_host = {
@@ -220,6 +222,10 @@ class Program:
             fetched: list[Any] = list(self._fetch_specs)
         else:
             fetched = [values[slot] for slot in self._fetch_slots]
+            for device in self._lenders:
+                for value in fetched:
+                    if device.is_array(value):
+                        device.lend(value)
         return Result(self._fetch_by_blob, self._fetch_by_name, fetched)
 
     def scalars(self, result: Result) -> list[tuple[str, Any]]:

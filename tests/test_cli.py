@@ -140,6 +140,8 @@ class FakeCupy:
         self._current = 0
         runtime = SimpleNamespace(
             getDeviceCount=lambda: devices,
+            runtimeGetVersion=lambda: 12_090,
+            CUDARuntimeError=RuntimeError,
             getDeviceProperties=lambda index: {"name": b"Fake GPU", "totalGlobalMem": 8 << 30},
         )
         self.cuda = SimpleNamespace(runtime=runtime, Device=self.device)
@@ -158,15 +160,15 @@ class FakeCupy:
 def test_doctor_tries_every_cuda_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(devices=2))
     found = checks(capsys)
-    assert found["device cuda:0"]["detail"] == "Fake GPU, 8.0 GiB, cupy 14.0"
+    assert found["device cuda:0"]["detail"] == "Fake GPU, 8.0 GiB, CuPy 14.0"
     assert found["device cuda:1"]["status"] == "broken"
-    assert found["device cuda:1"]["detail"] == "cupy 14.0: RuntimeError: an illegal memory access was encountered"
+    assert found["device cuda:1"]["detail"] == "CuPy 14.0: RuntimeError: an illegal memory access was encountered"
 
 
 def test_doctor_with_a_driver_but_no_cupy(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     for driver, extra in ((12, "cuda12"), (13, "cuda13")):
-        monkeypatch.setattr("actorflow.cli.doctor._cuda_driver", lambda driver=driver: driver)
+        monkeypatch.setattr("actorflow.devices.cuda.availability.driver_version", lambda driver=driver: (driver, 0))
         assert checks(capsys)["device cuda"]["advice"] == f"pip install 'actorflow[{extra}]'"
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Literal
 
 import actorflow
+from actorflow.devices import device_kind, known_kinds
+from actorflow.devices.cuda import describe_cuda
 
 __all__ = ["Check", "doctor", "examine"]
 
@@ -66,9 +68,10 @@ def examine() -> list[Check]:
         _library("aiohttp", needed=True),
         _library("rich", needed=True),
         _library("uvloop", needed=sys.platform != "win32"),
+        _library("torch", extra="torch", purpose="its CPU kernels, as a second library"),
         _library("scikit-learn", module="sklearn", extra="demo", purpose="the digits of the demo"),
         Check("device cpu", "ok", f"{_cores()}"),
-        *_cuda_devices(),
+        *_devices(),
         _mpi(),
     ]
 
@@ -127,45 +130,20 @@ def _blas_text(pool: dict[str, Any]) -> str:
     return f"{pool['internal_api']} {pool.get('version')}{kernels}, {pool['num_threads']} threads"
 
 
-def _cuda_devices() -> list[Check]:
-    driver = _cuda_driver()
-    extra = "cuda13" if driver is None or driver >= 13 else "cuda12"
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError as error:
-        if driver is None:
-            return [Check("device cuda", "missing", "no CUDA driver, no cupy")]
-        detail = "a CUDA driver is there, cupy is not" if isinstance(error, ModuleNotFoundError) else _summary(error)
-        return [Check("device cuda", "missing", detail, advice=f"pip install 'actorflow[{extra}]'")]
-    try:
-        return [_cuda_device(cupy, index) for index in range(cupy.cuda.runtime.getDeviceCount())]
-    except Exception as error:  # noqa: BLE001  every call of cupy may raise its own errors when there is no GPU
-        return [Check("device cuda", "missing", f"cupy {cupy.__version__}: {_summary(error)}")]
-
-
-def _cuda_device(cupy: Any, index: int) -> Check:
-    name = f"device cuda:{index}"
-    try:
-        with cupy.cuda.Device(index):
-            total = int(cupy.arange(8).sum())  # compiles and runs a kernel: proof that the device works
-        properties = cupy.cuda.runtime.getDeviceProperties(index)
-    except Exception as error:  # noqa: BLE001  as above; one broken device must not hide the others
-        return Check(name, "broken", f"cupy {cupy.__version__}: {_summary(error)}")
-    if total != 28:
-        return Check(name, "broken", f"computed {total} where 28 is right")
-    memory = properties["totalGlobalMem"] / 2**30
-    return Check(name, "ok", f"{properties['name'].decode()}, {memory:.1f} GiB, cupy {cupy.__version__}")
-
-
-def _cuda_driver() -> int | None:
-    """Major CUDA version of the driver; None without one."""
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-        version = ctypes.c_int()
-        failed = driver.cuDriverGetVersion(ctypes.byref(version))
-    except (AttributeError, OSError):
-        return None
-    return None if failed else version.value // 1000
+def _devices() -> Iterator[Check]:
+    """What kinds of devices there are besides the CPU; CUDA devices each by themselves."""
+    yield Check("device sim", "ok", "simulated accelerators, for tests")
+    for found in describe_cuda():
+        yield Check(found.name, found.status, found.detail, advice=found.advice)
+    for kind in known_kinds():
+        if kind in {"cpu", "sim", "cuda"}:
+            continue
+        try:
+            device = device_kind(kind)
+        except actorflow.DeviceUnavailableError as error:
+            yield Check(f"device {kind}", "broken", _summary(error))
+        else:
+            yield Check(f"device {kind}", "ok", f"{device.__module__}.{device.__qualname__}")
 
 
 def _mpi() -> Check:

@@ -14,6 +14,8 @@ from actorflow.devices.memory import Bucket, Pool
 from actorflow.devices.registry import check_place, device_kind, known_kinds, open_device, register_device
 
 if TYPE_CHECKING:
+    from actorflow.devices.cuda import CudaDevice as CudaDevice
+    from actorflow.devices.cuda import CudaOptions as CudaOptions
     from actorflow.devices.sim import SimArray as SimArray
     from actorflow.devices.sim import SimDevice as SimDevice
     from actorflow.devices.sim import SimOptions as SimOptions
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from actorflow.devices.stream import StreamLane as StreamLane
 
 _HOME_OF = {
+    "CudaDevice": "cuda",
+    "CudaOptions": "cuda",
     "Event": "stream",
     "SimArray": "sim",
     "SimDevice": "sim",
@@ -35,6 +39,8 @@ _HOME_OF = {
 __all__ = [
     "CPU",
     "Bucket",
+    "CudaDevice",
+    "CudaOptions",
     "Device",
     "DeviceOptions",
     "Event",

@@ -234,6 +234,9 @@ class Device(ABC):
         """
         return value if self.is_array(value) else None
 
+    def lend(self, value: Any) -> None:  # noqa: B027  nothing to do where memory is freed by reference count alone
+        """An array that `memory` did not make goes to the application, which may drop it with work pending on it."""
+
     def upload(self, value: npt.NDArray[Any]) -> Any:
         """A new array of this device with the contents of a host array; returns when the copy is complete."""
         raise NotImplementedError

@@ -143,11 +143,11 @@ class StreamLane(Lane):
         fence = _StreamFence(self, argument, passed, self.submitted)
         fence.begun = True
         self._open.append(fence)
-        with self.stream.current():
-            try:
+        try:
+            with self.stream.current():
                 work(argument)
-            except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
-                fence.error = error
+        except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
+            fence.error = error
         if urgent or self.detailed or fence.error is not None:
             self.mark(fence.number)
         elif not self._mark_is_planned:

@@ -1,0 +1,230 @@
+"""CUDA devices: what `actorflow.devices.stream` asks of a device with streams, by CuPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.devices.base import DeviceOptions
+from actorflow.devices.cuda import memory, transfer
+from actorflow.devices.cuda.availability import check_cuda, load_cupy
+from actorflow.devices.cuda.interchange import as_device_array
+from actorflow.devices.cuda.release import LateRelease
+from actorflow.devices.cuda.stream import CudaEvent, CudaStream, EventPool, default_stream, is_idle
+from actorflow.devices.memory import Pool
+from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.errors import DeviceError
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+
+__all__ = ["CudaDevice", "CudaOptions"]
+
+#: Beyond what any device has: CUDA takes its highest.
+_HIGHEST_PRIORITY = -1000
+_COPIES = ("inbound", "outbound")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaOptions(DeviceOptions):
+    """How a graph uses one CUDA device.
+
+    Args:
+        timing: Whether the profile knows what ops took on the device. It costs two timed events per turn of the
+            dispatcher instead of one without; a trace turns it on in any case.
+    """
+
+    timing: bool = True
+
+
+class CudaDevice(StreamDevice):
+    """One NVIDIA GPU: CuPy arrays, and CUDA streams as lanes.
+
+    Streams do not synchronize with CUDA's default stream, where the application's own work goes; what it feeds is
+    waited for on the device (`adopt`), and what it gets is complete.
+
+    Attributes:
+        cupy: The module.
+        index: The device's index, as in ``CUDA_VISIBLE_DEVICES``.
+    """
+
+    libraries = ("cudnn", "cupy") if find_spec("cudnn") else ("cupy",)
+    options_type = CudaOptions
+    is_staged = True
+    runs_functions = True
+
+    def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
+        self.cupy = load_cupy(place)
+        self.index = place.device
+        self._late = LateRelease(self._pending)
+        super().__init__(place, options)
+        self._events = EventPool(self.cupy, self.index)
+        self._staging = memory.PinnedPool(self._allocate_pinned, self._copy_lanes)
+        self._service: CudaStream | None = None
+        self._reached: set[int] = set()
+        self._adopted: list[CudaEvent] = []  # behind what the application may still compute into what it fed
+
+    @classmethod
+    def check(cls, place: Place) -> None:
+        check_cuda(place)
+
+    # -- lanes --------------------------------------------------------------------------------------------------
+
+    def make_stream(self, name: str) -> CudaStream:
+        stream = self._new_stream(_HIGHEST_PRIORITY if name in _COPIES else 0)
+        for mark in self._still_computed():
+            stream.wait(mark)
+        return stream
+
+    def watch_closely(self, detailed: bool) -> None:
+        super().watch_closely(detailed)
+        for stream in self._streams():
+            stream.timed = self._is_timed
+
+    def join(self) -> None:
+        super().join()
+        pool = self.cupy.get_default_memory_pool()
+        with self.cupy.cuda.Device(self.index):
+            for stream in self._streams():
+                with suppress(DeviceError):  # the ops have failed with it
+                    stream.synchronize()
+            with suppress(DeviceError):
+                self._late.close()
+            for stream in self._streams():
+                pool.free_all_blocks(stream=stream.raw)  # of no use to any other stream
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    def allocate(self, spec: TensorSpec) -> Any:
+        return memory.allocate(self.cupy, self.index, spec, self._late)
+
+    def lend(self, value: Any) -> None:
+        """The application is given an array of this device: its work on it ends before the memory is used again.
+
+        Buffers of `memory` need no word; arrays that functions and kernels make for themselves do.
+        """
+        self._late.watch(value)
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, self.cupy.ndarray) and value.data.device_id == self.index
+
+    @property
+    def staging(self) -> Pool:
+        """Page-locked memory of the host; copies from and to it run without the host."""
+        return self._staging
+
+    # -- copies -------------------------------------------------------------------------------------------------
+
+    def copy_in(self, source: npt.NDArray[Any], target: Any) -> None:
+        transfer.copy_in(self.cupy, source, target)
+
+    def copy_out(self, source: Any, target: npt.NDArray[Any]) -> None:
+        transfer.copy_out(self.cupy, source, target)
+
+    def copy_peer(self, source: Any, target: Any) -> None:
+        other = source.data.device_id
+        if other not in self._reached:
+            self._reached.add(other)
+            transfer.reach(self.cupy, self.index, other)
+        transfer.copy_peer(self.cupy, source, target)
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def adopt(self, value: Any) -> Any | None:
+        """A value whose memory is on this device, of any library with DLPack or the CUDA array interface.
+
+        What the application still computes into it on its current stream, or the library on its own, is waited for by
+        all lanes, on the device. A value that is not C-contiguous is copied, on the application's current stream. The
+        application may drop it at any time.
+        """
+        array = as_device_array(self.cupy, self.index, value)
+        if array is None:
+            return None
+        self._late.sweep()
+        self._late.watch(array)
+        stream = self.cupy.cuda.get_current_stream(self.index)
+        if not is_idle(self.cupy.cuda.runtime, stream.ptr):
+            mark = self._mark(stream)
+            self._adopted = [*self._still_computed(), mark]
+            for lane_stream in self._streams():
+                lane_stream.wait(mark)
+        return array
+
+    def upload(self, value: npt.NDArray[Any]) -> Any:
+        stream = self._service_stream()
+        with stream.current():
+            array = self.allocate(TensorSpec(value.shape, value.dtype))
+            self.copy_in(value, array)
+            stream.synchronize()
+        self._late.watch(array)
+        return array
+
+    def download(self, value: Any) -> npt.NDArray[Any]:
+        target = np.empty(value.shape, value.dtype)
+        stream = self._service_stream()
+        with stream.current():
+            self.copy_out(value, target)
+            stream.synchronize()
+        return target
+
+    # -- inner --------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_timed(self) -> bool:
+        is_wanted = isinstance(self.options, CudaOptions) and self.options.timing
+        return is_wanted or self._is_watched_closely
+
+    def _new_stream(self, priority: int) -> CudaStream:
+        try:
+            return CudaStream(self._events, priority, self._is_timed)
+        except self.cupy.cuda.runtime.CUDARuntimeError as error:
+            raise DeviceError(f"device {str(self.place)!r} gives no stream: {error}") from error
+
+    def _service_stream(self) -> CudaStream:
+        """The stream of copies that the host waits for."""
+        if self._service is None:
+            self._service = self._new_stream(_HIGHEST_PRIORITY)
+            self._service.timed = False
+        return self._service
+
+    def _make_pool(self) -> memory.CudaPool:
+        return memory.CudaPool(self.allocate, self._all_lanes, self._late)
+
+    def _streams(self) -> list[CudaStream]:
+        """The lanes' streams."""
+        streams = [lane.stream for lane in self._all_lanes()]
+        return [stream for stream in streams if isinstance(stream, CudaStream)]
+
+    def _pending(self) -> list[CudaEvent]:
+        """Marks behind what lanes and the application have launched, it on the default and the current stream."""
+        runtime = self.cupy.cuda.runtime
+        of_application = [default_stream(self.cupy), self.cupy.cuda.get_current_stream(self.index)]
+        streams = dict.fromkeys([*(stream.raw for stream in self._streams()), *of_application])
+        return [self._mark(stream) for stream in streams if not is_idle(runtime, stream.ptr)]
+
+    def _mark(self, stream: Any) -> CudaEvent:
+        """A mark in a stream, the application's or a lane's."""
+        runtime = self.cupy.cuda.runtime
+        try:
+            raw = self._events.take(timed=False)
+            with self.cupy.cuda.Device(self.index):
+                runtime.eventRecord(raw.ptr, stream.ptr)
+        except runtime.CUDARuntimeError as error:
+            raise DeviceError(f"device {str(self.place)!r} failed: {error}") from error
+        return CudaEvent(self._events, raw, None, None)
+
+    def _still_computed(self) -> list[CudaEvent]:
+        self._adopted = [mark for mark in self._adopted if not mark.query()]
+        return self._adopted
+
+    def _copy_lanes(self) -> Sequence[StreamLane]:
+        lanes = [self._lanes.get(name) for name in _COPIES]
+        return [lane for lane in lanes if isinstance(lane, StreamLane)]
+
+    def _allocate_pinned(self, spec: TensorSpec) -> npt.NDArray[Any]:
+        return memory.allocate_pinned(self.cupy, self.index, spec)

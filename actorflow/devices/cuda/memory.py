@@ -1,0 +1,186 @@
+"""Memory of a CUDA device, and page-locked memory of the host.
+
+Buffers are CuPy arrays from CuPy's pool, so the application's own arrays and the graph's share what there is. In what
+order lanes use them again is the business of `actorflow.devices.stream_memory`; when their memory goes back to CuPy is
+that of `actorflow.devices.cuda.release`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.devices.cuda.release import LateRelease
+from actorflow.devices.memory import Bucket, Pool
+from actorflow.devices.stream import StreamLane
+from actorflow.devices.stream_memory import StreamPool
+from actorflow.errors import DeviceError, DTypeError, OutOfMemoryError
+from actorflow.spec import TensorSpec
+
+__all__ = ["CudaPool", "PinnedBucket", "PinnedPool", "allocate", "allocate_pinned", "check_dtype"]
+
+#: Dtypes of CuPy's kernels, by NumPy's characters.
+_DTYPES = frozenset("?bhilqBHILQefdFD")
+_OUT_OF_MEMORY = 2  # an error of the CUDA runtime
+
+
+def check_dtype(dtype: np.dtype[Any], place: object) -> None:
+    """Check that CUDA devices have a dtype.
+
+    Raises:
+        DTypeError: if they have not.
+    """
+    if dtype.char not in _DTYPES or not dtype.isnative:
+        raise DTypeError(
+            f"place {str(place)!r} has no arrays of dtype {dtype}: CUDA has bool, integers of 8 to 64 bits, "
+            "float16, float32, float64, complex64 and complex128, in the byte order of the machine"
+        )
+
+
+def allocate(cupy: Any, index: int, spec: TensorSpec, late: LateRelease) -> Any:
+    """A new array for the stream that is current, with undefined contents.
+
+    Raises:
+        DTypeError: if CUDA has no such dtype.
+        OutOfMemoryError: saying what was asked for and what there is.
+    """
+    check_dtype(spec.dtype, f"cuda:{index}")
+    runtime = cupy.cuda.runtime
+    try:
+        with cupy.cuda.Device(index):
+            late.sweep()
+            try:
+                return cupy.empty(spec.shape, spec.dtype)
+            except cupy.cuda.memory.OutOfMemoryError:
+                # The last resort: all that is free but still in use, and what is cached for other streams.
+                late.wait()
+                cupy.get_default_memory_pool().free_all_blocks()
+                return cupy.empty(spec.shape, spec.dtype)
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise OutOfMemoryError(_what_there_is(cupy, index, spec)) from error
+    except runtime.CUDARuntimeError as error:
+        raise DeviceError(f"device 'cuda:{index}' failed to allocate {spec}: {error}") from error
+
+
+def allocate_pinned(cupy: Any, index: int, spec: TensorSpec) -> npt.NDArray[Any]:
+    """A new page-locked array of the host with undefined contents. Any thread may call it.
+
+    Raises:
+        OutOfMemoryError: if the system gives no more page-locked memory.
+    """
+    if spec.size_bytes == 0:
+        return np.empty(spec.shape, spec.dtype)
+    runtime = cupy.cuda.runtime
+    try:
+        with cupy.cuda.Device(index):
+            memory = cupy.cuda.alloc_pinned_memory(spec.size_bytes)
+    except runtime.CUDARuntimeError as error:
+        if error.status != _OUT_OF_MEMORY:
+            raise DeviceError(f"device 'cuda:{index}' failed to allocate {spec} of host memory: {error}") from error
+        asked = f"{spec.size_bytes:,} bytes of page-locked host memory for {spec}"
+        raise OutOfMemoryError(f"device 'cuda:{index}': no room for {asked}: {error}") from error
+    return np.ndarray(spec.shape, spec.dtype, buffer=memory)
+
+
+class CudaPool(StreamPool):
+    """Buffers of one CUDA device.
+
+    Args:
+        allocate: Makes an array of the device.
+        lanes: Gives all lanes of the device.
+        late: Keeps their memory when they have died.
+    """
+
+    def __init__(
+        self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Iterable[StreamLane]], late: LateRelease
+    ) -> None:
+        super().__init__(allocate, lanes)
+        self._late = late
+
+    def adopt(self, buffer: Any) -> None:
+        super().adopt(buffer)
+        self._late.watch(buffer)
+
+
+class PinnedPool(Pool):
+    """Page-locked memory of the host that copies to and from one device go through.
+
+    Args:
+        allocate: Makes a page-locked array.
+        lanes: Gives the lanes whose copies use it, at any time.
+    """
+
+    def __init__(self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Sequence[StreamLane]]) -> None:
+        super().__init__(allocate)
+        self._lanes = lanes
+
+    def bucket(self, spec: TensorSpec) -> PinnedBucket:
+        bucket = self._buckets.get(spec)
+        if bucket is None:
+            bucket = self._buckets[spec] = PinnedBucket(self, spec, self._lanes)
+        assert isinstance(bucket, PinnedBucket)
+        return bucket
+
+
+class PinnedBucket(Bucket):
+    """Free page-locked buffers of one type.
+
+    A buffer comes back when the copy that reads it has been launched, and is given out when that copy has ended: the
+    host writes into it without asking the stream. Its ``base`` is the page-locked memory, and that of its views is
+    the buffer, so the two can be told apart.
+    """
+
+    __slots__ = ("_lanes", "_lock", "_waiting")
+
+    def __init__(self, pool: Pool, spec: TensorSpec, lanes: Callable[[], Sequence[StreamLane]]) -> None:
+        super().__init__(pool, spec)
+        self._lanes = lanes
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Any, tuple[tuple[StreamLane, int], ...]]] = deque()
+
+    def take(self) -> Any:
+        with self._lock:
+            for at, (buffer, uses) in enumerate(self._waiting):
+                if _have_ended(uses):
+                    del self._waiting[at]
+                    return buffer
+        return self.pool.new(self.spec)
+
+    def give_back(self, buffer: Any) -> None:
+        """Take back a buffer that nobody else refers to. Any thread may call it."""
+        is_own = buffer.base is None or not isinstance(buffer.base, np.ndarray)
+        if is_own and buffer.shape == self.spec.shape and buffer.dtype == self.spec.dtype:
+            uses = tuple([(lane, lane.submitted) for lane in self._lanes()])
+            with self._lock:
+                self._waiting.append((buffer, uses))
+
+    @property
+    def free_bytes(self) -> int:
+        return len(self._waiting) * self.spec.size_bytes
+
+    def trim(self) -> None:
+        """Give the buffers that no copy uses any more back to the system."""
+        with self._lock:
+            kept = [entry for entry in self._waiting if not _have_ended(entry[1])]
+            self._waiting = deque(kept)
+
+
+def _what_there_is(cupy: Any, index: int, spec: TensorSpec) -> str:
+    with cupy.cuda.Device(index):
+        free, total = cupy.cuda.runtime.memGetInfo()
+        held = cupy.get_default_memory_pool().total_bytes()
+        limit = cupy.get_default_memory_pool().get_limit()
+    limited = f", with a limit of {limit:,}" if limit else ""
+    return (
+        f"device 'cuda:{index}': no room for {spec.size_bytes:,} bytes for {spec}: {free:,} of {total:,} bytes are "
+        f"free, CuPy's pool holds {held:,}{limited}"
+    )
+
+
+def _have_ended(uses: tuple[tuple[StreamLane, int], ...]) -> bool:
+    return all(lane.completed >= number for lane, number in uses)
