@@ -80,9 +80,10 @@ $(VENV)/.ready-%: pyproject.toml | $(VENV)/.ready-venv
 # Its version is said above. After the other: two pips at once spoil an environment.
 $(VENV)/.ready-torch: Makefile | $(VENV)/.ready-dev
 
+# With the libraries of the CUDA toolkit: a machine with a driver need not have them.
 $(VENV)/.ready-cuda: tools/cuda-extra pyproject.toml | $(VENV)/.ready-venv
 	extra=$$($(BIN)/python tools/cuda-extra) && \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$$extra]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$$extra]" "cupy-$${extra}x[ctk]"
 	@touch $@
 
 $(VENV)/.ready-browser: tools/install-browser $(VENV)/.ready-dev
