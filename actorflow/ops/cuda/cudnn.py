@@ -1,0 +1,191 @@
+"""cuDNN's convolutions: library ``"cudnn"``; importing this module registers them, and needs nvidia-cudnn-frontend.
+
+float16 and float32. Images lie as cuDNN's engines want them, with the channels last; weights do not (they want the
+output channels first), so each call copies one weight, which is small beside the images. What cuDNN cannot do is done
+by the kernels of `actorflow.ops.cuda.conv`, said once in the log.
+
+As in those, results repeat bit by bit, float16 is added up in float32, and float32 is not rounded to TF32 unless
+``CUPY_TF32=1`` asks for it. The first call for each choice of shapes has cuDNN plan it, which takes its time, on the
+host.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Sequence
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from actorflow.errors import require
+from actorflow.ops.conv import Conv2d, Conv2dDown, Conv2dWeight
+from actorflow.ops.cuda import conv
+from actorflow.ops.cuda.launch import Array, contiguous
+from actorflow.ops.registry import kernel
+
+__all__: list[str] = []
+
+_cudnn: Any = require("cudnn", extra="cudnn", purpose="kernel library 'cudnn'")
+_log = logging.getLogger(__name__)
+_kernel = partial(kernel, device="cuda", library="cudnn", dtypes=("float16", "float32"))
+
+#: Most bytes that a plan may use beside its arrays.
+_WORKSPACE_BYTES = 256 << 20
+
+Shape = tuple[int, ...]
+
+
+class _Convolution(NamedTuple):
+    """What a plan is made for: shapes with the channels last, of (images, filters, results) in cuDNN's words.
+
+    Attributes:
+        node: ``fprop``, ``dgrad`` or ``wgrad``.
+        device: Number of the device.
+        dtype: Of all arrays.
+        image: (batch, height, width, in).
+        filter: (out, kernel height, kernel width, in).
+        loss: (batch, out height, out width, out): also that of the result of ``fprop``.
+        stride: As in `Conv2d`.
+        pad: As in `Conv2d`.
+    """
+
+    node: str
+    device: int
+    dtype: str
+    image: Shape
+    filter: Shape
+    loss: Shape
+    stride: tuple[int, int]
+    pad: tuple[int, int]
+
+
+class _Plan(NamedTuple):
+    """A convolution that cuDNN has planned: its graph, the tensors in the order of the arrays, and its workspace."""
+
+    graph: Any
+    tensors: tuple[Any, ...]
+    workspace_bytes: int
+
+    def run(self, arrays: Sequence[Array]) -> None:
+        """Launch it on the current stream; the last array is written."""
+        device = cupy.cuda.runtime.getDevice()
+        _cudnn.set_stream(handle=_handle(device), stream=cupy.cuda.get_current_stream().ptr)
+        workspace = cupy.empty(max(1, self.workspace_bytes), np.uint8)
+        # Addresses: as arrays they would be passed through DLPack, which waits for the default stream.
+        addresses = {tensor: _address(array) for tensor, array in zip(self.tensors, arrays, strict=True)}
+        self.graph.execute(addresses, _address(workspace), handle=_handle(device))
+
+
+def _address(array: Array) -> int:
+    address: int = array.data.ptr
+    return address
+
+
+@cache
+def _handle(device: int) -> Any:
+    """The handle for a device, which is the current one; kept as long as the process."""
+    return _cudnn.create_handle()
+
+
+@lru_cache(maxsize=1024)
+def _planned(convolution: _Convolution) -> _Plan | None:
+    """The plan; None where cuDNN has none, which is logged."""
+    if 0 in (*convolution.image, *convolution.filter, *convolution.loss):
+        return None
+    try:
+        return _plan(convolution)
+    except _cudnn.cudnnGraphNotSupportedError as error:
+        _log.warning("cuDNN cannot do %s, CuPy does it: %s", convolution, error)
+        return None
+
+
+def _plan(convolution: _Convolution) -> _Plan:
+    data_type = _cudnn.data_type.HALF if convolution.dtype == "float16" else _cudnn.data_type.FLOAT
+    graph = _cudnn.pygraph(
+        io_data_type=data_type,
+        intermediate_data_type=_cudnn.data_type.FLOAT,
+        compute_data_type=_cudnn.data_type.FLOAT,
+        handle=_handle(convolution.device),
+    )
+
+    def tensor(name: str) -> Any:
+        dim, stride = _geometry(getattr(convolution, name))
+        return graph.tensor(name=name, dim=dim, stride=stride, data_type=data_type)
+
+    how = {"padding": list(convolution.pad), "stride": list(convolution.stride), "dilation": [1, 1]}
+    if convolution.node == "fprop":
+        inputs, result = (tensor("image"), tensor("filter")), convolution.loss
+        output = graph.conv_fprop(image=inputs[0], weight=inputs[1], **how)
+    elif convolution.node == "dgrad":
+        inputs, result = (tensor("loss"), tensor("filter")), convolution.image
+        output = graph.conv_dgrad(loss=inputs[0], filter=inputs[1], **how)
+    else:
+        inputs, result = (tensor("loss"), tensor("image")), convolution.filter
+        output = graph.conv_wgrad(image=inputs[1], loss=inputs[0], **how)
+    dim, stride = _geometry(result)
+    output.set_output(True).set_dim(dim).set_stride(stride).set_data_type(data_type)
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([_cudnn.heur_mode.A, _cudnn.heur_mode.FALLBACK])
+    graph.deselect_numeric_notes(_unwanted(convolution.dtype))
+    graph.deselect_workspace_greater_than(_WORKSPACE_BYTES)
+    graph.check_support()
+    graph.build_plans()
+    return _Plan(graph, (*inputs, output), graph.get_workspace_size())
+
+
+def _geometry(shape: Shape) -> tuple[list[int], list[int]]:
+    """Sizes and strides as cuDNN counts them, (batch, channels, height, width), of a contiguous array."""
+    batch, height, width, channels = shape
+    return [batch, channels, height, width], [math.prod(shape[1:]), 1, width * channels, channels]
+
+
+def _unwanted(dtype: str) -> list[Any]:
+    notes = _cudnn.numerical_note
+    unwanted = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
+    if dtype == "float32" and os.environ.get("CUPY_TF32", "0") != "1":
+        unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
+    return unwanted
+
+
+def _find(node: str, operation: Any, image: Shape, weight: Shape, loss: Shape, dtype: np.dtype[Any]) -> _Plan | None:
+    """The plan for a weight of (kernel height, kernel width, in, out)."""
+    turned = (weight[3], *weight[:3])
+    device = cupy.cuda.runtime.getDevice()
+    return _planned(_Convolution(node, device, dtype.name, image, turned, loss, operation.stride, operation.pad))
+
+
+@_kernel(Conv2d)
+def _conv2d(operation: Conv2d, inputs: list[Array], outputs: list[Array]) -> None:
+    x, weight = inputs
+    plan = _find("fprop", operation, x.shape, weight.shape, outputs[0].shape, x.dtype)
+    if plan is None:
+        conv.conv2d(operation, inputs, outputs)
+    else:
+        plan.run((contiguous(x), contiguous(weight.transpose(3, 0, 1, 2)), outputs[0]))
+
+
+@_kernel(Conv2dDown)
+def _conv2d_down(operation: Conv2dDown, inputs: list[Array], outputs: list[Array]) -> None:
+    g, weight = inputs
+    plan = _find("dgrad", operation, outputs[0].shape, weight.shape, g.shape, g.dtype)
+    if plan is None:
+        conv.conv2d_down(operation, inputs, outputs)
+    else:
+        plan.run((contiguous(g), contiguous(weight.transpose(3, 0, 1, 2)), outputs[0]))
+
+
+@_kernel(Conv2dWeight)
+def _conv2d_weight(operation: Conv2dWeight, inputs: list[Array], outputs: list[Array]) -> None:
+    (g, x), (dweight,) = inputs, outputs
+    plan = _find("wgrad", operation, x.shape, dweight.shape, g.shape, g.dtype)
+    if plan is None:
+        conv.conv2d_weight(operation, inputs, outputs)
+        return
+    turned = cupy.empty((dweight.shape[3], *dweight.shape[:3]), dweight.dtype)
+    plan.run((contiguous(g), contiguous(x), turned))
+    cupy.copyto(dweight, turned.transpose(1, 2, 3, 0))

@@ -1,0 +1,41 @@
+// What all kernels share: number types, indices, and the windows that see a pixel.
+//
+// SCALAR (Half, float or double) and INDEX (int or long long) are given to the compiler. All integer parameters of
+// kernels are of type INDEX, so nothing is said twice about sizes above 2^31.
+
+#ifdef __CUDACC__
+struct Half {
+  unsigned short bits;
+  Half() = default;
+  __device__ explicit Half(float value) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value)); }
+  __device__ operator float() const {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+};
+#endif
+
+template <typename T> struct Wider { typedef float type; };
+template <> struct Wider<double> { typedef double type; };
+
+// What sums and exponentials are computed in: float for half and float, double for double.
+typedef Wider<SCALAR>::type WIDE;
+
+// Consecutive threads take consecutive elements; as many rounds as it needs.
+#define FOR_EACH(i, count)                                                                                  \
+  for (INDEX i = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; i < (count); i += (INDEX)gridDim.x * blockDim.x)
+
+// The larger value; not a number if one is not.
+__device__ inline WIDE larger(WIDE a, WIDE b) { return b > a || b != b ? b : a; }
+
+__device__ inline INDEX least(INDEX a, INDEX b) { return a < b ? a : b; }
+__device__ inline INDEX most(INDEX a, INDEX b) { return a > b ? a : b; }
+
+// The windows along one axis that see a pixel: first <= i <= last; none if last < first.
+struct Windows {
+  INDEX first, last;
+  __device__ Windows(INDEX pixel, INDEX count, INDEX kernel, INDEX stride, INDEX pad)
+      : first(pixel + pad < kernel ? 0 : (pixel + pad - kernel) / stride + 1),
+        last(least((pixel + pad) / stride, count - 1)) {}
+};

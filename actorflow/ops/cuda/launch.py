@@ -1,0 +1,134 @@
+"""What the kernels share: CUDA C sources, elementwise kernels, and how they are launched."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from actorflow.ops.registry import kernel as _kernel
+
+__all__ = [
+    "ANYTHING",
+    "FLOATS",
+    "NUMBERS",
+    "Array",
+    "contiguous",
+    "elementwise",
+    "kernel",
+    "launch",
+    "launch_flat",
+    "source",
+    "wide_dtype",
+]
+
+Array = Any
+"""A ``cupy.ndarray``; CuPy has no type information."""
+
+#: What floating kernels are written for; other dtypes (bfloat16) are left to the planner.
+FLOATS = ("float16", "float32", "float64")
+NUMBERS = (
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *(*FLOATS, "complex64", "complex128"),
+)
+ANYTHING = ("bool", *NUMBERS)
+
+#: Registers a kernel of this library; see `actorflow.ops.registry.kernel`.
+kernel = partial(_kernel, device="cuda", library="cupy")
+
+#: Arrays of more elements are indexed with 64 bits. The distance to 2**31 is what all threads together may step over.
+_MOST_NARROW = 2**31 - 2**25
+_THREADS = 256
+_MOST_BLOCKS = 2**16
+
+_SOURCES = Path(__file__).parent / "kernels"
+#: Sources that a source is compiled behind.
+_BASES = {"softmax": ("reduce",), "loss": ("reduce", "softmax")}
+_C_TYPES = {
+    "float16": "Half",
+    "float32": "float",
+    "float64": "double",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+}
+
+
+@cache
+def source(name: str) -> str:
+    """The CUDA C of ``kernels/<name>.cuh`` with all it needs in front of it."""
+    return "\n".join((_SOURCES / f"{part}.cuh").read_text() for part in ("scalar", *_BASES.get(name, ()), name))
+
+
+def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What sums of a dtype are computed in."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+@cache
+def _compiled(name: str, function: str, is_wide: bool, types: tuple[tuple[str, np.dtype[Any]], ...]) -> Any:
+    """A kernel for one choice of types; CuPy compiles the source on its first use, once for all its functions."""
+    macros = [("INDEX", "long long" if is_wide else "int"), *((macro, _C_TYPES[dtype.name]) for macro, dtype in types)]
+    options = ("--std=c++17", *(f"-D{macro}={c_type}" for macro, c_type in macros))
+    return cupy.RawKernel(source(name), function, options)
+
+
+def launch(
+    name: str, function: str, grid: int, block: int, args: tuple[Any, ...], dtype: np.dtype[Any], **types: np.dtype[Any]
+) -> None:
+    """Launch a function of a source on the current stream.
+
+    Args:
+        name: Name of the source.
+        function: Name of the ``extern "C"`` function in it.
+        grid: Number of blocks; none are launched for 0.
+        block: Threads per block.
+        args: Arrays, Python integers (which become INDEX), and NumPy scalars of exactly the parameter's type.
+        dtype: What SCALAR is.
+        types: What other macros are.
+    """
+    if not grid:
+        return
+    integers = [arg for arg in args if type(arg) is int]
+    largest = max([*integers, *[arg.size for arg in args if isinstance(arg, cupy.ndarray)]])
+    index = np.int32 if largest <= _MOST_NARROW else np.int64
+    compiled = _compiled(name, function, index is np.int64, (("SCALAR", dtype), *types.items()))
+    compiled((grid,), (block,), tuple([index(arg) if type(arg) is int else arg for arg in args]))
+
+
+def launch_flat(name: str, function: str, count: int, args: tuple[Any, ...], dtype: np.dtype[Any]) -> None:
+    """Launch a function that gives each of ``count`` items to a thread, and rounds of items if they are many."""
+    launch(name, function, min(-(-count // _THREADS), _MOST_BLOCKS), _THREADS, args, dtype)
+
+
+def contiguous(array: Array) -> Array:
+    """The array itself if it is C-contiguous, else a copy that is."""
+    return cupy.ascontiguousarray(array)
+
+
+_WIDE = """
+template <typename T> struct Wider { typedef float type; };
+template <> struct Wider<double> { typedef double type; };
+"""
+
+
+def elementwise(name: str, inputs: str, outputs: str, body: str) -> Any:
+    """A kernel over arrays that broadcast, of any strides: one launch, compiled on first use for each choice of dtypes.
+
+    Args:
+        name: For profilers.
+        inputs: Parameters, as in ``cupy.ElementwiseKernel``; ``T`` is the dtype of the result.
+        outputs: Likewise; to be given in each call, so that nothing is allocated.
+        body: CUDA C for one element; ``W`` is what to compute in.
+    """
+    return cupy.ElementwiseKernel(
+        inputs, outputs, f"typedef Wider<T>::type W; {body}", f"actorflow_{name}", preamble=_WIDE
+    )

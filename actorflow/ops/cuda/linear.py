@@ -1,0 +1,41 @@
+"""Kernels of `actorflow.ops.linear`."""
+
+from __future__ import annotations
+
+import cupy
+
+from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
+from actorflow.ops.cuda.reduce import sum_axes
+from actorflow.ops.linear import Bias, BiasDown, Inner, InnerDown, InnerWeight
+
+__all__: list[str] = []
+
+_BIAS = elementwise("bias", "T x, T bias", "T y", "y = x + bias")
+
+
+@kernel(Inner, dtypes=FLOATS)
+def _inner(operation: Inner, inputs: list[Array], outputs: list[Array]) -> None:
+    x, weight = inputs
+    cupy.dot(x, weight.T, out=outputs[0])
+
+
+@kernel(InnerDown, dtypes=FLOATS)
+def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array]) -> None:
+    g, weight = inputs
+    cupy.dot(g, weight, out=outputs[0])
+
+
+@kernel(InnerWeight, dtypes=FLOATS)
+def _inner_weight(operation: InnerWeight, inputs: list[Array], outputs: list[Array]) -> None:
+    g, x = inputs
+    cupy.dot(g.T, x, out=outputs[0])
+
+
+@kernel(Bias, dtypes=FLOATS, inplace=True)
+def _bias(operation: Bias, inputs: list[Array], outputs: list[Array]) -> None:
+    _BIAS(*inputs, outputs[0])
+
+
+@kernel(BiasDown, dtypes=FLOATS)
+def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -> None:
+    sum_axes(inputs[0], range(inputs[0].ndim - 1), outputs[0])

@@ -1,0 +1,107 @@
+"""The CUDA kernels without CUDA."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import actorflow.ops
+from actorflow.ops import Operation, registry
+from actorflow.spec import TensorSpec
+
+GUARD = 64
+
+
+def load(path: Path) -> ModuleType:
+    """A file of the tests as a module."""
+    spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """The CUDA kernels over an emulated CuPy; the real one, its kernels and the registry are not touched.
+
+    ``kernels`` by key, ``modules`` by name, their ``package``, and the ``emulator``.
+    """
+    emulator = load(Path(__file__).with_name("emulator.py")).Emulator(tmp_path_factory.mktemp("cuda"))
+    hidden = {name: module for name, module in sys.modules.items() if name.startswith("actorflow.ops.cuda")}
+    registered = {key: value for key, value in registry._kernels.items() if key.device != "cuda"}
+    with (
+        mock.patch.dict(sys.modules, {"cupy": emulator.cupy}),
+        mock.patch.object(registry, "_kernels", registered),
+        mock.patch.object(actorflow.ops, "cuda", None, create=True),
+    ):
+        for name in hidden:
+            del sys.modules[name]
+        package = importlib.import_module("actorflow.ops.cuda")
+        modules = {
+            name.rpartition(".")[2]: m for name, m in sys.modules.items() if name.startswith("actorflow.ops.cuda.")
+        }
+        kernels = {key: value for key, value in registered.items() if key.device == "cuda"}
+    return SimpleNamespace(kernels=kernels, modules=modules, package=package, emulator=emulator)
+
+
+@pytest.fixture(scope="session")
+def compute_cuda(emulated: SimpleNamespace) -> Callable[..., list[np.ndarray]]:
+    """``compute_cuda(operation, *arrays, frame=0)``: outputs of the CUDA kernel, which writes nothing beside them."""
+
+    def run(operation: Operation, *inputs: Any, frame: int = 0) -> list[np.ndarray]:
+        arrays = [np.asarray(x).view() for x in inputs]
+        for array in arrays:
+            array.flags.writeable = False
+        specs = operation.infer(*(TensorSpec(a.shape, a.dtype) for a in arrays))
+        dtype = (arrays[0] if arrays else specs[0]).dtype
+        kernel = emulated.kernels[registry.KernelKey(operation.kind, "cuda", "cupy", str(dtype), "any")]
+        if kernel.returns:
+            return kernel.function(operation, arrays, None)
+        guarded = [np.full(spec.size_bytes + 2 * GUARD, 0xFF, np.uint8) for spec in specs]
+        outputs = [
+            memory[GUARD : GUARD + spec.size_bytes].view(spec.dtype).reshape(spec.shape)
+            for memory, spec in zip(guarded, specs, strict=True)
+        ]
+        kernel.function(operation, arrays, outputs, *([frame] if kernel.random else []))
+        for memory in guarded:
+            beside = np.concatenate([memory[:GUARD], memory[-GUARD:]])
+            assert (beside == 0xFF).all(), "written beside an output"
+        return outputs
+
+    return run
+
+
+@pytest.fixture
+def launches(emulated: SimpleNamespace) -> list[str]:
+    """Names of the CUDA C kernels that the test launches."""
+    emulated.emulator.launches.clear()
+    return emulated.emulator.launches
+
+
+@pytest.fixture
+def wide_indices(emulated: SimpleNamespace) -> Iterator[None]:
+    """Every array counts as too large for 32-bit indices."""
+    with mock.patch.object(emulated.modules["launch"], "_MOST_NARROW", -1):
+        yield
+
+
+@pytest.fixture(scope="session")
+def load_file() -> Callable[[str], ModuleType]:
+    """``load_file(name)``: a helper of this folder as a module."""
+    return lambda name: load(Path(__file__).with_name(name))
+
+
+@pytest.fixture(scope="session")
+def cases() -> ModuleType:
+    """The cases that a GPU is tested with."""
+    return load(Path(__file__).parents[2] / "gpu" / "test_kernels.py")

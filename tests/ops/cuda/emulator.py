@@ -1,0 +1,217 @@
+"""CuPy, as far as actorflow.ops.cuda uses it, on the host: NumPy arrays, and CUDA C compiled by g++.
+
+The very sources and the very launches are run, with each kernel's grid, block and arguments. What a GPU would let pass
+is an error here: an argument of another type than the parameter, a barrier that not all threads reach, outputs that are
+not contiguous.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+SHIM = Path(__file__).with_name("shim.hpp")
+
+C_TYPES = {
+    "bool": "bool",
+    "float16": "float16",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "std::complex<float>",
+    "complex128": "std::complex<double>",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+}
+_SCALARS = {
+    "int": ctypes.c_int,
+    "long long": ctypes.c_longlong,
+    "unsigned long long": ctypes.c_ulonglong,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+}
+_KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
+
+
+def kernels_of(code: str) -> dict[str, list[tuple[str, str]]]:
+    """(type, name) of the parameters of each kernel in a source."""
+    found = {}
+    for name, parameters in _KERNEL.findall(code):
+        words = [parameter.replace("*", "* ").split() for parameter in parameters.split(",")]
+        found[name] = [(" ".join(parts[:-1]), parts[-1]) for parts in words]
+    return found
+
+
+class Emulator:
+    """Compiles and runs.
+
+    Attributes:
+        launches: Names of the kernels of CUDA C, in the order of their launches.
+        elementwise: All elementwise kernels.
+        cupy: What stands in the place of the module.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.launches: list[str] = []
+        self.elementwise: list[_ElementwiseKernel] = []
+        self.load = cache(self._load)
+        self.cupy = self._module()
+
+    def _load(self, code: str) -> ctypes.CDLL:
+        header = self.folder / SHIM.name
+        if not header.exists():
+            shutil.copy(SHIM, header)
+            self._compile("-x", "c++-header", header, "-o", f"{header}.gch")
+        path = self.folder / hashlib.sha256(code.encode()).hexdigest()[:20]
+        path.with_suffix(".cpp").write_text(f'#include "{SHIM.name}"\n{code}')
+        self._compile("-shared", path.with_suffix(".cpp"), "-o", path)
+        return ctypes.CDLL(str(path))
+
+    def _compile(self, *arguments: Any) -> None:
+        if shutil.which("g++") is None:
+            pytest.skip("g++ is not installed: CUDA C cannot be compiled for the host")
+        command = ["g++", "-std=c++17", "-O1", "-fPIC", "-w", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stderr
+
+    def _module(self) -> ModuleType:
+        cupy = ModuleType("cupy")
+        emulator = self
+
+        class RawKernel(_RawKernel):
+            owner = emulator
+
+        class ElementwiseKernel(_ElementwiseKernel):
+            owner = emulator
+
+        contents = {
+            "RawKernel": RawKernel,
+            "ElementwiseKernel": ElementwiseKernel,
+            "ndarray": np.ndarray,
+            "empty": _garbage,
+            "dot": _dot,
+            "add": np.add,
+            "broadcast_to": np.broadcast_to,
+            "cuda": SimpleNamespace(
+                runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=1234)
+            ),
+            "copyto": np.copyto,
+            "ascontiguousarray": lambda array: np.array(array, order="C", copy=None, ndmin=array.ndim),
+        }
+        vars(cupy).update(contents)
+        return cupy
+
+
+def _garbage(shape: Any, dtype: Any) -> np.ndarray:
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8)[...] = 0xFF
+    return array
+
+
+def _dot(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    wide = np.float32 if a.dtype == np.float16 else a.dtype
+    product = np.dot(a.astype(wide), b.astype(wide)).astype(a.dtype)
+    if out is None:
+        return product
+    assert out.flags.c_contiguous
+    assert (out.shape, out.dtype, b.dtype) == (product.shape, a.dtype, a.dtype)
+    out[...] = product
+    return out
+
+
+class _RawKernel:
+    owner: Emulator
+
+    def __init__(self, code: str, name: str, options: tuple[str, ...]) -> None:
+        macros = dict(option[2:].split("=", 1) for option in options if option.startswith("-D"))
+        self.types = {**macros, "WIDE": "double" if macros["SCALAR"] == "double" else "float"}
+        self.types["Word"] = "unsigned long long"
+        self.name, self.parameters = name, kernels_of(code)[name]
+        cooperates = str("__syncthreads" in code).lower()
+        launchers = "\n".join(
+            f'extern "C" int launch_{kernel}(unsigned grid, unsigned block, '
+            f"{', '.join(f'{kind} {what}' for kind, what in parameters)}) {{ return emulator::run(grid, block, "
+            f"{cooperates}, [=] {{ {kernel}({', '.join(what for _, what in parameters)}); }}); }}"
+            for kernel, parameters in kernels_of(code).items()
+        )
+        defines = "\n".join(f"#define {macro} {value}" for macro, value in macros.items())
+        self.code = f"{defines}\n{code}\n{launchers}"
+
+    def __call__(self, grid: tuple[int], block: tuple[int], args: tuple[Any, ...]) -> None:
+        assert 0 < grid[0] < 2**31
+        assert 0 < block[0] <= 1024
+        assert len(args) == len(self.parameters), (self.name, len(args), self.parameters)
+        values = [self._value(arg, *parameter) for arg, parameter in zip(args, self.parameters, strict=True)]
+        launcher = getattr(self.owner.load(self.code), f"launch_{self.name}")
+        self.owner.launches.append(self.name)
+        assert launcher(ctypes.c_uint(grid[0]), ctypes.c_uint(block[0]), *values) == 0, "a barrier was missed"
+
+    def _value(self, arg: Any, kind: str, name: str) -> Any:
+        words = kind.replace("const ", "").split("*")
+        base = words[0].strip()
+        base = self.types.get(base, base)
+        if len(words) == 1:
+            assert isinstance(arg, np.generic), (self.name, name, arg)
+            assert C_TYPES[arg.dtype.name] == base, (self.name, name, arg.dtype, base)
+            return _SCALARS[base](arg.item())
+        assert isinstance(arg, np.ndarray), (self.name, name)
+        assert arg.flags.c_contiguous, (self.name, name)
+        given = {"float16": "Half", "bool": "unsigned char"}.get(arg.dtype.name, C_TYPES[arg.dtype.name])
+        assert given == base, (self.name, name, arg.dtype, base)
+        assert arg.flags.writeable or "const" in kind, (self.name, name)
+        return ctypes.c_void_p(arg.ctypes.data)
+
+
+class _ElementwiseKernel:
+    owner: Emulator
+
+    def __init__(self, inputs: str, outputs: str, body: str, name: str, preamble: str = "") -> None:
+        self.inputs, self.outputs = ([p.split() for p in text.split(",")] for text in (inputs, outputs))
+        self.body, self.preamble, self.name = body, preamble, name
+        self.owner.elementwise.append(self)
+
+    def code(self, types: dict[str, str]) -> str:
+        """Source for one choice of types; ``run`` handles contiguous arrays."""
+        typedefs = "\n".join(f"typedef {C_TYPES[dtype]} {letter};" for letter, dtype in types.items())
+        parameters = [*(f"const {t} *_{n}" for t, n in self.inputs), *(f"{t} *_{n}" for t, n in self.outputs)]
+        loads = [f"const {t} &{n} = _{n}[i];" for t, n in self.inputs]
+        loads += [f"{t} &{n} = _{n}[i];" for t, n in self.outputs]
+        return (
+            f"{typedefs}\ntypedef double float64;\n{self.preamble}\n"
+            f'extern "C" __global__ void run(ptrdiff_t size, {", ".join(parameters)}) {{\n'
+            f"  FOR_EACH_OF(i, size) {{\n{' '.join(loads)}\n{self.body};\n}} }}"
+        )
+
+    def __call__(self, *args: Any) -> None:
+        assert len(args) == len(self.inputs) + len(self.outputs), self.name
+        types: dict[str, str] = {}
+        for (kind, _), arg in zip([*self.inputs, *self.outputs], args, strict=True):
+            dtype = np.asarray(arg).dtype.name
+            assert types.setdefault(kind, dtype) == dtype, (self.name, kind, dtype, types)
+        types = {kind: dtype for kind, dtype in types.items() if len(kind) == 1}
+        given, outputs = args[: len(self.inputs)], args[len(self.inputs) :]
+        shape = np.broadcast_shapes(*(np.shape(arg) for arg in given))
+        assert all(out.shape == shape for out in outputs), self.name
+        flat = [np.array(np.broadcast_to(arg, shape), order="C") for arg in given]
+        own = {id(arg): copy for arg, copy in zip(given, flat, strict=True)}  # CuPy's parameters are references
+        results = [own[id(out)] if id(out) in own else _garbage(shape, out.dtype) for out in outputs]
+        run = self.owner.load(self.code(types)).run
+        run(ctypes.c_ssize_t(results[0].size), *(ctypes.c_void_p(a.ctypes.data) for a in (*flat, *results)))
+        for out, result in zip(outputs, results, strict=True):
+            out[...] = result

@@ -1,0 +1,64 @@
+"""NVRTC, NVIDIA's compiler of CUDA C, through ctypes: it needs neither a GPU nor a driver."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+def _roots() -> Iterator[Path]:
+    """Where CUDA may be: NVIDIA's wheels, and toolkits."""
+    wheels = importlib.util.find_spec("nvidia")
+    for folder in wheels.submodule_search_locations or () if wheels is not None else ():
+        yield from sorted(Path(folder).iterdir())
+    if "CUDA_PATH" in os.environ:
+        yield Path(os.environ["CUDA_PATH"])
+    yield Path("/usr/local/cuda")
+
+
+def _find(pattern: str) -> list[Path]:
+    return [path for root in _roots() for path in sorted(root.glob(pattern))]
+
+
+def load() -> ctypes.CDLL:
+    """The library; skips the test where it is not installed."""
+    found = [path for path in _find("lib*/libnvrtc.so.*") if ".alt." not in path.name]
+    name = str(found[0]) if found else ctypes.util.find_library("nvrtc")
+    if name is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+    return ctypes.CDLL(name)
+
+
+def header_folder(header: str) -> Path:
+    """Where a header of CUDA is; skips the test where it is not installed."""
+    found = _find(f"include/{header}")
+    if not found:
+        pytest.skip(f"CUDA's {header} is not installed: pip install nvidia-cuda-runtime")
+    return found[0].parent
+
+
+def compile_to_cubin(library: ctypes.CDLL, source: str, arch: str, options: Iterable[str] = ()) -> bytes:
+    """Machine code for an architecture (``"sm_80"``); fails the test with the compiler's messages."""
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
+    try:
+        given = [f"--gpu-architecture={arch}", "--std=c++17", *options]
+        failed = library.nvrtcCompileProgram(
+            program, len(given), (ctypes.c_char_p * len(given))(*(o.encode() for o in given))
+        )
+        assert library.nvrtcGetProgramLogSize(program, ctypes.byref(size)) == 0
+        log = ctypes.create_string_buffer(size.value)
+        assert library.nvrtcGetProgramLog(program, log) == 0
+        assert not failed, log.value.decode()
+        assert library.nvrtcGetCUBINSize(program, ctypes.byref(size)) == 0
+        code = ctypes.create_string_buffer(size.value)
+        assert library.nvrtcGetCUBIN(program, code) == 0
+        return code.raw
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))

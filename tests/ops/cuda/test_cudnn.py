@@ -1,0 +1,207 @@
+"""How cuDNN is asked for convolutions, with a stand-in for it that computes on the host."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from actorflow import ops
+from actorflow.errors import MissingExtraError
+from actorflow.ops import registry
+
+STREAM = 1234
+
+
+class UnsupportedError(Exception):
+    pass
+
+
+class Tensor:
+    def __init__(self, dim: list[int], stride: list[int]) -> None:
+        self.dim, self.stride, self.is_output = dim, stride, False
+
+    def set_output(self, is_output: bool) -> Tensor:
+        self.is_output = is_output
+        return self
+
+    def set_dim(self, dim: list[int]) -> Tensor:
+        self.dim = dim
+        return self
+
+    def set_stride(self, stride: list[int]) -> Tensor:
+        self.stride = stride
+        return self
+
+    def set_data_type(self, data_type: Any) -> Tensor:
+        return self
+
+    def view(self, array: np.ndarray) -> np.ndarray:
+        """The array's memory with these sizes and strides."""
+        assert array.size == np.prod(self.dim)
+        strides = [stride * array.itemsize for stride in self.stride]
+        return np.lib.stride_tricks.as_strided(array, self.dim, strides)
+
+
+class Graph:
+    """One convolution, NCHW, computed from the definition."""
+
+    built: list[Graph]
+    arrays: dict[int, np.ndarray]
+
+    def __init__(self, **options: Any) -> None:
+        assert options["handle"] == "handle"
+        self.built.append(self)
+        self.steps: list[str] = []
+
+    def tensor(self, *, name: str, dim: list[int], stride: list[int], data_type: Any) -> Tensor:
+        return Tensor(dim, stride)
+
+    def conv_fprop(self, image: Tensor, weight: Tensor, **how: Any) -> Tensor:
+        return self._node(image, weight, None, how)
+
+    def conv_dgrad(self, loss: Tensor, filter: Tensor, **how: Any) -> Tensor:  # noqa: A002
+        return self._node(None, filter, loss, how)
+
+    def conv_wgrad(self, image: Tensor, loss: Tensor, **how: Any) -> Tensor:
+        return self._node(image, None, loss, how)
+
+    def _node(self, image: Tensor | None, filters: Tensor | None, loss: Tensor | None, how: Any) -> Tensor:
+        self.how, self.output = how, Tensor([], [])
+        self.roles = [self.output if tensor is None else tensor for tensor in (image, filters, loss)]
+        return self.output
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.steps.append(name)
+
+    def check_support(self) -> None:
+        if self.how["stride"] == [3, 3]:
+            raise UnsupportedError("strides of 3")
+
+    def get_workspace_size(self) -> int:
+        return 0
+
+    def execute(self, addresses: dict[Tensor, int], workspace: int, handle: str) -> None:
+        assert handle == "handle"
+        assert workspace
+        assert self.steps[-1] == "build_plans"
+        image, filters, loss = (role.view(self.arrays[addresses[role]]) for role in self.roles)
+        pad, (sv, sh) = self.how["padding"], self.how["stride"]
+        padded = np.pad(
+            np.zeros_like(image) if self.output is self.roles[0] else image,
+            [(0, 0), (0, 0), *zip(pad, pad, strict=True)],
+        )
+        self.output.view(self.arrays[addresses[self.output]])[...] = 0
+        for n, k, i, j in np.ndindex(*loss.shape):
+            window = (
+                n,
+                slice(None),
+                slice(i * sv, i * sv + filters.shape[2]),
+                slice(j * sh, j * sh + filters.shape[3]),
+            )
+            if self.output is self.roles[0]:
+                padded[window] += loss[n, k, i, j] * filters[k]
+            elif self.output is self.roles[1]:
+                filters[k] += loss[n, k, i, j] * padded[window]
+            else:
+                loss[n, k, i, j] = (padded[window] * filters[k]).sum()
+        if self.output is self.roles[0]:
+            height, width = image.shape[2:]
+            image[...] = padded[:, :, pad[0] : pad[0] + height, pad[1] : pad[1] + width]
+
+
+@pytest.fixture
+def cudnn(emulated) -> Iterator[SimpleNamespace]:
+    """``kernels`` of the library by operation, its ``module``, and the graphs it has ``built``."""
+    stand_in = ModuleType("cudnn")
+    built: list[Graph] = []
+    arrays: dict[int, np.ndarray] = {}
+    graph = type("pygraph", (Graph,), {"built": built, "arrays": arrays})
+    streams: list[int] = []
+    notes = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")
+    vars(stand_in).update(
+        pygraph=graph,
+        create_handle=lambda: "handle",
+        set_stream=lambda *, handle, stream: streams.append(stream),
+        data_type=SimpleNamespace(HALF="half", FLOAT="float"),
+        heur_mode=SimpleNamespace(A="a", FALLBACK="fallback"),
+        numerical_note=SimpleNamespace(**{note: note for note in notes}),
+        cudnnGraphNotSupportedError=UnsupportedError,
+    )
+
+    def address(array: np.ndarray) -> int:
+        assert array.flags.c_contiguous
+        arrays[array.ctypes.data] = array
+        return array.ctypes.data
+
+    own = {f"actorflow.ops.cuda.{name}": module for name, module in emulated.modules.items()}
+    registered: dict[Any, Any] = {}
+    with (
+        mock.patch.dict(sys.modules, {"cupy": emulated.emulator.cupy, "cudnn": stand_in, **own}),
+        mock.patch.object(registry, "_kernels", registered),
+    ):
+        package = sys.modules["actorflow.ops.cuda"] = emulated.package
+        sys.modules.pop("actorflow.ops.cuda.cudnn", None)
+        module = importlib.import_module("actorflow.ops.cuda.cudnn")
+        del package.cudnn
+    with mock.patch.object(module, "_address", address):
+        kernels = {key.operation: kernel for key, kernel in registered.items()}
+        yield SimpleNamespace(kernels=kernels, module=module, built=built, streams=streams)
+
+
+def run(cudnn: SimpleNamespace, operation: ops.Operation, shape: tuple[int, ...], *arrays: np.ndarray) -> np.ndarray:
+    output = np.full(shape, np.nan, arrays[0].dtype)
+    cudnn.kernels[operation.kind].function(operation, list(arrays), [output])
+    return output
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1), (3, 3)])
+@pytest.mark.parametrize("pad", [(0, 0), (1, 2)])
+def test_all_three_products_are_those_of_the_cpu(cudnn, cases, stride, pad, caplog) -> None:
+    random = np.random.default_rng(0)
+    x, weight = random.standard_normal((2, 6, 7, 3)), random.standard_normal((3, 2, 3, 4))
+    how = (stride, pad)
+    (y,) = cases.compute_cpu(ops.Conv2d(*how), x, weight)
+    g = random.standard_normal(y.shape)
+    x, weight, g, y = (array.astype(np.float32) for array in (x, weight, g, y))
+    down, kernel = ops.Conv2dDown((6, 7), *how), ops.Conv2dWeight((3, 2), *how)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            np.testing.assert_allclose(run(cudnn, ops.Conv2d(*how), y.shape, x, weight), y, rtol=1e-4, atol=1e-4)
+            for operation, given, shape in ((down, weight, x.shape), (kernel, x, weight.shape)):
+                (expected,) = cases.compute_cpu(operation, g, given)
+                np.testing.assert_allclose(run(cudnn, operation, shape, g, given), expected, rtol=1e-4, atol=1e-4)
+    assert len(cudnn.built) == 3
+    assert cudnn.streams == ([] if stride == (3, 3) else [STREAM] * 6)
+    assert len(caplog.records) == (3 if stride == (3, 3) else 0)
+
+
+def test_an_empty_batch_is_left_to_cupy(cudnn) -> None:
+    x, weight, g = (np.ones(shape, np.float32) for shape in [(0, 4, 4, 3), (3, 3, 3, 2), (0, 2, 2, 2)])
+    assert run(cudnn, ops.Conv2d(), g.shape, x, weight).size == 0
+    np.testing.assert_array_equal(run(cudnn, ops.Conv2dWeight((3, 3)), weight.shape, g, x), np.zeros_like(weight))
+    assert not cudnn.built
+
+
+def test_float32_is_not_rounded_unless_that_is_asked_for(cudnn, monkeypatch) -> None:
+    assert "TENSOR_CORE" in cudnn.module._unwanted("float32")
+    assert "TENSOR_CORE" not in cudnn.module._unwanted("float16")
+    monkeypatch.setenv("CUPY_TF32", "1")
+    assert "TENSOR_CORE" not in cudnn.module._unwanted("float32")
+
+
+def test_without_the_frontend_the_import_says_what_to_install(emulated) -> None:
+    own = {f"actorflow.ops.cuda.{name}": module for name, module in emulated.modules.items()}
+    with mock.patch.dict(
+        sys.modules, {"cupy": emulated.emulator.cupy, "cudnn": None, "actorflow.ops.cuda": emulated.package, **own}
+    ):
+        sys.modules.pop("actorflow.ops.cuda.cudnn", None)
+        with pytest.raises(MissingExtraError, match=r"kernel library 'cudnn' needs 'cudnn': pip install"):
+            importlib.import_module("actorflow.ops.cuda.cudnn")

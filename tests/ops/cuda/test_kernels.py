@@ -1,0 +1,363 @@
+"""The logic of the CUDA kernels, run on the host, against the CPU's kernels."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import actorflow.ops.cpu  # noqa: F401  registers the kernels
+from actorflow import ops
+from actorflow.ops import registry
+from actorflow.spec import TensorSpec
+
+FLOATS = ("float16", "float32", "float64")
+
+layouts = st.sampled_from(["C", "F", "strided"])
+floats = st.sampled_from(["float32", "float64"])
+seeds = st.integers(0, 2**32 - 1)
+examples = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def _drawn(seed: int, *shapes: tuple[int, ...], dtype: str) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [np.asarray(random.standard_normal(shape)).astype(dtype) for shape in shapes]
+
+
+def _cpu_operations() -> set[str]:
+    keys = registry.registered_kernels()
+    return {
+        key.operation for key in keys if key.device == "cpu" and key.library == "numpy" and hasattr(ops, key.operation)
+    }
+
+
+def test_every_operation_of_the_cpu_has_a_kernel(emulated, cases) -> None:
+    assert {key.operation for key in emulated.kernels} >= _cpu_operations()
+    assert {case.operation.kind for case in cases.CASES} >= _cpu_operations()
+
+
+def test_what_is_random_returned_or_in_place_is_so_on_both_devices(emulated) -> None:
+    for key, kernel in emulated.kernels.items():
+        on_cpu = registry._kernels[key._replace(device="cpu", library="numpy", dtype="any")]
+        assert (kernel.random, kernel.returns) == (on_cpu.random, on_cpu.returns), key
+        assert kernel.inplace or not on_cpu.inplace, key
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_cases_of_a_gpu_hold_on_the_host(cases, compute_cuda, dtype) -> None:
+    for case in cases.CASES:
+        cases.check(case, dtype, compute_cuda)
+
+
+def test_the_cases_of_a_gpu_hold_with_64_bit_indices(cases, compute_cuda, wide_indices) -> None:
+    for case in cases.CASES:
+        cases.check(case, "float32", compute_cuda)
+
+
+def test_kernels_may_write_over_their_first_input(emulated, cases) -> None:
+    for case in cases.CASES:
+        arrays = [np.asarray(a) for a in case.make(np.random.default_rng(0))]
+        specs = case.operation.infer(*(TensorSpec(a.shape, a.dtype) for a in arrays))
+        dtype = str(arrays[0].dtype if arrays else specs[0].dtype)
+        kernel = emulated.kernels[registry.KernelKey(case.operation.kind, "cuda", "cupy", dtype, "any")]
+        if not kernel.inplace:
+            continue
+        expected = cases.compute_cpu(case.operation, *arrays)
+        outputs = [arrays[0], *(np.empty(spec.shape, spec.dtype) for spec in specs[1:])]
+        kernel.function(case.operation, arrays, outputs, *([0] if kernel.random else []))
+        for actual, wanted in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-12)
+
+
+# -- windows ------------------------------------------------------------------------------------------------------
+
+
+class Sliding(NamedTuple):
+    batch: int
+    size: tuple[int, int]
+    channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pad: tuple[int, int]
+
+
+def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(low, high), st.integers(low, high))
+
+
+sliding = st.builds(
+    Sliding, st.integers(0, 3), _pairs(1, 8), st.integers(1, 3), _pairs(1, 4), _pairs(1, 5), _pairs(0, 3)
+).filter(lambda c: all(k <= n + 2 * p for n, k, p in zip(c.size, c.kernel, c.pad, strict=True)))
+
+
+@examples
+@given(sliding, st.booleans(), st.booleans(), floats, layouts, seeds)
+def test_pooling(compute_cuda, cases, laid_out, case: Sliding, ceil, count_pad, dtype, layout, seed) -> None:
+    pad = tuple(min(p, k - 1) for p, k in zip(case.pad, case.kernel, strict=True))
+    how = (case.kernel, case.stride, pad, ceil)
+    if any(k > n + 2 * p for n, k, p in zip(case.size, case.kernel, pad, strict=True)):
+        return
+    # Few different values, so that many windows have several maxima.
+    x = np.random.default_rng(seed).integers(-1, 2, (case.batch, *case.size, case.channels)).astype(dtype)
+    (y,) = cases.compute_cpu(ops.MaxPool2d(*how), x)
+    (g,) = _drawn(seed, y.shape, dtype=dtype)
+    np.testing.assert_array_equal(compute_cuda(ops.MaxPool2d(*how), laid_out(x, layout))[0], y)
+    arrays = [laid_out(a, layout) for a in (g, x, y)]
+    np.testing.assert_array_equal(
+        compute_cuda(ops.MaxPool2dDown(*how), *arrays)[0], cases.compute_cpu(ops.MaxPool2dDown(*how), g, x, y)[0]
+    )
+    average = ops.AveragePool2d(*how, count_pad)
+    down = ops.AveragePool2dDown(*how, count_pad, size=case.size)
+    for operation, given_array in ((average, arrays[1]), (down, arrays[0])):
+        np.testing.assert_allclose(
+            compute_cuda(operation, given_array)[0], cases.compute_cpu(operation, given_array)[0], rtol=1e-5, atol=1e-6
+        )
+
+
+def test_a_maximum_that_is_not_a_number_wins_and_takes_no_gradient(compute_cuda) -> None:
+    x = np.array([1.0, np.nan, 3.0, 4.0]).reshape(1, 2, 2, 1)
+    how = ((2, 2), (2, 2))
+    (y,) = compute_cuda(ops.MaxPool2d(*how), x)
+    assert np.isnan(y).all()
+    np.testing.assert_array_equal(compute_cuda(ops.MaxPool2dDown(*how), np.ones_like(y), x, y)[0], np.zeros_like(x))
+
+
+@examples
+@given(sliding, st.integers(1, 3), floats, layouts, st.sampled_from([1, 300, 3000, 1 << 26]), seeds)
+def test_convolution(
+    emulated, compute_cuda, cases, laid_out, case: Sliding, out, dtype, layout, scratch_bytes, seed
+) -> None:
+    how = (case.stride, case.pad)
+    shape = (case.batch, *ops.Conv2d(*how).output_size(case.size, case.kernel), out)
+    x, weight, g = _drawn(
+        seed, (case.batch, *case.size, case.channels), (*case.kernel, case.channels, out), shape, dtype=dtype
+    )
+    with mock.patch.object(emulated.modules["conv"], "_SCRATCH_BYTES", scratch_bytes):
+        for operation, arrays in (
+            (ops.Conv2d(*how), (x, weight)),
+            (ops.Conv2dDown(case.size, *how), (g, weight)),
+            (ops.Conv2dWeight(case.kernel, *how), (g, x)),
+        ):
+            (found,) = compute_cuda(operation, *(laid_out(a, layout) for a in arrays))
+            np.testing.assert_allclose(found, cases.compute_cpu(operation, *arrays)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_columns_fit_in_their_memory_whatever_the_batch_is(emulated) -> None:
+    conv = emulated.modules["conv"]
+    geometry = conv._Geometry((32, 32), 96, (5, 5), (1, 1), (2, 2), (32, 32))
+    for batch in (0, 1, 7, 500):
+        pieces = list(geometry.pieces(batch, 4))
+        assert [0, *(piece.stop for piece in pieces)] == [*(piece.start for piece in pieces), batch * 1024]
+        assert all((piece.stop - piece.start) * geometry.columns * 4 <= conv._SCRATCH_BYTES for piece in pieces)
+    large = conv._Geometry((512, 512), 96, (5, 5), (1, 1), (2, 2), (512, 512))
+    pieces = list(large.pieces(2, 4))
+    assert all((piece.stop - piece.start) * large.columns * 4 <= conv._SCRATCH_BYTES for piece in pieces)
+    assert all(piece.start // 512**2 == (piece.stop - 1) // 512**2 for piece in pieces)
+    assert all(a.stop == b.start for a, b in pairwise(pieces))
+    assert pieces[-1].stop == 2 * 512**2
+
+
+def test_a_1x1_convolution_needs_no_columns(compute_cuda, launches) -> None:
+    x, weight, g = _drawn(0, (2, 3, 3, 4), (1, 1, 4, 5), (2, 3, 3, 5), dtype="float32")
+    compute_cuda(ops.Conv2d(), x, weight)
+    compute_cuda(ops.Conv2dDown((3, 3)), g, weight)
+    compute_cuda(ops.Conv2dWeight((1, 1)), g, x)
+    assert launches == []
+
+
+# -- reductions ---------------------------------------------------------------------------------------------------
+
+
+@examples
+@given(
+    hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=9),
+    st.data(),
+    floats,
+    layouts,
+    st.integers(1, 3),
+    seeds,
+)
+def test_softmax(compute_cuda, cases, laid_out, shape, data, dtype, layout, stretch, seed) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    shape = tuple(max(1, n * 40 ** (stretch - 1)) if i == axis % len(shape) else n for i, n in enumerate(shape))
+    x, g = _drawn(seed, shape, shape, dtype=dtype)
+    (y,) = cases.compute_cpu(ops.Softmax(axis), x)
+    np.testing.assert_allclose(compute_cuda(ops.Softmax(axis), laid_out(10 * x, layout))[0].sum(axis), 1, rtol=1e-4)
+    np.testing.assert_allclose(compute_cuda(ops.Softmax(axis), laid_out(x, layout))[0], y, rtol=1e-4, atol=1e-6)
+    (dx,) = cases.compute_cpu(ops.SoftmaxDown(axis), g, y)
+    (found,) = compute_cuda(ops.SoftmaxDown(axis), laid_out(g, layout), laid_out(y, layout))
+    np.testing.assert_allclose(found, dx, rtol=1e-4, atol=1e-5)
+
+
+def test_softmax_of_what_is_not_finite_is_that_of_the_cpu(compute_cuda, cases) -> None:
+    x = np.array([[np.inf, 1, 2], [np.nan, 1, 2], [1, 2, np.nan], [-np.inf, 0, 1], [-np.inf] * 3, [1e38, -1e38, 1e38]])
+    with np.errstate(invalid="ignore"):
+        (expected,) = cases.compute_cpu(ops.Softmax(), x)
+    np.testing.assert_allclose(compute_cuda(ops.Softmax(), x)[0], expected, rtol=1e-12)
+
+
+@examples
+@given(hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=12), st.data(), layouts, st.booleans(), seeds)
+def test_sums_over_any_axes(emulated, laid_out, shape, data, layout, by_parts, seed) -> None:
+    axes = data.draw(st.sets(st.integers(0, len(shape) - 1)))
+    (x,) = _drawn(seed, shape, dtype="float64")
+    out = np.full([n for i, n in enumerate(shape) if i not in axes], np.nan)
+    reduce = emulated.modules["reduce"]
+    with mock.patch.object(reduce, "_LEAST_ELEMENTS", 1 if by_parts else 8), mock.patch.object(reduce, "_BLOCK", 64):
+        reduce.sum_axes(laid_out(x, layout), sorted(axes), out, 2.0)
+    np.testing.assert_allclose(out, x.sum(tuple(axes)) / 2, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(100_000, 3), (3000, 40), (7, 1000), (50_000, 1)])
+def test_a_sum_takes_two_launches_at_most_and_sums_in_float32_at_least(compute_cuda, launches, shape, dtype) -> None:
+    g = np.full(shape, 0.01, dtype)
+    (found,) = compute_cuda(ops.BiasDown(), g)
+    assert len(launches) <= 2
+    exact = float(g[0, 0]) * shape[0]
+    np.testing.assert_allclose(found, exact, rtol={"float16": 1e-3, "float32": 1e-6, "float64": 1e-12}[dtype])
+
+
+# -- losses -------------------------------------------------------------------------------------------------------
+
+
+@examples
+@given(
+    hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=7),
+    st.integers(1, 40),
+    floats,
+    st.sampled_from(["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"]),
+    layouts,
+    st.integers(1, 5),
+    seeds,
+)
+def test_losses(compute_cuda, cases, laid_out, shape, classes, dtype, label_dtype, layout, top, seed) -> None:
+    random = np.random.default_rng(seed)
+    x = random.integers(-3, 4, (*shape, classes)).astype(dtype)
+    labels = np.asarray(random.integers(0, classes, shape)).astype(label_dtype)
+    g = np.asarray(0.7, dtype)
+    for operation, arrays in (
+        (ops.SoftmaxLoss(), (x, labels)),
+        (ops.SoftmaxLossDown(), (g, x, labels)),
+        (ops.Accuracy(min(top, classes)), (x, labels)),
+    ):
+        found = compute_cuda(operation, *(laid_out(a, layout) for a in arrays))
+        np.testing.assert_allclose(found[0], cases.compute_cpu(operation, *arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("label", "label_dtype"), [(-1, "int64"), (3, "int32"), (255, "uint8"), (2**64 - 1, "uint64")])
+def test_a_label_that_is_no_class_makes_what_depends_on_it_not_a_number(compute_cuda, label, label_dtype) -> None:
+    x = np.ones((2, 3), np.float32)
+    labels = np.array([1, label], label_dtype)
+    assert np.isnan(compute_cuda(ops.SoftmaxLoss(), x, labels)[0])
+    assert np.isnan(compute_cuda(ops.Accuracy(), x, labels)[0])
+    (dx,) = compute_cuda(ops.SoftmaxLossDown(), np.float32(1), x, labels)
+    np.testing.assert_array_equal(np.isnan(dx), [[False] * 3, [True] * 3])
+
+
+def test_scores_that_are_not_numbers_never_look_right(compute_cuda) -> None:
+    x = np.array([[np.nan, 1, 2], [0, 1, np.nan], [np.nan] * 3])
+    assert compute_cuda(ops.Accuracy(), x, np.array([2, 1, 0]))[0] == 0
+
+
+# -- noise and updates --------------------------------------------------------------------------------------------
+
+
+@examples
+@given(
+    st.integers(0, 3000),
+    st.integers(0, 2**128 - 1),
+    st.integers(0, 2**63 - 1),
+    st.floats(0, 0.99),
+    st.sampled_from(FLOATS),
+)
+def test_dropout_drops_what_the_cpu_drops(compute_cuda, cases, size, seed, frame, rate, dtype) -> None:
+    (x,) = _drawn(size, (size,), dtype=dtype)
+    expected = cases.compute_cpu(ops.Dropout(rate, seed), x, frame=frame)
+    for actual, wanted in zip(compute_cuda(ops.Dropout(rate, seed), x, frame=frame), expected, strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+    np.testing.assert_array_equal(
+        compute_cuda(ops.DropoutDown(rate), x, expected[1])[0],
+        cases.compute_cpu(ops.DropoutDown(rate), x, expected[1])[0],
+    )
+
+
+@examples
+@given(
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6),
+    st.sampled_from([0.0, 0.9]),
+    st.sampled_from([0.0, 0.01]),
+    st.sampled_from([1.0, 2.5]),
+    floats,
+    st.sampled_from(FLOATS),
+    layouts,
+    seeds,
+)
+def test_an_update(
+    compute_cuda, cases, laid_out, shape, momentum, decay, scale, dtype, rate_dtype, layout, seed
+) -> None:
+    arrays = [*_drawn(seed, shape, shape, shape, dtype=dtype), np.asarray(0.3, rate_dtype)]
+    operation = ops.SgdUpdate(momentum, decay, scale)
+    found = compute_cuda(operation, *(laid_out(a, layout) for a in arrays))
+    for actual, wanted in zip(found, cases.compute_cpu(operation, *arrays), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_factor_of_0_leaves_its_term_out(compute_cuda) -> None:
+    x, infinite = np.ones(3), np.full(3, np.inf)
+    weight, velocity = compute_cuda(ops.SgdUpdate(), x, x, infinite, np.float64(0.5))
+    np.testing.assert_array_equal(velocity, [0.5] * 3)
+    np.testing.assert_array_equal(weight, [0.5] * 3)
+    assert not np.isfinite(compute_cuda(ops.SgdUpdate(momentum=0.1), x, x, infinite, np.float64(0.5))[1]).any()
+
+
+# -- elementwise --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int32", "uint64", "complex64", "complex128"])
+@pytest.mark.parametrize("terms", [1, 2, 3, 16, 17, 31, 32, 50])
+def test_terms_are_added_in_their_order_and_rounded_as_on_the_cpu(compute_cuda, cases, terms, dtype) -> None:
+    random = np.random.default_rng(terms)
+    arrays = [(random.standard_normal(20) * 10.0 ** random.integers(-2, 2)).astype(dtype) for _ in range(terms)]
+    np.testing.assert_array_equal(
+        compute_cuda(ops.Sum(), *arrays)[0], cases.compute_cpu(ops.Sum(), *arrays)[0], strict=True
+    )
+
+
+@examples
+@given(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5), floats, layouts, seeds)
+def test_activations(compute_cuda, cases, laid_out, shape, dtype, layout, seed) -> None:
+    x, g = _drawn(seed, shape, shape, dtype=dtype)
+    for up, down in ((ops.Relu(), ops.ReluDown()), (ops.Sigmoid(), ops.SigmoidDown()), (ops.Tanh(), ops.TanhDown())):
+        (y,) = cases.compute_cpu(up, x)
+        np.testing.assert_allclose(compute_cuda(up, laid_out(x, layout))[0], y, rtol=1e-5, atol=1e-6)
+        (dx,) = cases.compute_cpu(down, g, y)
+        found = compute_cuda(down, laid_out(g, layout), laid_out(y, layout))
+        np.testing.assert_allclose(found[0], dx, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("operation", [ops.Relu(), ops.Sigmoid(), ops.Tanh()])
+def test_what_is_not_finite_comes_out_as_on_the_cpu(compute_cuda, cases, operation) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0, -0.0])
+    np.testing.assert_array_equal(compute_cuda(operation, x)[0], cases.compute_cpu(operation, x)[0])
+
+
+def test_an_infinite_gradient_that_is_not_kept_is_0(compute_cuda) -> None:
+    g = np.full(2, np.inf)
+    np.testing.assert_array_equal(compute_cuda(ops.ReluDown(), g, np.array([0.0, 1.0]))[0], [0, np.inf])
+    np.testing.assert_array_equal(compute_cuda(ops.DropoutDown(0.5), g, np.array([False, True]))[0], [0, np.inf])
+
+
+def test_an_empty_batch_is_summed_to_0(compute_cuda) -> None:
+    np.testing.assert_array_equal(compute_cuda(ops.BiasDown(), np.ones((0, 3)))[0], np.zeros(3))
+    (dweight,) = compute_cuda(ops.Conv2dWeight((3, 3)), np.ones((0, 2, 2, 4)), np.ones((0, 4, 4, 3)))
+    np.testing.assert_array_equal(dweight, np.zeros((3, 3, 3, 4)))
+    (loss,) = compute_cuda(ops.SoftmaxLoss(), np.ones((0, 3)), np.ones(0, np.int64))
+    assert math.isnan(loss)

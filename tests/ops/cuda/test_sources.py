@@ -1,0 +1,51 @@
+"""All CUDA C compiles for the architectures in use, by NVIDIA's compiler; no GPU is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ARCHITECTURES = ("sm_80", "sm_90")
+FLOATS = ("float16", "float32", "float64")
+SOURCES = ("reduce", "softmax", "loss", "pool", "columns", "noise")
+
+
+def test_every_source_is_compiled_here(emulated) -> None:
+    folder = Path(emulated.modules["launch"].__file__).parent / "kernels"
+    assert {path.stem for path in folder.iterdir()} == {"scalar", *SOURCES}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_compiles(emulated, load_file, name, arch) -> None:
+    nvrtc = load_file("nvrtc.py")
+    library, launch = nvrtc.load(), emulated.modules["launch"]
+    kernels = load_file("emulator.py").kernels_of(launch.source(name))
+    assert kernels
+    for dtype in FLOATS:
+        for index in ("int", "long long"):
+            for label in ("long long", "unsigned char") if name == "loss" else ("int",):
+                macros = {"SCALAR": launch._C_TYPES[dtype], "INDEX": index, "LABEL": label}
+                options = [f"-D{macro}={value}" for macro, value in macros.items()]
+                code = nvrtc.compile_to_cubin(library, launch.source(name), arch, options)
+                assert all(kernel.encode() in code for kernel in kernels)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_elementwise_kernels_compile_with_the_headers_of_cupy(emulated, load_file, arch) -> None:
+    nvrtc = load_file("nvrtc.py")
+    library, cupy = nvrtc.load(), importlib.util.find_spec("cupy")
+    if cupy is None or cupy.origin is None:
+        pytest.skip("CuPy is not installed")
+    own = Path(cupy.origin).parent / "_core" / "include"
+    libraries = [own / "cupy" / "_cccl" / name for name in ("cub", "thrust", "libcudacxx")]
+    options = [f"-I{folder}" for folder in (own, *libraries, nvrtc.header_folder("cuda_fp16.h"))]
+    for dtype in FLOATS:
+        parts = ["#include <cupy/complex.cuh>", "#include <cupy/carray.cuh>", "#include <cupy/float16.cuh>"]
+        parts.append("#define FOR_EACH_OF CUPY_FOR")
+        for i, kernel in enumerate(emulated.emulator.elementwise):
+            code = kernel.code({"T": dtype, "R": "float32"}).replace("void run(", f"void run{i}(")
+            parts.append(f"namespace kernel{i} {{ {code} }}")
+        nvrtc.compile_to_cubin(library, "\n".join(parts), arch, options)
