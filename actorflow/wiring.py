@@ -134,6 +134,8 @@ class Wiring:
         if isinstance(actor, StreamKernelActor | StreamFunctionActor):
             is_here = [self._plan.slots[slot].place == op.place for slot in op.inputs]
             actor.split(device, is_here, at_once=engine.budget is None and op.node.attempts is None)
+            if isinstance(op.operation, Transfer):
+                actor.label = f"copy of {op.shown_as.name}"
         return actor
 
     def _function_actor(self, op: PlannedOp, device: Device, arguments: Any) -> FunctionActor:

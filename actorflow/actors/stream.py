@@ -33,12 +33,14 @@ class _OnStream(OpActor):
 
     Attributes:
         device: Whose stream it is.
+        label: What the device's own messages call it.
         early: Inputs, and outputs that nobody reads, that are given back once the work is launched.
         late: Those that are given back when it has ended.
     """
 
     # No slots: a class cannot have those of two bases.
     device: Device
+    label: str
     early: tuple[BlobActor, ...]
     late: tuple[BlobActor, ...]
     lane: StreamLane
@@ -50,12 +52,13 @@ class _OnStream(OpActor):
     def split(self, device: Device, is_here: Sequence[bool], at_once: bool) -> None:
         """Say which inputs live on the op's own device, and whether those are given back at once."""
         self.device = device
+        self.label = self.node.name
         self.inline_ns = -1  # nothing is launched but on the lane
         self.early = tuple([blob for blob, here in zip(self.inputs, is_here, strict=True) if here and at_once])
         self.late = tuple([blob for blob, here in zip(self.inputs, is_here, strict=True) if not (here and at_once)])
 
     def compute(self, frame: Frame) -> None:
-        self.lane.stream.label = self.node.name
+        self.lane.stream.label = self.label
         self.launch(frame)
         if self.early:
             release(self.early, frame)
@@ -78,7 +81,7 @@ class _OnStream(OpActor):
             )
         stream = self.lane.stream
         with stream.current():
-            stream.label = self.node.name
+            stream.label = self.label
             result = call()
             event = stream.record()
         event.synchronize()

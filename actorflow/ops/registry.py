@@ -22,6 +22,7 @@ __all__ = [
     "KernelKey",
     "find_kernel",
     "kernel",
+    "kernels_of",
     "lookup",
     "may_refuse",
     "not_found",
@@ -163,6 +164,11 @@ def may_refuse(operation: Operation, device: str) -> bool:
 def registered_kernels() -> tuple[KernelKey, ...]:
     """Keys of all kernels, in order of registration."""
     return tuple(_kernels)
+
+
+def kernels_of(device: str, library: str) -> tuple[Kernel, ...]:
+    """All kernels of a library for a kind of device, in order of registration."""
+    return tuple(known for key, known in _kernels.items() if (key.device, key.library) == (device, library))
 
 
 def _operations() -> list[str]:

@@ -1,0 +1,22 @@
+"""``sim:N``: an accelerator for machines without one, that finds what real ones hide.
+
+It has what the engine sees of a GPU: memory that the host cannot read, streams that run later and beside each other,
+events. What a real one leaves to chance it reports: use of memory that no event orders raises `RaceError`.
+"""
+
+from actorflow.devices.sim.array import SimArray
+from actorflow.devices.sim.device import SimDevice, launch_kernel
+from actorflow.devices.sim.options import SimOptions
+from actorflow.devices.sim.stream import SimEvent, SimStream, current_stream
+from actorflow.errors import RaceError
+
+__all__ = [
+    "RaceError",
+    "SimArray",
+    "SimDevice",
+    "SimEvent",
+    "SimOptions",
+    "SimStream",
+    "current_stream",
+    "launch_kernel",
+]

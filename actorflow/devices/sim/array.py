@@ -1,0 +1,147 @@
+"""Arrays of a simulated accelerator, which the host cannot read by mistake."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.devices.sim.races import Use
+from actorflow.errors import ShapeError
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.devices.sim.arena import Block
+    from actorflow.place import Place
+
+__all__ = ["SimArray"]
+
+
+def _refuse(self: SimArray, *_: Any, **__: Any) -> NoReturn:
+    raise TypeError(
+        f"{self!r} is in the memory of {self.place}, where Python and NumPy cannot reach it: "
+        "copy it to the host with af.to_numpy(x)"
+    )
+
+
+class SimArray:
+    """A C-contiguous array in the memory of a simulated accelerator.
+
+    NumPy does not take it, and Python's operators do not either, nor can it be iterated, indexed, compared or pickled:
+    each of these would read memory of the device from the host. `get` copies it, once nothing is pending on it.
+
+    Attributes:
+        place: The device.
+        base: None if it owns its memory, else the array that does.
+        block: Its memory.
+    """
+
+    __slots__ = ("__weakref__", "_contents", "base", "block", "place")
+
+    def __init__(self, place: Place, block: Block, contents: npt.NDArray[Any], base: SimArray | None = None) -> None:
+        self.place = place
+        self.block = block
+        self.base = base
+        self._contents = contents
+
+    def __del__(self) -> None:
+        if getattr(self, "base", self) is None:
+            self.block.free()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return self._contents.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self._contents.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._contents.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._contents.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._contents.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._contents.itemsize
+
+    def reshape(self, *shape: int | tuple[int, ...]) -> SimArray:
+        """A view with another shape; no work for the device.
+
+        Raises:
+            ShapeError: if the number of elements differs.
+        """
+        axes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        try:
+            view = self._contents.reshape(axes)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ShapeError(f"{self!r} has {math.prod(self.shape)} elements, no shape {axes} has") from error
+        return SimArray(self.place, self.block, view, self if self.base is None else self.base)
+
+    def get(self) -> npt.NDArray[Any]:
+        """A copy in the host's memory, at once: nothing waits.
+
+        Raises:
+            RaceError: if something writes it whose end the host has not seen.
+        """
+        if self.block.region is not None:
+            self.block.region.check(None, "the host", self.block.low, self.block.high, writes=False)
+        return self._contents.copy()
+
+    def use(self, writes: bool) -> Use | None:
+        """What work on this array does with memory; None if that is not noted."""
+        region = self.block.region
+        return None if region is None else Use(region, self.block.low, self.block.high, writes)
+
+    @property
+    def contents(self) -> npt.NDArray[Any]:
+        """Its elements, for work that runs on the device: nobody else may look."""
+        return self._contents
+
+    def __repr__(self) -> str:
+        return f"<SimArray {TensorSpec(self.shape, self.dtype)} on {self.place}>"
+
+    __hash__ = object.__hash__
+
+
+#: What Python and NumPy would call on an array that they can read.
+_REFUSED = [
+    "__array__",
+    "__array_function__",
+    "__array_ufunc__",
+    "__bool__",
+    "__buffer__",
+    "__complex__",
+    "__contains__",
+    "__float__",
+    "__getitem__",
+    "__index__",
+    "__int__",
+    "__iter__",
+    "__matmul__",
+    "__reduce_ex__",
+    "__rmatmul__",
+    "__round__",
+    "__setitem__",
+]
+_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor")
+_REFUSED += [f"__{prefix}{name}__" for name in (*_OPERATORS, "divmod") for prefix in ("", "r")]
+_REFUSED += [f"__i{name}__" for name in (*_OPERATORS, "matmul")]
+_REFUSED += [f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")]
+for _name in _REFUSED:
+    setattr(SimArray, _name, _refuse)

@@ -1,0 +1,174 @@
+"""The simulated accelerator."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.devices.base import DeviceOptions
+from actorflow.devices.blas import blas_threads
+from actorflow.devices.memory import Pool
+from actorflow.devices.sim.arena import Arena
+from actorflow.devices.sim.array import SimArray
+from actorflow.devices.sim.options import SimOptions
+from actorflow.devices.sim.stream import SimStream, current_stream
+from actorflow.devices.sim.timeline import Timeline
+from actorflow.devices.sim.work import Function
+from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.errors import DeviceError, DeviceUnavailableError
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+
+__all__ = ["SimDevice", "launch_kernel"]
+
+#: There are ``sim:0`` up to one less.
+_COUNT = 16
+
+
+class SimDevice(StreamDevice):
+    """An accelerator that is not there: streams, events and memory of its own, with the arithmetic done by NumPy.
+
+    Work runs later, in a thread of the device, at the time that a model gives; see `SimOptions` for the model, and
+    `actorflow.devices.sim.races` for how unordered use of memory is found.
+
+    Attributes:
+        timeline: When the device does what.
+        arena: Its memory.
+    """
+
+    libraries = ("sim",)
+    options_type = SimOptions
+
+    options: SimOptions
+
+    # Copies start from where the data are. Tests that want staging say so in a subclass: `staging` is there.
+    is_staged: ClassVar[bool] = False
+
+    def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
+        if options is not None and not isinstance(options, SimOptions):
+            options = SimOptions(libraries=options.libraries, memory_budget=options.memory_budget)
+        super().__init__(place, options)
+        self.timeline = Timeline(f"actorflow-{place}", self.options.clock)
+        self.arena = Arena(str(place), self.options.memory_bytes, self.options.races)
+        self._staging = Pool()
+        # One thread computes. From here on, as for the lanes of the CPU.
+        blas_threads.lane_started()
+        self._end = weakref.finalize(self, _end, self.timeline)
+        self._end.atexit = False
+
+    @classmethod
+    def check(cls, place: Place) -> None:
+        """Check that the index is below 16.
+
+        Raises:
+            DeviceUnavailableError: if it is not.
+        """
+        if place.device >= _COUNT:
+            raise DeviceUnavailableError(f"place {str(place)!r}: simulated devices are sim:0 to sim:{_COUNT - 1}")
+
+    def make_stream(self, name: str) -> SimStream:
+        return SimStream(name, self.place, self.options, self.timeline)
+
+    def watch_closely(self, detailed: bool) -> None:
+        """Nothing to choose: each piece of work has its own mark always, so that a failure names the right one."""
+
+    def close(self) -> None:
+        super().close()
+        self._end()
+
+    def join(self) -> None:
+        super().join()
+        self.timeline.join()
+
+    def allocate(self, spec: TensorSpec) -> SimArray:
+        if spec.dtype.hasobject:
+            raise DeviceError(f"{self.place} has no memory for Python objects: {spec}")
+        return SimArray(self.place, self.arena.allocate(spec), np.empty(spec.shape, spec.dtype))
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, SimArray) and value.place == self.place
+
+    @property
+    def staging(self) -> Pool:
+        return self._staging
+
+    def copy_in(self, source: npt.NDArray[Any], target: SimArray) -> None:
+        self._copy("copy_in", source, target)
+
+    def copy_out(self, source: SimArray, target: npt.NDArray[Any]) -> None:
+        self._copy("copy_out", source, target)
+
+    def copy_peer(self, source: SimArray, target: SimArray) -> None:
+        self._copy("copy_peer", source, target)
+
+    def upload(self, value: npt.NDArray[Any]) -> SimArray:
+        """A new array with the contents of a host array, at once and without modelled time.
+
+        Raises:
+            OutOfMemoryError: if there is no room.
+            RaceError: if its memory was freed before the host had seen the end of all work on it.
+        """
+        array = self.allocate(TensorSpec(value.shape, value.dtype))
+        use = array.use(writes=True)
+        if use is not None:
+            use.region.check(None, "the host", use.low, use.high, writes=True)
+        np.copyto(array.contents, value)
+        return array
+
+    def download(self, value: SimArray) -> npt.NDArray[Any]:
+        return value.get()
+
+    def _make_lane(self, name: str) -> StreamLane:
+        stream = self.make_stream(name)
+        lane = StreamLane(name, self, stream)
+        lane.detailed = True
+        stream.is_polled = True
+        return lane
+
+    def _copy(self, name: str, source: SimArray | npt.NDArray[Any], target: SimArray | npt.NDArray[Any]) -> None:
+        stream = self._current()
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise DeviceError(
+                f"{name} on {self.place}: source {TensorSpec(source.shape, source.dtype)} and "
+                f"target {TensorSpec(target.shape, target.dtype)} differ"
+            )
+        stream.launch(_move, [source], [target], cost_ns=self.options.copy_ns(target.nbytes), name=name)
+
+    def _current(self) -> SimStream:
+        stream = current_stream()
+        if stream.place != self.place:
+            raise DeviceError(f"a stream of {stream.place} is current, but {self.place} should do the work")
+        return stream
+
+
+def launch_kernel(function: Function, inputs: Sequence[Any], outputs: Sequence[Any], name: str) -> None:
+    """Have the current stream's device run a kernel of NumPy.
+
+    Args:
+        function: Called later as ``function(inputs, outputs)`` with NumPy arrays.
+        inputs: Arrays of the device that it reads.
+        outputs: Arrays of the device that it writes, wholly.
+        name: What it is, for messages.
+    Raises:
+        DeviceError: if an array is not on the stream's device.
+        RaceError: if it is not ordered with other work.
+    """
+    stream = current_stream()
+    for array in (*inputs, *outputs):
+        if not isinstance(array, SimArray) or array.place != stream.place:
+            raise DeviceError(f"{name} on {stream.clock.where} takes arrays of {stream.place}, got {array!r}")
+    size_bytes = sum(array.nbytes for array in (*inputs, *outputs))
+    stream.launch(function, inputs, outputs, cost_ns=stream.options.kernel_ns(size_bytes), name=name)
+
+
+def _move(inputs: list[npt.NDArray[Any]], outputs: list[npt.NDArray[Any]]) -> None:
+    np.copyto(outputs[0], inputs[0])
+
+
+def _end(timeline: Timeline) -> None:
+    timeline.close()
+    blas_threads.lane_stopped()

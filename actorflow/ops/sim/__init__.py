@@ -1,0 +1,53 @@
+"""Kernels for simulated accelerators: those of NumPy, run on the device's memory when its streams get to them.
+
+Importing this package registers one for each kernel that this package has for the CPU with NumPy. Kernels that others
+register for the CPU are theirs: an operation without a kernel here runs on the CPU, with copies around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import actorflow.ops.cpu
+from actorflow.devices.sim import SimArray, launch_kernel
+from actorflow.ops.basic import Reshape
+from actorflow.ops.registry import Kernel, kernel, kernels_of
+from actorflow.spec import TensorSpec
+
+__all__: list[str] = []
+
+
+@kernel(Reshape, device="sim", library="sim", returns=True)
+def _reshape(operation: Reshape, inputs: list[SimArray], _outputs: None) -> list[SimArray]:
+    shape = operation.infer(*(TensorSpec(x.shape, x.dtype) for x in inputs))[0].shape
+    return [inputs[0].reshape(shape)]
+
+
+def _launcher(known: Kernel) -> Callable[..., None]:
+    function = known.function
+
+    def launch(operation: Any, inputs: list[SimArray], outputs: list[SimArray], *frame: int) -> None:
+        launch_kernel(lambda xs, ys: function(operation, xs, ys, *frame), inputs, outputs, operation.kind)
+
+    return launch
+
+
+def _register_all() -> None:
+    for known in kernels_of("cpu", "numpy"):
+        key, is_ours = known.key, known.function.__module__.startswith(actorflow.ops.cpu.__name__ + ".")
+        if is_ours and not known.returns:
+            register = kernel(
+                key.operation,
+                device="sim",
+                library="sim",
+                dtypes=key.dtype,
+                layout=key.layout,
+                random=known.random,
+                inplace=known.inplace,
+                supports=known.supports,
+            )
+            register(_launcher(known))
+
+
+_register_all()

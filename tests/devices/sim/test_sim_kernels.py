@@ -1,0 +1,170 @@
+"""Kernels of a simulated device: all that the CPU has, with the same results, run when the stream gets to them."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+import actorflow.ops.sim
+from actorflow.ops import registry
+from actorflow.ops.operation import Operation
+
+
+def spread(*shape: int) -> np.ndarray:
+    """Some numbers, different at every place."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("f")
+
+
+X, G = spread(2, 6, 6, 3), spread(2, 3, 3, 3)
+FILTERS = spread(3, 3, 3, 4)
+LABELS = np.array([2, 0])
+#: An operation of each kind that has a kernel, and its inputs.
+CASES: list[tuple[Operation, list[np.ndarray]]] = [
+    (af.ops.Copy(), [X]),
+    (af.ops.Sum(), [X, X, X]),
+    (af.ops.Mul(), [X, X]),
+    (af.ops.Scale(0.3), [X]),
+    (af.ops.Reshape((2, -1)), [X]),
+    (af.ops.Cast(np.dtype("f8")), [X]),
+    (af.ops.Transpose((0, 3, 1, 2)), [X]),
+    (af.ops.Relu(), [X]),
+    (af.ops.ReluDown(), [X, X]),
+    (af.ops.Sigmoid(), [X]),
+    (af.ops.SigmoidDown(), [X, X]),
+    (af.ops.Tanh(), [X]),
+    (af.ops.TanhDown(), [X, X]),
+    (af.ops.Softmax(), [X]),
+    (af.ops.SoftmaxDown(), [X, X]),
+    (af.ops.Conv2d(pad=(1, 1)), [X, FILTERS]),
+    (af.ops.Conv2dDown((6, 6), pad=(1, 1)), [spread(2, 6, 6, 4), FILTERS]),
+    (af.ops.Conv2dWeight((3, 3), pad=(1, 1)), [spread(2, 6, 6, 4), X]),
+    (af.ops.MaxPool2d((2, 2), (2, 2)), [X]),
+    (af.ops.AveragePool2d((2, 2), (2, 2)), [X]),
+    (af.ops.AveragePool2dDown((2, 2), (2, 2), size=(6, 6)), [G]),
+    (af.ops.GlobalAverage(), [X]),
+    (af.ops.GlobalAverageDown((6, 6)), [spread(2, 3)]),
+    (af.ops.Inner(), [spread(2, 5), spread(4, 5)]),
+    (af.ops.InnerDown(), [spread(2, 4), spread(4, 5)]),
+    (af.ops.InnerWeight(), [spread(2, 4), spread(2, 5)]),
+    (af.ops.Bias(), [X, spread(3)]),
+    (af.ops.BiasDown(), [X]),
+    (af.ops.SoftmaxLoss(), [spread(2, 3), LABELS]),
+    (af.ops.SoftmaxLossDown(), [np.float32(1.5), spread(2, 3), LABELS]),
+    (af.ops.Accuracy(), [spread(2, 3), LABELS]),
+    (af.ops.Dropout(0.4, 7), [X]),
+    (af.ops.DropoutDown(0.4), [X, X > 0]),
+    (af.ops.SgdUpdate(0.9, 0.1), [X, X, X, np.float32(0.1)]),
+]
+#: Kinds whose operations the tests of the others make, or that take no input.
+MADE = {"Fill", "MaxPool2dDown"}
+
+
+def of_cpu() -> list[registry.Kernel]:
+    """The kernels that the package has for the CPU."""
+    numpy = [known for key, known in registry._kernels.items() if (key.device, key.library) == ("cpu", "numpy")]
+    return [known for known in numpy if known.function.__module__.startswith("actorflow.ops.cpu.")]
+
+
+def run(sim: Any, operation: Operation, arrays: list[np.ndarray], frame: int = 0) -> list[np.ndarray]:
+    """Outputs of the kernel of a simulated device."""
+    device = sim.device()
+    specs = [af.TensorSpec(np.shape(x), np.asarray(x).dtype) for x in arrays]
+    outputs = operation.infer(*specs)
+    assert outputs is not None
+    kernel = registry.lookup(operation, "sim", "sim", (specs or outputs)[0].dtype)
+    assert kernel is not None
+    inputs = [device.upload(np.asarray(x)) for x in arrays]
+    results = None if kernel.returns else [device.allocate(spec) for spec in outputs]
+    stream = device.make_stream("main")
+    with stream.current():
+        returned = kernel.function(operation, inputs, results, *([frame] if kernel.random else []))
+    stream.record().synchronize()
+    return [result.get() for result in results or returned]
+
+
+@pytest.mark.parametrize("known", of_cpu(), ids=lambda known: known.key.operation)
+def test_every_kernel_of_the_package_has_one(known: registry.Kernel) -> None:
+    mine = registry._kernels[known.key._replace(device="sim", library="sim")]
+    assert (mine.returns, mine.random, mine.inplace) == (known.returns, known.random, known.inplace)
+    assert mine.supports is known.supports
+
+
+def test_every_kind_is_tried() -> None:
+    assert {known.key.operation for known in of_cpu()} == {operation.kind for operation, _ in CASES} | MADE
+
+
+@pytest.mark.parametrize(("operation", "arrays"), CASES, ids=[operation.kind for operation, _ in CASES])
+def test_results_are_those_of_the_cpu(sim: Any, operation: Operation, arrays: list[np.ndarray]) -> None:
+    specs = [af.TensorSpec(np.shape(x), np.asarray(x).dtype) for x in arrays]
+    inferred = operation.infer(*specs)
+    assert inferred is not None
+    kernel = registry.find_kernel(operation, "cpu", specs[0].dtype)
+    expected: Any = None if kernel.returns else [np.empty(*spec) for spec in inferred]
+    arguments = [3] if kernel.random else []
+    returned = kernel.function(operation, [np.asarray(x) for x in arrays], expected, *arguments)
+    for result, wanted in zip(run(sim, operation, arrays, 3), expected or returned, strict=True):
+        assert result.dtype == wanted.dtype
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_an_operation_without_inputs(sim: Any) -> None:
+    (filled,) = run(sim, af.ops.Fill(2.5, af.TensorSpec.of((2, 3))), [])
+    assert filled.tolist() == [[2.5] * 3] * 2
+
+
+def test_the_gradient_of_a_pool(sim: Any) -> None:
+    pool = af.ops.MaxPool2d((2, 2), (2, 2))
+    (y,) = run(sim, pool, [X])
+    (dx,) = run(sim, af.ops.MaxPool2dDown((2, 2), (2, 2)), [G, X, y])
+    assert dx.shape == X.shape
+    np.testing.assert_allclose(dx.sum(), G.sum(), rtol=1e-5)
+
+
+def test_in_place(sim: Any) -> None:
+    device = sim.device()
+    x = sim.array(device, -1, 2)
+    kernel = registry.find_kernel(af.ops.Relu(), "sim", x.dtype, libraries=("sim",))
+    stream = device.make_stream("main")
+    with stream.current():
+        kernel.function(af.ops.Relu(), [x], [x])
+    stream.record().synchronize()
+    assert x.get().tolist() == [0, 2]
+
+
+def test_a_reshape_is_a_view_and_no_work(sim: Any) -> None:
+    device = sim.device(kernel_s=1.0)
+    x = sim.array(device, 1, 2, 3, 4)
+    stream = device.make_stream("main")
+    kernel = registry.find_kernel(af.ops.Reshape((2, 2)), "sim", x.dtype, libraries=("sim",))
+    with stream.current():
+        (y,) = kernel.function(af.ops.Reshape((2, 2)), [x], None)
+    assert y.base is x
+    assert stream.record().finish_ns == 0
+
+
+OTHERS = """
+import actorflow as af
+
+af.ops.kernel("Theirs")(lambda operation, inputs, outputs: None)
+import actorflow.ops.sim
+
+print(*[key.device for key in af.ops.registered_kernels() if key.operation in ("Theirs", "Relu")])
+"""
+
+
+def test_kernels_of_others_do_not_come_along() -> None:
+    """They may count on the host's memory; the plan runs them on the CPU."""
+    done = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["cpu", "cpu", "sim"]
+
+
+def test_arrays_of_another_device_are_refused(sim: Any) -> None:
+    x, y = sim.array(sim.device(), 1), sim.array(sim.device("sim:1"), 1)
+    kernel = registry.find_kernel(af.ops.Relu(), "sim", x.dtype, libraries=("sim",))
+    for wrong in (y, y.get()):
+        with sim.devices[0].make_stream("main").current():
+            with pytest.raises(af.DeviceError, match=r"^Relu on lane 'main' of sim:0 takes arrays of sim:0, got "):
+                kernel.function(af.ops.Relu(), [wrong], [x])
