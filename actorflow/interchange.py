@@ -36,7 +36,7 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
 
     Args:
         value: An array of NumPy, CuPy, torch, jax, a device of a graph, or of any library that speaks DLPack,
-            ``__array__`` or ``__array_interface__``.
+            ``__array__`` or ``__array_interface__``, or that has ``shape``, ``dtype`` and a ``get()`` that copies it.
     Returns:
         Array of the same shape and dtype. Blocks until the device has computed it.
     Raises:
@@ -54,6 +54,8 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
             return np.asarray(value)
         except TypeError:
             return _copied(value)
+    if _has_get(value):
+        return np.asarray(value.get())
     raise DTypeError(f"to_numpy: expected an array, got {_kind(value)}")
 
 
@@ -157,9 +159,8 @@ def _small_floats(tensor: Any, what: str) -> _Array:
 
 
 def _has_get(value: Any) -> bool:
-    """Whether ``get()`` copies it to the host, as it does for CuPy's arrays and those of the simulated device."""
-    kind = type(value)
-    return all(hasattr(kind, name) for name in ("get", "shape", "dtype"))
+    """Whether ``get()`` copies it to the host, as it does for CuPy's arrays and those of devices of other makers."""
+    return hasattr(type(value), "get") and all(hasattr(value, name) for name in ("shape", "dtype"))
 
 
 def _kind(value: Any) -> str:

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from actorflow.devices.base import Device, DeviceOptions, Fence, Lane
-from actorflow.devices.cpu import CPU
+from actorflow.devices.cpu import CPU, WorkerLane
 from actorflow.devices.memory import Bucket, Pool
 from actorflow.devices.registry import check_place, device_kind, known_kinds, open_device, register_device
 
@@ -53,6 +53,7 @@ __all__ = [
     "Stream",
     "StreamDevice",
     "StreamLane",
+    "WorkerLane",
     "check_place",
     "device_kind",
     "known_kinds",

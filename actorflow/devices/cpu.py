@@ -15,20 +15,20 @@ import numpy.typing as npt
 
 from actorflow.devices.base import Device, Fence, Lane
 from actorflow.devices.blas import blas_threads, cores
-from actorflow.errors import DeviceError
+from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 
-__all__ = ["CPU"]
+__all__ = ["CPU", "WorkerLane"]
 
 
 class _WorkerFence(Fence):
     __slots__ = ("passed", "told", "urgent", "waiters", "work")
 
-    lane: _WorkerLane
+    lane: WorkerLane
 
     def __init__(
         self,
-        lane: _WorkerLane,
+        lane: WorkerLane,
         work: Callable[[Any], None],
         argument: Any,
         passed: Callable[[Fence], None],
@@ -53,8 +53,8 @@ class _WorkerFence(Fence):
             self.lane.wake()
 
 
-class _WorkerLane(Lane):
-    """One thread that works off a queue and tells the loop of many ends at once.
+class WorkerLane(Lane):
+    """One thread that works off a queue and tells the loop of many ends at once; other devices may use it, too.
 
     A thread that waits for the loop costs some 90 us, a queue entry 0.5 us. So the loop is woken only for a fence
     that somebody waits for, or when the queue has run empty.
@@ -165,10 +165,13 @@ class CPU(Device):
         return cores()
 
     def _make_lane(self, name: str) -> Lane:
-        return _WorkerLane(name)
+        return WorkerLane(name)
 
     def allocate(self, spec: TensorSpec) -> npt.NDArray[Any]:
-        return np.empty(spec.shape, spec.dtype)
+        try:
+            return np.empty(spec.shape, spec.dtype)
+        except MemoryError as error:
+            raise OutOfMemoryError(f"place {str(self.place)!r} has no room for {spec}: {error}") from error
 
     def is_array(self, value: Any) -> bool:
         return isinstance(value, np.ndarray)

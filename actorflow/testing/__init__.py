@@ -1,8 +1,18 @@
 """For tests of what users write themselves: conformance suites, which raise AssertionError, and what happens seldom."""
 
 from actorflow.testing.clock import virtual_time_loop
+from actorflow.testing.conformance import ConformanceError, Report, check_device
 from actorflow.testing.faults import Injection, inject
 from actorflow.testing.gradient import check_gradient
 from actorflow.testing.interleaving import interleave
 
-__all__ = ["Injection", "check_gradient", "inject", "interleave", "virtual_time_loop"]
+__all__ = [
+    "ConformanceError",
+    "Injection",
+    "Report",
+    "check_device",
+    "check_gradient",
+    "inject",
+    "interleave",
+    "virtual_time_loop",
+]

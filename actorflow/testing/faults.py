@@ -222,6 +222,9 @@ class _FaultyWiring(Wiring):
 
     injections: tuple[Injection, ...] = ()
 
+    def may_be_captured(self, op: PlannedOp) -> bool:
+        return not any(injection.op is op.node for injection in self.injections)
+
     def op_actor(self, op: PlannedOp) -> OpActor:
         actor = super().op_actor(op)
         if not isinstance(

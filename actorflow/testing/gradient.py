@@ -13,7 +13,8 @@ from actorflow.autograd import gradient
 from actorflow.errors import GraphError
 from actorflow.graph import Graph
 from actorflow.node import Blob
-from actorflow.ops.basic import add, reshape
+from actorflow.ops.arithmetic import add
+from actorflow.ops.basic import reshape
 from actorflow.ops.linear import inner
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import find_kernel

@@ -1,0 +1,175 @@
+"""What a device must do, as named requirements, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.place import Place
+
+if TYPE_CHECKING:
+    from actorflow.testing.conformance.bench import Bench
+
+__all__ = [
+    "Checked",
+    "ConformanceError",
+    "Deviation",
+    "NotApplicable",
+    "Report",
+    "Requirement",
+    "Topic",
+    "expect",
+    "same",
+]
+
+Check = Callable[["Bench"], Awaitable[None]]
+
+
+class ConformanceError(AssertionError):
+    """A device does not do what `actorflow.devices.Device` asks for.
+
+    Attributes:
+        place: Which device.
+        requirement: Name of what it breaks, ``"fences.waiters"`` say.
+        expected: What should have been.
+        actual: What was.
+    """
+
+    def __init__(self, place: Place, requirement: Requirement, expected: str, actual: str) -> None:
+        super().__init__(
+            f"device {str(place)!r} breaks {requirement.name!r}: {requirement.text}\n"
+            f"  expected: {expected}\n"
+            f"  actual:   {actual}"
+        )
+        self.place = place
+        self.requirement = requirement.name
+        self.expected = expected
+        self.actual = actual
+
+
+class Deviation(Exception):  # noqa: N818  becomes a ConformanceError, which knows the requirement
+    """A check found something else than it should."""
+
+    def __init__(self, expected: str, actual: str) -> None:
+        super().__init__(f"expected {expected}, got {actual}")
+        self.expected = expected
+        self.actual = actual
+
+
+class NotApplicable(Exception):  # noqa: N818  no error
+    """A requirement says nothing about this device; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One thing that a device must do.
+
+    Attributes:
+        name: Topic and name.
+        text: What is required.
+        check: Finds out.
+    """
+
+    name: str
+    text: str
+    check: Check
+
+
+class Topic:
+    """The requirements of one topic, in the order in which they are checked.
+
+    Args:
+        name: Of the topic.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.requirements: list[Requirement] = []
+
+    def requires(self, name: str, text: str) -> Callable[[Check], Check]:
+        """The decorated function checks a requirement."""
+
+        def add(check: Check) -> Check:
+            self.requirements.append(Requirement(f"{self.name}.{name}", text, check))
+            return check
+
+        return add
+
+
+class Checked(NamedTuple):
+    """A requirement that was looked at.
+
+    Attributes:
+        name: Of the requirement.
+        text: What is required.
+        skipped: Why it was not checked; empty if it holds.
+    """
+
+    name: str
+    text: str
+    skipped: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check_device` has found; printing it gives one line per requirement.
+
+    Attributes:
+        place: Which device.
+        kind: Its class.
+        checks: All requirements, in the order in which they were checked.
+    """
+
+    place: Place
+    kind: type[Any]
+    checks: tuple[Checked, ...]
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """Names of the requirements that hold."""
+        return tuple(check.name for check in self.checks if not check.skipped)
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """The requirements that were not checked, by name, and why."""
+        return {check.name: check.skipped for check in self.checks if check.skipped}
+
+    def __str__(self) -> str:
+        width = max((len(check.name) for check in self.checks), default=0)
+        lines = [f"{self.place} ({self.kind.__qualname__}): {len(self.passed)} of {len(self.checks)} requirements hold"]
+        for check in self.checks:
+            said = f"not checked: {check.skipped}" if check.skipped else check.text
+            lines.append(f"  {check.name:<{width}}  {said}")
+        return "\n".join(lines)
+
+
+def expect(holds: object, expected: str, actual: str) -> None:
+    """Check a condition.
+
+    Raises:
+        Deviation: if it does not hold.
+    """
+    if not holds:
+        raise Deviation(expected, actual)
+
+
+def same(actual: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:
+    """Check that two arrays have the same type and contents.
+
+    Raises:
+        Deviation: naming the first element that differs.
+    """
+    kinds = [f"{array.dtype}{list(array.shape)}" for array in (actual, expected)]
+    expect(kinds[0] == kinds[1], f"{what}: {kinds[1]}", kinds[0])
+    differs = np.atleast_1d(np.asarray(actual != expected))
+    if differs.any():
+        first = tuple(int(i) for i in np.argwhere(differs)[0])
+        at = first if expected.ndim else ()
+        raise Deviation(
+            f"{what} with {expected[at]} at {list(first)}",
+            f"{actual[at]} there; {np.count_nonzero(differs)} of {expected.size} elements differ",
+        )
