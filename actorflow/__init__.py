@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     from actorflow import testing as testing
     from actorflow import web as web
     from actorflow.autograd import gradient as gradient
+    from actorflow.checkpoint import Checkpoint as Checkpoint
+    from actorflow.checkpoint import Checkpoints as Checkpoints
+    from actorflow.checkpoint import load_checkpoint as load_checkpoint
+    from actorflow.checkpoint import load_checkpoint_sync as load_checkpoint_sync
+    from actorflow.checkpoint import save_checkpoint as save_checkpoint
+    from actorflow.checkpoint import save_checkpoint_sync as save_checkpoint_sync
     from actorflow.composite import Chain as Chain
     from actorflow.composite import Composite as Composite
     from actorflow.errors import ActorflowError as ActorflowError
+    from actorflow.errors import CheckpointError as CheckpointError
     from actorflow.errors import CycleError as CycleError
     from actorflow.errors import DataError as DataError
     from actorflow.errors import DeviceError as DeviceError
@@ -59,10 +66,19 @@ _HOMES = {
     "spec": ("TensorSpec",),
     "plan": ("Plan",),
     "autograd": ("gradient",),
+    "checkpoint": (
+        "Checkpoint",
+        "Checkpoints",
+        "load_checkpoint",
+        "load_checkpoint_sync",
+        "save_checkpoint",
+        "save_checkpoint_sync",
+    ),
     "interchange": ("to_numpy",),
     "runtime": ("Result", "run"),
     "errors": (
         "ActorflowError",
+        "CheckpointError",
         "CycleError",
         "DTypeError",
         "DataError",
@@ -88,6 +104,9 @@ __all__ = [
     "ActorflowError",
     "Blob",
     "Chain",
+    "Checkpoint",
+    "CheckpointError",
+    "Checkpoints",
     "Composite",
     "CycleError",
     "DTypeError",
@@ -116,9 +135,13 @@ __all__ = [
     "data",
     "devices",
     "gradient",
+    "load_checkpoint",
+    "load_checkpoint_sync",
     "nn",
     "ops",
     "run",
+    "save_checkpoint",
+    "save_checkpoint_sync",
     "testing",
     "to_numpy",
     "web",

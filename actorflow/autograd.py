@@ -9,7 +9,8 @@ from typing import Any, cast, overload
 from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Hints, Op, Variable
-from actorflow.ops.basic import Fill, Sum
+from actorflow.ops.arithmetic import Sum
+from actorflow.ops.basic import Fill
 from actorflow.spec import TensorSpec
 
 __all__ = ["gradient", "trainable"]
@@ -58,7 +59,11 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
         if blob not in path:
             raise GraphError(_why_not(loss, blob, order))
     for op in order:
-        if not op.operation.differentiable and any(b in path for b in op.inputs) and any(b in path for b in op.outputs):
+        if (
+            not op.operation.differentiable
+            and any(b in path for b in _smooth(op))
+            and any(b in path for b in op.outputs)
+        ):
             raise GraphError(
                 f"loss {loss.name!r} depends on {_first(targets, op, order).name!r} through op {op.name!r} "
                 f"({op.operation}), which has no gradient; created at {op.site}"
@@ -75,7 +80,7 @@ def trainable(loss: Blob) -> tuple[Variable, ...]:
         CycleError: if the ops that ``loss`` needs wait for each other.
     """
     order = _ops_before(loss)
-    variables = {b for op in order for b in op.inputs if isinstance(b, Variable) and _is_floating(b)}
+    variables = {b for op in order for b in _smooth(op) if isinstance(b, Variable) and _is_floating(b)}
     path = _path(order, _active(order, variables), loss)
     return tuple(sorted((v for v in variables if v in path), key=lambda variable: variable.id))
 
@@ -113,6 +118,14 @@ def _ops_before(loss: Blob) -> list[Op]:
     return order
 
 
+def _smooth(op: Op) -> Sequence[Blob]:
+    """The inputs that an op may be differentiated by."""
+    operation = op.operation
+    if not operation.constants:
+        return op.inputs
+    return [blob for i, blob in enumerate(op.inputs) if not operation.is_constant(i)]
+
+
 def _cycle(open_ops: list[str], closing: str) -> list[str]:
     return [*open_ops[open_ops.index(closing) :], closing]
 
@@ -121,7 +134,7 @@ def _active(order: Iterable[Op], sources: Iterable[Blob]) -> set[Blob]:
     """Blobs whose value changes smoothly with one of ``sources``: reached through floating blobs only."""
     active = set(sources)
     for op in order:
-        if any(blob in active for blob in op.inputs):
+        if any(blob in active for blob in _smooth(op)):
             active.update(blob for blob in op.outputs if _is_floating(blob) and not isinstance(blob, Variable))
     return active
 
@@ -131,7 +144,7 @@ def _path(order: Sequence[Op], active: set[Blob], loss: Blob) -> set[Blob]:
     path = {loss} & active
     for op in reversed(order):
         if any(blob in path for blob in op.outputs):
-            path.update(blob for blob in op.inputs if blob in active)
+            path.update(blob for blob in _smooth(op) if blob in active)
     return path
 
 
@@ -142,13 +155,15 @@ def _why_not(loss: Blob, blob: Blob, order: Sequence[Op]) -> str:
             reached.update(op.outputs)
     if loss not in reached:
         return f"loss {loss.name!r} does not depend on blob {blob.name!r}"
-    stops = next(b.name for op in order for b in op.outputs if b in reached and not _is_floating(b))
+    stops = next((b.name for op in order for b in op.outputs if b in reached and not _is_floating(b)), None)
+    if stops is None:
+        return f"loss {loss.name!r} depends on blob {blob.name!r} only through inputs that their ops hold constant"
     return f"loss {loss.name!r} depends on blob {blob.name!r} only through blob {stops!r}, which is not floating"
 
 
 def _first(targets: Iterable[Blob], op: Op, order: Sequence[Op]) -> Blob:
     """The first of ``targets`` that ``op`` depends on."""
-    return next(t for t in targets if any(blob in _active(order, [t]) for blob in op.inputs))
+    return next(t for t in targets if any(blob in _active(order, [t]) for blob in _smooth(op)))
 
 
 def _with_own_outputs(op: Op) -> Op:
@@ -195,7 +210,7 @@ class _Backward:
         with self.root.at(self.loss.place):
             self._grads[self.loss] = self.root.apply(Fill(1.0, TensorSpec((), self.loss.dtype)), name="one")
         for op in reversed(order):
-            if any(blob in self.path for blob in op.outputs) and any(blob in self.path for blob in op.inputs):
+            if any(blob in self.path for blob in op.outputs) and any(blob in self.path for blob in _smooth(op)):
                 self._through(op)
         found = []
         for blob in targets:
@@ -210,7 +225,7 @@ class _Backward:
         grads = [self._grad(blob) if blob in self.path else None for blob in op.outputs]
         if all(grad is None for grad in grads):
             return
-        wanted = [blob in self.path for blob in op.inputs]
+        wanted = [blob in self.path and not op.operation.is_constant(i) for i, blob in enumerate(op.inputs)]
         hints = op.hints or Hints()
         with (
             self._scope_like(op.graph),

@@ -48,6 +48,7 @@ def plan_table(plan: Plan) -> str:
             f"fed: {_types(plan.feeds) or 'nothing'}",
             f"fetched: {_types(plan.fetches) or 'nothing'}",
             f"updated: {_types(plan.updates) or 'nothing'}",
+            *[f"captured: {_segment(plan, segment)}" for segment in plan.segments],
             *[f"note: {note} ({', '.join(names)})" for note, names in plan.notes.items()],
         ]
     )
@@ -59,6 +60,12 @@ def _step(op: PlannedOp) -> str:
         return op.node.name
     what = {"Stage": "copy", "Transfer": "copy"}.get(op.operation.kind, op.operation.kind.lower())
     return f"{what} of {op.shown_as.name}"
+
+
+def _segment(plan: Plan, segment: Sequence[int]) -> str:
+    """The steps of a segment, and its lane."""
+    ops = [plan.ops[index] for index in segment]
+    return f"{', '.join(map(_step, ops))} as one, {ops[0].place} {ops[0].lane}"
 
 
 def _kernel(op: PlannedOp) -> str:

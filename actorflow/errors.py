@@ -19,6 +19,7 @@
     ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
     ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
     ├── DataError (ValueError)               a data file is missing or malformed
+    ├── CheckpointError (RuntimeError)       a checkpoint is damaged, does not fit the graph, or cannot be written
     └── MissingExtraError (ImportError)      an optional dependency is not installed
 """
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActorflowError",
+    "CheckpointError",
     "CycleError",
     "DTypeError",
     "DataError",
@@ -103,7 +105,13 @@ class KernelNotFoundError(ActorflowError, LookupError):
 
 
 class DeviceError(ActorflowError, RuntimeError):
-    """A device failed."""
+    """A device failed.
+
+    Attributes:
+        work: Name of the op whose work failed, where several were launched as one and the device knows; else None.
+    """
+
+    work: str | None = None
 
 
 class DeviceUnavailableError(DeviceError):
@@ -178,6 +186,10 @@ class StallError(ActorflowError, RuntimeError):
 
 class DataError(ActorflowError, ValueError):
     """A data file is missing or malformed; the message names the file and what was expected."""
+
+
+class CheckpointError(ActorflowError, RuntimeError):
+    """A checkpoint is damaged, does not fit the graph, or cannot be written; the message names the file and why."""
 
 
 class MissingExtraError(ActorflowError, ImportError):

@@ -55,6 +55,10 @@ class Graph(Runnable):
             ``plan.summary()``.
         force_cpu: Compute on the CPU, wherever the arrays live.
         devices: Options by place: ``{"sim:0": af.devices.SimOptions(latency_s=1e-5)}``.
+        capture: Launch ops that follow each other on a lane of an accelerator as one, where they are the same in each
+            frame: captured once, then replayed (CUDA graphs). Ops with functions, views, random numbers, a timeout or
+            retries are launched by themselves, and so is everything under a memory budget or in a sequential graph.
+            ``plan.summary()`` lists the segments, and `Engine.segments` says how often each was replayed.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
@@ -76,6 +80,7 @@ class Graph(Runnable):
         libraries: Sequence[str] | None = None,
         force_cpu: bool = False,
         devices: Mapping[Place | str, DeviceOptions] | None = None,
+        capture: bool = False,
     ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
@@ -100,6 +105,7 @@ class Graph(Runnable):
             block_limit,
             hints_of(libraries, force_cpu),
             device_options_of(devices or {}),
+            capture,
         )
 
     # -- building -----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ class Modes(NamedTuple):
     block_limit_s: float | None = None
     hints: Hints | None = None
     devices: Mapping[Place, DeviceOptions] = MappingProxyType({})
+    capture: bool = False
 
 
 def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actorflow.footprint import Footprint, footprint
@@ -87,6 +88,7 @@ class Plan:
         reads: Slot of each variable that is read or awaited.
         updates: Variables that the plan writes.
         notes: What is not as the user asked, with the names of the ops that it is true of.
+        segments: Indices of the ops that are launched as one.
     """
 
     graph: Graph
@@ -98,6 +100,7 @@ class Plan:
     reads: dict[Variable, int]
     updates: tuple[Variable, ...]
     notes: dict[str, list[str]]
+    segments: Sequence[tuple[int, ...]] = ()
 
     def footprint(self, place: Place | None = None) -> Footprint:
         """How much memory one frame takes, on one place or on all together."""

@@ -8,18 +8,19 @@ import numpy as np
 
 from actorflow.checks import check_places, in_order, needed_ops
 from actorflow.collector import collector_paused
-from actorflow.devices import device_kind
+from actorflow.devices import Device, device_kind
 from actorflow.errors import DTypeError, GraphError, OutOfMemoryError
 from actorflow.footprint import footprint, places_of
 from actorflow.graph import Graph
 from actorflow.node import Blob, Node, Op, Variable
-from actorflow.ops.basic import Sum
+from actorflow.ops.arithmetic import Sum
 from actorflow.ops.convert import Cast, Transpose
 from actorflow.ops.operation import Operation
 from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan import Plan, PlannedOp, Slot
 from actorflow.schedule import assign_lanes, depth_first, put_critical_first, remaining_lengths
+from actorflow.segments import captures, find_segments
 from actorflow.selection import Choice, Selector
 from actorflow.spec import TensorSpec
 
@@ -97,7 +98,8 @@ class _Planner:
             self._save_memory()
         lengths = remaining_lengths(self._ops, self._slots)
         roots = put_critical_first(self._ops, self._slots, lengths)
-        assign_lanes(self._ops, self._slots, lengths)
+        capture = captures(self._graph)
+        assign_lanes(self._ops, self._slots, lengths, capture)
         return Plan(
             self._graph,
             self._ops,
@@ -108,6 +110,7 @@ class _Planner:
             self._reads,
             tuple(self._updates),
             self._notes,
+            find_segments(self._ops, self._slots) if capture else (),
         )
 
     # -- ops ----------------------------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ class _Planner:
         inputs = []
         for i, blob in enumerate(op.inputs):
             slot = self._value(blob, place, op)
-            axes = None if layout is None else layout.inputs[min(i, len(layout.inputs) - 1)]
+            axes = None if layout is None else layout.input_axes(i, len(blob.shape))
             if axes is not None:
                 slot = self._form(slot, Transpose(axes), op)
             if choice.dtype is not None and slot.spec.dtype == dtype:
@@ -144,7 +147,7 @@ class _Planner:
             inputs.append(slot)
         results = []
         for i, blob in enumerate(op.outputs):
-            axes = None if layout is None else layout.outputs[min(i, len(layout.outputs) - 1)]
+            axes = None if layout is None else layout.output_axes(i, len(blob.shape))
             spec = blob.spec
             if choice.dtype is not None and spec.dtype == dtype:
                 spec = TensorSpec(spec.shape, choice.dtype)
@@ -297,7 +300,8 @@ class _Planner:
         if slot.spec.dtype.hasobject:
             raise DTypeError(f"blob {blob.name!r} of Python objects cannot be copied from {source} to {place}")
         kind, source_kind = device_kind(place.kind), device_kind(source.kind)
-        if not (kind.is_host or source_kind.is_host or source.kind == place.kind):
+        are_peers = source.kind == place.kind and kind.copy_peer is not Device.copy_peer
+        if not (kind.is_host or source_kind.is_host or are_peers):
             return self._at(self._at(slot, Place(place.rank), op), place, op)
         if source_kind.is_host and kind.is_staged:
             staged = self._new_slot(blob, slot.spec, source)

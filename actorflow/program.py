@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.blob import BlobActor
+from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.budget import Account, Budget
-from actorflow.actors.frame import Frame
+from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.variable import Gate, VariableActor
 from actorflow.collector import collector_paused
@@ -75,13 +75,16 @@ class Program:
     def __init__(self, plan: Plan, engine: Engine, wiring: type[Wiring] = Wiring) -> None:
         self.graph = plan.graph
         self._engine = engine
-        self._pending = [op.waits for op in plan.ops]
         wired = wiring(plan, engine)
-        ops, blobs = wired.ops, wired.blobs
+        ops, blobs = wired.fired, wired.blobs
+        self._pending = wired.pending
+        self._receivers = wired.receivers
         if plan.graph.modes.sequential:
             self._chain(ops)
         for actor in ops:
-            actor.ends = not any(blob.consumers for blob in actor.outputs)
+            # What follows an update on another stream may be seen to end before the update is.
+            updates = any(isinstance(blob, UpdateActor) for blob in actor.outputs)
+            actor.ends = updates or not any(blob.consumers for blob in actor.outputs)
 
         self._ops = ops
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
@@ -108,14 +111,17 @@ class Program:
             else:
                 self._constants.append((slot_index, engine.variable_actor(variable)))
                 self._deliver_ahead(slot)
-        self._first = [ops[index] for index in plan.roots if not self._pending[index]]
+        roots = dict.fromkeys([self._receivers[index] for index in plan.roots])
+        self._first = [actor for actor in roots if not self._pending[actor.index]]
         # One end more than there are: the frame's start, so that an empty frame ends, too.
         self._open_ends = sum(actor.ends for actor in ops) + len(self._gates) + 1
-        self._node_ids = np.array([actor.node_id for actor in ops], dtype=np.intp)
+        self._node_ids = np.array([actor.node_id for actor in wired.ops], dtype=np.intp)
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
         self._lenders = [device for device in map(engine.device, places) if device.is_stream]
         self._sources = plan.feeds
+        devices = [(slot, engine.device(variable.place)) for variable, slot in plan.reads.items()]
+        self._weights = [(slot, device) for slot, device in devices if device.is_stream]
         # Fed blobs of a device that ops of the host read, too.
         self._read_on_host = {
             index
@@ -176,6 +182,11 @@ class Program:
                 gate.forget(frame)
             if frame.budget is not None:
                 frame.budget.close(frame)
+            if frame.state is not FrameState.FINISHED and frame.values:
+                # It may be the last to hold an old value that another frame's work still reads on the device.
+                for slot, device in self._weights:
+                    if frame.values[slot] is not None:
+                        device.memory.retire(frame.values[slot])
             on_end(frame)
 
         return Frame(
@@ -249,7 +260,7 @@ class Program:
 
     def _deliver_ahead(self, slot: Slot) -> None:
         for index in slot.consumers:
-            self._pending[index] -= 1
+            self._pending[self._receivers[index].index] -= 1
 
     def _converted(self, value: Any, index: int, blob: Blob) -> Any:
         """A fed value as an array of the host, or of the device that its blob lives on."""

@@ -7,7 +7,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from actorflow.plan import Plan
 from actorflow.planner import make_plan
 from actorflow.program import Program, Result
 from actorflow.stream import stream
-from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars
+from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile
 from actorflow.watchdog import LoopWatchdog
 
 __all__ = ["Engine", "FailureRecord", "Result", "run"]
@@ -85,9 +85,11 @@ class Engine:
     Attributes:
         graph: The root graph.
         frames: How many frames started, finished, failed and were cancelled.
+        next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
         profile: Calls and times by `Node.id` of the op.
         scalars: Fetched 0-d numbers by frame.
         errors: The newest failures.
+        segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         notes: How ops are computed otherwise than asked for, where blobs are copied to.
         budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
@@ -101,7 +103,9 @@ class Engine:
         self._make_dispatcher = make_dispatcher
         self.make_program: Callable[[Plan, Engine], Program] = Program
         self.frames = FrameCounts()
+        self.next_number = 0
         self.profile: dict[int, OpProfile] = {}
+        self.segments: dict[tuple[int, ...], SegmentProfile] = {}
         self.scalars = Scalars()
         self.errors: deque[FailureRecord] = deque(maxlen=50)
         self.monitor: Monitor | None = None
@@ -254,7 +258,8 @@ class Engine:
         """Start a frame; it goes on by itself."""
         values = program.feed(feeds)
         dispatcher = self.dispatcher
-        frame = program.frame(self.frames.started, values, self._ended, atomic)
+        frame = program.frame(self.next_number, values, self._ended, atomic)
+        self.next_number += 1
         self.frames.started += 1
         self._running.add(frame)
         if self._watchdog is not None:
@@ -265,18 +270,60 @@ class Engine:
         dispatcher.wake()
         return frame
 
+    def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
+        """The values that variables have between the frames started so far and those started from now on.
+
+        Frames go on meanwhile, and none waits for this. It is a frame itself, but has no number of its own, so that
+        random streams are the same with it and without it.
+
+        Returns:
+            Number of the first frame that is not contained, and what gives the values: the arrays, wherever they are.
+            Awaiting that raises GraphError if one of the frames before has failed or was cancelled, so that some of
+            its updates may be missing.
+        """
+        number, before = self.next_number, [frame for frame in self._running if frame.turns]
+        started = None
+        if variables:
+            program = self._bind(tuple(variables))
+            started = program, self.start(program, {})
+            self.next_number = number
+        return number, asyncio.ensure_future(self._snapped(started, before, variables))
+
+    async def _snapped(
+        self, started: tuple[Program, Frame] | None, before: Sequence[Frame], variables: Sequence[Variable]
+    ) -> list[Any]:
+        values: list[Any] = []
+        if started is not None:
+            program, frame = started
+            await self._end_of(frame)
+            result = program.result(frame)
+            values = [result[variable] for variable in variables]
+        unfinished = [earlier.ended for earlier in before if not earlier.ended.done()]
+        if unfinished:
+            await asyncio.wait(unfinished)
+        for earlier in before:
+            if earlier.state is not FrameState.FINISHED:
+                raise GraphError(
+                    f"frame {earlier.number} of graph {self.graph.name!r} ended as {earlier.state.name}: "
+                    "some of its updates may be missing"
+                )
+        return values
+
     async def outcome(self, program: Program, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched."""
+        await self._end_of(frame)
+        result = program.result(frame)
+        for name, value in program.scalars(result):
+            self.scalars.add(name, frame.number, value)
+        return result
+
+    async def _end_of(self, frame: Frame) -> None:
         try:
             await frame.ended
         except BaseException:
             await self.cancel([frame])
             self._watch_threads(frame)
             raise
-        result = program.result(frame)
-        for name, value in program.scalars(result):
-            self.scalars.add(name, frame.number, value)
-        return result
 
     def _watch_progress(self, frame: Frame, before: Any) -> None:
         """Fail a frame that is where it was one limit ago."""

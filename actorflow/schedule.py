@@ -48,7 +48,9 @@ def put_critical_first(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths:
     return roots
 
 
-def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Sequence[int]) -> None:
+def assign_lanes(
+    ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Sequence[int], capture: bool = False
+) -> None:
     """Choose lanes for ops whose user named none.
 
     A chain stays on its lane, where one op follows the other without a word to the loop: an op goes on where the
@@ -59,6 +61,7 @@ def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Seque
         ops: In a topological order; copies between devices have their lanes already.
         slots: What they read and write.
         lengths: What `remaining_lengths` gives.
+        capture: Whether devices that can capture get one lane, so that as much as possible is launched as one.
     """
     writers: list[PlannedOp | None] = [None] * len(slots)
     followed = bytearray(len(ops))
@@ -70,7 +73,7 @@ def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Seque
             continue
         if op.place is not place:  # or the hashes of so many equal places would take most of the time
             place = op.place
-            load = loads.setdefault(place, _lanes(place))
+            load = loads.setdefault(place, _lanes(place, capture))
         if op.node.lane is not None:
             op.lane = op.node.lane
         elif isinstance(op.operation, Function) and op.operation.is_async:  # a task on the loop
@@ -98,9 +101,10 @@ def assign_lanes(ops: Sequence[PlannedOp], slots: Sequence[Slot], lengths: Seque
             writers[slot] = op
 
 
-def _lanes(place: Place) -> dict[str, int]:
+def _lanes(place: Place, capture: bool) -> dict[str, int]:
     """The lanes that a plan uses on a place, with nothing to do."""
-    count = device_kind(place.kind).parallel_lanes()
+    kind = device_kind(place.kind)
+    count = 1 if capture and kind.captures else kind.parallel_lanes()
     return dict.fromkeys([DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))], 0)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Changes", "FrameCounts", "Monitor", "NodeState", "Note", "OpProfile", "Scalars"]
+__all__ = ["Changes", "FrameCounts", "Monitor", "NodeState", "Note", "OpProfile", "Scalars", "SegmentProfile"]
 
 
 class NodeState(IntEnum):
@@ -46,6 +46,29 @@ class OpProfile:
         self.calls = 0
         self.total_ns = 0
         self.last_ns = 0
+
+
+class SegmentProfile:
+    """What became of the calls of one segment: ops that are launched as one (``af.Graph(..., capture=True)``).
+
+    Calls that are neither captures nor replays were launched op by op, since their arrays were at new addresses.
+
+    Attributes:
+        ops: Names of the ops.
+        calls: Calls so far.
+        captures: Calls that were captured, and replayed at once.
+        replays: Calls that launched what was captured before.
+        refusal: Why the device cannot capture it; None if it can, as far as is known.
+    """
+
+    __slots__ = ("calls", "captures", "ops", "refusal", "replays")
+
+    def __init__(self, ops: tuple[str, ...]) -> None:
+        self.ops = ops
+        self.calls = 0
+        self.captures = 0
+        self.replays = 0
+        self.refusal: str | None = None
 
 
 class FrameCounts:

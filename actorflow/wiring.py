@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,12 +10,14 @@ import numpy as np
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.segment import SegmentActor
 from actorflow.actors.stream import (
     StageActor,
     StreamFunctionActor,
     StreamKernelActor,
     StreamViewActor,
     TransferActor,
+    WorkerTransferActor,
 )
 from actorflow.devices import Bucket, Device
 from actorflow.devices.stream import StreamDevice, StreamLane
@@ -24,7 +26,7 @@ from actorflow.ops.function import Function
 from actorflow.ops.registry import ANY, Kernel, KernelKey
 from actorflow.ops.transfer import Stage, Transfer
 from actorflow.plan import Plan, PlannedOp, Slot
-from actorflow.trace import OpProfile
+from actorflow.trace import OpProfile, SegmentProfile
 
 if TYPE_CHECKING:
     from actorflow.runtime import Engine
@@ -38,6 +40,9 @@ class Wiring:
     Attributes:
         blobs: One actor per slot.
         ops: One actor per step.
+        receivers: What fires for each step: its actor, or that of its segment.
+        fired: Those, each once.
+        pending: Messages that each mailbox waits for.
     """
 
     # What ops become; tests bring actors that fail.
@@ -52,14 +57,23 @@ class Wiring:
         self._engine = engine
         self._writers = {slot: op for op in plan.ops for slot in op.outputs}
         self._users = _users(plan, engine)
+        for slot in plan.slots if self._users else ():
+            if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
+                engine.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
         self.blobs: list[BlobActor] = []
         for slot in plan.slots:  # those that an op reads stand before those that it writes
             self.blobs.append(self._blob_actor(slot, self._writers.get(slot.index)))
         self.ops: list[OpActor] = []
         for op in plan.ops:
             self.ops.append(self.op_actor(op))
-        for slot, blob in zip(plan.slots, self.blobs, strict=True):
-            blob.consumers = tuple([self.ops[index] for index in slot.consumers])
+        self.receivers = self.ops
+        self.fired = self.ops
+        self.pending = [op.waits for op in plan.ops]
+        if plan.segments:
+            self._join_segments()
+        else:
+            for slot, blob in zip(plan.slots, self.blobs, strict=True):
+                blob.consumers = tuple([self.ops[index] for index in slot.consumers])
         for actor, op in zip(self.ops, plan.ops, strict=True):
             actor.unread = tuple([self.blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
 
@@ -104,11 +118,65 @@ class Wiring:
         """Where a variable's old values go: to where its new ones come from."""
         device = self._engine.device(variable.place)
         if isinstance(device, StreamDevice):
-            return device.memory.bucket_of_all(variable.spec)  # frames of any program may still read it, on any lane
+            return device.memory.bucket_of(variable.spec, self._engine.variable_actor(variable).lanes)
         producers = variable.producers
         if not producers or (len(producers) == 1 and isinstance(producers[0].operation, Function)):
             return None
         return device.memory.bucket(variable.spec)
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    def may_be_captured(self, op: PlannedOp) -> bool:
+        """Whether a segment of the plan may have this op as a part of it."""
+        return True
+
+    def _join_segments(self) -> None:
+        """Messages from outside a segment go to its actor; there are none within it."""
+        plan = self._plan
+        receivers: list[OpActor] = [*self.ops]
+        segments = [segment for segment in plan.segments if all(self.may_be_captured(plan.ops[i]) for i in segment)]
+        for segment in segments:
+            joined = self._segment_actor(segment)
+            for index in segment:
+                receivers[index] = joined
+        for slot, blob in zip(plan.slots, self.blobs, strict=True):
+            writer = self._writers.get(slot.index)
+            inside = None if writer is None else receivers[writer.index]
+            consumers = [receivers[index] for index in slot.consumers]
+            blob.consumers = tuple([actor for actor in consumers if actor is not inside])
+            for actor in consumers:
+                if actor is inside:
+                    self.pending[actor.index] -= 1
+        for segment in segments:
+            first = receivers[segment[0]].index
+            for index in segment:
+                if index != first:
+                    self.pending[first] += self.pending[index]
+                    self.pending[index] = 0
+        self.receivers, self.fired = receivers, list(dict.fromkeys(receivers))
+
+    def _segment_actor(self, segment: Sequence[int]) -> SegmentActor:
+        plan, engine, indices = self._plan, self._engine, set(segment)
+        parts = [part for part in map(self.ops.__getitem__, segment) if isinstance(part, StreamKernelActor)]
+        ops = [plan.ops[index] for index in segment]
+        written = [plan.slots[slot] for op in ops for slot in op.outputs]
+        within = {slot.index for slot in written}
+        device = engine.device(ops[0].place)
+        assert isinstance(device, StreamDevice)
+        ids = tuple([op.shown_as.id for op in ops])
+        return SegmentActor(
+            parts,
+            tuple([self.blobs[slot] for op in ops for slot in op.inputs if slot not in within]),
+            tuple(
+                [
+                    self.blobs[slot.index]
+                    for slot in written
+                    if slot.updates is not None or not indices.issuperset(slot.consumers)
+                ]
+            ),
+            device,
+            engine.segments.setdefault(ids, SegmentProfile(tuple([op.node.name for op in ops]))),
+        )
 
     # -- ops ----------------------------------------------------------------------------------------------------
 
@@ -162,13 +230,13 @@ class Wiring:
             kernel = _made(
                 operation.kind, device, _copy(engine.device(operation.source), engine.device(operation.target))
             )
-            kind = TransferActor if device.is_stream else kind
+            kind = TransferActor if device.is_stream else WorkerTransferActor
         assert kernel is not None
         buckets = tuple([self._bucket(slots[slot], op) for slot in op.outputs])
         actor = kind(
             *arguments, operation=operation, kernel=kernel, buckets=buckets, reuses=self._reuses_input(op, buckets)
         )
-        if isinstance(actor, TransferActor):
+        if isinstance(actor, TransferActor | WorkerTransferActor):
             assert isinstance(operation, Transfer)
             actor.target = engine.device(operation.target)
         return actor

@@ -28,7 +28,7 @@ def values(graph: af.Graph, feeds: dict, blobs: list[af.Blob]) -> list[np.ndarra
 def test_the_gradient_is_of_the_kind_of_wrt() -> None:
     graph = af.Graph("g")
     x = graph.blob("x", (3,), "float64")
-    loss = scalar(graph, ops.mul(x, x))
+    loss = scalar(graph, ops.multiply(x, x))
     one, many = af.gradient(loss, x), af.gradient(loss, [x])
     assert one.spec == x.spec
     assert isinstance(many, list)
@@ -61,7 +61,7 @@ def test_a_blob_with_several_producers_sends_its_gradient_to_each() -> None:
     a, b, total = graph.blob("a", ()), graph.blob("b", ()), graph.blob("total", ())
     [a] >> graph.op("double", ops.Scale(2.0)) >> [total]
     [b] >> graph.op("triple", ops.Scale(3.0)) >> [total]
-    loss = ops.mul(total, total)
+    loss = ops.multiply(total, total)
     grads = af.gradient(loss, [a, b])
     found = values(graph, {a: np.float32(1), b: np.float32(2)}, grads)
     assert [grad.item() for grad in found] == [2 * 8 * 2, 2 * 8 * 3]
@@ -150,7 +150,7 @@ def combine(kind: int, a: af.Blob, b: af.Blob) -> af.Blob:
         case 0:
             return ops.tanh(a)
         case 1:
-            return ops.mul(a, b)
+            return ops.multiply(a, b)
         case 2:
             return ops.add(a, b, a)
         case _:
@@ -214,10 +214,10 @@ def needed_by(loss: af.Blob) -> set[af.Blob]:
 def test_an_update_of_a_variable_is_not_looked_through() -> None:
     graph = af.Graph("g")
     w, other = graph.variable("w", (), "float64", 3.0), graph.variable("other", (), "float64", 1.0)
-    loss = ops.mul(w, w)
+    loss = ops.multiply(w, w)
     [other] >> graph.op("overwrite", ops.Copy()) >> [w]
     assert values(graph, {}, [af.gradient(loss, w)])[0] == 6.0
-    with pytest.raises(af.GraphError, match="loss 'mul/out' does not depend on blob 'other'"):
+    with pytest.raises(af.GraphError, match="loss 'multiply/out' does not depend on blob 'other'"):
         af.gradient(loss, other)
 
 
@@ -228,7 +228,7 @@ def test_trainable_lists_the_variables_that_the_loss_can_be_differentiated_by() 
     stopped = graph.variable("stopped", ())
     gate = graph.function("gate", lambda s, c: s > c, outputs=af.TensorSpec.of((), "bool"))(stopped, count)
     use = graph.function("use", lambda g: np.float32(g), outputs=af.TensorSpec.of(()))(gate)
-    loss = ops.add(ops.mul(b, w), ops.copy(use))
+    loss = ops.add(ops.multiply(b, w), ops.copy(use))
     assert trainable(loss) == (w, b)
     assert unused not in trainable(loss)
 
@@ -270,7 +270,7 @@ def test_an_operation_without_gradient_beside_the_way_does_not_matter() -> None:
     graph = af.Graph("g")
     x, z = graph.blob("x", ()), graph.blob("z", ())
     y = graph.function("mystery", lambda v: v, outputs=af.TensorSpec.of(()))(z)
-    loss = ops.mul(x, y)
+    loss = ops.multiply(x, y)
     grad = values(graph, {x: np.float32(2), z: np.float32(5)}, [af.gradient(loss, x)])[0]
     assert grad == 5.0
 
@@ -314,7 +314,7 @@ def test_a_blob_of_another_graph_is_refused() -> None:
 def test_a_cycle_is_named() -> None:
     graph = af.Graph("g")
     x, a, b = (graph.blob(name, ()) for name in ("x", "a", "b"))
-    [x, b] >> graph.op("first", ops.Mul()) >> [a]
+    [x, b] >> graph.op("first", ops.Multiply()) >> [a]
     [a] >> graph.op("second", ops.Relu()) >> [b]
     with pytest.raises(af.CycleError) as caught:
         af.gradient(ops.copy(a), x)

@@ -203,7 +203,7 @@ def test_demo_reaches_its_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^live page: http://127\.0\.0\.1:\d+/$", out, re.MULTILINE)
     assert len(re.findall(r"^epoch +\d+/20  loss \d\.\d+  accuracy [01]\.\d+$", out, re.MULTILINE)) == 20
     assert "where the time went" in out
-    assert "Conv2dWeight" in out
+    assert "ConvWeight" in out
 
 
 def test_demo_depends_on_the_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ class Scaled(af.Composite):
 
     def build(self, *bottom: af.Blob, training: bool) -> af.Blob:
         (x,) = bottom
-        return ops.mul(x, self.variable(x, "w", x.shape, 2.0))
+        return ops.multiply(x, self.variable(x, "w", x.shape, 2.0))
 
 
 class Split(af.Composite):
@@ -64,7 +64,7 @@ class TestConnecting:
         assert connect(x, layer) is layer
         (y,) = layer.top
         assert layer.bottom == (x,)
-        assert y.name == "layer/mul/out"
+        assert y.name == "layer/multiply/out"
         assert value(graph, y) == [2, 2, 2]
 
     @pytest.mark.parametrize("sequence", [list, tuple])
@@ -107,7 +107,7 @@ class TestBuildingTwice:
     def test_variables_are_shared(self, graph: af.Graph, x: af.Blob) -> None:
         layer = Scaled("layer")
         first, second = layer(x), layer(ops.relu(x))
-        assert (first.name, second.name) == ("layer/mul/out", "layer_1/mul/out")
+        assert (first.name, second.name) == ("layer/multiply/out", "layer_1/multiply/out")
         assert [variable.name for variable in graph.variables] == ["layer/w"]
         assert layer.variables == graph.variables
         assert layer.top == (second,)
@@ -172,7 +172,7 @@ class TestChains:
             "chain/encoder/b/w",
             "chain/c/w",
         ]
-        assert encoder.top[0].name == "chain/encoder/b/mul/out"
+        assert encoder.top[0].name == "chain/encoder/b/multiply/out"
         assert value(graph, y) == [32, 32, 32]
 
     def test_a_chain_in_a_row(self, graph: af.Graph, x: af.Blob) -> None:

@@ -246,7 +246,7 @@ class TestApply:
     def test_a_failed_call_leaves_nothing_behind(self, graph: af.Graph) -> None:
         x, y = graph.blob("x", (2, 3)), graph.blob("y", (3, 2))
         for make in (
-            lambda: ops.mul(x, y),
+            lambda: ops.multiply(x, y),
             lambda: graph.apply(ops.Function(abs), x),
             lambda: graph.apply(Broken(), x),
         ):
@@ -254,12 +254,12 @@ class TestApply:
                 make()
         assert node_names(graph) == ["x", "y"]
         assert x.consumers == y.consumers == []
-        assert ops.mul(x, x).name == "mul/out"
+        assert ops.multiply(x, x).name == "multiply/out"
 
     def test_blobs_of_two_graphs(self, graph: af.Graph) -> None:
         x, y = graph.blob("x", 3), af.Graph("other").blob("y", 3)
-        with pytest.raises(af.GraphError, match=r"op 'mul' .* is of graph 'g', blob 'y' of another one, 'other'"):
-            ops.mul(x, y)
+        with pytest.raises(af.GraphError, match=r"op 'multiply' .* is of graph 'g', blob 'y' of another one, 'other'"):
+            ops.multiply(x, y)
 
     def test_no_blobs(self, graph: af.Graph) -> None:
         with pytest.raises(af.GraphError, match="Sum: give at least one blob"):
@@ -274,7 +274,7 @@ class Broken(ops.Operation):
 class TestSourcesAndSinks:
     def test_variables_are_neither(self, graph: af.Graph) -> None:
         x, w = graph.blob("x", 3), graph.variable("w", 3)
-        y = ops.mul(x, w)
+        y = ops.multiply(x, w)
         [y] >> graph.op("update", ops.Copy()) >> [w]
         assert graph.sources == (x,)
         assert graph.sinks == ()  # y is read by the update
@@ -366,11 +366,11 @@ class TestPruning:
     def test_what_is_not_needed_goes(self, graph: af.Graph) -> None:
         x, unused = graph.blob("x", 3), graph.blob("unused", 3)
         w, v = graph.variable("w", 3), graph.variable("v", 3)
-        y = ops.mul(x, w)
-        z = ops.mul(y, v)
+        y = ops.multiply(x, w)
+        z = ops.multiply(y, v)
         [z] >> graph.op("update", ops.Copy()) >> [w]
         graph.prune([y])
-        assert node_names(graph) == ["x", "w", "mul", "mul/out"]
+        assert node_names(graph) == ["x", "w", "multiply", "multiply/out"]
         assert (graph.sinks, y.consumers, w.producers) == ((y,), [], [])
         assert unused not in graph
         assert graph.run_sync({x: [1, 2, 3]})[y].tolist() == [0, 0, 0]

@@ -267,7 +267,7 @@ class TestInPlace:
         assert (w.value == 1).all()
 
     @pytest.mark.parametrize(
-        "operation", ["relu", "sigmoid", "tanh", "softmax", "scale", "copy", "dropout", "add", "mul", "bias"]
+        "operation", ["relu", "sigmoid", "tanh", "softmax", "scale", "copy", "dropout", "add", "multiply", "bias"]
     )
     async def test_kernels_give_the_same_in_place(self, operation: str) -> None:
         results = []
@@ -276,7 +276,7 @@ class TestInPlace:
             x, other = graph.blob("x", (8, 16), "float64"), graph.blob("other", (8, 16), "float64")
             row = graph.blob("row", (16,), "float64")
             middle = af.ops.scale(x, 2.0)
-            more = {"scale": (0.5,), "dropout": (0.3,), "add": (other,), "mul": (other,), "bias": (row,)}
+            more = {"scale": (0.5,), "dropout": (0.3,), "add": (other,), "multiply": (other,), "bias": (row,)}
             y = getattr(af.ops, operation)(middle, *more.get(operation, ()))
             rng = np.random.default_rng(0)
             feeds = {blob: rng.standard_normal(blob.shape) for blob in (x, other, row)}

@@ -56,7 +56,7 @@ class TestConnecting:
 
     def test_one_blob_twice(self, graph: af.Graph) -> None:
         x, y = graph.blob("x", 3), graph.blob("y", 3)
-        op = graph.op("mul", ops.Mul())
+        op = graph.op("mul", ops.Multiply())
         [x, x] >> op >> [y]
         assert x.consumers == [op, op]
         assert graph.run_sync({x: [1, 2, 3]})[y].tolist() == [1, 4, 9]

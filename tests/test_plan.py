@@ -193,7 +193,7 @@ class TestPlaces:
 
         x, y = graph.blob("input", 3, place=at("input")), graph.blob("output", 3, place=at("output"))
         w = graph.variable("variable", 3, place=at("variable"))
-        [x, w] >> graph.op("op", ops.Mul(), place=at("op")) >> [y]
+        [x, w] >> graph.op("op", ops.Multiply(), place=at("op")) >> [y]
         kind = "op" if where == "op" else "blob"
         with pytest.raises(error, match=rf"{kind} '{where}': {message}; created at .*test_plan\.py:\d+ in test_what"):
             graph.compile()
@@ -221,7 +221,7 @@ class TestKernels:
         with pytest.raises(
             af.KernelNotFoundError,
             match=r"no kernel for Unheard\(device=cpu, library=numpy, dtype=float32, layout=any\); registered:\n"
-            r"  nothing; operations with kernels: Accuracy, .*Inner",
+            r"  nothing; operations with kernels: Absolute, Accuracy, .*Inner",
         ):
             graph.compile()
 
@@ -233,7 +233,7 @@ class TestKernels:
 class TestSelection:
     def build(self, graph: af.Graph) -> dict[str, af.Blob]:
         x, other, w = graph.blob("x", 3), graph.blob("other", 3), graph.variable("w", 3)
-        y = ops.mul(x, w, name="y")
+        y = ops.multiply(x, w, name="y")
         z = ops.relu(y, name="z")
         u = ops.tanh(other, name="u")
         [z] >> graph.op("update", ops.Copy()) >> [w]
@@ -317,9 +317,9 @@ class TestSeveralProducers:
         x, y = graph.blob("x", 3), graph.blob("y", 3)
         for name in "ab":
             [x] >> graph.op(name, ops.Copy()) >> [y]
-        ops.mul(y, y)
+        ops.multiply(y, y)
         plan = graph.compile()
-        assert [type(op.operation).__name__ for op in plan.ops] == ["Copy", "Copy", "Sum", "Mul"]
+        assert [type(op.operation).__name__ for op in plan.ops] == ["Copy", "Copy", "Sum", "Multiply"]
         assert set(plan.ops[3].inputs) == set(plan.ops[2].outputs)
         assert plan.ops[3].waits == 2
 
@@ -374,13 +374,13 @@ class TestVariables:
 class TestSlots:
     def test_readers_are_counted_once_per_argument_and_fetch(self, graph: af.Graph) -> None:
         x = graph.blob("x", 3)
-        y = ops.mul(x, x)
+        y = ops.multiply(x, x)
         ops.relu(y)
         plan = graph.compile([y, "relu"])
         by_name = {slot.blob.name: slot for slot in plan.slots}
-        assert {name: slot.readers for name, slot in by_name.items()} == {"x": 2, "mul/out": 2, "relu/out": 0}
+        assert {name: slot.readers for name, slot in by_name.items()} == {"x": 2, "multiply/out": 2, "relu/out": 0}
         assert by_name["x"].is_fed
-        assert by_name["mul/out"].is_fetched
+        assert by_name["multiply/out"].is_fetched
         assert by_name["x"].consumers == [0, 0]
 
     def test_ops_that_can_start_at_once_stay_in_order_of_creation(self, graph: af.Graph) -> None:

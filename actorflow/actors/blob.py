@@ -98,8 +98,13 @@ class UpdateActor(BlobActor):
         """Commit, now or when the loop has seen ``fence`` pass; with all others at the end of an atomic frame."""
         if fence is None:
             self._arrived(frame)
-        else:
-            fence.add_waiter(lambda: self._arrived(frame))
+            return
+
+        def passed() -> None:
+            if fence.error is None:  # a device fails later than the buffer is there
+                self._arrived(frame)
+
+        fence.add_waiter(passed)
 
     def commit(self, frame: Frame) -> None:
         """Make the computed value the variable's."""

@@ -47,7 +47,7 @@ class OpActor(ABC):
         written: Blobs that it writes.
         outputs: Those, and what else waits for it; they are told when it has been announced.
         unread: Those outputs that nobody reads.
-        ends: Whether nothing in the frame follows it.
+        ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable.
         lane: Where it runs when it is not short.
         turnstile: Keeps the frames of a function in order; None for kernels.
         guard: Keeps the op's timeout and retries; None without.
@@ -303,7 +303,7 @@ class KernelActor(OpActor):
         operation: What is computed.
         kernel: How.
         buckets: Where the outputs' buffers come from.
-        reuses: Whether the first output may take the buffer of the first input.
+        reuses: Whether the first output may take the buffer of the first input, unless that is a view.
     """
 
     __slots__ = ("buckets", "kernel", "operation", "reuses")
@@ -341,7 +341,8 @@ class KernelActor(OpActor):
         outputs: list[Any] | None
         if kernel.returns:
             outputs = None
-        elif self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS:  # in ``inputs`` and the frame's values
+        elif self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS and inputs[0].base is None:
+            # It is in ``inputs`` and the frame's values alone, and nobody else can show its memory.
             outputs = [inputs[0], *[bucket.take() for bucket in self.buckets[1:]]]
         else:
             outputs = [bucket.take() for bucket in self.buckets]

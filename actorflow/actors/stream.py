@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.devices.base import Device, Fence
 
-__all__ = ["StageActor", "StreamFunctionActor", "StreamKernelActor", "StreamViewActor", "TransferActor"]
+__all__ = [
+    "StageActor",
+    "StreamFunctionActor",
+    "StreamKernelActor",
+    "StreamViewActor",
+    "TransferActor",
+    "WorkerTransferActor",
+]
 
 
 class _OnStream(OpActor):
@@ -107,6 +114,28 @@ class StageActor(KernelActor):
     def compute(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)
         if isinstance(source, np.ndarray):
+            del source  # or its buffer, still referred to, would not go back to the pool
+            super().compute(frame)
+        else:
+            frame.values[self.written[0].slot] = source
+            release(self.inputs, frame)
+
+
+class WorkerTransferActor(KernelActor):
+    """A copy to or from a device without streams. What was fed as an array of the target already stays what it is.
+
+    Attributes:
+        target: Where the copy goes.
+    """
+
+    __slots__ = ("target",)
+
+    target: Device
+
+    def compute(self, frame: Frame) -> None:
+        (source,) = self.read(frame.values)
+        if self.target.is_host or not self.target.is_array(source):
+            del source  # as above
             super().compute(frame)
         else:
             frame.values[self.written[0].slot] = source

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor
     from actorflow.actors.frame import Frame
     from actorflow.devices.base import Device
+    from actorflow.devices.stream import StreamLane
     from actorflow.node import Variable
 
 __all__ = ["Gate", "Turn", "VariableActor"]
@@ -63,13 +64,19 @@ class Turn:
 
 
 class VariableActor:
-    """One variable of a graph, shared by all its programs."""
+    """One variable of a graph, shared by all its programs.
 
-    __slots__ = ("_counted", "_device", "_last", "_turns", "variable")
+    Attributes:
+        variable: The variable.
+        lanes: Streams whose work uses its buffers, in programs made so far.
+    """
+
+    __slots__ = ("_counted", "_device", "_last", "_turns", "lanes", "variable")
 
     def __init__(self, variable: Variable, device: Device) -> None:
         self.variable = variable
         self._device = device
+        self.lanes: dict[StreamLane, None] = {}
         self._last: Turn | None = None
         self._turns: dict[Frame, Turn] = {}
         self._counted: Any = None

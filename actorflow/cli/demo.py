@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from actorflow import nn
 from actorflow.cli.interrupts import cancel_on_interrupt
-from actorflow.cli.report import EpochProgress, time_table
+from actorflow.cli.report import time_table
 from actorflow.cli.training import Training
 from actorflow.data import Dataset, digits, fashion_mnist
 from actorflow.graph import Graph
@@ -88,12 +89,10 @@ async def _run(options: Options, training: Training, console: Console) -> None:
             url = await _serve(stack, training.graph, options.port)
             console.print(f"live page: {url}")
         started = time.perf_counter()
-        with EpochProgress(console, options.epochs, training.steps_per_epoch) as progress:
-            for _ in range(options.epochs):
-                progress.start_epoch()
-                async for step in training.epoch():
+        with nn.Progress(options.epochs, training.steps_per_epoch, console) as progress:
+            async with aclosing(training.steps()) as steps:
+                async for step in steps:
                     progress.advance(step)
-                progress.end_epoch()
         right = await training.test()
         elapsed_s = time.perf_counter() - started
         console.print(time_table(training.graph, elapsed_s))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
 
 import numpy as np
 
 from actorflow import nn, ops
-from actorflow.data import Batch, Dataset
+from actorflow.data import Dataset
 from actorflow.errors import DataError
 from actorflow.graph import Graph
 from actorflow.node import Blob
 
-__all__ = ["Step", "Training"]
+__all__ = ["Training"]
 
 #: Steps that overlap: the next one starts on the layers whose weights the one before has updated.
 _IN_FLIGHT = 2
@@ -21,19 +21,12 @@ _IN_FLIGHT = 2
 _RATE = 0.02
 
 
-class Step(NamedTuple):
-    """What one step of the training gave."""
-
-    loss: float
-    accuracy: float
-
-
 class Training:
     """A network with its loss and updates, and the images that it learns from.
 
     Args:
         data: The images, shape (count, height, width, channels), and labels.
-        epochs: How often `epoch` will be run; the learning rate falls linearly to 0 until the end.
+        epochs: How often to go through the train images; the learning rate falls linearly to 0 until the end.
         batch: Images per step.
         seed: Of weights, dropout and the order of the images.
 
@@ -56,32 +49,27 @@ class Training:
         self.graph = Graph(data.name, deterministic=True)
         self.steps_per_epoch = len(data.train) // batch
         self._batch = batch
-        self._rng = np.random.default_rng(seed)
+        self._epochs = epochs
+        self._seed = seed
         self._images = self.graph.blob("images", (batch, *data.train.images.shape[1:]))
         self._labels = self.graph.blob("labels", (batch,), "int64")
         network = nn.NIN(len(data.classes), seed=seed)
         scores = network(self._images, training=True)
-        self._loss = ops.softmax_loss(scores, self._labels, name="loss")
-        self._accuracy = ops.accuracy(scores, self._labels)
-        self._optimizer = nn.SGD(rate=_RATE, momentum=0.9, weight_decay=1e-4)
-        self._updates = self._optimizer.minimize(self._loss)
-        self._steps = epochs * self.steps_per_epoch
-        self._step = 0
+        loss = ops.softmax_loss(scores, self._labels, name="loss")
+        accuracy = ops.accuracy(scores, self._labels)
+        rate = nn.rates.Poly(_RATE, epochs * self.steps_per_epoch)
+        updates = nn.SGD(rate, momentum=0.9, weight_decay=1e-4).minimize(loss)
+        self._trainer = nn.Trainer(loss, updates, {"accuracy": accuracy}, in_flight=_IN_FLIGHT)
         with self.graph.subgraph("test"):
             self._test_scores: Blob = network(self._images, training=False)
         self.weight_count = sum(variable.spec.size for variable in network.variables)
 
-    async def epoch(self) -> AsyncIterator[Step]:
-        """Train on each image once, in random order; images that fill no batch are left out.
+    def steps(self) -> AsyncGenerator[nn.Step, None]:
+        """Train on each image once an epoch, in random order; images that fill no batch are left out.
 
         Cancellation: the steps in flight are cancelled; each weight keeps its old or its new value.
         """
-        batches = self.data.train.shuffled(self._batch, self._rng)
-        results = self.graph.stream(
-            self._feeds(batches), fetch=[self._loss, self._accuracy, self._updates], in_flight=_IN_FLIGHT
-        )
-        async for result in results:
-            yield Step(float(result[self._loss]), float(result[self._accuracy]))
+        return self._trainer.steps(self._feeds, self._epochs)
 
     async def test(self) -> int:
         """How many of the test images are recognized."""
@@ -96,9 +84,6 @@ class Training:
             right += int(np.count_nonzero((answers == batch.labels)[: batch.valid]))
         return right
 
-    def _feeds(self, batches: Iterable[Batch]) -> Iterator[dict[Any, Any]]:
-        for batch in batches:
-            # The stream starts a step right after it has taken its feed, so each step has its own rate.
-            self._optimizer.rate.value = np.float64(_RATE * (1 - self._step / self._steps))
-            self._step += 1
+    def _feeds(self, epoch: int) -> Iterator[dict[Any, Any]]:
+        for batch in self.data.train.shuffled(self._batch, np.random.default_rng((self._seed, epoch))):
             yield {self._images: batch.images, self._labels: batch.labels}

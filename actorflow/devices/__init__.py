@@ -16,6 +16,8 @@ from actorflow.devices.registry import check_place, device_kind, known_kinds, op
 if TYPE_CHECKING:
     from actorflow.devices.cuda import CudaDevice as CudaDevice
     from actorflow.devices.cuda import CudaOptions as CudaOptions
+    from actorflow.devices.segment import CaptureRefusedError as CaptureRefusedError
+    from actorflow.devices.segment import Segment as Segment
     from actorflow.devices.sim import SimArray as SimArray
     from actorflow.devices.sim import SimDevice as SimDevice
     from actorflow.devices.sim import SimOptions as SimOptions
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
     from actorflow.devices.stream import StreamLane as StreamLane
 
 _HOME_OF = {
+    "CaptureRefusedError": "segment",
     "CudaDevice": "cuda",
     "CudaOptions": "cuda",
     "Event": "stream",
+    "Segment": "segment",
     "SimArray": "sim",
     "SimDevice": "sim",
     "SimOptions": "sim",
@@ -39,6 +43,7 @@ _HOME_OF = {
 __all__ = [
     "CPU",
     "Bucket",
+    "CaptureRefusedError",
     "CudaDevice",
     "CudaOptions",
     "Device",
@@ -47,6 +52,7 @@ __all__ = [
     "Fence",
     "Lane",
     "Pool",
+    "Segment",
     "SimArray",
     "SimDevice",
     "SimOptions",

@@ -109,7 +109,9 @@ class Device(ABC):
 
     A kind of device is a subclass, registered by name (`actorflow.devices.register_device`, or the entry point group
     ``actorflow.devices``). An array of the device is an object with ``shape``, ``dtype`` and ``nbytes``, and with
-    ``base``: None if it owns its memory, else the array whose memory it shows.
+    ``base``: None if it owns its memory, else the array whose memory it shows. Weak references can refer to it, and
+    `actorflow.interchange.to_numpy` can copy it: by ``get()``, ``__array__`` or DLPack. The device keeps no references
+    to arrays, since one that nobody else refers to is used again. `actorflow.testing.check_device` checks a device.
 
     Class attributes:
         libraries: Kernel libraries in the order of preference.
@@ -118,6 +120,7 @@ class Device(ABC):
         is_stream: Whether its lanes are streams: work is launched on the loop and runs later.
         is_staged: Whether copies from the host start from memory of `staging`.
         runs_functions: Whether plain functions (`Graph.function`) can run on it, with the device's arrays.
+        captures: Whether what its streams launch can be captured and replayed (`StreamDevice.make_segment`).
 
     Attributes:
         place: Whose device it is.
@@ -131,6 +134,7 @@ class Device(ABC):
     is_stream: ClassVar[bool] = False
     is_staged: ClassVar[bool] = False
     runs_functions: ClassVar[bool] = False
+    captures: ClassVar[bool] = False
 
     def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
         self.place = place
@@ -222,7 +226,10 @@ class Device(ABC):
         """Copy an array of this device to a C-contiguous host array of the same shape and dtype."""
 
     def copy_peer(self, source: Any, target: Any) -> None:
-        """Copy an array of another device of the same kind to one of this device."""
+        """Copy an array of another device of the same kind to one of this device.
+
+        If a kind does not override it, such copies go by way of the host.
+        """
         raise DeviceError(f"devices of kind {self.place.kind!r} cannot copy between each other")
 
     # -- values: called on the loop, with nothing pending on them -----------------------------------------------

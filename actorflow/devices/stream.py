@@ -15,19 +15,24 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorflow.devices.base import Device, Fence, Lane
 from actorflow.devices.stream_memory import StreamPool
 from actorflow.errors import DeviceError
 
+if TYPE_CHECKING:
+    from actorflow.devices.segment import Segment
+
 __all__ = ["Event", "Stream", "StreamDevice", "StreamLane"]
 
 #: How often the loop looks at an event that does not pass before a thread waits for it.
 _MAX_IDLE_POLLS = 200
+#: How long it looks away from the events of a lane that is closed, in seconds.
+_CLOSED_POLL_S = 0.001
 
 
 class Event(ABC):
@@ -123,6 +128,7 @@ class StreamLane(Lane):
         self._last_mark: Event | None = None
         self._marked = 0  # number of the newest piece of work in front of a mark
         self._mark_is_planned = False
+        self._awaited: dict[StreamLane, int] = {}  # newest work of other lanes that the stream has waited for
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._watcher = _Watcher(self)
@@ -133,6 +139,7 @@ class StreamLane(Lane):
         self._watcher.bind(loop)
         if self._open:  # launched before an earlier loop was closed
             self.mark(self.submitted)
+            self._watcher.start()  # marked before, perhaps
 
     def submit(
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
@@ -169,8 +176,13 @@ class StreamLane(Lane):
 
     def wait_until(self, other: StreamLane, number: int) -> None:
         """What is launched from now on waits on the device for the end of work ``number`` of another lane."""
-        if other is not self and other.completed < number:
+        if not self.comes_behind(other, number):
             self.stream.wait(other.mark(number))
+            self._awaited[other] = number
+
+    def comes_behind(self, other: StreamLane, number: int) -> bool:
+        """Whether what is launched from now on runs behind work ``number`` of a lane, without a further wait."""
+        return other is self or other.completed >= number or self._awaited.get(other, 0) >= number
 
     def mark(self, number: int) -> Event:
         """The first mark behind work ``number``."""
@@ -254,6 +266,7 @@ class _Watcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_watching = False
         self._idle_polls = 0
+        self._is_closed = False
         self._thread: threading.Thread | None = None
         self._waits: SimpleQueue[Event | None] = SimpleQueue()
 
@@ -272,6 +285,7 @@ class _Watcher:
 
     def close(self) -> None:
         """Stop the thread after what it waits for."""
+        self._is_closed = True
         if self._thread is not None:
             self._waits.put(None)
 
@@ -294,6 +308,9 @@ class _Watcher:
             loop.call_soon(self._look)
             return
         self._idle_polls = 0
+        if self._is_closed:  # there is no thread any more: it would outlive `join`
+            loop.call_later(_CLOSED_POLL_S, self._look)
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._wait, name=f"actorflow-{lane.name}-events", daemon=True)
             self._thread.start()
@@ -315,7 +332,8 @@ class _Watcher:
 class StreamDevice(Device):
     """A device whose lanes are streams.
 
-    A subclass brings `make_stream`, `allocate`, `is_array` and the copies.
+    A subclass brings `make_stream`, `allocate`, `is_array` and the copies; if it `captures`, also `make_segment` and
+    `whereabouts`.
     """
 
     is_stream: ClassVar[bool] = True
@@ -326,6 +344,22 @@ class StreamDevice(Device):
     @abstractmethod
     def make_stream(self, name: str) -> Stream:
         """A new stream for the lane of this name."""
+
+    def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> Segment:
+        """Work that is launched as one, where the device `captures`. It has been launched once, piece by piece.
+
+        Args:
+            name: What it is, for messages.
+            works: Launch the work on the current stream, which is the same every time; see `Segment`.
+        """
+        raise DeviceError(f"devices of kind {self.place.kind!r} capture nothing")
+
+    def whereabouts(self, array: Any) -> Hashable:
+        """The memory that an array shows, where the device `captures`.
+
+        Captured work on one array does the same to any other of its shape and dtype that is at the same place.
+        """
+        raise DeviceError(f"devices of kind {self.place.kind!r} capture nothing")
 
     def watch_closely(self, detailed: bool) -> None:
         self._is_watched_closely = detailed

@@ -2,12 +2,15 @@
 
 A buffer comes back when the last work that uses it has been *launched*, which may be long before that work has run. So
 it comes back with its uses: per lane, the number of the newest work that may touch it. A lane whose uses alone these
-are may take it at once, since its next work runs behind them. Any other lane takes it when those uses have ended, and
-only if there is no room for another buffer, makes its stream wait for them.
+are may take it at once, since its next work runs behind them. Any other lane takes it when they have ended or it has
+waited for them anyway, and only if there is no room for another buffer, makes its stream wait for them. Buffers are
+taken in a fixed order, so that frames that do the same get the same ones, and what was captured can be replayed
+(`actorflow.actors.segment`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -47,9 +50,9 @@ class StreamPool(Pool):
         assert lane is not None
         return StreamBucket(self, spec, lane, tuple(dict.fromkeys((lane, *users))))
 
-    def bucket_of_all(self, spec: TensorSpec) -> Bucket:
-        """Where buffers of one type go back to that any lane may use."""
-        return _CommonBucket(self, spec)
+    def bucket_of(self, spec: TensorSpec, users: Iterable[StreamLane]) -> Bucket:
+        """Where buffers of one type go back to that ``users`` may use, as many as these are by then."""
+        return _CommonBucket(self, spec, users)
 
     def take(self, spec: TensorSpec, lane: StreamLane) -> Any:
         """A buffer with undefined contents that the work ``lane`` launches next may use.
@@ -60,7 +63,7 @@ class StreamPool(Pool):
         free = self._free.get(spec)
         if free:
             for at, (buffer, uses) in enumerate(free):
-                if all(user is lane or user.completed >= number for user, number in uses):
+                if all(lane.comes_behind(user, number) for user, number in uses):
                     del free[at]
                     self._free_bytes -= spec.size_bytes
                     return buffer
@@ -80,8 +83,10 @@ class StreamPool(Pool):
             self._sweep()
         uses = tuple([(user, user.submitted) for user in users])
         is_own = self._own.get(id(buffer)) is buffer
-        if is_own and buffer.shape == spec.shape and buffer.dtype == spec.dtype:
-            self._free.setdefault(spec, deque()).append((buffer, uses))
+        if is_own:
+            if buffer.shape != spec.shape or buffer.dtype != spec.dtype:  # ``spec`` is that of a view of it
+                spec = TensorSpec(buffer.shape, buffer.dtype)
+            insort(self._free.setdefault(spec, deque()), (buffer, uses), key=_rank)
             self._free_bytes += spec.size_bytes
         else:
             self._retired.append((buffer, uses))
@@ -95,6 +100,7 @@ class StreamPool(Pool):
 
     @property
     def used_bytes(self) -> int:
+        self._sweep()
         return self.held_bytes - self._free_bytes
 
     def trim(self) -> None:
@@ -106,7 +112,9 @@ class StreamPool(Pool):
             self._free[spec] = kept
 
     def _take_behind(self, spec: TensorSpec, lane: StreamLane) -> Any:
-        buffer, uses = self._free[spec].popleft()
+        free = self._free[spec]
+        buffer, uses = min(free, key=_work_ahead)
+        del free[bisect_left(free, id(buffer), key=_rank)]
         self._free_bytes -= spec.size_bytes
         for user, number in uses:
             lane.wait_until(user, number)
@@ -142,16 +150,27 @@ class StreamBucket(Bucket):
 
 
 class _CommonBucket(Bucket):
-    """Where the buffers of a variable go back to: frames of any program may still use them, on any lane."""
+    """Where the buffers of a variable go back to: frames of any program may still use them."""
 
-    __slots__ = ("_stream_pool",)
+    __slots__ = ("_stream_pool", "_users")
 
-    def __init__(self, pool: StreamPool, spec: TensorSpec) -> None:
+    def __init__(self, pool: StreamPool, spec: TensorSpec, users: Iterable[StreamLane]) -> None:
         super().__init__(pool, spec)
         self._stream_pool = pool
+        self._users = users
 
     def give_back(self, buffer: Any) -> None:
-        self._stream_pool.give_back(self.spec, buffer, self._stream_pool.lanes())
+        self._stream_pool.give_back(self.spec, buffer, self._users)
+
+
+def _rank(entry: tuple[Any, Uses]) -> int:
+    """Where a free buffer stands: of those that it may take, a lane always takes the same."""
+    return id(entry[0])
+
+
+def _work_ahead(entry: tuple[Any, Uses]) -> int:
+    """How much work a lane would wait for that takes a free buffer."""
+    return sum(max(0, number - user.completed) for user, number in entry[1])
 
 
 def _have_ended(uses: Uses) -> bool:

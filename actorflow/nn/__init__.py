@@ -1,33 +1,71 @@
 """Layers, initializers, models and optimizers."""
 
-from actorflow.nn import init
+from actorflow.nn import init, rates
 from actorflow.nn.layers import (
     Activation,
-    Conv2d,
+    Conv,
+    ConvTranspose,
     Dropout,
     Flatten,
     GlobalAverage,
+    GlobalMax,
     InnerProduct,
     NINBlock,
     Pool,
     SoftmaxLoss,
 )
+from actorflow.nn.metrics import Mean
 from actorflow.nn.models import NIN
-from actorflow.nn.sgd import SGD, Multipliers, bias_multipliers
+from actorflow.nn.norm import LRN, BatchNorm, LayerNorm
+from actorflow.nn.optim import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Clip,
+    Multipliers,
+    Optimizer,
+    RMSProp,
+    bias_multipliers,
+    layer_multipliers,
+)
+from actorflow.nn.progress import Progress
+from actorflow.nn.recurrent import LSTM, LSTMCell
+from actorflow.nn.trainer import Epoch, Step, Trainer
 
 __all__ = [
+    "LRN",
+    "LSTM",
     "NIN",
     "SGD",
     "Activation",
-    "Conv2d",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "BatchNorm",
+    "Clip",
+    "Conv",
+    "ConvTranspose",
     "Dropout",
+    "Epoch",
     "Flatten",
     "GlobalAverage",
+    "GlobalMax",
     "InnerProduct",
+    "LSTMCell",
+    "LayerNorm",
+    "Mean",
     "Multipliers",
     "NINBlock",
+    "Optimizer",
     "Pool",
+    "Progress",
+    "RMSProp",
     "SoftmaxLoss",
+    "Step",
+    "Trainer",
     "bias_multipliers",
     "init",
+    "layer_multipliers",
+    "rates",
 ]

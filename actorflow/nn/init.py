@@ -1,13 +1,15 @@
 """Initializers: first values of variables.
 
-Each is called as ``init(spec, name)`` and gives an array. Random ones draw from a stream that the seed and the
-variable's name choose, so one initializer gives every variable its own values, and the same values in every process.
+Each is called as ``init(spec, name)`` and gives an array. Random ones draw from a counter-based stream that the seed
+and the variable's name choose, so one initializer gives every variable its own values, and the same values in every
+process, whatever else is made before or at the same time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,13 @@ from actorflow.errors import GraphError
 from actorflow.node import Initializer
 from actorflow.spec import TensorSpec
 
-__all__ = ["constant", "gaussian", "he", "uniform", "xavier"]
+__all__ = ["bernoulli", "constant", "fans", "gaussian", "he", "uniform", "xavier"]
+
+_FANS: dict[str, Callable[[int, int], float]] = {
+    "in": lambda fan_in, _: fan_in,
+    "out": lambda _, fan_out: fan_out,
+    "average": lambda fan_in, fan_out: (fan_in + fan_out) / 2,
+}
 
 
 def constant(value: float = 0.0) -> Initializer:
@@ -69,36 +77,89 @@ def uniform(low: float = -0.05, high: float = 0.05, seed: int | None = None) -> 
     return init
 
 
-def xavier(seed: int | None = None) -> Initializer:
-    """Uniform with variance ``2 / (fan_in + fan_out)``, for sigmoid, tanh and linear layers.
-
-    Weights have shape (out, in), or (kernel_height, kernel_width, in, out); fans count the kernel's pixels.
+def bernoulli(probability: float = 0.5, seed: int | None = None) -> Initializer:
+    """1 with a probability, else 0.
 
     Args:
+        probability: From 0 to 1.
         seed: As in `gaussian`.
-    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.
+    Raises:
+        GraphError: if ``probability`` is out of range or ``seed`` is negative.
+    Source: Purine2 ``Bernoulli``.
     """
-    _not_negative("xavier", seed=seed)
+    _not_negative("bernoulli", seed=seed)
+    if not 0 <= probability <= 1:
+        raise GraphError(f"bernoulli: probability must be from 0 to 1, got {probability}")
 
     def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
-        bound = math.sqrt(6.0 / max(1, sum(_fans(spec))))
-        return _stream(seed, name).uniform(-bound, bound, spec.shape).astype(spec.dtype)
+        return (_stream(seed, name).random(spec.shape) < probability).astype(spec.dtype)
 
     return init
 
 
-def he(seed: int | None = None) -> Initializer:
-    """Normal with variance ``2 / fan_in``, for layers before a relu.
+def xavier(
+    seed: int | None = None, *, fan: str = "average", distribution: str = "uniform", gain: float = 1.0
+) -> Initializer:
+    """Variance ``gain ** 2 / fan``, for sigmoid, tanh and linear layers.
+
+    Weights have shape (out, in), or (*kernel, in, out), as for convolutions of any number of axes; fans count the
+    kernel's pixels.
 
     Args:
         seed: As in `gaussian`.
+        fan: What is divided by: "in", "out", or the "average" of both.
+        distribution: "uniform" or "normal".
+        gain: Factor on the standard deviation, not negative.
+    Raises:
+        GraphError: if an argument is none of these.
+    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.
+    """
+    return _scaled("xavier", gain, fan, distribution, seed)
+
+
+def he(seed: int | None = None, *, fan: str = "in", distribution: str = "normal", slope: float = 0.0) -> Initializer:
+    """Variance ``2 / ((1 + slope ** 2) * fan)``, for layers before a relu. Fans are as in `xavier`.
+
+    Args:
+        seed: As in `gaussian`.
+        fan: What is divided by: "in", "out", or the "average" of both.
+        distribution: "uniform" or "normal".
+        slope: Of a leaky relu for negative values; 0 for a relu.
+    Raises:
+        GraphError: if an argument is none of these.
     Source: He et al., Delving deep into rectifiers, 2015.
     """
-    _not_negative("he", seed=seed)
+    return _scaled("he", math.sqrt(2.0 / (1.0 + slope**2)), fan, distribution, seed)
+
+
+def fans(spec: TensorSpec) -> tuple[int, int]:
+    """Inputs that an output element sums over, and outputs that an input element goes to.
+
+    Args:
+        spec: Type of a weight (out, in) or (*kernel, in, out); with groups, ``in`` is that of one group.
+    """
+    shape = spec.shape
+    if len(shape) == 2:
+        return shape[1], shape[0]
+    pixels = math.prod(shape[:-2])
+    return math.prod(shape[:-1]), pixels * shape[-1] if shape else 1
+
+
+def _scaled(kind: str, gain: float, fan: str, distribution: str, seed: int | None) -> Initializer:
+    _not_negative(kind, gain=gain, seed=seed)
+    for name, value, known in (("fan", fan, _FANS), ("distribution", distribution, ("uniform", "normal"))):
+        if value not in known:
+            raise GraphError(f"{kind}: {name} must be one of {', '.join(known)}, got {value!r}")
 
     def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
-        std = math.sqrt(2.0 / max(1, _fans(spec)[0]))
-        return (std * _stream(seed, name).standard_normal(spec.shape)).astype(spec.dtype)
+        std = gain / math.sqrt(max(1.0, _FANS[fan](*fans(spec))))
+        stream = _stream(seed, name)
+        if distribution == "normal":
+            values = std * stream.standard_normal(spec.shape)
+        else:
+            bound = math.sqrt(3.0) * std
+            values = stream.uniform(-bound, bound, spec.shape)
+        return values.astype(spec.dtype)
 
     return init
 
@@ -110,14 +171,7 @@ def _not_negative(kind: str, **values: float | None) -> None:
 
 
 def _stream(seed: int | None, name: str) -> np.random.Generator:
-    own = zlib.crc32(name.encode())
-    return np.random.default_rng(own if seed is None else (seed, own))
-
-
-def _fans(spec: TensorSpec) -> tuple[int, int]:
-    """Inputs that an output element sums over, and outputs that an input element goes to."""
-    shape = spec.shape
-    if len(shape) == 2:
-        return shape[1], shape[0]
-    pixels = math.prod(shape[:-2])
-    return math.prod(shape[:-1]), pixels * shape[-1] if shape else 1
+    """The random stream of a seed and a name, whatever else has been drawn before."""
+    chosen = f"{'' if seed is None else seed}:{name}".encode()
+    key = int.from_bytes(hashlib.blake2b(chosen, digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=key))

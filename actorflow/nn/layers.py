@@ -11,14 +11,16 @@ from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
 from actorflow.nn import init
 from actorflow.node import Blob, Initializer
-from actorflow.ops.conv import Pair, pair
+from actorflow.ops.windows import as_pads, as_steps, check_image, per_axis
 
 __all__ = [
     "Activation",
-    "Conv2d",
+    "Conv",
+    "ConvTranspose",
     "Dropout",
     "Flatten",
     "GlobalAverage",
+    "GlobalMax",
     "InnerProduct",
     "NINBlock",
     "Pool",
@@ -26,7 +28,18 @@ __all__ = [
 ]
 
 _ACTIVATIONS: Mapping[str, Callable[..., Blob]] = MappingProxyType(
-    {"relu": ops.relu, "sigmoid": ops.sigmoid, "tanh": ops.tanh, "softmax": ops.softmax}
+    {
+        "relu": ops.relu,
+        "sigmoid": ops.sigmoid,
+        "tanh": ops.tanh,
+        "softmax": ops.softmax,
+        "leaky_relu": ops.leaky_relu,
+        "elu": ops.elu,
+        "gelu": ops.gelu,
+        "silu": ops.silu,
+        "softplus": ops.softplus,
+        "log_softmax": ops.log_softmax,
+    }
 )  # each of (x, name=...)
 
 
@@ -65,34 +78,18 @@ class _Weighted(Composite):
         return y if self._activate is None else self._activate(y)
 
 
-class Conv2d(_Weighted):
-    """Convolution, bias, and perhaps an activation.
-
-    Bottom: (batch, height, width, channels). Top: (batch, out_height, out_width, ``channels``).
-    Variables: ``weight`` (kernel_height, kernel_width, in, out) and ``bias`` (out,).
-
-    Args:
-        channels: Output channels.
-        kernel: Size of the kernel: a number, or (vertical, horizontal).
-        stride: Step of the kernel.
-        pad: Zeros on each side of the images.
-        activation: "relu", "sigmoid", "tanh" or "softmax"; None for none.
-        bias: Whether there is a bias.
-        weight_init: Initializer of the weight; the default is `init.he`.
-        bias_init: Initializer of the bias; the default is 0.
-        name: Scope of its nodes.
-    Raises:
-        GraphError: if ``channels`` is not positive or the activation unknown.
-    Source: Purine2 layer ``Conv``.
-    """
+class _Convolution(_Weighted):
+    """What a convolution and its transpose share."""
 
     def __init__(
         self,
         channels: int,
-        kernel: Pair,
-        stride: Pair = 1,
-        pad: Pair = 0,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        pad: int | Sequence[int | Sequence[int]] = 0,
         *,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
         activation: str | None = None,
         bias: bool = True,
         weight_init: Initializer | None = None,
@@ -100,15 +97,112 @@ class Conv2d(_Weighted):
         name: str | None = None,
     ) -> None:
         super().__init__(channels, activation, bias, weight_init, bias_init, name)
-        self.kernel, self.stride, self.pad = pair(kernel), pair(stride), pair(pad)
+        kind = type(self).__name__
+        if groups < 1 or channels % groups:
+            raise GraphError(f"{kind}: channels, {channels}, must be a multiple of groups, got {groups}")
+        self.kernel = as_steps(kernel)
+        self.how = (as_steps(stride), as_pads(pad), as_steps(dilation), groups)
+        self.groups = groups
+
+    def _kernel_for(self, x: Blob) -> tuple[int, ...]:
+        kind = type(self).__name__
+        return per_axis(kind, "kernel", self.kernel, len(check_image(kind, "x", x.spec)), 1)
+
+
+class Conv(_Convolution):
+    """Convolution, bias, and perhaps an activation, over as many spatial axes as the images have.
+
+    Bottom: (batch, [[depth,] height,] width, channels). Top: (batch, *out_size, ``channels``).
+    Variables: ``weight`` (*kernel, in / groups, out) and ``bias`` (out,).
+
+    Args:
+        channels: Output channels.
+        kernel: Size of the kernel: a number for all spatial axes, or one for each.
+        stride: Step of the kernel, likewise.
+        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
+        dilation: Step between the elements that a kernel sees.
+        groups: How many parts the channels are divided into, each convolved on its own.
+        activation: "relu", "sigmoid", "tanh", "softmax", "leaky_relu", "elu", "gelu", "silu", "softplus" or
+            "log_softmax"; None for none.
+        bias: Whether there is a bias.
+        weight_init: Initializer of the weight; the default is `init.he`.
+        bias_init: Initializer of the bias; the default is 0.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``channels`` is no positive multiple of ``groups`` or the activation unknown.
+    Source: Purine2 layer ``Conv``.
+    """
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One bottom blob, one top blob."""
         (x,) = _arity(self, bottom, "x")
-        if len(x.shape) != 4:
-            raise ShapeError(f"Conv2d: x must have shape (batch, height, width, channels), got {x.spec}")
-        weight = self.variable(x, "weight", (*self.kernel, x.shape[3], self.outputs), self.weight_init)
-        return self._finish(ops.conv2d(x, weight, self.stride, self.pad, name="conv"))
+        kernel, channels = self._kernel_for(x), x.shape[-1]
+        if channels % self.groups:
+            raise ShapeError(f"Conv: x's channels must be a multiple of groups, {self.groups}, got {x.spec}")
+        weight = self.variable(x, "weight", (*kernel, channels // self.groups, self.outputs), self.weight_init)
+        return self._finish(ops.conv(x, weight, *self.how, name="conv"))
+
+
+class ConvTranspose(_Convolution):
+    """Transposed convolution, bias, and perhaps an activation; see `ops.conv_transpose`.
+
+    Bottom: (batch, [[depth,] height,] width, channels). Top: (batch, *out_size, ``channels``).
+    Variables: ``weight`` (*kernel, out / groups, in) and ``bias`` (out,).
+
+    Args:
+        channels: Output channels.
+        kernel: Size of the kernel: a number for all spatial axes, or one for each.
+        stride: Step in the output from one element of the images to the next.
+        pad: What is cut off the output.
+        output_pad: How much larger the output is at its far ends, less than the stride.
+        dilation: As in `Conv`.
+        groups: As in `Conv`.
+        activation: As in `Conv`.
+        bias: Whether there is a bias.
+        weight_init: As in `Conv`.
+        bias_init: As in `Conv`.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``channels`` is no positive multiple of ``groups`` or the activation unknown.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        pad: int | Sequence[int | Sequence[int]] = 0,
+        output_pad: int | Sequence[int] = 0,
+        *,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        activation: str | None = None,
+        bias: bool = True,
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            channels,
+            kernel,
+            stride,
+            pad,
+            dilation=dilation,
+            groups=groups,
+            activation=activation,
+            bias=bias,
+            weight_init=weight_init,
+            bias_init=bias_init,
+            name=name,
+        )
+        self.output_pad = as_steps(output_pad)
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = _arity(self, bottom, "x")
+        shape = (*self._kernel_for(x), self.outputs // self.groups, x.shape[-1])
+        weight = self.variable(x, "weight", shape, self.weight_init)
+        return self._finish(ops.conv_transpose(x, weight, *self.how, self.output_pad, name="conv"))
 
 
 class InnerProduct(_Weighted):
@@ -118,10 +212,10 @@ class InnerProduct(_Weighted):
 
     Args:
         features: Output features.
-        activation: As in `Conv2d`.
+        activation: As in `Conv`.
         bias: Whether there is a bias.
-        weight_init: As in `Conv2d`.
-        bias_init: As in `Conv2d`.
+        weight_init: As in `Conv`.
+        bias_init: As in `Conv`.
         name: Scope of its nodes.
     Raises:
         GraphError: if ``features`` is not positive or the activation unknown.
@@ -150,10 +244,10 @@ class InnerProduct(_Weighted):
 
 
 class Activation(Composite):
-    """Relu, sigmoid, tanh or softmax.
+    """An activation function.
 
     Args:
-        kind: "relu", "sigmoid", "tanh" or "softmax" (over the last axis).
+        kind: As the activations of `Conv`; softmax and log-softmax are over the last axis.
         name: Scope of its nodes.
     Raises:
         GraphError: if the kind is unknown.
@@ -172,14 +266,15 @@ class Activation(Composite):
 
 
 class Pool(Composite):
-    """Pooling over windows of the images.
+    """Pooling over windows of the images, over as many spatial axes as they have.
 
     Args:
         kind: "max" or "average".
-        kernel: Size of the window: a number, or (vertical, horizontal).
+        kernel: Size of the window: a number for all spatial axes, or one for each.
         stride: Step of the window; the default is the kernel.
-        pad: Border on each side.
-        ceil: Whether the last window may reach over the border; see `ops.max_pool2d`.
+        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
+        ceil: Whether the last window may reach over the border; see `ops.max_pool`.
+        count_pad: Whether averages count the border, as zeros.
         name: Scope of its nodes.
     Raises:
         GraphError: if the kind is unknown.
@@ -189,28 +284,30 @@ class Pool(Composite):
     def __init__(
         self,
         kind: str,
-        kernel: Pair,
-        stride: Pair | None = None,
-        pad: Pair = 0,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        pad: int | Sequence[int | Sequence[int]] = 0,
         *,
         ceil: bool = True,
+        count_pad: bool = True,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
         if kind not in ("max", "average"):
             raise GraphError(f"Pool: kind must be 'max' or 'average', got {kind!r}")
         self.kind = kind
-        self.kernel, self.stride, self.pad, self.ceil = kernel, stride, pad, ceil
+        self.kernel, self.stride, self.pad, self.ceil, self.count_pad = kernel, stride, pad, ceil, count_pad
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One bottom blob, one top blob."""
         (x,) = _arity(self, bottom, "x")
-        pool = ops.max_pool2d if self.kind == "max" else ops.average_pool2d
-        return pool(x, self.kernel, self.stride, self.pad, self.ceil, name=self.kind)
+        if self.kind == "max":
+            return ops.max_pool(x, self.kernel, self.stride, self.pad, self.ceil, name="max")
+        return ops.average_pool(x, self.kernel, self.stride, self.pad, self.ceil, self.count_pad, name="average")
 
 
 class GlobalAverage(Composite):
-    """The average of each channel over the whole image: (batch, height, width, channels) to (batch, channels).
+    """The average of each channel over the whole image: (batch, ..., channels) to (batch, channels).
 
     Source: Purine2 layer ``GlobalAverage``.
     """
@@ -219,6 +316,15 @@ class GlobalAverage(Composite):
         """One bottom blob, one top blob."""
         (x,) = _arity(self, bottom, "x")
         return ops.global_average(x, name="average")
+
+
+class GlobalMax(Composite):
+    """The maximum of each channel over the whole image: (batch, ..., channels) to (batch, channels)."""
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = _arity(self, bottom, "x")
+        return ops.global_max(x, name="max")
 
 
 class Dropout(Composite):
@@ -275,12 +381,12 @@ class NINBlock(Composite):
     """A convolution and 1x1 convolutions after it, each followed by a relu ("mlpconv").
 
     Args:
-        kernel: Size of the first kernel: a number, or (vertical, horizontal).
+        kernel: Size of the first kernel: a number for all spatial axes, or one for each.
         channels: Output channels of each convolution, one or more.
         stride: Step of the first kernel.
-        pad: Zeros on each side of the images.
-        weight_init: As in `Conv2d`.
-        bias_init: As in `Conv2d`.
+        pad: Zeros around the images.
+        weight_init: As in `Conv`.
+        bias_init: As in `Conv`.
         name: Scope of its nodes.
     Raises:
         GraphError: if there are no channels.
@@ -289,10 +395,10 @@ class NINBlock(Composite):
 
     def __init__(
         self,
-        kernel: Pair,
+        kernel: int | Sequence[int],
         channels: Sequence[int],
-        stride: Pair = 1,
-        pad: Pair = 0,
+        stride: int | Sequence[int] = 1,
+        pad: int | Sequence[int | Sequence[int]] = 0,
         *,
         weight_init: Initializer | None = None,
         bias_init: Initializer | None = None,
@@ -302,7 +408,7 @@ class NINBlock(Composite):
         if not channels:
             raise GraphError("NINBlock: channels must name at least one convolution's output channels")
         self.layers = [
-            Conv2d(
+            Conv(
                 width,
                 kernel if i == 0 else 1,
                 stride if i == 0 else 1,

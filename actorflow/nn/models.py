@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from actorflow.composite import Composite
 from actorflow.errors import GraphError
 from actorflow.nn import init
-from actorflow.nn.layers import Conv2d, Dropout, GlobalAverage, NINBlock, Pool
+from actorflow.nn.layers import Conv, Dropout, GlobalAverage, NINBlock, Pool
 from actorflow.node import Blob
 
 __all__ = ["NIN"]
@@ -50,7 +50,7 @@ class NIN(Composite):
             if i:
                 self.layers += [Pool("max", 3, 2, name=f"pool{i - 1}"), Dropout(dropout, seed, name=f"dropout{i - 1}")]
             self.layers.append(NINBlock(3, (width, width), pad=1, weight_init=weight_init, name=f"block{i}"))
-        self.layers += [Conv2d(classes, 1, weight_init=weight_init, name="scores"), GlobalAverage(name="average")]
+        self.layers += [Conv(classes, 1, weight_init=weight_init, name="scores"), GlobalAverage(name="average")]
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One bottom blob, one top blob."""

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, and operations that move, order or reshape values."""
+"""Operations that copy, order, fill and reshape."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError, ShapeError
+from actorflow.errors import ShapeError
 from actorflow.ops.functional import apply
-from actorflow.ops.operation import Operation, same_dtype
+from actorflow.ops.operation import Operation, axes_of
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Copy",
+    "Dummy",
     "Fill",
-    "Mul",
     "Reshape",
-    "Scale",
-    "Sum",
-    "add",
     "copy",
+    "dummy",
+    "expand_dims",
     "fill",
     "flatten",
-    "mul",
     "reshape",
-    "scale",
+    "squeeze",
 ]
 
 
@@ -54,87 +52,21 @@ class Copy(Operation):
 
 
 @dataclass(frozen=True)
-class Sum(Operation):
-    """``y = terms[0] + terms[1] + ...``, added in this order; all of one shape and one numeric dtype.
+class Dummy(Operation):
+    """``y = x``, once everything in ``after`` has been computed; see `dummy`.
 
-    Gradient: g for each term.
-    Source: Purine2 ``Sum``; also inserted for blobs with several producers.
+    Source: Purine2 ``Dummy``.
     """
 
-    arguments = ("*terms",)
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of the terms.
-
-        Raises:
-            ShapeError, DTypeError: if they differ, or are not numbers.
-        """
-        first = inputs[0]
-        if first.dtype.kind not in "iufcV":  # ml_dtypes' bfloat16 has kind V
-            raise DTypeError(f"Sum: terms[0] must be numeric, got {first}")
-        for i, spec in enumerate(inputs):
-            if spec.dtype != first.dtype:
-                raise DTypeError(f"Sum: terms[{i}] must have terms[0]'s dtype {first.dtype}, got {spec}")
-            if spec.shape != first.shape:
-                raise ShapeError(f"Sum: terms[{i}] must have terms[0]'s shape {first.shape}, got {spec}")
-        return (first,)
-
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient goes to every term."""
-        return [grads[0] if want else None for want in wanted]
-
-
-@dataclass(frozen=True)
-class Mul(Operation):
-    """``y = a * b``, elementwise, equal shapes.
-
-    Gradient: da = g * b; db = g * a.
-    Source: Purine2 ``Mul``.
-    """
-
-    arguments = ("a", "b")
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``a``.
-
-        Raises:
-            ShapeError, DTypeError: if ``a`` and ``b`` differ.
-        """
-        a, b = inputs
-        same_dtype("Mul", a=a, b=b)
-        if a.shape != b.shape:
-            raise ShapeError(f"Mul: b must have a's shape {a.shape}, got {b}")
-        return (a,)
-
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Products with the other factor."""
-        (g,), (a, b) = grads, op.inputs
-        assert g is not None
-        return [apply(Mul(), g, b) if wanted[0] else None, apply(Mul(), g, a) if wanted[1] else None]
-
-
-@dataclass(frozen=True)
-class Scale(Operation):
-    """``y = factor * x``.
-
-    Gradient: dx = factor * g.
-    Source: Purine2 ``Scale``.
-
-    Attributes:
-        factor: A constant.
-    """
-
-    factor: float
+    arguments = ("x", "*after")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """The type of ``x``."""
-        same_dtype("Scale", x=inputs[0])
-        return inputs
+        return inputs[:1]
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The scaled gradient."""
-        assert grads[0] is not None
-        return [apply(self, grads[0])]
+        """The gradient of ``x`` passes through; what was only waited for has none."""
+        return [grads[0] if wanted[0] else None, *[None] * (len(wanted) - 1)]
 
 
 @dataclass(frozen=True)
@@ -206,54 +138,20 @@ def copy(x: Blob, name: str | None = None) -> Blob:
     return y
 
 
-def add(*terms: Blob, name: str | None = None) -> Blob:
-    """The sum of blobs, added in the given order.
+def dummy(x: Blob, *after: Blob, name: str | None = None) -> Blob:
+    """A blob, once others have been computed: nothing but an order.
 
     Args:
-        terms: One or more blobs of one shape and one numeric dtype.
+        x: Any shape and dtype.
+        after: One or more blobs of any type, of which only the end is waited for.
         name: Name of the op.
     Returns:
-        Blob of their shape and dtype.
-    Raises:
-        ShapeError, DTypeError: if the terms differ.
-    Gradient: g for each term.
-    Source: Purine2 ``Sum``.
+        Blob of the type of ``x``; whoever reads it runs after the producers of ``after``. On the CPU nothing is copied
+        where nobody else reads ``x``.
+    Gradient: dx = g; none for ``after``.
+    Source: Purine2 ``Dummy``.
     """
-    y: Blob = apply(Sum(), *terms, name=name)
-    return y
-
-
-def mul(a: Blob, b: Blob, name: str | None = None) -> Blob:
-    """The elementwise product.
-
-    Args:
-        a: Any shape, floating.
-        b: Shape and dtype of ``a``.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``a``.
-    Raises:
-        ShapeError, DTypeError: if the factors differ.
-    Gradient: da = g * b; db = g * a.
-    Source: Purine2 ``Mul``.
-    """
-    y: Blob = apply(Mul(), a, b, name=name)
-    return y
-
-
-def scale(x: Blob, factor: float, name: str | None = None) -> Blob:
-    """A blob times a constant.
-
-    Args:
-        x: Any shape, floating.
-        factor: The constant.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Gradient: dx = factor * g.
-    Source: Purine2 ``Scale``.
-    """
-    y: Blob = apply(Scale(factor), x, name=name)
+    y: Blob = apply(Dummy(), x, *after, name=name)
     return y
 
 
@@ -309,3 +207,45 @@ def flatten(x: Blob, name: str | None = None) -> Blob:
     if not x.shape:
         raise ShapeError(f"flatten: x must have shape (batch, ...), got {x.spec}")
     return reshape(x, (x.shape[0], math.prod(x.shape[1:])), name=name)
+
+
+def expand_dims(x: Blob, axis: int | Sequence[int], name: str | None = None) -> Blob:
+    """``x`` with axes of length 1 put in.
+
+    Args:
+        x: Any shape and dtype.
+        axis: Where the new axes are in the result; negative ones count from its end.
+        name: Name of the op.
+    Returns:
+        Blob of the dtype of ``x``; on the CPU it shares the memory of ``x``.
+    Raises:
+        ShapeError: if the result has no such axis, or one is given twice.
+    Gradient: g in the shape of ``x``.
+    Source: `numpy.expand_dims`.
+    """
+    count = 1 if isinstance(axis, int) else len(axis)
+    new = axes_of("expand_dims", axis, len(x.shape) + count)
+    rest = iter(x.shape)
+    return reshape(x, [1 if i in new else next(rest) for i in range(len(x.shape) + count)], name=name)
+
+
+def squeeze(x: Blob, axis: int | Sequence[int] | None = None, name: str | None = None) -> Blob:
+    """``x`` without axes of length 1.
+
+    Args:
+        x: Any shape and dtype.
+        axis: Which ones are left out; by default all of length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the dtype of ``x``; on the CPU it shares the memory of ``x``.
+    Raises:
+        ShapeError: if ``x`` has no such axis, or it is not of length 1.
+    Gradient: g in the shape of ``x``.
+    Source: `numpy.squeeze`.
+    """
+    ones = [i for i, length in enumerate(x.shape) if length == 1]
+    gone = ones if axis is None else axes_of("squeeze", axis, len(x.shape))
+    for i in gone:
+        if i not in ones:
+            raise ShapeError(f"squeeze: x must have length 1 on axis {i}, got {x.spec}")
+    return reshape(x, [length for i, length in enumerate(x.shape) if i not in gone], name=name)

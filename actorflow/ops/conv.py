@@ -1,192 +1,313 @@
-"""Two-dimensional convolution, NHWC."""
+"""Convolution over one, two or three spatial axes, channels last.
+
+The three operations are the derivatives of one product of three arrays, ``sum(g * conv(x, weight))``, so the gradient
+of each is made of the two others: they can be differentiated any number of times.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.functional import apply
-from actorflow.ops.operation import Layout, Operation, rank_is, same_dtype
+from actorflow.ops.functional import apply, spec_of
+from actorflow.ops.operation import Layout, Operation, same_dtype
+from actorflow.ops.windows import (
+    CHANNELS_FIRST,
+    WEIGHT_FIRST,
+    Pads,
+    Steps,
+    Windows,
+    as_pads,
+    as_steps,
+    check_image,
+    pads_per_axis,
+    per_axis,
+    slide,
+)
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.node import Blob, Op
 
-__all__ = ["NCHW", "OIHW", "Conv2d", "Conv2dDown", "Conv2dWeight", "Pair", "Window", "conv2d", "pair"]
-
-_X = ("batch", "height", "width", "channels")
-_WEIGHT = ("kernel_height", "kernel_width", "in_channels", "out_channels")
-
-#: What the axes of images and of a weight are permuted to for kernels of layout ``"nchw"``.
-NCHW, OIHW = (0, 3, 1, 2), (3, 2, 0, 1)
-
-#: A number for both axes, or (vertical, horizontal).
-Pair = int | tuple[int, int]
-
-
-class Window(NamedTuple):
-    """How a kernel slides over images; each a (vertical, horizontal) pair."""
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int]
-
-    def check(self, kind: str) -> None:
-        """Check the ranges.
-
-        Raises:
-            GraphError: if the kernel or stride is not positive or the padding negative.
-        """
-        for name, values, least in (("kernel", self.kernel, 1), ("stride", self.stride, 1), ("pad", self.pad, 0)):
-            if min(values) < least:
-                raise GraphError(f"{kind}: {name} must be at least {least}, got {values}")
-
-
-def pair(value: Pair) -> tuple[int, int]:
-    """The same number twice, or the pair as it is."""
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+__all__ = ["Conv", "ConvDown", "ConvWeight", "conv", "conv_transpose"]
 
 
 @dataclass(frozen=True)
-class Conv2d(Operation):
-    """Cross-correlation of images with kernels; see `conv2d`.
+class _Convolution(Operation):
+    """What the three share.
 
     Attributes:
-        stride: Steps of the kernel (vertical, horizontal).
-        pad: Zeros around the images (vertical, horizontal).
+        stride: Step of the kernel: a number for all spatial axes, or one for each.
+        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
+        dilation: Step between the elements of an image that a kernel sees.
+        groups: How many parts the channels are divided into, each convolved on its own.
+    """
+
+    stride: Steps = 1
+    pad: Pads = 0
+    dilation: Steps = 1
+    groups: int = 1
+
+    def windows(self, size: Sequence[int], kernel: Sequence[int]) -> Windows:
+        """Where the kernel lies on images of this size; ``out`` is the size of the output.
+
+        Raises:
+            GraphError: if a parameter is out of range, `ShapeError` if the kernel is larger than the padded image.
+        """
+        return slide(self.kind, tuple(size), tuple(kernel), self.stride, self.pad, self.dilation)
+
+    def _check_weight(self, name: str, x: TensorSpec, weight: TensorSpec, is_image: bool = True) -> tuple[int, ...]:
+        """Check a weight beside images (of in channels) or beside gradients; the size of its kernel."""
+        if len(weight.shape) != len(x.shape):
+            raise ShapeError(
+                f"{self.kind}: weight must have shape (*kernel, in_channels / groups, out_channels) with {name}'s "
+                f"{len(x.shape)} axes, got {weight}; {name} is {x}"
+            )
+        if is_image and weight.shape[-2] * self.groups != x.shape[-1]:
+            of = f"{x.shape[-1]} channels" if self.groups == 1 else f"{x.shape[-1]} channels / {self.groups} groups"
+            raise ShapeError(f"{self.kind}: weight must have {name}'s {of} on axis -2, got {weight}; {name} is {x}")
+        self._check_groups("weight's output channels", weight.shape[-1])
+        return weight.shape[:-2]
+
+    def _check_groups(self, what: str, channels: int) -> None:
+        if self.groups < 1:
+            raise GraphError(f"{self.kind}: groups must be at least 1, got {self.groups}")
+        if channels % self.groups:
+            raise ShapeError(f"{self.kind}: {what}, {channels}, must be a multiple of groups, {self.groups}")
+
+
+@dataclass(frozen=True)
+class Conv(_Convolution):
+    """Cross-correlation of images with kernels; see `conv`.
+
+    Attributes:
+        stride: Step of the kernel: a number for all spatial axes, or one for each.
+        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
+        dilation: Step between the elements of an image that a kernel sees.
+        groups: How many parts the channels are divided into, each convolved on its own.
     """
 
     arguments = ("x", "weight")
-    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW, OIHW), (NCHW,))}
-
-    stride: tuple[int, int] = (1, 1)
-    pad: tuple[int, int] = (0, 0)
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, WEIGHT_FIRST), (CHANNELS_FIRST,))}
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, height, width, out_channels).
+        """(batch, *out_size, out_channels).
 
         Raises:
             GraphError, ShapeError, DTypeError: if the parameters, ``x`` and ``weight`` do not fit.
         """
         x, weight = inputs
-        same_dtype("Conv2d", x=x, weight=weight)
-        rank_is("Conv2d", "x", x, _X)
-        rank_is("Conv2d", "weight", weight, _WEIGHT)
-        if x.shape[3] != weight.shape[2]:
-            raise ShapeError(f"Conv2d: weight must have x's {x.shape[3]} channels on axis 2, got {weight}; x is {x}")
-        height, width = self.output_size(x.shape[1:3], weight.shape[:2])
-        return (TensorSpec((x.shape[0], height, width, weight.shape[3]), x.dtype),)
-
-    def output_size(self, size: Sequence[int], kernel: Sequence[int]) -> tuple[int, int]:
-        """Height and width of the output: ``(size + 2 * pad - kernel) // stride + 1``.
-
-        Raises:
-            GraphError: if the parameters are out of range, `ShapeError` if the kernel is larger than the padded image.
-        """
-        Window((kernel[0], kernel[1]), self.stride, self.pad).check("Conv2d")
-        room = [n + 2 * p - k for n, p, k in zip(size, self.pad, kernel, strict=True)]
-        if min(room) < 0:
-            raise ShapeError(
-                f"Conv2d: weight's kernel {tuple(kernel)} is larger than the image {tuple(size)} "
-                f"with padding {self.pad}"
-            )
-        return room[0] // self.stride[0] + 1, room[1] // self.stride[1] + 1
+        same_dtype(self.kind, x=x, weight=weight)
+        size = check_image(self.kind, "x", x)
+        self._check_groups("x's channels", x.shape[-1])
+        kernel = self._check_weight("x", x, weight)
+        return (TensorSpec((x.shape[0], *self.windows(size, kernel).out, weight.shape[-1]), x.dtype),)
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`Conv2dDown` and `Conv2dWeight`."""
+        """`ConvDown` and `ConvWeight`."""
         (g,), (x, weight) = grads, op.inputs
         assert g is not None
-        down = Conv2dDown(x.shape[1:3], self.stride, self.pad)  # type: ignore[arg-type]  # two axes, infer() checked
-        kernel = Conv2dWeight(weight.shape[:2], self.stride, self.pad)  # type: ignore[arg-type]
-        return [apply(down, g, weight) if wanted[0] else None, apply(kernel, g, x) if wanted[1] else None]
+        how = (self.stride, self.pad, self.dilation, self.groups)
+        return [
+            apply(ConvDown(*how, size=x.shape[1:-1]), g, weight) if wanted[0] else None,
+            apply(ConvWeight(*how, kernel=weight.shape[:-2]), g, x) if wanted[1] else None,
+        ]
 
 
 @dataclass(frozen=True)
-class Conv2dDown(Operation):
-    """The data gradient of `Conv2d`: ``dx`` from ``g`` and ``weight``.
+class ConvDown(_Convolution):
+    """The data gradient of `Conv`: ``dx`` from ``g`` and ``weight``; also the transposed convolution of ``g``.
 
     Source: Purine2 ``ConvDown``.
 
     Attributes:
-        size: Height and width of ``x``.
-        stride: As in `Conv2d`.
-        pad: As in `Conv2d`.
+        stride: As in `Conv`.
+        pad: As in `Conv`.
+        dilation: As in `Conv`.
+        groups: As in `Conv`.
+        size: Spatial size of ``x``.
     """
 
     arguments = ("g", "weight")
-    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW, OIHW), (NCHW,))}
-    differentiable = False
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, WEIGHT_FIRST), (CHANNELS_FIRST,))}
 
-    size: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    pad: tuple[int, int] = (0, 0)
+    size: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, height, width, in_channels)."""
+        """(batch, *size, in_channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters, ``g`` and ``weight`` do not fit.
+        """
         g, weight = inputs
-        same_dtype("Conv2dDown", g=g, weight=weight)
-        rank_is("Conv2dDown", "g", g, _X)
-        rank_is("Conv2dDown", "weight", weight, _WEIGHT)
-        expected = (*Conv2d(self.stride, self.pad).output_size(self.size, weight.shape[:2]), weight.shape[3])
+        same_dtype(self.kind, g=g, weight=weight)
+        check_image(self.kind, "g", g)
+        size = per_axis(self.kind, "size", self.size, len(g.shape) - 2, 0)
+        kernel = self._check_weight("g", g, weight, is_image=False)
+        expected = (*self.windows(size, kernel).out, weight.shape[-1])
         if g.shape[1:] != expected:
-            raise ShapeError(f"Conv2dDown: g must have shape (batch, *{expected}), got {g}; weight is {weight}")
-        return (TensorSpec((g.shape[0], *self.size, weight.shape[2]), g.dtype),)
+            shape = ", ".join(map(str, ("batch", *expected)))
+            raise ShapeError(f"{self.kind}: g must have shape ({shape}), got {g}; weight is {weight}, x's size {size}")
+        return (TensorSpec((g.shape[0], *size, weight.shape[-2] * self.groups), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`Conv` and `ConvWeight` of the gradient in the place of ``x``."""
+        (h,), (g, weight) = grads, op.inputs
+        assert h is not None
+        how = (self.stride, self.pad, self.dilation, self.groups)
+        return [
+            apply(Conv(*how), h, weight) if wanted[0] else None,
+            apply(ConvWeight(*how, kernel=weight.shape[:-2]), g, h) if wanted[1] else None,
+        ]
 
 
 @dataclass(frozen=True)
-class Conv2dWeight(Operation):
-    """The weight gradient of `Conv2d`: ``dweight`` from ``g`` and ``x``.
+class ConvWeight(_Convolution):
+    """The weight gradient of `Conv`: ``dweight`` from ``g`` and ``x``.
 
     Source: Purine2 ``ConvWeight``.
 
     Attributes:
-        kernel: Height and width of the kernel.
-        stride: As in `Conv2d`.
-        pad: As in `Conv2d`.
+        stride: As in `Conv`.
+        pad: As in `Conv`.
+        dilation: As in `Conv`.
+        groups: As in `Conv`.
+        kernel: Size of the kernel.
     """
 
     arguments = ("g", "x")
-    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW, NCHW), (OIHW,))}
-    differentiable = False
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, CHANNELS_FIRST), (WEIGHT_FIRST,))}
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    pad: tuple[int, int] = (0, 0)
+    kernel: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(kernel_height, kernel_width, in_channels, out_channels)."""
+        """(*kernel, in_channels / groups, out_channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters, ``g`` and ``x`` do not fit.
+        """
         g, x = inputs
-        same_dtype("Conv2dWeight", g=g, x=x)
-        rank_is("Conv2dWeight", "g", g, _X)
-        rank_is("Conv2dWeight", "x", x, _X)
-        expected = (x.shape[0], *Conv2d(self.stride, self.pad).output_size(x.shape[1:3], self.kernel))
-        if g.shape[:3] != expected:
-            raise ShapeError(f"Conv2dWeight: g must have shape {(*expected, 'out_channels')}, got {g}; x is {x}")
-        return (TensorSpec((*self.kernel, x.shape[3], g.shape[3]), g.dtype),)
+        same_dtype(self.kind, g=g, x=x)
+        size = check_image(self.kind, "x", x)
+        self._check_groups("x's channels", x.shape[-1])
+        expected = (x.shape[0], *self.windows(size, self.kernel).out)
+        if g.shape[:-1] != expected:
+            shape = ", ".join(map(str, (*expected, "out_channels")))
+            raise ShapeError(f"{self.kind}: g must have shape ({shape}), got {g}; x is {x}")
+        self._check_groups("g's channels", g.shape[-1])
+        return (TensorSpec((*self.kernel, x.shape[-1] // self.groups, g.shape[-1]), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`Conv` and `ConvDown` with the gradient in the place of ``weight``."""
+        (v,), (g, x) = grads, op.inputs
+        assert v is not None
+        how = (self.stride, self.pad, self.dilation, self.groups)
+        return [
+            apply(Conv(*how), x, v) if wanted[0] else None,
+            apply(ConvDown(*how, size=x.shape[1:-1]), g, v) if wanted[1] else None,
+        ]
 
 
-def conv2d(x: Blob, weight: Blob, stride: Pair = 1, pad: Pair = 0, name: str | None = None) -> Blob:
-    """Two-dimensional convolution (cross-correlation) with zero padding, channels last.
+def conv(
+    x: Blob,
+    weight: Blob,
+    stride: int | Sequence[int] = 1,
+    pad: int | Sequence[int | Sequence[int]] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Blob:
+    """Convolution (cross-correlation) with zero padding, channels last, over as many spatial axes as ``x`` has.
 
-    ``y[n, i, j, o] = sum over a, b, c of x[n, i * stride + a - pad, j * stride + b - pad, c] * weight[a, b, c, o]``
+    With two of them and one group,
+    ``y[n, i, j, o] = sum over a, b, c of x[n, i * stride + a * dilation - pad, j * stride + b * dilation - pad, c]
+    * weight[a, b, c, o]``. With groups, output channel ``o`` sees the input channels of its own group, number
+    ``o // (out_channels / groups)``; as many groups as input channels make it depthwise.
 
     Args:
-        x: Images, shape (batch, height, width, in_channels), floating.
-        weight: Kernels, shape (kernel_height, kernel_width, in_channels, out_channels), dtype of ``x``.
-        stride: Step of the kernel: a number, or (vertical, horizontal).
-        pad: Zeros on each side: a number, or (vertical, horizontal).
+        x: Images, shape (batch, [[depth,] height,] width, in_channels), floating.
+        weight: Kernels, shape (*kernel, in_channels / groups, out_channels), dtype of ``x``.
+        stride: Step of the kernel: a number, or one for each spatial axis.
+        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
+        dilation: Step between the elements that a kernel sees: a number, or one for each spatial axis.
+        groups: How many parts the channels are divided into.
         name: Name of the op.
     Returns:
-        Blob of shape (batch, out_height, out_width, out_channels), with
-        ``out = (size + 2 * pad - kernel) // stride + 1``.
+        Blob of shape (batch, *out_size, out_channels), with
+        ``out_size = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1``.
     Raises:
         ShapeError: if the channels differ or the kernel is larger than the padded image.
         DTypeError: if the dtypes differ or are not floating.
-        GraphError: if ``stride`` or ``pad`` is out of range.
-    Gradient: dx by `Conv2dDown`, dweight by `Conv2dWeight`.
+        GraphError: if a parameter is out of range.
+    Gradient: dx by `ConvDown`, dweight by `ConvWeight`; both have gradients.
     Source: Purine2 ``Conv``.
     """
-    y: Blob = apply(Conv2d(pair(stride), pair(pad)), x, weight, name=name)
+    operation = Conv(as_steps(stride), as_pads(pad), as_steps(dilation), groups)
+    y: Blob = apply(operation, x, weight, name=name)
     return y
+
+
+def conv_transpose(
+    x: Blob,
+    weight: Blob,
+    stride: int | Sequence[int] = 1,
+    pad: int | Sequence[int | Sequence[int]] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    output_pad: int | Sequence[int] = 0,
+    name: str | None = None,
+) -> Blob:
+    """Transposed convolution: what `conv` with these parameters has as its data gradient.
+
+    Args:
+        x: Shape (batch, [[depth,] height,] width, in_channels), floating.
+        weight: Kernels of the convolution that is transposed, from out to in channels: shape (*kernel,
+            out_channels / groups, in_channels), dtype of ``x``.
+        stride: Step in the output from one element of ``x`` to the next: a number, or one for each spatial axis.
+        pad: What is cut off the output: a number, or for each spatial axis a number or (before, after).
+        dilation: Step in the output between the elements of a kernel.
+        groups: How many parts the channels are divided into.
+        output_pad: How much larger the output is at its far ends, less than the stride: convolutions with a stride
+            give images of several sizes one size, and this chooses among them.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, *out_size, out_channels), with
+        ``out_size = (size - 1) * stride - before - after + dilation * (kernel - 1) + 1 + output_pad``.
+    Raises:
+        ShapeError: if the channels do not fit, or nothing is left of the output.
+        DTypeError: if the dtypes differ or are not floating.
+        GraphError: if a parameter is out of range.
+    Gradient: dx by `Conv`, dweight by `ConvWeight`.
+    Source: PyTorch ``conv_transpose2d``.
+    """
+    steps, pads, gaps = as_steps(stride), as_pads(pad), as_steps(dilation)
+    types = spec_of("conv_transpose", "x", x), spec_of("conv_transpose", "weight", weight)
+    size = _transposed_size(*types, steps, pads, gaps, as_steps(output_pad))
+    y: Blob = apply(ConvDown(steps, pads, gaps, groups, size), x, weight, name=name)
+    return y
+
+
+def _transposed_size(
+    x: TensorSpec, weight: TensorSpec, stride: Steps, pad: Pads, dilation: Steps, output_pad: Steps
+) -> tuple[int, ...]:
+    kind, kernel = "conv_transpose", weight.shape[:-2]
+    size = check_image(kind, "x", x)
+    if len(weight.shape) != len(x.shape) or weight.shape[-1] != x.shape[-1]:
+        raise ShapeError(
+            f"{kind}: weight must have shape (*kernel, out_channels / groups, in_channels) with x's {len(x.shape)} "
+            f"axes and {x.shape[-1]} channels, got {weight}; x is {x}"
+        )
+    if 0 in size:
+        raise ShapeError(f"{kind}: x must have a spatial size of at least 1, got {x}")
+    rank = len(size)
+    strides, dilations = per_axis(kind, "stride", stride, rank, 1), per_axis(kind, "dilation", dilation, rank, 1)
+    extra, pads = per_axis(kind, "output_pad", output_pad, rank, 0), pads_per_axis(kind, pad, rank)
+    if any(e >= s for e, s in zip(extra, strides, strict=True)):
+        raise GraphError(f"{kind}: output_pad must be less than the stride {strides}, got {extra}")
+    axes = zip(size, strides, pads, dilations, kernel, extra, strict=True)
+    found = tuple((n - 1) * s - sum(cut) + d * (k - 1) + 1 + e for n, s, cut, d, k, e in axes)
+    if min(found) < 1:
+        raise ShapeError(f"{kind}: nothing is left of {size} with kernel {kernel} and padding {pads}: size {found}")
+    return found

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 from actorflow.errors import ShapeError
 from actorflow.ops.functional import apply
 from actorflow.ops.operation import Operation, rank_is, same_dtype
+from actorflow.ops.terms import spread
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.node import Blob, Op
 
 __all__ = ["Bias", "BiasDown", "Inner", "InnerDown", "InnerWeight", "bias", "inner"]
+
+
+def _has_features(kind: str, name: str, spec: TensorSpec, features: str) -> None:
+    if len(spec.shape) < 2:
+        raise ShapeError(f"{kind}: {name} must have shape (batch, ..., {features}), got {spec}")
 
 
 @dataclass(frozen=True)
@@ -24,20 +30,20 @@ class Inner(Operation):
     arguments = ("x", "weight")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, out_features).
+        """(..., out_features).
 
         Raises:
             ShapeError, DTypeError: if ``x`` and ``weight`` do not fit.
         """
         x, weight = inputs
         same_dtype("Inner", x=x, weight=weight)
-        rank_is("Inner", "x", x, ("batch", "in_features"))
+        _has_features("Inner", "x", x, "in_features")
         rank_is("Inner", "weight", weight, ("out_features", "in_features"))
-        if x.shape[1] != weight.shape[1]:
+        if x.shape[-1] != weight.shape[1]:
             raise ShapeError(
-                f"Inner: weight must have x's {x.shape[1]} features on its last axis, got {weight}; x is {x}"
+                f"Inner: weight must have x's {x.shape[-1]} features on its last axis, got {weight}; x is {x}"
             )
-        return (TensorSpec((x.shape[0], weight.shape[0]), x.dtype),)
+        return (TensorSpec((*x.shape[:-1], weight.shape[0]), x.dtype),)
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """Products with the output's gradient."""
@@ -54,17 +60,22 @@ class InnerDown(Operation):
     """
 
     arguments = ("g", "weight")
-    differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, in_features)."""
+        """(..., in_features)."""
         g, weight = inputs
         same_dtype("InnerDown", g=g, weight=weight)
-        rank_is("InnerDown", "g", g, ("batch", "out_features"))
+        _has_features("InnerDown", "g", g, "out_features")
         rank_is("InnerDown", "weight", weight, ("out_features", "in_features"))
-        if g.shape[1] != weight.shape[0]:
-            raise ShapeError(f"InnerDown: weight must have g's {g.shape[1]} features on its first axis, got {weight}")
-        return (TensorSpec((g.shape[0], weight.shape[1]), g.dtype),)
+        if g.shape[-1] != weight.shape[0]:
+            raise ShapeError(f"InnerDown: weight must have g's {g.shape[-1]} features on its first axis, got {weight}")
+        return (TensorSpec((*g.shape[:-1], weight.shape[1]), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Products with the output's gradient."""
+        (c,), (g, weight) = grads, op.inputs
+        assert c is not None
+        return [apply(Inner(), c, weight) if wanted[0] else None, apply(InnerWeight(), g, c) if wanted[1] else None]
 
 
 @dataclass(frozen=True)
@@ -75,17 +86,22 @@ class InnerWeight(Operation):
     """
 
     arguments = ("g", "x")
-    differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """(out_features, in_features)."""
         g, x = inputs
         same_dtype("InnerWeight", g=g, x=x)
-        rank_is("InnerWeight", "g", g, ("batch", "out_features"))
-        rank_is("InnerWeight", "x", x, ("batch", "in_features"))
-        if g.shape[0] != x.shape[0]:
-            raise ShapeError(f"InnerWeight: x must have g's batch {g.shape[0]}, got {x}")
-        return (TensorSpec((g.shape[1], x.shape[1]), g.dtype),)
+        _has_features("InnerWeight", "g", g, "out_features")
+        _has_features("InnerWeight", "x", x, "in_features")
+        if g.shape[:-1] != x.shape[:-1]:
+            raise ShapeError(f"InnerWeight: x must have g's batch {g.shape[:-1]}, got {x}")
+        return (TensorSpec((g.shape[-1], x.shape[-1]), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Products with the output's gradient."""
+        (c,), (g, x) = grads, op.inputs
+        assert c is not None
+        return [apply(Inner(), x, c) if wanted[0] else None, apply(InnerDown(), g, c) if wanted[1] else None]
 
 
 @dataclass(frozen=True)
@@ -123,7 +139,6 @@ class BiasDown(Operation):
     """
 
     arguments = ("g",)
-    differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """(features,)."""
@@ -133,16 +148,21 @@ class BiasDown(Operation):
             raise ShapeError(f"BiasDown: g must have shape (..., features), got {g}")
         return (TensorSpec(g.shape[-1:], g.dtype),)
 
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The gradient goes to every term."""
+        assert grads[0] is not None
+        return [spread(grads[0], op.inputs[0])]
+
 
 def inner(x: Blob, weight: Blob, name: str | None = None) -> Blob:
     """Matrix product over the last axis: ``y = x @ weight.T``.
 
     Args:
-        x: Input blob, shape (batch, in_features), floating.
+        x: Input blob, shape (batch, ..., in_features), floating.
         weight: Shape (out_features, in_features), dtype of ``x``.
         name: Name of the op.
     Returns:
-        Blob of shape (batch, out_features), dtype of ``x``.
+        Blob of shape (batch, ..., out_features), dtype of ``x``.
     Raises:
         ShapeError: if the last axes differ.
         DTypeError: if the dtypes differ or are not floating.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.spec import TensorSpec
@@ -12,19 +13,41 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.node import Blob, Op
 
-__all__ = ["Layout", "Operation", "same_dtype"]
+__all__ = ["Layout", "Operation", "axes_of", "rank_is", "same_dtype", "same_numbers"]
+
+
+#: The axes of the usual order that a kernel's axes are. ``...`` stands for those that are not named, in their order, so
+#: that one permutation serves arrays of several ranks.
+Axes = tuple[int | EllipsisType, ...]
 
 
 class Layout(NamedTuple):
     """How an operation's arrays are permuted for kernels that want another order of axes.
 
     Attributes:
-        inputs: For each input, the axes of the usual order that the kernel's axes are; None where nothing changes.
+        inputs: For each input, the axes of the usual order that the kernel's axes are; None where nothing changes. What
+            is said of the last input holds for those that follow.
         outputs: The same for each output.
     """
 
-    inputs: tuple[tuple[int, ...] | None, ...]
-    outputs: tuple[tuple[int, ...] | None, ...]
+    inputs: tuple[Axes | None, ...]
+    outputs: tuple[Axes | None, ...]
+
+    def input_axes(self, position: int, rank: int) -> tuple[int, ...] | None:
+        """How an input of this many axes is permuted."""
+        return _named(self.inputs[min(position, len(self.inputs) - 1)], rank)
+
+    def output_axes(self, position: int, rank: int) -> tuple[int, ...] | None:
+        """How an output of this many axes is permuted."""
+        return _named(self.outputs[min(position, len(self.outputs) - 1)], rank)
+
+
+def _named(axes: Axes | None, rank: int) -> tuple[int, ...] | None:
+    if axes is None:
+        return None
+    named = [axis % rank for axis in axes if not isinstance(axis, EllipsisType)]
+    rest = [axis for axis in range(rank) if axis not in named]
+    return tuple(n for axis in axes for n in (rest if isinstance(axis, EllipsisType) else [axis % rank]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +61,14 @@ class Operation:
         arguments: Names of the inputs, for messages; a last name that starts with ``*`` takes any number.
         layouts: What is permuted for kernels registered for another layout than the usual one, by its name.
         differentiable: Whether `gradient` exists. A non-differentiable operation (accuracy, say) stops gradients.
+        constants: Arguments that nothing is differentiated by, running statistics, say: gradients stop there, and a
+            variable that is read so is not trained.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("x",)
     layouts: ClassVar[Mapping[str, Layout]] = {}
     differentiable: ClassVar[bool] = True
+    constants: ClassVar[tuple[str, ...]] = ()
 
     @property
     def kind(self) -> str:
@@ -68,6 +94,10 @@ class Operation:
             The gradient blob of each input; None where it is not wanted or is zero.
         """
         raise GraphError(f"{self.kind} has no gradient")
+
+    def is_constant(self, position: int) -> bool:
+        """Whether nothing is differentiated by the input at this position."""
+        return bool(self.constants) and self.arguments[min(position, len(self.arguments) - 1)] in self.constants
 
     def check_arity(self, count: int) -> None:
         """Check the number of inputs.
@@ -100,6 +130,40 @@ def same_dtype(kind: str, **inputs: TensorSpec) -> None:
     for name, other in rest:
         if other.dtype != spec.dtype:
             raise DTypeError(f"{kind}: {name} must have {first}'s dtype {spec.dtype}, got {other}")
+
+
+def same_numbers(kind: str, /, ordered: bool = False, **inputs: Any) -> None:
+    """Check that all inputs have one numeric dtype, integers included.
+
+    Args:
+        kind: The operation, for messages.
+        ordered: Refuse complex numbers, too.
+        inputs: Types by argument.
+    Raises:
+        DTypeError: naming the arguments that differ.
+    """
+    (first, spec), *rest = inputs.items()
+    if spec.dtype.kind not in ("iufV" if ordered else "iufcV"):  # ml_dtypes' bfloat16 has kind V
+        raise DTypeError(f"{kind}: {first} must be {'real' if ordered else 'numeric'}, got {spec}")
+    for name, other in rest:
+        if other.dtype != spec.dtype:
+            raise DTypeError(f"{kind}: {name} must have {first}'s dtype {spec.dtype}, got {other}")
+
+
+def axes_of(kind: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, in ascending order.
+
+    Raises:
+        ShapeError: if there is no such axis, or one is given twice.
+    """
+    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    for i in given:
+        if not -rank <= i < rank:
+            raise ShapeError(f"{kind}: axis must be from {-rank} to {rank - 1}, got {i}")
+    found = tuple(sorted(i % rank for i in given))
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{kind}: each axis can be given once, got {given}")
+    return found
 
 
 def rank_is(kind: str, name: str, spec: TensorSpec, axes: Sequence[str]) -> None:

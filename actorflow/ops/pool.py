@@ -1,4 +1,4 @@
-"""Pooling, NHWC: maximum and average over windows, average over whole images."""
+"""Pooling over one, two or three spatial axes, channels last: maximum and average of windows and of whole images."""
 
 from __future__ import annotations
 
@@ -6,225 +6,312 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.conv import NCHW, Pair, Window, pair
-from actorflow.ops.functional import apply
-from actorflow.ops.operation import Layout, Operation, rank_is, same_dtype
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.basic import reshape
+from actorflow.ops.functional import apply, spec_of
+from actorflow.ops.operation import Layout, Operation, same_dtype
+from actorflow.ops.windows import CHANNELS_FIRST, Pads, Steps, Windows, as_pads, as_steps, check_image, per_axis, slide
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.node import Blob, Op
 
 __all__ = [
-    "AveragePool2d",
-    "AveragePool2dDown",
+    "AveragePool",
+    "AveragePoolDown",
     "GlobalAverage",
     "GlobalAverageDown",
-    "MaxPool2d",
-    "MaxPool2dDown",
-    "average_pool2d",
+    "MaxPool",
+    "MaxPoolDown",
+    "MaxPoolPick",
+    "average_pool",
     "global_average",
-    "max_pool2d",
+    "global_max",
+    "max_pool",
 ]
 
-_X = ("batch", "height", "width", "channels")
+_CHANNELS_FIRST: Mapping[str, Layout] = {"nchw": Layout((CHANNELS_FIRST,), (CHANNELS_FIRST,))}
 
 
 @dataclass(frozen=True)
-class _Pool2d(Operation):
+class _Pool(Operation):
     """What the pooling operations share.
 
     Attributes:
-        kernel: Height and width of the window.
-        stride: Steps of the window (vertical, horizontal).
-        pad: Width of the border around the images (vertical, horizontal), less than the kernel.
+        kernel: Size of the window: a number for all spatial axes, or one for each.
+        stride: Step of the window; None is the kernel.
+        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
         ceil: Whether the last window of an axis may reach over the border.
     """
 
-    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW,), (NCHW,))}
+    layouts: ClassVar[Mapping[str, Layout]] = _CHANNELS_FIRST
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int] = (0, 0)
+    kernel: Steps
+    stride: Steps | None = None
+    pad: Pads = 0
     ceil: bool = True
 
-    def output_size(self, size: Sequence[int]) -> tuple[int, int]:
-        """Height and width of the output for images of this height and width.
+    def windows(self, size: Sequence[int]) -> Windows:
+        """Where the windows lie on images of this size; ``out`` is the size of the output.
 
         Raises:
-            GraphError: if the parameters are out of range, `ShapeError` if the kernel is larger than the padded image.
+            GraphError: if a parameter is out of range, `ShapeError` if the kernel is larger than the padded image.
         """
-        Window(self.kernel, self.stride, self.pad).check(self.kind)
-        if any(p >= k for p, k in zip(self.pad, self.kernel, strict=True)):
-            raise GraphError(f"{self.kind}: pad must be less than the kernel {self.kernel}, got {self.pad}")
-        counts = []
-        for n, k, s, p in zip(size, self.kernel, self.stride, self.pad, strict=True):
-            room = n + 2 * p - k
-            if room < 0 or n == 0:
-                raise ShapeError(
-                    f"{self.kind}: kernel {self.kernel} is larger than the image {tuple(size)} with padding {self.pad}"
-                )
-            count = (room + s - 1 if self.ceil else room) // s + 1
-            # A window that starts in the far border would see no element of the image.
-            counts.append(count - 1 if (count - 1) * s >= n + p else count)
-        return counts[0], counts[1]
+        found = self._slide(tuple(size), 1)
+        if 0 in size:
+            raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {tuple(size)}")
+        return found
+
+    def _slide(self, size: tuple[int, ...], dilation: Steps) -> Windows:
+        stride = self.kernel if self.stride is None else self.stride
+        found = slide(self.kind, size, self.kernel, stride, self.pad, dilation, self.ceil)
+        for k, d, pads in zip(found.kernel, found.dilation, found.pad, strict=True):
+            if max(pads) > d * (k - 1):
+                raise GraphError(f"{self.kind}: pad must be less than the kernel {found.kernel}, got {found.pad}")
+        return found
+
+    def _pooled(self, x: TensorSpec) -> TensorSpec:
+        size = check_image(self.kind, "x", x)
+        return TensorSpec((x.shape[0], *self.windows(size).out, x.shape[-1]), x.dtype)
+
+
+@dataclass(frozen=True)
+class MaxPool(_Pool):
+    """The maximum of each window; see `max_pool`.
+
+    Attributes:
+        kernel: Size of the window: a number for all spatial axes, or one for each.
+        stride: Step of the window; None is the kernel.
+        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
+        ceil: Whether the last window of an axis may reach over the border.
+        dilation: Step between the elements that a window sees.
+    """
+
+    dilation: Steps = 1
+
+    def windows(self, size: Sequence[int]) -> Windows:
+        super().windows(size)
+        return self._slide(tuple(size), self.dilation)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, height, width, channels)."""
+        """(batch, *out_size, channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters and ``x`` do not fit.
+        """
         (x,) = inputs
-        same_dtype(self.kind, x=x)
-        rank_is(self.kind, "x", x, _X)
-        return (TensorSpec((x.shape[0], *self.output_size(x.shape[1:3]), x.shape[3]), x.dtype),)
-
-
-@dataclass(frozen=True)
-class MaxPool2d(_Pool2d):
-    """The maximum of each window; see `max_pool2d`."""
+        if x.dtype.kind not in "fViu":  # ml_dtypes' bfloat16 has kind V
+            raise DTypeError(f"{self.kind}: x must be floating or integers, got {x}")
+        return (self._pooled(x),)
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`MaxPool2dDown`."""
+        """`MaxPoolDown`."""
         assert grads[0] is not None
-        return [apply(MaxPool2dDown(**asdict(self)), grads[0], op.inputs[0], op.outputs[0])]
+        return [apply(MaxPoolDown(**asdict(self)), grads[0], op.inputs[0], op.outputs[0])]
 
 
 @dataclass(frozen=True)
-class MaxPool2dDown(_Pool2d):
-    """The gradient of `MaxPool2d`: each window's gradient goes to its first maximum, row by row.
+class MaxPoolDown(MaxPool):
+    """The gradient of `MaxPool`: each window's gradient goes to its first maximum, in the order of memory.
+
+    ``x`` and ``y`` only say where: this operation's gradient by them is zero.
 
     Source: Purine2 ``PoolDown``.
     """
 
     arguments = ("g", "x", "y")
-    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((NCHW, NCHW, NCHW), (NCHW,))}
-    differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """The type of ``x``."""
         g, x, y = inputs
         same_dtype(self.kind, g=g, x=x, y=y)
-        (expected,) = super().infer(x)
+        expected = self._pooled(x)
         for name, spec in (("g", g), ("y", y)):
             if spec.shape != expected.shape:
                 raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
         return (x,)
 
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`MaxPoolPick`."""
+        assert grads[0] is not None
+        pick = MaxPoolPick(**asdict(self))
+        return [apply(pick, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
+
 
 @dataclass(frozen=True)
-class AveragePool2d(_Pool2d):
-    """The average of each window; see `average_pool2d`.
+class MaxPoolPick(MaxPool):
+    """The gradient of `MaxPoolDown`: what ``h`` has where each window's first maximum is in ``x``.
+
+    A window without a maximum (whose ``y`` is not a number) gives 0. ``x`` and ``y`` only say where.
+    """
+
+    arguments = ("h", "x", "y")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``y``."""
+        h, x, y = inputs
+        same_dtype(self.kind, h=h, x=x, y=y)
+        for name, spec, expected in (("h", h, x), ("y", y, self._pooled(x))):
+            if spec.shape != expected.shape:
+                raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
+        return (y,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`MaxPoolDown`."""
+        assert grads[0] is not None
+        down = MaxPoolDown(**asdict(self))
+        return [apply(down, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
+
+
+@dataclass(frozen=True)
+class AveragePool(_Pool):
+    """The average of each window; see `average_pool`.
 
     Attributes:
+        kernel: Size of the window: a number for all spatial axes, or one for each.
+        stride: Step of the window; None is the kernel.
+        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
+        ceil: Whether the last window of an axis may reach over the border.
         count_pad: Whether the border counts, as zeros.
     """
 
     count_pad: bool = True
 
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(batch, *out_size, channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters and ``x`` do not fit.
+        """
+        (x,) = inputs
+        same_dtype(self.kind, x=x)
+        return (self._pooled(x),)
+
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`AveragePool2dDown`."""
+        """`AveragePoolDown`."""
         assert grads[0] is not None
-        height, width = op.inputs[0].shape[1:3]
-        return [apply(AveragePool2dDown(**asdict(self), size=(height, width)), grads[0])]
+        return [apply(AveragePoolDown(**asdict(self), size=op.inputs[0].shape[1:-1]), grads[0])]
 
 
 @dataclass(frozen=True)
-class AveragePool2dDown(AveragePool2d):
-    """The gradient of `AveragePool2d`: each window's gradient, spread evenly over the window.
+class AveragePoolDown(_Pool):
+    """The gradient of `AveragePool`: each window's gradient, spread evenly over the elements that it averages.
 
     Source: Purine2 ``PoolDown``.
 
     Attributes:
-        size: Height and width of the images that were pooled.
+        count_pad: As in `AveragePool`.
+        size: Spatial size of the images that were pooled.
     """
 
     arguments = ("g",)
-    differentiable = False
 
-    size: tuple[int, int] = (1, 1)
+    count_pad: bool = True
+    size: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, height, width, channels) of the images that were pooled."""
+        """(batch, *size, channels)."""
         (g,) = inputs
         same_dtype(self.kind, g=g)
-        rank_is(self.kind, "g", g, _X)
-        expected = self.output_size(self.size)
-        if g.shape[1:3] != expected:
-            raise ShapeError(f"{self.kind}: g must have height and width {expected}, got {g}; x had {self.size}")
-        return (TensorSpec((g.shape[0], *self.size, g.shape[3]), g.dtype),)
+        found = check_image(self.kind, "g", g)
+        size = per_axis(self.kind, "size", self.size, len(found), 0)
+        expected = self.windows(size).out
+        if found != expected:
+            raise ShapeError(f"{self.kind}: g must have spatial size {expected}, got {g}; x had {size}")
+        return (TensorSpec((g.shape[0], *size, g.shape[-1]), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`AveragePool`."""
+        assert grads[0] is not None
+        return [apply(AveragePool(self.kernel, self.stride, self.pad, self.ceil, self.count_pad), grads[0])]
 
 
 @dataclass(frozen=True)
 class GlobalAverage(Operation):
-    """The average over height and width; see `global_average`."""
+    """The average over all spatial axes; see `global_average`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """(batch, channels)."""
         (x,) = inputs
-        same_dtype("GlobalAverage", x=x)
-        rank_is("GlobalAverage", "x", x, _X)
-        if 0 in x.shape[1:3]:
-            raise ShapeError(f"GlobalAverage: x must have a height and width of at least 1, got {x}")
-        return (TensorSpec((x.shape[0], x.shape[3]), x.dtype),)
+        same_dtype(self.kind, x=x)
+        if 0 in check_image(self.kind, "x", x):
+            raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {x}")
+        return (TensorSpec((x.shape[0], x.shape[-1]), x.dtype),)
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """`GlobalAverageDown`."""
         assert grads[0] is not None
-        height, width = op.inputs[0].shape[1:3]
-        return [apply(GlobalAverageDown((height, width)), grads[0])]
+        return [apply(GlobalAverageDown(op.inputs[0].shape[1:-1]), grads[0])]
 
 
 @dataclass(frozen=True)
 class GlobalAverageDown(Operation):
-    """The gradient of `GlobalAverage`: ``g / (height * width)`` at each pixel.
+    """The gradient of `GlobalAverage`: ``g`` divided by the number of elements, at each of them.
 
     Attributes:
-        size: Height and width of the images.
+        size: Spatial size of the images.
     """
 
     arguments = ("g",)
-    differentiable = False
 
-    size: tuple[int, int]
+    size: tuple[int, ...]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, height, width, channels)."""
+        """(batch, *size, channels)."""
         (g,) = inputs
-        same_dtype("GlobalAverageDown", g=g)
-        rank_is("GlobalAverageDown", "g", g, ("batch", "channels"))
+        same_dtype(self.kind, g=g)
+        if len(g.shape) != 2:
+            raise ShapeError(f"{self.kind}: g must have shape (batch, channels), got {g}")
         return (TensorSpec((g.shape[0], *self.size, g.shape[1]), g.dtype),)
 
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`GlobalAverage`."""
+        assert grads[0] is not None
+        return [apply(GlobalAverage(), grads[0])]
 
-def max_pool2d(
-    x: Blob, kernel: Pair, stride: Pair | None = None, pad: Pair = 0, ceil: bool = True, name: str | None = None
+
+def max_pool(
+    x: Blob,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    pad: int | Sequence[int | Sequence[int]] = 0,
+    ceil: bool = True,
+    dilation: int | Sequence[int] = 1,
+    name: str | None = None,
 ) -> Blob:
-    """The maximum of each window of the images; the border counts as minus infinity.
+    """The maximum of each window of the images; the border counts as the least value there is.
 
     Args:
-        x: Images, shape (batch, height, width, channels), floating.
-        kernel: Size of the window: a number, or (vertical, horizontal).
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating or integers.
+        kernel: Size of the window: a number, or one for each spatial axis.
         stride: Step of the window; the default is the kernel.
-        pad: Border on each side, less than the kernel.
+        pad: Border around the images, less than the kernel: a number, or for each spatial axis a number or (before,
+            after).
         ceil: Round the number of windows up, so that the last one may reach over the border, as in Caffe and Purine2;
-            False rounds down. A window that would start beyond the image is never made.
+            False rounds down, as PyTorch does by default. A window that would start beyond the image is never made.
+        dilation: Step between the elements that a window sees.
         name: Name of the op.
     Returns:
-        Blob of shape (batch, out_height, out_width, channels).
+        Blob of shape (batch, *out_size, channels), dtype of ``x``. With a dilation a window may see nothing but border.
     Raises:
         ShapeError: if ``x`` has other axes or the kernel is larger than the padded image.
-        DTypeError: if ``x`` is not floating.
+        DTypeError: if ``x`` is neither floating nor integers.
         GraphError: if a parameter is out of range.
-    Gradient: the whole of each window's gradient to its first maximum, row by row; sums where windows overlap.
+    Gradient: the whole of each window's gradient to its first maximum, in the order of memory; sums where windows
+        overlap.
     Source: Purine2 ``Pool`` (max).
     """
-    size = pair(kernel)
-    y: Blob = apply(MaxPool2d(size, size if stride is None else pair(stride), pair(pad), ceil), x, name=name)
+    steps = None if stride is None else as_steps(stride)
+    operation = MaxPool(as_steps(kernel), steps, as_pads(pad), ceil, as_steps(dilation))
+    y: Blob = apply(operation, x, name=name)
     return y
 
 
-def average_pool2d(
+def average_pool(
     x: Blob,
-    kernel: Pair,
-    stride: Pair | None = None,
-    pad: Pair = 0,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    pad: int | Sequence[int | Sequence[int]] = 0,
     ceil: bool = True,
     count_pad: bool = True,
     name: str | None = None,
@@ -232,23 +319,23 @@ def average_pool2d(
     """The average of each window of the images.
 
     Args:
-        x: Images, shape (batch, height, width, channels), floating.
-        kernel: Size of the window: a number, or (vertical, horizontal).
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating.
+        kernel: Size of the window: a number, or one for each spatial axis.
         stride: Step of the window; the default is the kernel.
-        pad: Border on each side, less than the kernel.
-        ceil: As in `max_pool2d`.
+        pad: Border around the images, as in `max_pool`.
+        ceil: As in `max_pool`.
         count_pad: Whether the border counts, as zeros. What a window covers beyond the border never counts.
         name: Name of the op.
     Returns:
-        Blob of shape (batch, out_height, out_width, channels).
+        Blob of shape (batch, *out_size, channels), dtype of ``x``.
     Raises:
-        ShapeError, DTypeError, GraphError: as in `max_pool2d`.
+        ShapeError, GraphError: as in `max_pool`.
+        DTypeError: if ``x`` is not floating.
     Gradient: each window's gradient, spread evenly over the elements that it averages.
     Source: Purine2 ``Pool`` (average; average_exclude_padding is ``count_pad=False``), divisors as in Caffe.
     """
-    size = pair(kernel)
-    steps = size if stride is None else pair(stride)
-    y: Blob = apply(AveragePool2d(size, steps, pair(pad), ceil, count_pad), x, name=name)
+    steps = None if stride is None else as_steps(stride)
+    y: Blob = apply(AveragePool(as_steps(kernel), steps, as_pads(pad), ceil, count_pad), x, name=name)
     return y
 
 
@@ -256,15 +343,32 @@ def global_average(x: Blob, name: str | None = None) -> Blob:
     """The average of each channel over the whole image.
 
     Args:
-        x: Images, shape (batch, height, width, channels), floating.
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating.
         name: Name of the op.
     Returns:
         Blob of shape (batch, channels).
     Raises:
         ShapeError: if ``x`` has other axes, or no pixels.
         DTypeError: if ``x`` is not floating.
-    Gradient: g / (height * width) at each pixel.
+    Gradient: g, divided by the number of pixels, at each pixel.
     Source: Purine2 ``GlobalAverage``.
     """
     y: Blob = apply(GlobalAverage(), x, name=name)
     return y
+
+
+def global_max(x: Blob, name: str | None = None) -> Blob:
+    """The maximum of each channel over the whole image: `max_pool` with one window.
+
+    Args:
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating or integers.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, channels).
+    Raises:
+        ShapeError: if ``x`` has other axes, or no pixels.
+        DTypeError: if ``x`` is neither floating nor integers.
+    Gradient: g at the first maximum of each channel.
+    """
+    y: Blob = apply(MaxPool(check_image("global_max", "x", spec_of("global_max", "x", x))), x, name=name)
+    return reshape(y, (x.shape[0], x.shape[-1]))

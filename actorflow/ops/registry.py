@@ -69,6 +69,9 @@ class Kernel:
         returns: See ``function``.
         inplace: The first output may be the very array that is the first input, when nobody else needs that.
         supports: Tells whether the kernel can do an operation with these parameters; None where it can do all.
+        captures: Whether its launches may be captured and replayed (``af.Graph(..., capture=True)``): it calls no library
+            that refuses that, reads nothing back, and launches the same for arrays of the same types at the same
+            addresses.
         random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
             random stream, so results depend neither on timing nor on the number of devices.
     """
@@ -79,6 +82,7 @@ class Kernel:
     random: bool = False
     inplace: bool = False
     supports: Callable[[Any], bool] | None = None
+    captures: bool = True
 
 
 _kernels: dict[KernelKey, Kernel] = {}
@@ -96,6 +100,7 @@ def kernel(
     random: bool = False,
     inplace: bool = False,
     supports: Callable[[Any], bool] | None = None,
+    captures: bool = True,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as a kernel (see `Kernel` for how it is called).
 
@@ -111,7 +116,7 @@ def kernel(
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-        _kernels.update({key: Kernel(key, function, returns, random, inplace, supports) for key in keys})
+        _kernels.update({key: Kernel(key, function, returns, random, inplace, supports, captures) for key in keys})
         return function
 
     return register

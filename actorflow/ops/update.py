@@ -1,14 +1,16 @@
-"""Updates of variables."""
+"""Updates of variables: one step of each optimizer, for one variable."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actorflow.errors import DTypeError, ShapeError
+import numpy as np
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.spec import TensorSpec
 
-__all__ = ["SgdUpdate"]
+__all__ = ["AdagradUpdate", "AdamUpdate", "RmsPropUpdate", "SgdUpdate", "state_spec"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,9 @@ class SgdUpdate(Operation):
     ::
 
         step     = rate_scale * rate
-        velocity = momentum * velocity + step * (grad + weight_decay * weight)
-        weight   = weight - velocity
+        moved    = step * (grad + weight_decay * weight)
+        velocity = momentum * velocity + moved
+        weight   = weight - velocity                        # with Nesterov: weight - (momentum * velocity + moved)
 
     Connect it as ``[weight, grad, velocity, rate] >> update >> [weight, velocity]``.
 
@@ -32,8 +35,9 @@ class SgdUpdate(Operation):
         momentum: Share of the last step that is taken again.
         weight_decay: Coefficient of the L2 penalty ``weight_decay / 2 * sum(weight ** 2)``.
         rate_scale: Factor on the rate, for this variable.
+        nesterov: Whether the gradient counts as that of the point which the momentum leads to.
 
-    Source: Purine2 ``Update``.
+    Source: Purine2 ``Update``; Sutskever et al., On the importance of initialization and momentum, 2013.
     """
 
     arguments = ("weight", "grad", "velocity", "rate")
@@ -42,6 +46,7 @@ class SgdUpdate(Operation):
     momentum: float = 0.0
     weight_decay: float = 0.0
     rate_scale: float = 1.0
+    nesterov: bool = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """The new weight and velocity, both of the type of ``weight``.
@@ -51,11 +56,198 @@ class SgdUpdate(Operation):
         """
         weight, grad, velocity, rate = inputs
         same_dtype("SgdUpdate", weight=weight, grad=grad, velocity=velocity)
-        for name, spec in (("grad", grad), ("velocity", velocity)):
-            if spec.shape != weight.shape:
-                raise ShapeError(f"SgdUpdate: {name} must have weight's shape {weight.shape}, got {spec}")
-        if rate.shape:
-            raise ShapeError(f"SgdUpdate: rate must have shape (), got {rate}")
-        if rate.dtype.kind != "f":
-            raise DTypeError(f"SgdUpdate: rate must be floating, got {rate}")
+        _same_shape("SgdUpdate", weight, grad=grad, velocity=velocity)
+        _check_rate("SgdUpdate", rate)
         return (weight, weight)
+
+
+@dataclass(frozen=True)
+class AdamUpdate(Operation):
+    """One step of Adam or AdamW.
+
+    ::
+
+        grad   = grad + weight_decay * weight                                          # unless decoupled
+        mean   = beta1 * mean + (1 - beta1) * grad
+        square = beta2 * square + (1 - beta2) * grad ** 2
+        rate   = rate_scale * rate
+        weight = weight - rate * weight_decay * weight                                 # if decoupled
+        weight = weight - rate * (mean / (1 - beta1 ** t)) / (sqrt(square / (1 - beta2 ** t)) + eps)
+
+    with ``t = step + 1``. Connect it as ``[weight, grad, mean, square, rate, step] >> update >> [weight, mean,
+    square]``. The moments have the dtype of `state_spec`.
+
+    Attributes:
+        beta1: Decay of the mean of the gradients.
+        beta2: Decay of the mean of their squares.
+        eps: Keeps the division from blowing up.
+        weight_decay: Coefficient of the L2 penalty; of the decay itself if ``decoupled``.
+        decoupled: Whether the decay is applied to the weight instead of the gradient, as AdamW does.
+        rate_scale: Factor on the rate, for this variable.
+
+    Source: Kingma and Ba, Adam, 2015; Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
+    """
+
+    arguments = ("weight", "grad", "mean", "square", "rate", "step")
+    differentiable = False
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    rate_scale: float = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The new weight, mean and square.
+
+        Raises:
+            ShapeError, DTypeError: if ``grad`` differs from ``weight``, ``mean`` or ``square`` from `state_spec`,
+                ``rate`` is no 0-d float or ``step`` no 0-d int64.
+        """
+        weight, grad, mean, square, rate, step = inputs
+        same_dtype("AdamUpdate", weight=weight, grad=grad)
+        _same_shape("AdamUpdate", weight, grad=grad)
+        _check_states("AdamUpdate", weight, mean=mean, square=square)
+        _check_rate("AdamUpdate", rate)
+        if step.shape:
+            raise ShapeError(f"AdamUpdate: step must have shape (), got {step}")
+        if step.dtype != np.int64:
+            raise DTypeError(f"AdamUpdate: step must be int64, got {step}")
+        return (weight, mean, square)
+
+
+@dataclass(frozen=True)
+class AdagradUpdate(Operation):
+    """One step of Adagrad.
+
+    ::
+
+        grad   = grad + weight_decay * weight
+        square = square + grad ** 2
+        weight = weight - rate_scale * rate * grad / (sqrt(square) + eps)
+
+    Connect it as ``[weight, grad, square, rate] >> update >> [weight, square]``. ``square`` has the dtype of
+    `state_spec`.
+
+    Attributes:
+        eps: Keeps the division from blowing up.
+        weight_decay: Coefficient of the L2 penalty.
+        rate_scale: Factor on the rate, for this variable.
+
+    Source: Duchi, Hazan and Singer, Adaptive subgradient methods, 2011.
+    """
+
+    arguments = ("weight", "grad", "square", "rate")
+    differentiable = False
+
+    eps: float = 1e-10
+    weight_decay: float = 0.0
+    rate_scale: float = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The new weight and square.
+
+        Raises:
+            ShapeError, DTypeError: if ``grad`` differs from ``weight``, ``square`` from `state_spec`, or ``rate`` is no
+                0-d float.
+        """
+        weight, grad, square, rate = inputs
+        same_dtype("AdagradUpdate", weight=weight, grad=grad)
+        _same_shape("AdagradUpdate", weight, grad=grad)
+        _check_states("AdagradUpdate", weight, square=square)
+        _check_rate("AdagradUpdate", rate)
+        return (weight, square)
+
+
+@dataclass(frozen=True)
+class RmsPropUpdate(Operation):
+    """One step of RMSProp.
+
+    ::
+
+        grad     = grad + weight_decay * weight
+        square   = alpha * square + (1 - alpha) * grad ** 2
+        mean     = alpha * mean + (1 - alpha) * grad                                   # if centered
+        scaled   = grad / (sqrt(square - mean ** 2) + eps)                             # mean is 0 unless centered
+        velocity = momentum * velocity + scaled                                        # if there is momentum
+        weight   = weight - rate_scale * rate * velocity                               # else: * scaled
+
+    Connect it as ``[weight, grad, square, rate, velocity, mean] >> update >> [weight, square, velocity, mean]``,
+    without ``velocity`` where ``momentum`` is 0, and without ``mean`` unless ``centered``. All three have the dtype of
+    `state_spec`.
+
+    Attributes:
+        alpha: Decay of the means.
+        eps: Keeps the division from blowing up.
+        weight_decay: Coefficient of the L2 penalty.
+        momentum: Share of the last step that is taken again.
+        centered: Whether to divide by the standard deviation instead of the root of the mean square.
+        rate_scale: Factor on the rate, for this variable.
+
+    Source: Tieleman and Hinton, Lecture 6.5, 2012; Graves, Generating sequences with recurrent networks, 2013.
+    """
+
+    arguments = ("weight", "grad", "square", "rate", "*more")
+    differentiable = False
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    rate_scale: float = 1.0
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """Names of the states besides ``square``, in the order of the arguments."""
+        return (("velocity",) if self.momentum else ()) + (("mean",) if self.centered else ())
+
+    def check_arity(self, count: int) -> None:
+        """Check the number of inputs; which states there are depends on the parameters."""
+        names = ("weight", "grad", "square", "rate", *self.more)
+        if count != len(names):
+            raise GraphError(f"{self} takes {len(names)} inputs ({', '.join(names)}), got {count}")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The new weight, square and further states.
+
+        Raises:
+            ShapeError, DTypeError: if ``grad`` differs from ``weight``, a state from `state_spec`, or ``rate`` is no
+                0-d float.
+        """
+        weight, grad, square, rate, *more = inputs
+        same_dtype("RmsPropUpdate", weight=weight, grad=grad)
+        _same_shape("RmsPropUpdate", weight, grad=grad)
+        _check_states("RmsPropUpdate", weight, square=square, **dict(zip(self.more, more, strict=True)))
+        _check_rate("RmsPropUpdate", rate)
+        return (weight, square, *more)
+
+
+def state_spec(weight: TensorSpec) -> TensorSpec:
+    """Type of an optimizer's moments of a variable: its shape, and float32 where it has 16 bits.
+
+    Squares of gradients, and decays of 0.999, are lost in 16 bits.
+    """
+    return TensorSpec(weight.shape, np.dtype(np.float64 if weight.dtype == np.float64 else np.float32))
+
+
+def _same_shape(kind: str, weight: TensorSpec, **others: TensorSpec) -> None:
+    for name, spec in others.items():
+        if spec.shape != weight.shape:
+            raise ShapeError(f"{kind}: {name} must have weight's shape {weight.shape}, got {spec}")
+
+
+def _check_states(kind: str, weight: TensorSpec, **states: TensorSpec) -> None:
+    _same_shape(kind, weight, **states)
+    wanted = state_spec(weight).dtype
+    for name, spec in states.items():
+        if spec.dtype != wanted:
+            raise DTypeError(f"{kind}: {name} must be {wanted} for a weight of {weight.dtype}, got {spec}")
+
+
+def _check_rate(kind: str, rate: TensorSpec) -> None:
+    if rate.shape:
+        raise ShapeError(f"{kind}: rate must have shape (), got {rate}")
+    if rate.dtype.kind != "f":
+        raise DTypeError(f"{kind}: rate must be floating, got {rate}")

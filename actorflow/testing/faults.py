@@ -55,7 +55,7 @@ def inject(
         op: The op, or its name.
         error: What the call raises instead of doing its work: an exception, or what makes one (a class, say).
         delay_s: How long the call takes longer, in seconds; 0 gives way to others once.
-        frames: Numbers of the frames that are struck (a graph's frames count from 0, see ``engine.frames.started``);
+        frames: Numbers of the frames that are struck (a graph's frames count from 0, see ``engine.next_number``);
             None strikes all.
         times: How many calls are struck at most.
     Returns:

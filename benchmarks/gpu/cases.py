@@ -85,7 +85,7 @@ def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[O
     yield OperationCase(
         "sum of 3", ops.Sum(), (x, g, z), lambda xp, a, b, c: a + b + c, lambda t, a, b, c: lambda: a + b + c
     )
-    yield OperationCase("mul", ops.Mul(), (x, g), lambda xp, a, b: a * b, lambda t, a, b: lambda: a * b)
+    yield OperationCase("mul", ops.Multiply(), (x, g), lambda xp, a, b: a * b, lambda t, a, b: lambda: a * b)
     yield OperationCase("relu", ops.Relu(), (x,), lambda xp, x: xp.maximum(x, 0), lambda t, x: lambda: t.relu(x))
     yield OperationCase(
         "relu, gradient",
@@ -209,11 +209,10 @@ def _convolution(
         grads, images = _nchw(g), _nchw(x)
         return lambda: torch.nn.grad.conv2d_weight(images, (outputs, channels, kernel, kernel), grads, padding=pad)
 
-    stride, padding = (1, 1), (pad, pad)
-    yield OperationCase(title, ops.Conv2d(stride, padding), (x, weight), forward, torch_forward, _PRODUCT)
-    down = ops.Conv2dDown((size, size), stride, padding)
+    yield OperationCase(title, ops.Conv(pad=pad), (x, weight), forward, torch_forward, _PRODUCT)
+    down = ops.ConvDown(pad=pad, size=(size, size))
     yield OperationCase(f"{title}, gradient of x", down, (g, weight), None, torch_down, _PRODUCT)
-    of_weight = ops.Conv2dWeight((kernel, kernel), stride, padding)
+    of_weight = ops.ConvWeight(pad=pad, kernel=(kernel, kernel))
     yield OperationCase(f"{title}, gradient of the weight", of_weight, (g, x), None, torch_weight, _PRODUCT)
 
 
@@ -230,7 +229,7 @@ def _pooling(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> Iter
     batch, height, width, channels = shape
     x = _normal(rng, *shape)
     window: dict[str, Any] = {"kernel": (3, 3), "stride": (2, 2)}
-    rows, columns = ops.MaxPool2d(**window).output_size((height, width))
+    rows, columns = ops.MaxPool(**window).windows((height, width)).out
     g = _normal(rng, batch, rows, columns, channels)
     y = np.full(g.shape, -np.inf, np.float32)
     for i in range(3):
@@ -249,10 +248,17 @@ def _pooling(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> Iter
         zeros = torch.zeros(shape, device=g.device)
         return _backward(torch, lambda images: torch.nn.functional.avg_pool2d(images, 3, 2, ceil_mode=True), zeros, g)
 
-    yield OperationCase("max pooling 3x3/2", ops.MaxPool2d(**window), (x,), None, torch_pool("max_pool2d"))
-    yield OperationCase("max pooling, gradient", ops.MaxPool2dDown(**window), (g, x, y), None, torch_max_down)
-    yield OperationCase("average pooling 3x3/2", ops.AveragePool2d(**window), (x,), None, torch_pool("avg_pool2d"))
-    average_down = ops.AveragePool2dDown(**window, size=(height, width))
+    def torch_pick(torch: Any, h: Any, x: Any, _y: Any) -> Callable[[], Any]:
+        pool, values = torch.nn.functional.max_pool2d, _nchw(h).flatten(2)
+        _, found = pool(_nchw(x), 3, 2, ceil_mode=True, return_indices=True)
+        return lambda: values.gather(2, found.flatten(2)).view(found.shape)
+
+    yield OperationCase("max pooling 3x3/2", ops.MaxPool(**window), (x,), None, torch_pool("max_pool2d"))
+    yield OperationCase("max pooling, gradient", ops.MaxPoolDown(**window), (g, x, y), None, torch_max_down)
+    pick = ops.MaxPoolPick(**window)
+    yield OperationCase("max pooling, gradient's gradient", pick, (x, x, y), None, torch_pick)
+    yield OperationCase("average pooling 3x3/2", ops.AveragePool(**window), (x,), None, torch_pool("avg_pool2d"))
+    average_down = ops.AveragePoolDown(**window, size=(height, width))
     yield OperationCase("average pooling, gradient", average_down, (g,), None, torch_average_down)
     yield OperationCase(
         "global average",

@@ -20,7 +20,14 @@ SPEC = af.TensorSpec.of((300, 200))
         (init.gaussian(0.05, mean=1.0), 1.0, 0.05),
         (init.uniform(-1, 3), 1.0, 4 / math.sqrt(12)),
         (init.xavier(), 0.0, math.sqrt(2 / 500)),
+        (init.xavier(distribution="normal"), 0.0, math.sqrt(2 / 500)),
+        (init.xavier(fan="in", gain=3.0), 0.0, 3 * math.sqrt(1 / 200)),
+        (init.xavier(fan="out"), 0.0, math.sqrt(1 / 300)),
         (init.he(), 0.0, math.sqrt(2 / 200)),
+        (init.he(fan="out"), 0.0, math.sqrt(2 / 300)),
+        (init.he(fan="average", distribution="uniform"), 0.0, math.sqrt(2 / 250)),
+        (init.he(slope=0.5), 0.0, math.sqrt(2 / 1.25 / 200)),
+        (init.bernoulli(0.3), 0.3, math.sqrt(0.3 * 0.7)),
         (init.constant(0.2), 0.2, 0.0),
     ],
 )
@@ -41,6 +48,40 @@ def test_seed_and_name_choose_the_stream(make) -> None:
         assert (first != other).mean() > 0.99
 
 
+def test_values_do_not_depend_on_what_is_made_before() -> None:
+    def values(*names: str) -> dict[str, np.ndarray]:
+        graph, initializer = af.Graph("g"), init.gaussian(1.0, seed=3)
+        variables = [graph.variable(name, (5,), init=initializer) for name in names]
+        return {variable.name: variable.value for variable in reversed(variables)}
+
+    first, second = values("a", "b", "c"), values("c", "a")
+    for name, value in second.items():
+        np.testing.assert_array_equal(value, first[name])
+
+
+def test_the_streams_stay_what_they_are() -> None:
+    """A change would change every seeded program."""
+    drawn = init.gaussian(1.0, seed=1)(af.TensorSpec.of((2,), "float64"), "w")
+    np.testing.assert_allclose(drawn, [0.8397428993528054, 0.3248526449856306], rtol=1e-12)
+
+
+def test_bernoulli_writes_ones_and_zeros_of_the_dtype() -> None:
+    for dtype in ("float32", "float64", "int8", "bool"):
+        values = init.bernoulli(0.5, seed=0)(af.TensorSpec.of((40,), dtype), "w")
+        assert values.dtype == dtype
+        assert set(values.tolist()) == {0, 1}
+    assert not init.bernoulli(0.0)(SPEC, "w").any()
+    assert init.bernoulli(1.0)(SPEC, "w").all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((50, 360), (360, 50)), ((3, 5, 40, 50), (600, 750)), ((5, 72, 100), (360, 500)), ((7,), (1, 7)), ((), (1, 1))],
+)
+def test_fans(shape, expected) -> None:
+    assert init.fans(af.TensorSpec.of(shape)) == expected
+
+
 @pytest.mark.parametrize(("shape", "fan_in"), [((3, 3, 40, 50), 360), ((50, 360), 360), ((5, 72, 100), 360)])
 def test_he_counts_the_inputs_of_an_output(shape, fan_in) -> None:
     values = init.he(0)(af.TensorSpec.of(shape, "float64"), "w")
@@ -58,6 +99,12 @@ def test_settings_out_of_range_are_errors() -> None:
         init.gaussian(-1)
     with pytest.raises(af.GraphError, match="he: seed must not be negative, got -3"):
         init.he(-3)
+    with pytest.raises(af.GraphError, match="he: fan must be one of in, out, average, got 'inwards'"):
+        init.he(fan="inwards")
+    with pytest.raises(af.GraphError, match="xavier: distribution must be one of uniform, normal, got 'cauchy'"):
+        init.xavier(distribution="cauchy")
+    with pytest.raises(af.GraphError, match=r"bernoulli: probability must be from 0 to 1, got 1.5"):
+        init.bernoulli(1.5)
     with pytest.raises(af.GraphError, match="uniform: high must be at least low, 1, got 0"):
         init.uniform(1, 0)
 

@@ -14,13 +14,13 @@ def image(size: int = 6, channels: int = 2, batch: int = 2) -> tuple[af.Graph, a
     return graph, graph.blob("x", (batch, size, size, channels))
 
 
-def test_conv2d_is_convolution_bias_and_activation() -> None:
+def test_conv_is_convolution_bias_and_activation() -> None:
     graph, x = image()
-    layer = nn.Conv2d(3, (3, 2), stride=2, pad=(1, 0), activation="relu", bias_init=nn.init.constant(0.1))
+    layer = nn.Conv(3, (3, 2), stride=2, pad=(1, 0), activation="relu", bias_init=nn.init.constant(0.1))
     y = layer(x)
     weight, bias = layer.variables
-    assert (weight.name, weight.shape, bias.name, bias.shape) == ("conv2d/weight", (3, 2, 2, 3), "conv2d/bias", (3,))
-    expected = ops.relu(ops.bias(ops.conv2d(x, weight, 2, (1, 0)), bias))
+    assert (weight.name, weight.shape, bias.name, bias.shape) == ("conv/weight", (3, 2, 2, 3), "conv/bias", (3,))
+    expected = ops.relu(ops.bias(ops.conv(x, weight, 2, (1, 0)), bias))
     result = graph.run_sync({x: np.random.default_rng(0).standard_normal(x.shape).astype("f4")}, fetch=[y, expected])
     np.testing.assert_array_equal(result[y], result[expected])
     assert bias.value.tolist() == [np.float32(0.1)] * 3
@@ -41,9 +41,9 @@ def test_inner_product_flattens_and_adds_a_bias() -> None:
 
 def test_a_layer_without_bias_has_one_variable() -> None:
     _, x = image()
-    layer = nn.Conv2d(3, 1, bias=False)
+    layer = nn.Conv(3, 1, bias=False)
     layer(x)
-    assert [variable.name for variable in layer.variables] == ["conv2d/weight"]
+    assert [variable.name for variable in layer.variables] == ["conv/weight"]
 
 
 def test_building_again_shares_the_variables() -> None:
@@ -62,7 +62,7 @@ def test_building_again_shares_the_variables() -> None:
 def test_every_convolution_of_a_nin_block_has_a_relu() -> None:
     graph, x = image()
     nn.NINBlock((3, 3), (4, 5, 6))(x)
-    assert [op.operation.kind for op in graph.ops] == ["Conv2d", "Bias", "Relu"] * 3
+    assert [op.operation.kind for op in graph.ops] == ["Conv", "Bias", "Relu"] * 3
 
 
 @pytest.mark.parametrize("kind", ["relu", "sigmoid", "tanh", "softmax"])
@@ -73,13 +73,37 @@ def test_activation(kind) -> None:
     assert y.spec == x.spec
 
 
+def test_convolutions_take_images_of_any_rank_and_groups() -> None:
+    graph = af.Graph("g")
+    for size in ((9,), (9, 8), (5, 6, 7)):
+        x = graph.blob(f"x{len(size)}", (2, *size, 4))
+        layer = nn.Conv(6, 3, 2, 1, groups=2)
+        assert layer(x).shape == (2, *((n - 1) // 2 + 1 for n in size), 6)
+        assert layer.variables[0].shape == (*(3 for _ in size), 2, 6)
+        assert nn.Conv(4, 3, dilation=2, groups=4, pad=2)(x).shape == x.shape
+
+
+def test_conv_transpose_is_the_transpose_and_bias() -> None:
+    graph, x = image()
+    layer = nn.ConvTranspose(4, 3, 2, 1, 1, groups=2, bias_init=nn.init.constant(0.5))
+    y = layer(x)
+    weight, bias = layer.variables
+    assert (weight.shape, bias.shape, y.shape) == ((3, 3, 2, 2), (4,), (2, 12, 12, 4))
+    expected = ops.bias(ops.conv_transpose(x, weight, 2, 1, groups=2, output_pad=1), bias)
+    result = graph.run_sync({x: np.random.default_rng(0).standard_normal(x.shape).astype("f4")}, fetch=[y, expected])
+    np.testing.assert_array_equal(result[y], result[expected])
+
+
 def test_pool_and_global_average() -> None:
     graph, x = image()
     assert nn.Pool("max", 3, 2)(x).shape == (2, 3, 3, 2)
     assert nn.Pool("max", 3, 2, ceil=False)(x).shape == (2, 2, 2, 2)
     assert nn.Pool("average", 2, pad=1)(x).shape == (2, 4, 4, 2)
     assert nn.GlobalAverage()(x).shape == (2, 2)
-    assert [op.operation.kind for op in graph.ops] == ["MaxPool2d", "MaxPool2d", "AveragePool2d", "GlobalAverage"]
+    assert nn.GlobalMax()(x).shape == (2, 2)
+    assert [op.operation.kind for op in graph.ops] == [
+        *("MaxPool", "MaxPool", "AveragePool", "GlobalAverage", "MaxPool", "Reshape")
+    ]
 
 
 def test_flatten_and_softmax_loss() -> None:
@@ -112,7 +136,7 @@ def test_dropout_draws_the_same_in_the_same_graph_made_twice() -> None:
 
 def test_layers_chain() -> None:
     _, x = image()
-    network = nn.Conv2d(3, 3) >> nn.Activation("tanh") >> nn.Flatten() >> nn.InnerProduct(4)
+    network = nn.Conv(3, 3) >> nn.Activation("tanh") >> nn.Flatten() >> nn.InnerProduct(4)
     [x] >> network
     assert network.top[0].shape == (2, 4)
     assert len(network.variables) == 4
@@ -125,7 +149,7 @@ def test_nin_fits_digits_and_fashion_mnist() -> None:
         assert net(x).shape == (2, 10)
         assert [v.shape[-1] for v in net.variables if len(v.shape) == 4] == [4, 4, 6, 6, 8, 8, 10]
         kinds = [op.operation.kind for op in graph.ops]
-        assert (kinds.count("Dropout"), kinds.count("MaxPool2d")) == (2, 2)
+        assert (kinds.count("Dropout"), kinds.count("MaxPool")) == (2, 2)
 
 
 def test_every_layer_of_nin_has_a_gradient_that_differs_from_zero() -> None:
@@ -144,9 +168,11 @@ def test_every_layer_of_nin_has_a_gradient_that_differs_from_zero() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: nn.Conv2d(0, 3), "Conv2d: needs at least 1 output, got 0"),
-        (lambda: nn.Conv2d(1, 3, activation="gelu"), "Conv2d: activation must be one of relu, sigmoid, tanh, softmax"),
-        (lambda: nn.Activation("gelu"), "Activation: activation must be one of relu, .*, got 'gelu'"),
+        (lambda: nn.Conv(0, 3), "Conv: needs at least 1 output, got 0"),
+        (lambda: nn.Conv(5, 3, groups=2), "Conv: channels, 5, must be a multiple of groups, got 2"),
+        (lambda: nn.ConvTranspose(4, 3, groups=0), "ConvTranspose: channels, 4, must be a multiple of groups, got 0"),
+        (lambda: nn.Conv(1, 3, activation="mish"), "Conv: activation must be one of relu, sigmoid, tanh, softmax"),
+        (lambda: nn.Activation("mish"), "Activation: activation must be one of relu, .*, got 'mish'"),
         (lambda: nn.Pool("median", 2), "Pool: kind must be 'max' or 'average', got 'median'"),
         (lambda: nn.Dropout(1.0), "Dropout: rate must be at least 0 and less than 1, got 1.0"),
         (lambda: nn.Dropout(0.5, seed=-1), r"Dropout: seed must be from 0 to 2\*\*64 - 1, got -1"),
@@ -165,5 +191,9 @@ def test_a_wrong_bottom_is_an_error() -> None:
         nn.SoftmaxLoss()(x)
     with pytest.raises(af.GraphError, match=r"NIN takes 1 bottom blob \(x\), got 2"):
         nn.NIN(10)(x, x)
-    with pytest.raises(af.ShapeError, match=r"Conv2d: x must have shape \(batch, height, width, channels\)"):
-        nn.Conv2d(3, 1)(graph.blob("flat", (2, 3)))
+    with pytest.raises(af.ShapeError, match=r"Conv: x must have shape \(batch, 1 to 3 spatial axes, channels\)"):
+        nn.Conv(3, 1)(graph.blob("flat", (2, 3)))
+    with pytest.raises(af.ShapeError, match=r"Conv: x's channels must be a multiple of groups, 3, got float32\["):
+        nn.Conv(3, 1, groups=3)(x)
+    with pytest.raises(af.GraphError, match=r"Conv: kernel must be a number, or one for each of 2 spatial axes"):
+        nn.Conv(3, (1, 1, 1))(x)

@@ -114,3 +114,73 @@ def test_activations_are_for_floating_blobs() -> None:
 def test_gradient_operations_check_their_inputs(compute) -> None:
     with pytest.raises(af.ShapeError, match=r"TanhDown: g must have y's shape \(3,\), got float64\[2\]"):
         compute(ops.TanhDown(), np.ones(2), np.ones(3))
+
+
+SMOOTH = [
+    *(ops.LeakyRelu(0.2), ops.LeakyRelu(3.0), ops.Elu(0.7), ops.Silu(), ops.Gelu(), ops.Gelu(tanh=True)),
+    *(ops.Softplus(2.0), ops.Sigmoid(), ops.Tanh(), ops.Relu(), ops.NormalDensity()),
+]
+
+
+@pytest.mark.parametrize("operation", SMOOTH, ids=str)
+def test_gradients_and_their_gradients(operation) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    x = np.where(np.abs(x) < 0.1, 0.5, x)
+    check_gradient(operation, x)
+    if hasattr(operation, "down"):
+        value = 0.5 * np.tanh(x) if operation.from_output else x
+        check_gradient(operation.down, x[::-1].copy(), value)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_softmax_gradients_of_gradients(axis) -> None:
+    x, g, weight = (np.random.default_rng(i).standard_normal((3, 4)) for i in range(3))
+    check_gradient(ops.LogSoftmax(axis), x)
+    check_gradient(ops.SoftmaxDown(axis), g, x)
+    check_gradient(ops.Centered(axis), x, weight)
+    y = x - np.log(np.exp(x).sum(axis, keepdims=True))
+    check_gradient(ops.LogSoftmaxDown(axis), g, y)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("operation", [*SMOOTH[:7], ops.Softmax(), ops.LogSoftmax()], ids=str)
+def test_half_precision_is_rounded_once(compute, operation, name) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    x = np.linspace(-4, 4, 50).astype(dtype)
+    (found,) = compute(operation, x)
+    assert found.dtype == dtype
+    expected = compute(operation, x.astype("f8"))[0]
+    np.testing.assert_allclose(found.astype("f8"), expected, rtol=float(ml_dtypes.finfo(dtype).eps), atol=1e-5)
+
+
+def test_gelu_is_exact_in_its_tail(compute) -> None:
+    x = np.linspace(-30, 30, 2001)
+    expected = [v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in x]
+    np.testing.assert_allclose(compute(ops.Gelu(), x)[0], expected, rtol=1e-12)
+    single = compute(ops.Gelu(), x.astype("f4"))[0]
+    np.testing.assert_allclose(single, expected, rtol=1e-4, atol=1e-30)
+
+
+def test_log_softmax_of_large_scores_does_not_overflow(compute) -> None:
+    (y,) = compute(ops.LogSoftmax(), np.array([[1000.0, 1000.0, -1000.0]], np.float32))
+    np.testing.assert_allclose(y, [[-math.log(2), -math.log(2), -2000 - math.log(2)]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: ops.leaky_relu(x, -0.1), "LeakyRelu: slope must not be negative, got -0.1"),
+        (lambda x: ops.elu(x, -1.0), "Elu: alpha must not be negative, got -1.0"),
+        (lambda x: ops.softplus(x, 0.0), "Softplus: beta must be positive, got 0.0"),
+    ],
+)
+def test_settings_out_of_range_are_errors(make, message) -> None:
+    with pytest.raises(af.GraphError, match=message):
+        make(af.Graph("g").blob("x", (3,)))
+
+
+def test_a_slope_of_0_is_relu_and_drops_infinite_gradients(compute) -> None:
+    x = np.array([np.inf, -np.inf, 0.0, -2.0, 3.0])
+    np.testing.assert_array_equal(compute(ops.LeakyRelu(0.0), x)[0], [np.inf, 0, 0, 0, 3])
+    np.testing.assert_array_equal(compute(ops.LeakyReluDown(0.0), np.full(5, np.inf), x)[0], [np.inf, 0, 0, 0, np.inf])

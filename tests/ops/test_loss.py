@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
+from actorflow.autograd import trainable
 from actorflow.testing import check_gradient
 
 batches = st.lists(st.integers(1, 4), max_size=2).map(tuple)
@@ -121,3 +122,63 @@ def test_top_must_be_a_number_of_classes(top) -> None:
 def test_the_gradient_of_the_loss_must_be_a_scalar(compute) -> None:
     with pytest.raises(af.ShapeError, match=r"SoftmaxLossDown: g must have shape \(\), got float64\[1\]"):
         compute(ops.SoftmaxLossDown(), np.ones(1), np.ones((2, 3)), np.zeros(2, int))
+
+
+SCORES = np.random.default_rng(0).standard_normal((2, 3, 4))
+CLASSES = np.array([[0, 3, 1], [2, 2, 0]])
+WEIGHTS = np.array([0.5, 1.0, 2.0, 0.0])
+SETTINGS = [("mean", 1.0, None), ("sum", 0.5, 2), ("none", 2.0, None), ("mean", 0.3, 0)]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("kind", [ops.SoftmaxLoss, ops.NllLoss])
+def test_gradients_with_weights_and_ignored_labels(kind, settings, weighted) -> None:
+    check_gradient(kind(*settings), SCORES, CLASSES, *([WEIGHTS] if weighted else []), wrt=[0])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_gradients_of_gradients(settings, weighted) -> None:
+    more = [WEIGHTS] if weighted else []
+    g = SCORES[..., 0] if settings[0] == "none" else np.array(1.3)
+    check_gradient(ops.SoftmaxLossDown(*settings), g, SCORES, CLASSES, *more, wrt=[0, 1])
+    check_gradient(ops.NllLossDown(*settings, classes=4), g, CLASSES, *more, wrt=[0])
+
+
+def test_an_ignored_label_may_be_no_class_and_its_scores_anything(compute) -> None:
+    x = np.array([[np.inf, 0.0], [1.0, 2.0]])
+    labels = np.array([-100, 1])
+    with np.errstate(invalid="ignore"):
+        (loss,) = compute(ops.SoftmaxLoss(ignore=-100), x, labels)
+    np.testing.assert_allclose(loss, math.log(1 + math.exp(-1)))
+    with pytest.raises(ValueError, match=r"labels must be from 0 to 1, got -100 at \(0,\)"):
+        compute(ops.SoftmaxLoss(), x, labels)
+
+
+def test_the_mean_of_ignored_samples_is_not_a_number(compute) -> None:
+    x, labels = np.ones((2, 3)), np.zeros(2, int)
+    assert np.isnan(compute(ops.SoftmaxLoss(ignore=0), x, labels)[0])
+    assert compute(ops.SoftmaxLoss("sum", ignore=0), x, labels)[0] == 0
+
+
+def test_weights_of_classes_are_not_trained() -> None:
+    graph = af.Graph("g")
+    x, weights = graph.variable("x", (2, 3)), graph.variable("weights", (3,), init=np.ones(3, "f4"))
+    loss = ops.softmax_loss(x, graph.blob("labels", (2,), "int64"), weights)
+    assert trainable(loss) == (x,)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda x, t, w: ops.softmax_loss(x, t, reduction="max"), af.GraphError, "reduction must be one of mean, sum"),
+        (lambda x, t, w: ops.nll_loss(x, t, x), af.ShapeError, r"weights must have a value for each of 3 classes, got"),
+        (lambda x, t, w: ops.nll_loss(x, t, w), af.DTypeError, r"weights must have dtype float32, got float64\[3\]"),
+    ],
+)
+def test_options_that_do_not_fit_are_errors(make, error, message) -> None:
+    graph = af.Graph("g")
+    x, labels, weights = graph.blob("x", (2, 3)), graph.blob("t", (2,), "int64"), graph.blob("w", (3,), "float64")
+    with pytest.raises(error, match=message):
+        make(x, labels, weights)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+from typing import Any, NamedTuple
 from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,112 +20,176 @@ from actorflow.testing import check_gradient
 
 class Case(NamedTuple):
     batch: int
-    size: tuple[int, int]
+    size: tuple[int, ...]
     channels: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[tuple[int, int], ...]
     ceil: bool
     dtype: str
     layout: str
-    block_bytes: int
+    piece_bytes: int
+
+    @property
+    def how(self) -> tuple[Any, ...]:
+        return self.kernel, self.stride, self.pad, self.ceil
 
 
-def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
-    return st.tuples(st.integers(low, high), st.integers(low, high))
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    axis = lambda low, high: st.tuples(*[st.integers(low, high)] * rank)  # noqa: E731
+    kernel = draw(axis(1, 4))
+    pad = tuple((draw(st.integers(0, k - 1)), draw(st.integers(0, k - 1))) for k in kernel)
+    size = tuple(max(1, k - sum(p)) + more for k, p, more in zip(kernel, pad, draw(axis(0, 4)), strict=True))
+    return Case(
+        draw(st.integers(0, 3)),
+        size,
+        draw(st.integers(1, 3)),
+        kernel,
+        draw(axis(1, 5)),
+        pad,
+        draw(st.booleans()),
+        draw(st.sampled_from(["float32", "float64"])),
+        draw(st.sampled_from(["C", "F", "strided"])),
+        draw(st.sampled_from([64, 1 << 19])),
+    )
 
 
-cases = st.builds(
-    Case,
-    st.integers(0, 3),
-    _pairs(1, 8),
-    st.integers(1, 3),
-    _pairs(1, 4),
-    _pairs(1, 5),
-    _pairs(0, 2),
-    st.booleans(),
-    st.sampled_from(["float32", "float64"]),
-    st.sampled_from(["C", "F", "strided"]),
-    st.sampled_from([64, 1 << 19]),
-).filter(lambda c: all(p < k <= n + 2 * p for n, k, p in zip(c.size, c.kernel, c.pad, strict=True)))
+def patched(case: Case) -> Any:
+    return mock.patch.multiple(kernels, _PIECE_BYTES=case.piece_bytes, _IMAGE_BYTES=2 * case.piece_bytes)
 
 
-def windows(case: Case, out: tuple[int, ...]):
-    """Output index, the window's image rows and columns, and its size with border (not beyond it)."""
-    for i, j in np.ndindex(*out):
+def windows(case: Case, out: tuple[int, ...], dilation: tuple[int, ...] | None = None):
+    """Output index, the window's elements of the image, and its size with border (not beyond it)."""
+    for window in np.ndindex(*out):
         spans, sizes = [], []
-        for index, n, k, s, p in zip((i, j), case.size, case.kernel, case.stride, case.pad, strict=True):
-            start = index * s - p
-            stop = min(start + k, n + p)
-            sizes.append(stop - start)
-            spans.append(range(max(start, 0), min(stop, n)))
-        yield i, j, *spans, sizes[0] * sizes[1]
+        steps = dilation or (1,) * len(out)
+        axes = zip(window, case.size, case.kernel, case.stride, case.pad, steps, strict=True)
+        for index, n, k, s, (before, after), d in axes:
+            start = index * s - before
+            sizes.append(min(start + k, n + after) - start)
+            spans.append([i for i in range(start, start + k * d, d) if 0 <= i < n])
+        yield window, list(itertools.product(*spans)), int(np.prod(sizes))
 
 
-def arrays(case: Case, operation: ops.Operation) -> tuple[np.ndarray, np.ndarray]:
+def drawn(case: Case, operation: ops.Operation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, g, h."""
     random = np.random.default_rng(0)
     # Few different values, so that many windows have several maxima.
     x = random.integers(-2, 3, (case.batch, *case.size, case.channels)).astype(case.dtype)
     (spec,) = operation.infer(af.TensorSpec.of(x.shape, case.dtype))
-    return x, random.standard_normal(spec.shape).astype(case.dtype)
+    g, h = random.standard_normal(spec.shape), random.standard_normal(x.shape)
+    return x, g.astype(case.dtype), h.astype(case.dtype)
 
 
 @settings(deadline=None)
-@given(cases)
-def test_max_pool2d_and_its_gradient_are_what_loops_give(compute, laid_out, case: Case) -> None:
-    how = (case.kernel, case.stride, case.pad, case.ceil)
-    x, g = arrays(case, ops.MaxPool2d(*how))
-    y, dx = np.zeros_like(g), np.zeros_like(x)
-    for i, j, rows, columns, _ in windows(case, g.shape[1:3]):
-        for n, c in np.ndindex(case.batch, case.channels):
-            best = max((x[n, r, s, c], -r, -s) for r in rows for s in columns)
-            y[n, i, j, c] = best[0]
-            dx[n, -best[1], -best[2], c] += g[n, i, j, c]
-    x, g = laid_out(x, case.layout), laid_out(g, case.layout)
-    with mock.patch.object(kernels, "_BLOCK_BYTES", case.block_bytes):
-        np.testing.assert_array_equal(compute(ops.MaxPool2d(*how), x)[0], y)
-        np.testing.assert_allclose(compute(ops.MaxPool2dDown(*how), g, x, y)[0], dx, rtol=1e-5, atol=1e-5)
+@given(cases(), st.booleans())
+def test_max_pool_and_its_gradients_are_what_loops_give(compute, laid_out, case: Case, dilated: bool) -> None:
+    dilation = tuple(
+        2 if dilated and (k - 1) * 2 < n + sum(p) else 1
+        for k, n, p in zip(case.kernel, case.size, case.pad, strict=True)
+    )
+    how = (*case.how, dilation)
+    x, g, h = drawn(case, ops.MaxPool(*how))
+    y, dx, picked = np.full_like(g, -np.inf), np.zeros_like(x), np.zeros_like(g)
+    for window, elements, _ in windows(case, g.shape[1:-1], dilation):
+        for n, c in np.ndindex(case.batch, case.channels) if elements else ():
+            best = max(elements, key=lambda i: x[(n, *i, c)])  # the first one of them
+            y[(n, *window, c)] = x[(n, *best, c)]
+            dx[(n, *best, c)] += g[(n, *window, c)]
+            picked[(n, *window, c)] = h[(n, *best, c)]
+    x, g, h = (laid_out(array, case.layout) for array in (x, g, h))
+    with patched(case):
+        np.testing.assert_array_equal(compute(ops.MaxPool(*how), x)[0], y)
+        np.testing.assert_allclose(compute(ops.MaxPoolDown(*how), g, x, y)[0], dx, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(compute(ops.MaxPoolPick(*how), h, x, y)[0], picked)
 
 
 @settings(deadline=None)
-@given(cases, st.booleans())
-def test_average_pool2d_and_its_gradient_are_what_loops_give(
+@given(cases(), st.booleans())
+def test_average_pool_and_its_gradient_are_what_loops_give(
     compute, laid_out, tolerance, case: Case, count_pad: bool
 ) -> None:
-    how = (case.kernel, case.stride, case.pad, case.ceil, count_pad)
-    x, g = arrays(case, ops.AveragePool2d(*how))
+    how = (*case.how, count_pad)
+    x, g, _ = drawn(case, ops.AveragePool(*how))
     y, dx = np.zeros_like(g), np.zeros_like(x)
-    for i, j, rows, columns, size in windows(case, g.shape[1:3]):
-        count = size if count_pad else len(rows) * len(columns)
-        for r in rows:
-            for s in columns:
-                y[:, i, j] += x[:, r, s] / count
-                dx[:, r, s] += g[:, i, j] / count
+    for window, elements, size in windows(case, g.shape[1:-1]):
+        for element in elements:
+            count = size if count_pad else len(elements)
+            y[(slice(None), *window)] += x[(slice(None), *element)] / count
+            dx[(slice(None), *element)] += g[(slice(None), *window)] / count
     x, g = laid_out(x, case.layout), laid_out(g, case.layout)
-    with mock.patch.object(kernels, "_BLOCK_BYTES", case.block_bytes):
-        found = [*compute(ops.AveragePool2d(*how), x), *compute(ops.AveragePool2dDown(*how, size=case.size), g)]
+    with patched(case):
+        found = [*compute(ops.AveragePool(*how), x), *compute(ops.AveragePoolDown(*how, size=case.size), g)]
     for actual, expected in zip(found, (y, dx), strict=True):
         np.testing.assert_allclose(actual, expected, **tolerance(case.dtype))
 
 
-def test_each_window_of_a_flat_image_sends_its_gradient_to_one_element(compute) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_dtypes_are_added_up_in_float32(compute, dtype) -> None:
+    narrow = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x = np.linspace(1, 2, 2 * 12 * 12 * 3).reshape(2, 12, 12, 3).astype(narrow)
+    wide, step = x.astype("float32"), float(ml_dtypes.finfo(narrow).eps)
+    for operation in (ops.AveragePool(12), ops.AveragePool(11, 1), ops.GlobalAverage()):
+        np.testing.assert_allclose(compute(operation, x)[0].astype("f"), compute(operation, wide)[0], rtol=step)
+    for operation, g in (
+        (ops.AveragePoolDown(3, 1, size=(14, 14)), x),
+        (ops.GlobalAverageDown((3, 2)), x[:, 0, 0]),
+    ):
+        np.testing.assert_allclose(
+            compute(operation, g)[0].astype("f"), compute(operation, g.astype("f"))[0], rtol=2 * step
+        )
+    y = compute(ops.MaxPool(3, 2, 1), x)[0]
+    np.testing.assert_array_equal(y.astype("f"), compute(ops.MaxPool(3, 2, 1), wide)[0])
+    dx = compute(ops.MaxPoolDown(3, 2, 1), y, x, y)[0]
+    assert float(dx.astype("f").sum()) == pytest.approx(float(y.astype("f").sum()), rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
+def test_integers_have_maxima(compute, dtype) -> None:
+    x = np.array([3, 1, 2, 5]).astype(dtype).reshape(1, 4, 1)
+    (y,) = compute(ops.MaxPool(2, 2, 1), x)
+    np.testing.assert_array_equal(y.reshape(-1), [3, 2, 5])
+    assert y.dtype == dtype
+
+
+@pytest.mark.parametrize("how", [(2, 2), (2, 1)])
+def test_each_window_of_a_flat_image_sends_its_gradient_to_its_first_element(compute, how) -> None:
     x = np.zeros((1, 4, 4, 1))
-    g = np.ones((1, 2, 2, 1))
-    operation = ops.MaxPool2d((2, 2), (2, 2))
-    (dx,) = compute(ops.MaxPool2dDown((2, 2), (2, 2)), g, x, *compute(operation, x))
-    np.testing.assert_array_equal(dx[0, :, :, 0], [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
+    (y,) = compute(ops.MaxPool(*how), x)
+    (dx,) = compute(ops.MaxPoolDown(*how), np.ones_like(y), x, y)
+    out = y.shape[1]
+    expected = np.zeros((4, 4))
+    expected[0 : out * how[1] : how[1], 0 : out * how[1] : how[1]] = 1
+    np.testing.assert_array_equal(dx[0, :, :, 0], expected)
 
 
 def test_an_infinite_gradient_stays_at_its_maximum(compute) -> None:
     x = np.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 2, 2, 1)
-    (dx,) = compute(ops.MaxPool2dDown((2, 2), (2, 2)), np.full((1, 1, 1, 1), np.inf), x, np.full((1, 1, 1, 1), 4.0))
-    np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, np.inf])
+    for how in ((2,), (2, 1, ((0, 1), 0), False)):
+        (y,) = compute(ops.MaxPool(*how), x)
+        (dx,) = compute(ops.MaxPoolDown(*how), np.full(y.shape, np.inf), x, y)
+        np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, np.inf])
+        (picked,) = compute(ops.MaxPoolPick(*how), np.array([np.inf] * 3 + [1.0]).reshape(x.shape), x, y)
+        np.testing.assert_array_equal(picked, np.ones_like(y))
 
 
-def test_a_nan_in_a_window_shows_in_its_maximum(compute) -> None:
+@pytest.mark.parametrize("how", [((1, 2), (1, 2)), ((1, 4), (1, 4))])
+def test_a_nan_in_a_window_shows_in_its_maximum_and_takes_no_gradient(compute, how) -> None:
     x = np.array([1.0, np.nan, 3.0, 4.0]).reshape(1, 1, 4, 1)
-    (y,) = compute(ops.MaxPool2d((1, 2), (1, 2)), x)
-    np.testing.assert_array_equal(y.reshape(-1), [np.nan, 4.0])
+    (y,) = compute(ops.MaxPool(*how), x)
+    assert np.isnan(y[0, 0, 0, 0])
+    (dx,) = compute(ops.MaxPoolDown(*how), np.ones_like(y), x, y)
+    np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, 1 if y.size == 2 else 0])
+
+
+def test_a_window_that_sees_only_border_has_no_maximum(compute) -> None:
+    x = np.array([1.0, 2.0]).reshape(1, 2, 1)
+    how = (2, 1, 1, False, 3)
+    (y,) = compute(ops.MaxPool(*how), x)
+    np.testing.assert_array_equal(y, np.full((1, 1, 1), -np.inf))
+    np.testing.assert_array_equal(compute(ops.MaxPoolDown(*how), np.ones_like(y), x, y)[0], np.zeros_like(x))
 
 
 @pytest.mark.parametrize(
@@ -132,59 +198,130 @@ def test_a_nan_in_a_window_shows_in_its_maximum(compute) -> None:
 def test_ceil_mode_rounds_the_number_of_windows_up(size, ceil, expected) -> None:
     x = af.Graph("g").blob("x", (1, *size, 1))
     kernel = (2, 3) if size == (2, 4) else 3
-    assert ops.max_pool2d(x, kernel, 2, ceil=ceil).shape == (1, *expected, 1)
+    assert ops.max_pool(x, kernel, 2, ceil=ceil).shape == (1, *expected, 1)
 
 
 def test_no_window_starts_beyond_the_image() -> None:
     x = af.Graph("g").blob("x", (1, 4, 4, 1))
-    assert ops.max_pool2d(x, 2, 5).shape == (1, 1, 1, 1)
-    assert ops.average_pool2d(x, 2, 3, pad=1).shape == (1, 2, 2, 1)
+    assert ops.max_pool(x, 2, 5).shape == (1, 1, 1, 1)
+    assert ops.average_pool(x, 2, 3, pad=1).shape == (1, 2, 2, 1)
 
 
-@pytest.mark.parametrize("how", [((2, 2), (2, 2)), ((3, 2), (2, 1), (1, 0)), ((2, 2), (3, 3), (1, 1), False)])
-@pytest.mark.parametrize("operation", [ops.MaxPool2d, ops.AveragePool2d])
-def test_pool_gradients(operation, how) -> None:
-    x = np.random.default_rng(0).permutation(2 * 5 * 4 * 2).reshape(2, 5, 4, 2) / 10  # no two alike
-    check_gradient(operation(*how), x)
+HOWS = [
+    ((5, 4), (2, 2)),
+    ((5, 4), ((3, 2), (2, 1), ((1, 0), 1))),
+    ((5, 4), (2, 3, 1, False)),
+    ((7,), (3, 2, ((0, 2),))),
+    ((3, 2, 3), (2, 1)),
+    ((3, 4), ((3, 4),)),
+]
+
+
+@pytest.mark.parametrize(("size", "how"), HOWS)
+def test_gradients_and_their_gradients(compute, size, how) -> None:
+    random = np.random.default_rng(0)
+    x = random.permutation(2 * int(np.prod(size)) * 2).reshape(2, *size, 2) / 10  # no two alike
+    check_gradient(ops.MaxPool(*how), x)
+    check_gradient(ops.AveragePool(*how), x)
+    check_gradient(ops.AveragePool(*how, count_pad=False), x)
+    (y,) = compute(ops.MaxPool(*how), x)
+    g = random.standard_normal(y.shape)
+    check_gradient(ops.MaxPoolDown(*how), g, x, y, wrt=[0])
+    check_gradient(ops.MaxPoolPick(*how), x + 1, x, y, wrt=[0])
+    check_gradient(ops.AveragePoolDown(*how, size=size), g)
 
 
 @settings(deadline=None)
-@given(_pairs(1, 5), st.integers(0, 3), st.sampled_from(["float32", "float64"]), st.sampled_from(["C", "F", "strided"]))
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple),
+    st.integers(0, 3),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from(["C", "F", "strided"]),
+)
 def test_global_average(compute, laid_out, tolerance, size, batch, dtype, layout) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((batch, *size, 3)).astype(dtype)
     g = random.standard_normal((batch, 3)).astype(dtype)
     y, dx = np.zeros_like(g), np.zeros_like(x)
-    for i, j in np.ndindex(*size):
-        y += x[:, i, j] / (size[0] * size[1])
-        dx[:, i, j] = g / (size[0] * size[1])
+    for place in np.ndindex(*size):
+        y += x[(slice(None), *place)] / np.prod(size, dtype=dtype)
+        dx[(slice(None), *place)] = g / np.prod(size, dtype=dtype)
     np.testing.assert_allclose(compute(ops.GlobalAverage(), laid_out(x, layout))[0], y, **tolerance(dtype))
     np.testing.assert_allclose(compute(ops.GlobalAverageDown(size), laid_out(g, layout))[0], dx, **tolerance(dtype))
 
 
-def test_global_average_gradient() -> None:
-    check_gradient(ops.GlobalAverage(), np.random.default_rng(0).standard_normal((2, 3, 2, 4)))
+@pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
+def test_global_average_gradients(size) -> None:
+    random = np.random.default_rng(0)
+    check_gradient(ops.GlobalAverage(), random.standard_normal((2, *size, 4)))
+    check_gradient(ops.GlobalAverageDown(size), random.standard_normal((2, 4)))
+
+
+@pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
+def test_global_max_is_the_maximum_of_each_channel(size) -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", (2, *size, 4))
+    y = ops.global_max(x)
+    loss = ops.reshape(ops.global_average(ops.reshape(y, (1, 8, 1))), ())
+    value = np.random.default_rng(0).integers(0, 4, x.shape).astype("f")
+    (dx,) = af.gradient(loss, [x])
+    result = graph.run_sync({x: value}, fetch=[y, dx])
+    flat = value.reshape(2, -1, 4)
+    np.testing.assert_array_equal(result[y], flat.max(axis=1))
+    expected = np.zeros_like(flat)
+    np.put_along_axis(expected, flat.argmax(axis=1)[:, np.newaxis], np.float32(1 / 8), axis=1)
+    np.testing.assert_array_equal(result[dx].reshape(flat.shape), expected)
 
 
 @pytest.mark.parametrize(
     ("how", "error", "message"),
     [
-        ({"kernel": 2, "pad": 2}, af.GraphError, r"pad must be less than the kernel \(2, 2\), got \(2, 2\)"),
+        (
+            {"kernel": 2, "pad": 2},
+            af.GraphError,
+            r"pad must be less than the kernel \(2, 2\), got \(\(2, 2\), \(2, 2\)\)",
+        ),
+        ({"kernel": 2, "pad": ((0, 2), 0)}, af.GraphError, "pad must be less than the kernel"),
         ({"kernel": 0}, af.GraphError, r"kernel must be at least 1, got \(0, 0\)"),
         ({"kernel": 5}, af.ShapeError, r"kernel \(5, 5\) is larger than the image \(4, 4\) with padding \(0, 0\)"),
+        ({"kernel": (2, 2, 2)}, af.GraphError, "kernel must be a number, or one for each of 2 spatial axes"),
+        ({"kernel": 2, "stride": (1, 0)}, af.GraphError, r"stride must be at least 1, got \(1, 0\)"),
     ],
 )
-@pytest.mark.parametrize("pool", [ops.max_pool2d, ops.average_pool2d])
+@pytest.mark.parametrize("pool", [ops.max_pool, ops.average_pool])
 def test_parameters_that_do_not_fit_are_errors(pool, how, error, message) -> None:
     with pytest.raises(error, match=message):
         pool(af.Graph("g").blob("x", (1, 4, 4, 1)), **how)
 
 
+def test_images_that_do_not_fit_are_errors() -> None:
+    graph = af.Graph("g")
+    for name, pool in (("max", ops.max_pool), ("average", ops.average_pool)):
+        with pytest.raises(
+            af.ShapeError, match="Pool: x must have shape \\(batch, 1 to 3 spatial axes, channels\\), got"
+        ):
+            pool(graph.blob(f"{name}_flat", (4, 4)), 2)
+        with pytest.raises(af.ShapeError, match="x must have a spatial size of at least 1"):
+            pool(graph.blob(f"{name}_empty", (1, 0, 4, 1)), 2, pad=1)
+    with pytest.raises(af.ShapeError, match="global_max: x must have shape"):
+        ops.global_max(graph.blob("row", (4, 4)))
+    with pytest.raises(af.GraphError, match="global_max: x must be a blob, got list"):
+        ops.global_max([1.0])
+    with pytest.raises(af.DTypeError, match="AveragePool: x must be floating, got int64"):
+        ops.average_pool(graph.blob("n", (1, 4, 1), "int64"), 2)
+    with pytest.raises(af.DTypeError, match="MaxPool: x must be floating or integers, got bool"):
+        ops.max_pool(graph.blob("b", (1, 4, 1), "bool"), 2)
+
+
 def test_gradient_operations_check_their_inputs(compute) -> None:
     g, x = np.ones((1, 3, 3, 1)), np.ones((1, 4, 4, 1))
-    with pytest.raises(af.ShapeError, match=r"MaxPool2dDown: g must have shape \(1, 2, 2, 1\), got"):
-        compute(ops.MaxPool2dDown((2, 2), (2, 2)), g, x, np.ones((1, 2, 2, 1)))
-    with pytest.raises(af.ShapeError, match=r"AveragePool2dDown: g must have height and width \(2, 2\), got"):
-        compute(ops.AveragePool2dDown((2, 2), (2, 2), size=(4, 4)), g)
-    with pytest.raises(af.ShapeError, match="height and width of at least 1"):
+    with pytest.raises(af.ShapeError, match=r"MaxPoolDown: g must have shape \(1, 2, 2, 1\), got"):
+        compute(ops.MaxPoolDown(2), g, x, np.ones((1, 2, 2, 1)))
+    with pytest.raises(af.ShapeError, match=r"MaxPoolPick: h must have shape \(1, 4, 4, 1\), got"):
+        compute(ops.MaxPoolPick(2), g, x, np.ones((1, 2, 2, 1)))
+    with pytest.raises(af.ShapeError, match=r"AveragePoolDown: g must have spatial size \(2, 2\), got"):
+        compute(ops.AveragePoolDown(2, size=(4, 4)), g)
+    with pytest.raises(af.ShapeError, match="spatial size of at least 1"):
         compute(ops.GlobalAverage(), np.ones((1, 0, 2, 1)))
+    with pytest.raises(af.ShapeError, match=r"GlobalAverageDown: g must have shape \(batch, channels\), got"):
+        compute(ops.GlobalAverageDown((2,)), np.ones((1, 1, 2)))

@@ -39,35 +39,42 @@ def library(request: pytest.FixtureRequest) -> None:
 
 class Case(NamedTuple):
     batch: int
-    size: tuple[int, int]
-    channels: tuple[int, int]
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int]
+    size: tuple[int, ...]
+    channels: tuple[int, int]  # of a group
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
     ceil: bool
     count_pad: bool
     dtype: str
     layout: str
 
 
-def _pairs(low: int, high: int) -> st.SearchStrategy[tuple[int, int]]:
-    return st.tuples(st.integers(low, high), st.integers(low, high))
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    axis = lambda low, high: st.tuples(*[st.integers(low, high)] * rank)  # noqa: E731
+    kernel, pad, dilation = draw(axis(1, 4)), draw(axis(0, 3)), draw(axis(1, 2))
+    least = [max(1, d * (k - 1) + 1 - 2 * p) for k, d, p in zip(kernel, dilation, pad, strict=True)]
+    return Case(
+        draw(st.integers(0, 3)),
+        tuple(n + more for n, more in zip(least, draw(axis(0, 5)), strict=True)),
+        draw(st.tuples(st.integers(1, 4), st.integers(1, 4))),
+        kernel,
+        draw(axis(1, 5)),
+        pad,
+        dilation,
+        draw(st.integers(1, 3)),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.sampled_from(["float32", "float64"])),
+        draw(st.sampled_from(["C", "F", "strided", "reversed"])),
+    )
 
 
-cases = st.builds(
-    Case,
-    st.integers(0, 3),
-    _pairs(1, 9),
-    _pairs(1, 4),
-    _pairs(1, 4),
-    _pairs(1, 5),
-    _pairs(0, 3),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from(["float32", "float64"]),
-    st.sampled_from(["C", "F", "strided", "reversed"]),
-).filter(lambda c: all(k <= n + 2 * p for n, k, p in zip(c.size, c.kernel, c.pad, strict=True)))
-pooled = cases.filter(lambda c: all(p < k for k, p in zip(c.kernel, c.pad, strict=True)))
+pooled = cases().filter(lambda c: all(p < k for k, p in zip(c.kernel, c.pad, strict=True)))
 
 
 @pytest.fixture(scope="session")
@@ -102,68 +109,90 @@ def compare(operation: ops.Operation, dtype: str, *inputs: np.ndarray) -> np.nda
 
 @needs_torch
 @settings(deadline=None)
-@given(cases)
+@given(cases())
 def test_convolution_and_its_gradients_are_numpys(lay: Any, case: Case) -> None:
     random = np.random.default_rng(0)
     draw = lambda *shape: lay(random.standard_normal(shape).astype(case.dtype), case.layout)  # noqa: E731
-    operation = ops.Conv2d(case.stride, case.pad)
-    x, weight = draw(case.batch, *case.size, case.channels[0]), draw(*case.kernel, *case.channels)
-    g = draw(case.batch, *operation.output_size(case.size, case.kernel), case.channels[1])
+    how = (case.stride, case.pad, case.dilation, case.groups)
+    operation, outputs = ops.Conv(*how), case.channels[1] * case.groups
+    x = draw(case.batch, *case.size, case.channels[0] * case.groups)
+    weight = draw(*case.kernel, case.channels[0], outputs)
+    g = draw(case.batch, *operation.windows(case.size, case.kernel).out, outputs)
     compare(operation, case.dtype, x, weight)
-    compare(ops.Conv2dDown(case.size, case.stride, case.pad), case.dtype, g, weight)
-    compare(ops.Conv2dWeight(case.kernel, case.stride, case.pad), case.dtype, g, x)
+    compare(ops.ConvDown(*how, size=case.size), case.dtype, g, weight)
+    compare(ops.ConvWeight(*how, kernel=case.kernel), case.dtype, g, x)
 
 
 @needs_torch
 @settings(deadline=None)
-@given(pooled)
-def test_pooling_and_its_gradients_are_numpys(lay: Any, case: Case) -> None:
+@given(pooled, st.booleans())
+def test_pooling_and_its_gradients_are_numpys(lay: Any, case: Case, dilated: bool) -> None:
     random = np.random.default_rng(0)
     how = (case.kernel, case.stride, case.pad, case.ceil)
     # Few different values, so that many windows have several maxima.
     x = random.integers(-2, 3, (case.batch, *case.size, case.channels[0])).astype(case.dtype)
     x = lay(x, case.layout)
-    y = compare(ops.MaxPool2d(*how), case.dtype, x)
+    dilation = case.dilation if dilated else 1
+    y = compare(ops.MaxPool(*how, dilation), case.dtype, x)
     g = lay(random.standard_normal(y.shape).astype(case.dtype), case.layout)
-    compare(ops.MaxPool2dDown(*how), case.dtype, g, x, y)
-    compare(ops.AveragePool2d(*how, case.count_pad), case.dtype, x)
-    compare(ops.AveragePool2dDown(*how, case.count_pad, size=case.size), case.dtype, g)
+    compare(ops.MaxPoolDown(*how, dilation), case.dtype, g, x, y)
+    average = ops.AveragePool(*how, case.count_pad)
+    compare(average, case.dtype, x)
+    g = lay(random.standard_normal((len(x), *average.windows(case.size).out, 2)).astype(case.dtype), case.layout)
+    compare(ops.AveragePoolDown(*how, case.count_pad, size=case.size), case.dtype, g)
 
 
 @needs_torch
 @settings(deadline=None)
-@given(cases)
+@given(cases())
 def test_global_average_and_its_gradient_are_numpys(lay: Any, case: Case) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((case.batch, *case.size, case.channels[0])).astype(case.dtype)
     compare(ops.GlobalAverage(), case.dtype, lay(x, case.layout))
-    compare(ops.GlobalAverageDown(case.size), case.dtype, lay(x[:, 0, 0], case.layout))
+    g = random.standard_normal((case.batch, case.channels[0])).astype(case.dtype)
+    compare(ops.GlobalAverageDown(case.size), case.dtype, lay(g, case.layout))
 
 
 @needs_torch
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_no_number_is_lost(value: float) -> None:
     x = np.array([value, 1.0, 3.0, value, value, value]).reshape(1, 1, 6, 1)
-    compare(ops.AveragePool2d((1, 2), (1, 2)), "float64", x)
-    y = compare(ops.MaxPool2d((1, 2), (1, 2)), "float64", x)
+    compare(ops.AveragePool((1, 2)), "float64", x)
+    y = compare(ops.MaxPool((1, 2)), "float64", x)
     if not np.isnan(value):  # whose window has no maximum
-        compare(ops.MaxPool2dDown((1, 2), (1, 2)), "float64", np.arange(3.0).reshape(1, 1, 3, 1), x, y)
+        compare(ops.MaxPoolDown((1, 2)), "float64", np.arange(3.0).reshape(1, 1, 3, 1), x, y)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pad"),
+    [((4, 5), (3, 3), (1, 3), (1, 0)), ((6, 1), (3, 1), (1, 2), (0, 1)), ((4, 7, 3), (3, 3, 3), (3, 1, 2), (1, 1, 0))],
+)
+def test_images_of_one_channel_are_not_read_beside(size, kernel, stride, pad) -> None:
+    random = np.random.default_rng(0)
+    for outputs in (1, 2, 3):
+        x, weight = random.standard_normal((2, *size, 1)), random.standard_normal((*kernel, 1, outputs))
+        compare(ops.Conv(stride, pad), "float32", x.astype("f"), weight.astype("f"))
 
 
 @needs_torch
 def test_numpys_kernel_is_taken_for_what_torch_cannot_do() -> None:
-    def library(operation: ops.Operation, dtype: str) -> str:
+    def library(operation: ops.Operation, dtype: str = "float32") -> str:
         return find_kernel(operation, "cpu", np.dtype(dtype), libraries=["torch", "numpy"]).key.library
 
-    wide, narrow = ((3, 3), (1, 1), (2, 0)), ((3, 3), (1, 1), (1, 0))
-    for kind in (ops.MaxPool2d, ops.MaxPool2dDown, ops.AveragePool2d, ops.AveragePool2dDown):
-        assert library(kind(*wide), "float32") == "numpy"
-        assert library(kind(*narrow), "float32") == "torch"
-        assert library(kind(*narrow), "float16") == "numpy"
-    assert library(ops.Conv2d((1, 1), (5, 5)), "float64") == "torch"
-    assert library(ops.Relu(), "float32") == "numpy"
+    for kind in (ops.MaxPool, ops.MaxPoolDown, ops.AveragePool, ops.AveragePoolDown):
+        for kernel, pad in ((3, 2), ((3, 3), (2, 0)), ((3, 1), 1), (4, ((1, 2), 1))):
+            assert library(kind(kernel, 1, pad)) == "numpy"
+        for kernel, pad in ((3, 1), ((3, 3), (1, 0)), ((3, 2), 1), (4, ((2, 2), 1))):
+            assert library(kind(kernel, 1, pad)) == "torch"
+            assert library(kind(kernel, 1, pad), "float16") == "numpy"
+    assert library(ops.MaxPool(3, pad=1, dilation=2)) == "numpy"
+    assert library(ops.MaxPool(3, dilation=2)) == "torch"
+    assert library(ops.Conv(1, 5), "float64") == "torch"
+    assert library(ops.Conv(1, ((1, 0),)), "float64") == "numpy"
+    assert library(ops.Relu()) == "numpy"
     with pytest.raises(KernelNotFoundError, match="library=torch"):
-        find_kernel(ops.MaxPool2d(*wide), "cpu", np.dtype("float32"), libraries=["torch"])
+        find_kernel(ops.MaxPool(3, 1, 2), "cpu", np.dtype("float32"), libraries=["torch"])
 
 
 @needs_torch
@@ -254,7 +283,7 @@ class TestThreads:
         random = np.random.default_rng(0)
         weight = random.standard_normal((3, 3, 8, 8)).astype("f")
         images = [random.standard_normal((4, 12, 12, 8)).astype("f") for _ in range(4)]
-        conv, pool = ops.Conv2d((1, 1), (1, 1)), ops.MaxPool2d((3, 3), (2, 2))
+        conv, pool = ops.Conv(pad=1), ops.MaxPool(3, 2)
 
         def chain(x: np.ndarray, libraries: list[str]) -> np.ndarray:
             for _ in range(5):
@@ -288,8 +317,8 @@ async def test_a_graph_on_several_lanes_with_frames_in_flight() -> None:
         graph = af.Graph("branches", libraries=libraries)
         x, labels = graph.blob("x", (4, 16, 16, 8)), graph.blob("labels", (4,), "int64")
         weights = [graph.variable(f"w{i}", (3, 3, 8, 10), init=af.nn.init.gaussian(std=0.1, seed=i)) for i in range(3)]
-        convolved = [af.ops.relu(af.ops.conv2d(x, weight, pad=1)) for weight in weights]
-        pooled = [af.ops.max_pool2d(convolved[0], 3, 2), *(af.ops.average_pool2d(y, 3, 2) for y in convolved[1:])]
+        convolved = [af.ops.relu(af.ops.conv(x, weight, pad=1)) for weight in weights]
+        pooled = [af.ops.max_pool(convolved[0], 3, 2), *(af.ops.average_pool(y, 3, 2) for y in convolved[1:])]
         loss = af.ops.softmax_loss(af.ops.add(*map(af.ops.global_average, pooled)), labels)
         fetch = [loss, *af.gradient(loss, weights)]
         kernels = {op.kernel.key for op in graph.compile(fetch=fetch).ops if op.kernel is not None}
@@ -301,7 +330,7 @@ async def test_a_graph_on_several_lanes_with_frames_in_flight() -> None:
         return {key.operation for key in kernels if key.library == "torch"}, [results[0][blob] for blob in fetch]
 
     used, found = await trained(["torch"])
-    assert {"Conv2d", "Conv2dWeight", "MaxPool2d", "MaxPool2dDown", "AveragePool2dDown", "GlobalAverage"} <= used
+    assert {"Conv", "ConvWeight", "MaxPool", "MaxPoolDown", "AveragePoolDown", "GlobalAverage"} <= used
     unused, expected = await trained(None)
     assert not unused
     for actual, wanted in zip(found, expected, strict=True):
@@ -331,7 +360,7 @@ import numpy as np
 import actorflow as af
 graph = af.Graph("g")
 x = graph.blob("x", (1, 8, 8, 3))
-y = af.ops.max_pool2d(af.ops.conv2d(x, graph.variable("w", (3, 3, 3, 4), init=np.ones((3, 3, 3, 4), "f"))), 2)
+y = af.ops.max_pool(af.ops.conv(x, graph.variable("w", (3, 3, 3, 4), init=np.ones((3, 3, 3, 4), "f"))), 2)
 graph.run_sync({x: np.ones((1, 8, 8, 3), "f")})
 print(graph.run_sync({x: np.ones((1, 8, 8, 3), "f")})[y].shape, "torch" in sys.modules)
 """

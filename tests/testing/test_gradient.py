@@ -13,7 +13,7 @@ from actorflow.testing import check_gradient
 
 
 @dataclass(frozen=True)
-class Square(ops.Operation):
+class Squared(ops.Operation):
     """``y = x * x``, with a gradient that is off by a factor."""
 
     factor: float
@@ -22,26 +22,26 @@ class Square(ops.Operation):
         return inputs
 
     def gradient(self, op, grads, wanted):
-        return [ops.scale(ops.mul(grads[0], op.inputs[0]), self.factor)]
+        return [ops.scale(ops.multiply(grads[0], op.inputs[0]), self.factor)]
 
 
-@ops.kernel(Square)
+@ops.kernel(Squared)
 def _square(operation, inputs, outputs) -> None:
     np.multiply(inputs[0], inputs[0], out=outputs[0])
 
 
 def test_a_right_gradient_passes() -> None:
-    check_gradient(Square(2.0), np.array([1.0, -2.0, 0.0]))
+    check_gradient(Squared(2.0), np.array([1.0, -2.0, 0.0]))
 
 
 def test_a_wrong_gradient_fails_and_the_worst_element_is_shown() -> None:
     with pytest.raises(AssertionError, match=r"input 0 \(x\) is wrong at 2 of 3 elements; worst at \(1,\): expected"):
-        check_gradient(Square(2.1), np.array([1.0, -2.0, 0.0]))
+        check_gradient(Squared(2.1), np.array([1.0, -2.0, 0.0]))
 
 
 def test_a_gradient_that_is_not_a_number_fails() -> None:
     with pytest.raises(AssertionError, match="got nan"):
-        check_gradient(Square(float("nan")), np.array([1.0]))
+        check_gradient(Squared(float("nan")), np.array([1.0]))
 
 
 def test_float32_is_checked_as_float64() -> None:
@@ -49,7 +49,7 @@ def test_float32_is_checked_as_float64() -> None:
 
 
 def test_wrt_chooses_the_inputs() -> None:
-    check_gradient(ops.Mul(), np.array([0.3]), np.array([0.5]), wrt=[1])
+    check_gradient(ops.Multiply(), np.array([0.3]), np.array([0.5]), wrt=[1])
 
 
 def test_there_must_be_something_to_differentiate() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from actorflow.devices.base import DeviceOptions
 from actorflow.devices.cuda import memory, transfer
 from actorflow.devices.cuda.availability import check_cuda, load_cupy
+from actorflow.devices.cuda.capture import Segment
 from actorflow.devices.cuda.interchange import as_device_array
 from actorflow.devices.cuda.release import LateRelease
 from actorflow.devices.cuda.stream import CudaEvent, CudaStream, EventPool, default_stream, is_idle
@@ -57,6 +58,7 @@ class CudaDevice(StreamDevice):
     options_type = CudaOptions
     is_staged = True
     runs_functions = True
+    captures = True
 
     def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
         self.cupy = load_cupy(place)
@@ -80,6 +82,12 @@ class CudaDevice(StreamDevice):
         for mark in self._still_computed():
             stream.wait(mark)
         return stream
+
+    def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> Segment:
+        return Segment(name, self.place, works, is_warm=True)
+
+    def whereabouts(self, array: Any) -> Hashable:
+        return array.data.ptr, array.strides
 
     def watch_closely(self, detailed: bool) -> None:
         super().watch_closely(detailed)

@@ -5,6 +5,7 @@ events. What a real one leaves to chance it reports: use of memory that no event
 """
 
 from actorflow.devices.sim.array import SimArray
+from actorflow.devices.sim.capture import SimSegment
 from actorflow.devices.sim.device import SimDevice, launch_kernel
 from actorflow.devices.sim.options import SimOptions
 from actorflow.devices.sim.stream import SimEvent, SimStream, current_stream
@@ -16,6 +17,7 @@ __all__ = [
     "SimDevice",
     "SimEvent",
     "SimOptions",
+    "SimSegment",
     "SimStream",
     "current_stream",
     "launch_kernel",

@@ -93,6 +93,11 @@ class SimArray:
             raise ShapeError(f"{self!r} has {math.prod(self.shape)} elements, no shape {axes} has") from error
         return SimArray(self.place, self.block, view, self if self.base is None else self.base)
 
+    @property
+    def at(self) -> tuple[int, TensorSpec]:
+        """The address of its memory, and what is there."""
+        return self.block.low, TensorSpec(self.shape, self.dtype)
+
     def get(self) -> npt.NDArray[Any]:
         """A copy in the host's memory, at once: nothing waits.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from actorflow.devices.blas import blas_threads
 from actorflow.devices.memory import Pool
 from actorflow.devices.sim.arena import Arena
 from actorflow.devices.sim.array import SimArray
+from actorflow.devices.sim.capture import SimSegment
 from actorflow.devices.sim.options import SimOptions
 from actorflow.devices.sim.stream import SimStream, current_stream
 from actorflow.devices.sim.timeline import Timeline
@@ -47,6 +48,7 @@ class SimDevice(StreamDevice):
 
     # Copies start from where the data are. Tests that want staging say so in a subclass: `staging` is there.
     is_staged: ClassVar[bool] = False
+    captures: ClassVar[bool] = True
 
     def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
         if options is not None and not isinstance(options, SimOptions):
@@ -55,6 +57,7 @@ class SimDevice(StreamDevice):
         self.timeline = Timeline(f"actorflow-{place}", self.options.clock)
         self.arena = Arena(str(place), self.options.memory_bytes, self.options.races)
         self._staging = Pool()
+        self._arrays: weakref.WeakValueDictionary[int, SimArray] = weakref.WeakValueDictionary()  # by address
         # One thread computes. From here on, as for the lanes of the CPU.
         blas_threads.lane_started()
         self._end = weakref.finalize(self, _end, self.timeline)
@@ -73,6 +76,12 @@ class SimDevice(StreamDevice):
     def make_stream(self, name: str) -> SimStream:
         return SimStream(name, self.place, self.options, self.timeline)
 
+    def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> SimSegment:
+        return SimSegment(name, self, works, is_warm=True)
+
+    def whereabouts(self, array: SimArray) -> int:
+        return array.block.low
+
     def watch_closely(self, detailed: bool) -> None:
         """Nothing to choose: each piece of work has its own mark always, so that a failure names the right one."""
 
@@ -87,7 +96,24 @@ class SimDevice(StreamDevice):
     def allocate(self, spec: TensorSpec) -> SimArray:
         if spec.dtype.hasobject:
             raise DeviceError(f"{self.place} has no memory for Python objects: {spec}")
-        return SimArray(self.place, self.arena.allocate(spec), np.empty(spec.shape, spec.dtype))
+        array = SimArray(self.place, self.arena.allocate(spec), np.empty(spec.shape, spec.dtype))
+        if spec.size_bytes:
+            self._arrays[array.block.low] = array
+        return array
+
+    def array_at(self, address: int, spec: TensorSpec) -> SimArray:
+        """The array that is there, or a view of it, for work that knows only its address.
+
+        Raises:
+            DeviceError: if no array of this type is there any more.
+        """
+        if not spec.size_bytes:
+            return self.allocate(spec)
+        array = self._arrays.get(address)
+        if array is None or array.nbytes != spec.size_bytes or array.dtype != spec.dtype:
+            found = "nothing" if array is None else repr(array)
+            raise DeviceError(f"address {address:#x} of {self.place}: expected {spec}, found {found}")
+        return array if array.shape == spec.shape else array.reshape(spec.shape)
 
     def is_array(self, value: Any) -> bool:
         return isinstance(value, SimArray) and value.place == self.place
@@ -130,7 +156,7 @@ class SimDevice(StreamDevice):
         return lane
 
     def _copy(self, name: str, source: SimArray | npt.NDArray[Any], target: SimArray | npt.NDArray[Any]) -> None:
-        stream = self._current()
+        stream = self.current()
         if source.shape != target.shape or source.dtype != target.dtype:
             raise DeviceError(
                 f"{name} on {self.place}: source {TensorSpec(source.shape, source.dtype)} and "
@@ -138,7 +164,12 @@ class SimDevice(StreamDevice):
             )
         stream.launch(_move, [source], [target], cost_ns=self.options.copy_ns(target.nbytes), name=name)
 
-    def _current(self) -> SimStream:
+    def current(self) -> SimStream:
+        """The stream that is current, one of this device.
+
+        Raises:
+            DeviceError: if another device's is, or none.
+        """
         stream = current_stream()
         if stream.place != self.place:
             raise DeviceError(f"a stream of {stream.place} is current, but {self.place} should do the work")

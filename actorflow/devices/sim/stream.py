@@ -15,6 +15,7 @@ from actorflow.devices.stream import Event, Stream
 from actorflow.errors import DeviceError, RaceError
 
 if TYPE_CHECKING:
+    from actorflow.devices.sim.capture import Captured
     from actorflow.devices.sim.options import SimOptions
     from actorflow.place import Place
 
@@ -160,6 +161,7 @@ class SimStream(Stream):
         unfinished: How many pieces of work and marks have not ended.
         busy_ns: How long it has worked: by the model, or if nothing takes modelled time, really.
         failures: Of work behind the last mark.
+        captured: What takes the launches instead, while they are captured.
     """
 
     def __init__(self, name: str, place: Place, options: SimOptions, timeline: Timeline) -> None:
@@ -174,6 +176,7 @@ class SimStream(Stream):
         self.unfinished = 0
         self.busy_ns = 0
         self.failures: list[Failure] = []
+        self.captured: Captured | None = None
         self._awaited: list[SimEvent] = []
         self._is_closed = False
 
@@ -188,7 +191,7 @@ class SimStream(Stream):
         *,
         cost_ns: int,
         name: str,
-    ) -> Launch:
+    ) -> Launch | None:
         """Have the device do something behind all that was launched here before; returns at once.
 
         It is skipped if work failed that should have written what it reads.
@@ -200,13 +203,19 @@ class SimStream(Stream):
             writes: Arrays that it writes; it writes every element of each.
             cost_ns: Nanoseconds that it takes on the model's clock.
             name: What it is, where the stream has no `label`.
+        Returns:
+            The launch; None if it was captured.
         Raises:
             DeviceError: if the stream is closed.
             RaceError: if it is not ordered with other work; it is not done then, and what needs its result is skipped.
+            CaptureRefusedError: if it is captured and cannot be.
         """
         if self._is_closed or self.timeline.is_closing:
             raise DeviceError(f"{self.clock.where} is closed")
         by = f"{f'op {self.label!r}' if self.label else name} on {self.clock.where}"
+        if self.captured is not None:
+            self.captured.add(self, function, reads, writes, cost_ns, by)
+            return None
         race: RaceError | None = None
         uses = self._uses(reads, writes, by) if self.options.races else []
         try:

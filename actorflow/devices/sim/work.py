@@ -60,6 +60,7 @@ class Launch(Work):
         "_failure",
         "_function",
         "_inputs",
+        "_label",
         "_outputs",
         "_reads",
         "_sources",
@@ -73,6 +74,7 @@ class Launch(Work):
         start_ns = max(stream.free_ns, stream.timeline.clock())
         super().__init__(start_ns, start_ns + cost_ns)
         self._stream = stream
+        self._label = stream.label
         self._by = by
         self._awaited = awaited
         self._failure = failure
@@ -118,6 +120,7 @@ class Launch(Work):
         root = blamed.root
         error = DeviceError(f"{self._by} was skipped: it needs the result of {root.by}, which failed")
         error.__cause__ = root.error
+        error.work = self._label
         return Failure(self._stream, self._by, error, root)
 
     def _call(self) -> Failure | None:
@@ -132,6 +135,7 @@ class Launch(Work):
         except BaseException as error:  # noqa: BLE001  an event carries it to the host
             failed = DeviceError(f"{self._by} failed with {type(error).__name__}: {error}")
             failed.__cause__ = error
+            failed.work = self._label
             return Failure(self._stream, self._by, failed)
         return None
 

@@ -4,8 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from actorflow.ops.activation import Relu, ReluDown, Sigmoid, SigmoidDown, Softmax, SoftmaxDown, Tanh, TanhDown
+from actorflow.ops.activation import (
+    GELU_CUBIC,
+    GELU_SLOPE,
+    Elu,
+    EluDown,
+    Gelu,
+    GeluDown,
+    LeakyRelu,
+    LeakyReluDown,
+    NormalDensity,
+    Relu,
+    ReluDown,
+    Sigmoid,
+    SigmoidDown,
+    Silu,
+    SiluDown,
+    Softplus,
+    SoftplusDown,
+    Tanh,
+    TanhDown,
+)
 from actorflow.ops.cpu.buffers import Array, flat_blocks, keep_where, scratch
+from actorflow.ops.cpu.normal import density, tail
+from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.registry import kernel
 
 __all__: list[str] = []
@@ -26,10 +48,14 @@ def _relu_down(operation: ReluDown, inputs: list[Array], outputs: list[Array]) -
 def _sigmoid(operation: Sigmoid, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
-            np.negative(x, out=y)
-            np.exp(y, out=y)
-            np.add(y, 1, out=y)
-            np.reciprocal(y, out=y)
+            _logistic(x, y)
+
+
+def _logistic(x: Array, out: Array) -> None:
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.reciprocal(out, out=out)
 
 
 @kernel(SigmoidDown)
@@ -53,17 +79,187 @@ def _tanh_down(operation: TanhDown, inputs: list[Array], outputs: list[Array]) -
         np.multiply(dx, g, out=dx)
 
 
-@kernel(Softmax, inplace=True)
-def _softmax(operation: Softmax, inputs: list[Array], outputs: list[Array]) -> None:
-    (x,), (y,) = inputs, outputs
-    np.subtract(x, np.max(x, axis=operation.axis, keepdims=True), out=y)
-    np.exp(y, out=y)
-    np.divide(y, np.sum(y, axis=operation.axis, keepdims=True), out=y)
+@kernel(LeakyRelu, inplace=True)
+@in_float32
+def _leaky_relu(operation: LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
+    slope = operation.slope
+    if not slope:  # infinity times 0 is not a number
+        np.maximum(inputs[0], 0, out=outputs[0])
+        return
+    choose = np.maximum if slope <= 1 else np.minimum
+    for x, y in flat_blocks(inputs[0], outputs[0]):
+        choose(x, np.multiply(x, slope, out=scratch("low", x.shape, x.dtype)), out=y)
 
 
-@kernel(SoftmaxDown)
-def _softmax_down(operation: SoftmaxDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, y), (dx,) = inputs, outputs
-    np.multiply(g, y, out=dx)
-    np.subtract(g, np.sum(dx, axis=operation.axis, keepdims=True), out=dx)
-    np.multiply(dx, y, out=dx)
+@kernel(LeakyReluDown)
+@in_float32
+def _leaky_relu_down(operation: LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
+    for g, y, dx in flat_blocks(*inputs, outputs[0]):
+        kept = np.greater(y, 0, out=scratch("kept", y.shape, np.bool_))
+        keep_where(kept, g, dx)
+        if operation.slope:
+            low = scratch("low", y.shape, y.dtype)
+            keep_where(np.logical_not(kept, out=kept), g, low)
+            np.multiply(low, operation.slope, out=low)
+            np.add(dx, low, out=dx)
+
+
+@kernel(Elu, inplace=True)
+@in_float32
+def _elu(operation: Elu, inputs: list[Array], outputs: list[Array]) -> None:
+    for x, y in flat_blocks(inputs[0], outputs[0]):
+        low = np.minimum(x, 0, out=scratch("low", x.shape, x.dtype))
+        np.expm1(low, out=low)
+        np.multiply(low, operation.alpha, out=low)
+        np.maximum(x, 0, out=y)
+        np.add(y, low, out=y)
+
+
+@kernel(EluDown)
+@in_float32
+def _elu_down(operation: EluDown, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore"):  # where y is large, the product is not kept
+        for g, y, dx in flat_blocks(*inputs, outputs[0]):
+            low, kept = scratch("low", y.shape, y.dtype), scratch("kept", y.shape, np.bool_)
+            np.add(y, operation.alpha, out=low)
+            np.multiply(low, g, out=low)
+            keep_where(np.less_equal(y, 0, out=kept), low, low)
+            keep_where(np.logical_not(kept, out=kept), g, dx)
+            np.add(dx, low, out=dx)
+
+
+@kernel(Silu, inplace=True)
+@in_float32
+def _silu(operation: Silu, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):  # -inf * 0
+        for x, y in flat_blocks(inputs[0], outputs[0]):
+            s = scratch("sigmoid", x.shape, x.dtype)
+            _logistic(x, s)
+            np.multiply(x, s, out=y)
+
+
+@kernel(SiluDown)
+@in_float32
+def _silu_down(operation: SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        for g, x, dx in flat_blocks(*inputs, outputs[0]):
+            s = scratch("sigmoid", x.shape, x.dtype)
+            _logistic(x, s)
+            np.subtract(1, s, out=dx)
+            np.multiply(dx, x, out=dx)
+            np.add(dx, 1, out=dx)
+            np.multiply(dx, s, out=dx)
+            np.multiply(dx, g, out=dx)
+
+
+@kernel(Softplus, inplace=True)
+@in_float32
+def _softplus(operation: Softplus, inputs: list[Array], outputs: list[Array]) -> None:
+    beta = operation.beta
+    for x, y in flat_blocks(inputs[0], outputs[0]):
+        scaled = np.multiply(x, beta, out=scratch("scaled", x.shape, x.dtype))
+        is_linear = np.greater(scaled, operation.threshold, out=scratch("kept", x.shape, np.bool_))
+        bend = np.abs(scaled, out=scratch("bend", x.shape, x.dtype))
+        np.negative(bend, out=bend)
+        np.exp(bend, out=bend)
+        np.log1p(bend, out=bend)  # log(1 + exp(v)) = max(v, 0) + log(1 + exp(-|v|))
+        np.maximum(scaled, 0, out=scaled)
+        np.add(scaled, bend, out=scaled)
+        np.divide(scaled, beta, out=scaled)
+        np.copyto(scaled, x, where=is_linear)
+        np.copyto(y, scaled)
+
+
+@kernel(SoftplusDown)
+@in_float32
+def _softplus_down(operation: SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore"):
+        for g, x, dx in flat_blocks(*inputs, outputs[0]):
+            scaled = np.multiply(x, operation.beta, out=scratch("scaled", x.shape, x.dtype))
+            is_linear = np.greater(scaled, operation.threshold, out=scratch("kept", x.shape, np.bool_))
+            _logistic(scaled, dx)
+            np.copyto(dx, 1, where=is_linear)
+            np.multiply(dx, g, out=dx)
+
+
+@kernel(Gelu, inplace=True)
+@in_float32
+def _gelu(operation: Gelu, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # -inf * 0
+        for x, y in flat_blocks(inputs[0], outputs[0]):
+            if operation.tanh:
+                share = scratch("share", x.shape, x.dtype)
+                _gelu_tanh(x, share)
+                np.add(share, 1, out=share)
+                np.multiply(share, 0.5, out=share)
+                np.multiply(x, share, out=y)
+            else:
+                _gelu_exact(x, y)
+
+
+def _gelu_exact(x: Array, out: Array) -> None:
+    """``max(x, 0) - |x| * P(N > |x|)``, which has all digits on both sides."""
+    size, rest = scratch("size", x.shape, x.dtype), scratch("rest", x.shape, x.dtype)
+    np.abs(x, out=size)
+    tail(size, rest)
+    np.abs(x, out=size)
+    np.minimum(size, 100, out=size)  # where the tail is 0: infinity would make it not a number
+    np.multiply(rest, size, out=rest)
+    np.maximum(x, 0, out=out)
+    np.subtract(out, rest, out=out)
+
+
+@kernel(GeluDown)
+@in_float32
+def _gelu_down(operation: GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for g, x, dx in flat_blocks(*inputs, outputs[0]):
+            if operation.tanh:
+                _gelu_tanh_slope(x, dx)
+            else:
+                bell = density(x, scratch("density", x.shape, x.dtype))
+                np.multiply(bell, x, out=bell)
+                _probability(x, dx)
+                np.add(dx, bell, out=dx)
+            np.multiply(dx, g, out=dx)
+
+
+@kernel(NormalDensity)
+@in_float32
+def _normal_density(operation: NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", under="ignore"):
+        for x, y in flat_blocks(inputs[0], outputs[0]):
+            density(x, y)
+
+
+def _probability(x: Array, out: Array) -> None:
+    """That a normal number is at most ``x``: its tail, or 1 less the tail, by the sign of ``x``."""
+    tail(np.abs(x, out=scratch("size", x.shape, x.dtype)), out)
+    whole = np.copysign(0.5, x, out=scratch("whole", x.shape, x.dtype))
+    np.add(whole, 0.5, out=whole)
+    np.copysign(out, x, out=out)
+    np.subtract(whole, out, out=out)
+
+
+def _gelu_tanh(x: Array, out: Array) -> None:
+    np.multiply(x, x, out=out)
+    np.multiply(out, GELU_SLOPE * GELU_CUBIC, out=out)
+    np.add(out, GELU_SLOPE, out=out)
+    np.multiply(out, x, out=out)
+    np.tanh(out, out=out)
+
+
+def _gelu_tanh_slope(x: Array, out: Array) -> None:
+    """``0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope``, of which the last is of what the tanh is taken of."""
+    t, slope = scratch("tanh", x.shape, x.dtype), scratch("slope", x.shape, x.dtype)
+    _gelu_tanh(x, t)
+    np.multiply(x, x, out=slope)
+    np.multiply(slope, 3 * GELU_SLOPE * GELU_CUBIC, out=slope)
+    np.add(slope, GELU_SLOPE, out=slope)
+    np.multiply(slope, x, out=slope)
+    np.multiply(t, t, out=out)
+    np.subtract(1, out, out=out)
+    np.multiply(out, slope, out=out)
+    np.add(out, t, out=out)
+    np.add(out, 1, out=out)
+    np.multiply(out, 0.5, out=out)

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "flat_blocks", "keep_where", "matrix", "scratch"]
+__all__ = ["BITS", "Array", "flat_blocks", "keep_where", "matrix", "scratch"]
 
 Array = npt.NDArray[Any]
 
 #: Elements per block of an elementwise kernel that passes over its block more than once: some 100 KB per operand.
 BLOCK = 32_768
 
-_BITS = {2: np.int16, 4: np.int32, 8: np.int64}
+#: Integers of an element's size.
+BITS = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
 class _Scratch(threading.local):
@@ -63,7 +64,7 @@ def keep_where(mask: npt.NDArray[np.bool_], values: Array, out: Array) -> None:
     A product with the mask would turn an infinite value that is not kept into a nan, and ``np.copyto(where=)`` takes
     ten times as long.
     """
-    bits = _BITS[values.dtype.itemsize]
+    bits = BITS[values.dtype.itemsize]
     ones = scratch("bits", mask.shape, bits)
     np.negative(mask.view(np.int8), out=ones)
     np.bitwise_and(values.view(bits), ones, out=out.view(bits))

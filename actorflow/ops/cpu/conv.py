@@ -1,8 +1,13 @@
 """Kernels of `actorflow.ops.conv`: im2col in cache-sized pieces, then BLAS.
 
-The columns of a piece, one row per output pixel, are copied from a strided view of the padded images. NHWC makes that
-copy cheap: each row consists of runs of ``kernel_width * channels`` contiguous elements. A piece is several whole
-images when they are small, so that the products are not tiny, and a band of output rows of one image when it is large.
+The columns of a piece, one row per output element, are copied from a strided view of the padded images. Channels last
+make that copy cheap: each row consists of runs of ``kernel_width * channels`` contiguous elements. A piece is several
+whole images when they are small, so that the products are not tiny, and a part of one image when it is large.
+
+A 1x1 convolution is one product. Where each group has one input channel (depthwise), there is nothing to multiply
+matrices for: see `actorflow.ops.cpu.depthwise`.
+
+What is narrower than float32 is multiplied in float32: columns are widened as they are gathered.
 """
 
 from __future__ import annotations
@@ -10,13 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from actorflow.ops.conv import Conv2d, Conv2dDown, Conv2dWeight
+from actorflow.ops.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
+from actorflow.ops.cpu.windows import Piece, as_matrix, compute_dtype, is_first, is_last, pieces
 from actorflow.ops.registry import kernel
+from actorflow.ops.windows import Windows
 
 __all__: list[str] = []
 
@@ -24,143 +33,260 @@ __all__: list[str] = []
 _PIECE_BYTES = 2 << 20
 #: An image whose columns are larger is cut into bands.
 _IMAGE_BYTES = 4 << 20
+#: Small groups are joined up to this many input channels, their weights standing side by side among zeros: BLAS does
+#: several times as many operations in less time.
+_JOINED_CHANNELS = 16
+#: Data gradients of fewer channels than this are added up with the channels first, so that additions have long runs.
+_FEW_CHANNELS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Geometry:
-    """Sizes of one convolution, and its pieces."""
+    """One convolution.
 
-    size: tuple[int, int]
+    Attributes:
+        windows: Where the kernel lies.
+        groups: Number of groups, after small ones are joined.
+        joined: How many groups are joined in one.
+        channels: Input channels of a group.
+        dtype: What is computed in.
+    """
+
+    windows: Windows
+    groups: int
+    joined: int
     channels: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int]
-    out: tuple[int, int]
-
-    @property
-    def pointwise(self) -> bool:
-        """Whether the images are their own columns."""
-        return self.kernel == self.stride == (1, 1) and self.pad == (0, 0)
+    dtype: np.dtype[Any]
 
     @property
     def columns(self) -> int:
-        return math.prod(self.kernel) * self.channels
+        """Length of a column of one group."""
+        return math.prod(self.windows.kernel) * self.channels
 
     @property
-    def padded_size(self) -> tuple[int, int]:
-        return self.size[0] + 2 * self.pad[0], self.size[1] + 2 * self.pad[1]
+    def is_pointwise(self) -> bool:
+        """Whether the images are their own columns."""
+        return self.windows.is_pointwise
 
-    def pieces(self, batch: int, itemsize: int) -> Iterator[tuple[slice, slice]]:
-        """(images, output rows) of each piece; rows are not all only where there is one image."""
-        height, width = self.out
-        image_bytes = max(1, height * width * self.columns * itemsize)
-        if image_bytes <= _IMAGE_BYTES:
-            step = max(1, _PIECE_BYTES // image_bytes)
-            for first in range(0, batch, step):
-                yield slice(first, min(first + step, batch)), slice(0, height)
-            return
-        bands = min(height, -(-image_bytes // _PIECE_BYTES))
-        for image in range(batch):
-            for band in range(bands):
-                yield slice(image, image + 1), slice(height * band // bands, height * (band + 1) // bands)
+    def pieces(self, batch: int) -> Iterator[Piece]:
+        """Pieces whose columns fit in the cache."""
+        item_bytes = max(1, self.groups * self.columns * self.dtype.itemsize)
+        return pieces((batch, *self.windows.out), item_bytes, _PIECE_BYTES, _IMAGE_BYTES)
+
+    def weight(self, weight: Array) -> Array:
+        """A weight as matrices (group, column, output channel of a group)."""
+        return self.grouped(self.rows(weight.reshape(self.columns, weight.shape[-1])))
+
+    def rows(self, array: Array) -> Array:
+        """(..., channels) as a matrix that BLAS takes, widened."""
+        return matrix(as_matrix(array).astype(self.dtype, copy=False))
+
+    def grouped(self, rows: Array) -> Array:
+        """A matrix (row, group and what it has) as matrices (group, row, what it has), a view."""
+        return rows.reshape(len(rows), self.groups, rows.shape[1] // self.groups).transpose(1, 0, 2)
 
     def padded(self, images: Array) -> Array:
         """The images with their border of zeros."""
-        (pv, ph), (height, width) = self.pad, self.size
-        if pv == ph == 0:
+        w = self.windows
+        if w.size == w.padded_size:
             return images
-        padded = scratch("padded", (len(images), *self.padded_size, self.channels), images.dtype)
-        padded[:, :pv] = 0
-        padded[:, pv + height :] = 0
-        padded[:, pv : pv + height, :ph] = 0
-        padded[:, pv : pv + height, ph + width :] = 0
-        padded[:, pv : pv + height, ph : ph + width] = images
+        padded = scratch("padded", (len(images), *w.padded_size, images.shape[-1]), images.dtype)
+        inside: tuple[slice, ...] = (slice(None),)
+        for n, (before, after) in zip(w.size, w.pad, strict=True):
+            if before:
+                padded[(*inside, slice(0, before))] = 0
+            if after:
+                padded[(*inside, slice(before + n, None))] = 0
+            inside = (*inside, slice(before, before + n))
+        padded[inside] = images
         return padded
 
-    def windows(self, padded: Array, rows: slice) -> Array:
-        """View (image, output row, output column, kernel row, kernel column, channel) of padded images."""
-        image, row, column, channel = padded.strides
-        (sv, sh), (kv, kh) = self.stride, self.kernel
-        shape = (len(padded), rows.stop - rows.start, self.out[1], kv, kh, self.channels)
+    def gathered(self, padded: Array, piece: Piece) -> Array:
+        """The columns of a piece, (window, group and its column), in scratch memory."""
+        w, (image, *axes, channel) = self.windows, padded.strides
+        counts = [cut.stop - cut.start for cut in piece[1:]]
+        shape = (len(padded), *counts, self.groups, *w.kernel, self.channels)
+        strides = (
+            *(image, *(s * axis for s, axis in zip(w.stride, axes, strict=True))),
+            *(self.channels * channel, *(d * axis for d, axis in zip(w.dilation, axes, strict=True)), channel),
+        )
         # Stays inside: the last window of an axis ends within the padded size by the definition of `out`.
-        first = padded[:, rows.start * sv :]
-        return as_strided(first, shape, (image, sv * row, sh * column, row, column, channel), writeable=False)
+        starts = [slice(cut.start * s, None) for cut, s in zip(piece[1:], w.stride, strict=True)]
+        windows = as_strided(padded[(slice(None), *starts)], shape, strides, writeable=False)
+        columns = scratch("columns", shape, self.dtype)
+        np.copyto(columns, windows, casting="unsafe")
+        return columns.reshape(len(padded) * math.prod(counts), self.groups * self.columns)
 
-    def column_pieces(self, x: Array) -> Iterator[tuple[slice, slice, Array]]:
+    def column_pieces(self, x: Array) -> Iterator[tuple[Piece, Array]]:
         """The columns of ``x`` piece by piece, in scratch memory that the next piece overwrites."""
-        done, padded = -1, x
-        for images, rows in self.pieces(len(x), x.itemsize):
-            if images.start != done:
-                done, padded = images.start, self.padded(x[images])
-            windows = self.windows(padded, rows)
-            columns = scratch("columns", windows.shape, x.dtype)
-            np.copyto(columns, windows)
-            yield images, rows, columns.reshape(math.prod(windows.shape[:3]), self.columns)
+        padded = x
+        for piece in self.pieces(len(x)):
+            if is_first(piece):
+                padded = self.padded(x[piece[0]])
+            yield piece, self.gathered(padded, piece)
 
 
-def _flat(array: Array) -> Array:
-    """(..., channels) as a matrix, a view where the array is contiguous."""
-    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+def _geometry(
+    operation: Any, weight_shape: tuple[int, ...], size: tuple[int, ...], seen: Array, is_exact: bool = False
+) -> _Geometry:
+    """The convolution with its small groups joined.
+
+    Args:
+        operation: One of the three.
+        weight_shape: Of the weight.
+        size: Of the images.
+        seen: What the weight is multiplied with.
+        is_exact: Whether products with the zeros of a joined weight are never used. Where they are, an infinite value
+            in one group would make others not a number, so nothing is joined then.
+    """
+    *kernel_size, channels, _ = weight_shape
+    joined = _joined(operation.groups, channels)
+    if joined > 1 and not is_exact:
+        with np.errstate(all="ignore"):
+            joined = joined if np.isfinite(np.add.reduce(seen, axis=None)) else 1
+    windows = operation.windows(size, kernel_size)
+    return _Geometry(windows, operation.groups // joined, joined, channels * joined, compute_dtype(seen.dtype))
 
 
-def _rows(array: Array) -> Array:
-    """(..., channels) as a matrix that BLAS takes."""
-    return matrix(_flat(array))
+def _joined(groups: int, channels: int) -> int:
+    """How many groups to join."""
+    most = max(1, _JOINED_CHANNELS // max(1, channels))
+    return next(count for count in range(min(most, groups), 0, -1) if groups % count == 0)
 
 
-@kernel(Conv2d)
-def _conv2d(operation: Conv2d, inputs: list[Array], outputs: list[Array]) -> None:
+def _blocks(g: _Geometry, weight: Array) -> Array:
+    """A weight as (*kernel, channel, group, group of those joined, output channel)."""
+    return weight.reshape(*weight.shape[:-1], g.groups, g.joined, weight.shape[-1] // (g.groups * g.joined))
+
+
+def _join(g: _Geometry, weight: Array) -> Array:
+    """A weight for joined groups: zeros where a group's output would see another group's input."""
+    if g.joined == 1:
+        return weight
+    blocks = _blocks(g, weight)
+    kernel_size = weight.shape[:-2]
+    wide = np.zeros((*kernel_size, g.joined, *blocks.shape[len(kernel_size) :]), weight.dtype)
+    for i in range(g.joined):
+        wide[..., i, :, :, i, :] = blocks[..., i, :]
+    return wide.reshape(*kernel_size, g.channels, weight.shape[-1])
+
+
+def _part(g: _Geometry, wide: Array, weight: Array) -> None:
+    """Write the groups' own parts of a weight for joined groups to ``weight``."""
+    blocks = _blocks(g, weight)
+    kernel_size = weight.shape[:-2]
+    full = wide.reshape(*kernel_size, g.joined, *blocks.shape[len(kernel_size) :])
+    for i in range(g.joined):
+        blocks[..., i, :] = full[..., i, :, :, i, :]
+
+
+def _multiply(a: Array, b: Array, out: Array) -> None:
+    """``out = a @ b``, rounded to the dtype of ``out``."""
+    if out.dtype == a.dtype:
+        np.matmul(a, b, out=out)
+    else:
+        np.copyto(out, np.matmul(a, b, out=scratch("product", out.shape, a.dtype)), casting="unsafe")
+
+
+@kernel(Conv)
+def _conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
     (x, weight), (y,) = inputs, outputs
-    g = _Geometry(x.shape[1:3], x.shape[3], weight.shape[:2], operation.stride, operation.pad, y.shape[1:3])
-    flat = _rows(weight)
-    if g.pointwise:
-        np.matmul(_rows(x), flat, out=_flat(y))
+    if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
+        depthwise.forward(operation.windows(x.shape[1:-1], weight.shape[:-2]), x, weight, y)
         return
-    for images, rows, columns in g.column_pieces(x):
-        np.matmul(columns, flat, out=_flat(y[images, rows]))
+    g = _geometry(operation, weight.shape, x.shape[1:-1], x)
+    matrices = g.weight(_join(g, weight))
+    if g.is_pointwise:
+        _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)))
+        return
+    for piece, columns in g.column_pieces(x):
+        _multiply(g.grouped(columns), matrices, g.grouped(as_matrix(y[piece])))
 
 
-@kernel(Conv2dWeight)
-def _conv2d_weight(operation: Conv2dWeight, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ConvWeight)
+def _conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
     (dy, x), (dweight,) = inputs, outputs
-    g = _Geometry(x.shape[1:3], x.shape[3], operation.kernel, operation.stride, operation.pad, dy.shape[1:3])
-    flat = dweight.reshape(g.columns, dweight.shape[3])
-    if g.pointwise:
-        np.matmul(_rows(x).T, _rows(dy), out=flat)
+    if depthwise.is_depthwise(operation.groups, dweight.shape[-2]):
+        depthwise.weight(operation.windows(x.shape[1:-1], operation.kernel), dy, x, dweight)
         return
-    flat.fill(0)
-    product = scratch("product", flat.shape, flat.dtype)
-    for images, rows, columns in g.column_pieces(x):
-        np.matmul(columns.T, _rows(dy[images, rows]), out=product)
-        np.add(flat, product, out=flat)
+    g = _geometry(operation, dweight.shape, x.shape[1:-1], x, is_exact=True)
+    if g.joined == 1:
+        _weight_gradient(g, dy, x, dweight.reshape(g.columns, dweight.shape[-1]))
+    else:
+        wide = scratch("wide", (g.columns, dweight.shape[-1]), dweight.dtype)
+        _weight_gradient(g, dy, x, wide)
+        _part(g, wide, dweight)
 
 
-@kernel(Conv2dDown)
-def _conv2d_down(operation: Conv2dDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
+    flat = g.grouped(dweight)
+    if g.is_pointwise:
+        _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat)
+        return
+    total = flat if dweight.dtype == g.dtype else scratch("total", flat.shape, g.dtype)
+    total.fill(0)
+    product = scratch("product", flat.shape, g.dtype)
+    for piece, columns in g.column_pieces(x):
+        np.matmul(g.grouped(columns).transpose(0, 2, 1), g.grouped(g.rows(dy[piece])), out=product)
+        np.add(total, product, out=total)
+    if total is not flat:
+        np.copyto(flat, total, casting="unsafe")
+
+
+@kernel(ConvDown)
+def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
     (dy, weight), (dx,) = inputs, outputs
-    g = _Geometry(operation.size, dx.shape[3], weight.shape[:2], operation.stride, operation.pad, dy.shape[1:3])
-    flat = _rows(weight).T
-    if g.pointwise:
-        np.matmul(_rows(dy), flat, out=_flat(dx))
+    if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
+        depthwise.down(operation.windows(dx.shape[1:-1], weight.shape[:-2]), dy, weight, dx)
         return
-    (pv, ph), (height, width) = g.pad, g.size
-    for images, rows in g.pieces(len(dx), dx.itemsize):
-        count = images.stop - images.start
-        columns = scratch("columns", (count, rows.stop - rows.start, g.out[1], *g.kernel, g.channels), dx.dtype)
-        np.matmul(_rows(dy[images, rows]), flat, out=columns.reshape(math.prod(columns.shape[:3]), g.columns))
-        padded = scratch("padded", (count, *g.padded_size, g.channels), dx.dtype)
-        if rows.start == 0:
+    g = _geometry(operation, weight.shape, dx.shape[1:-1], dy)
+    matrices = g.weight(_join(g, weight)).transpose(0, 2, 1)
+    if g.is_pointwise:
+        _multiply(g.grouped(g.rows(dy)), matrices, g.grouped(as_matrix(dx)))
+        return
+    inside = tuple(slice(before, before + n) for n, (before, _) in zip(g.windows.size, g.windows.pad, strict=True))
+    few = g.groups == 1 and g.channels < _FEW_CHANNELS
+    for piece in g.pieces(len(dx)):
+        images = dx[piece[0]]
+        columns = (_columns_channels_first if few else _columns)(g, g.rows(dy[piece]), matrices, piece)
+        shape = (len(images), *g.windows.padded_size)
+        if few:
+            padded = np.moveaxis(scratch("padded", (images.shape[-1], *shape), g.dtype), 0, -1)
+        else:
+            padded = scratch("padded", (*shape, images.shape[-1]), g.dtype)
+        if is_first(piece):
             padded.fill(0)
-        _scatter(g, columns, padded, rows.start)
-        if rows.stop == g.out[0]:
-            np.copyto(dx[images], padded[:, pv : pv + height, ph : ph + width])
+        _scatter(g, columns, padded, piece)
+        if is_last(piece, g.windows):
+            np.copyto(images, padded[(slice(None), *inside)], casting="unsafe")
 
 
-def _scatter(g: _Geometry, columns: Array, padded: Array, first_row: int) -> None:
-    """Add each column to the pixel that it was copied from, one kernel offset at a time."""
-    (sv, sh), (rows, width) = g.stride, columns.shape[1:3]
-    for kv in range(g.kernel[0]):
-        top = first_row * sv + kv
-        for kh in range(g.kernel[1]):
-            target = padded[:, top : top + (rows - 1) * sv + 1 : sv, kh : kh + (width - 1) * sh + 1 : sh]
-            np.add(target, columns[:, :, :, kv, kh], out=target)
+def _columns(g: _Geometry, rows: Array, matrices: Array, piece: Piece) -> Array:
+    """Gradients of the columns of a piece, (image, *window, *kernel, group, channel), a view of scratch memory."""
+    counts = [cut.stop - cut.start for cut in piece]
+    columns = scratch("columns", (len(rows), g.groups * g.columns), g.dtype)
+    np.matmul(g.grouped(rows), matrices, out=g.grouped(columns))
+    return np.moveaxis(columns.reshape(*counts, g.groups, *g.windows.kernel, g.channels), len(counts), -2)
+
+
+def _columns_channels_first(g: _Geometry, rows: Array, matrices: Array, piece: Piece) -> Array:
+    """As `_columns`, with the windows side by side in memory."""
+    counts = [cut.stop - cut.start for cut in piece]
+    columns = scratch("columns", (g.columns, len(rows)), g.dtype)
+    np.matmul(matrices[0].T, rows.T, out=columns)
+    kernel_axes = len(g.windows.kernel) + 1
+    turned = columns.reshape(*g.windows.kernel, 1, g.channels, *counts)
+    return turned.transpose(*range(kernel_axes + 1, turned.ndim), *range(kernel_axes + 1))
+
+
+def _scatter(g: _Geometry, columns: Array, padded: Array, piece: Piece) -> None:
+    """Add each column to the elements that it was copied from, one kernel offset at a time."""
+    w = g.windows
+    target = padded.reshape(*padded.shape[:-1], g.groups, g.channels)
+    for offset in np.ndindex(*w.kernel):
+        where = []
+        for i, d, s, cut in zip(offset, w.dilation, w.stride, piece[1:], strict=True):
+            first = cut.start * s + i * d
+            where.append(slice(first, first + (cut.stop - cut.start - 1) * s + 1, s))
+        part = target[(slice(None), *where)]
+        np.add(part, columns[(*[slice(None)] * len(piece), *offset)], out=part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, matrix
@@ -11,22 +13,27 @@ from actorflow.ops.registry import kernel
 __all__: list[str] = []
 
 
+def _rows(x: Array) -> Array:
+    """All axes but the last as one, as BLAS takes it."""
+    return matrix(x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
+
+
 @kernel(Inner)
 def _inner(operation: Inner, inputs: list[Array], outputs: list[Array]) -> None:
     x, weight = inputs
-    np.matmul(matrix(x), matrix(weight).T, out=outputs[0])
+    np.matmul(_rows(x), matrix(weight).T, out=_rows(outputs[0]))
 
 
 @kernel(InnerDown)
 def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, weight = inputs
-    np.matmul(matrix(g), matrix(weight), out=outputs[0])
+    np.matmul(_rows(g), matrix(weight), out=_rows(outputs[0]))
 
 
 @kernel(InnerWeight)
 def _inner_weight(operation: InnerWeight, inputs: list[Array], outputs: list[Array]) -> None:
     g, x = inputs
-    np.matmul(matrix(g).T, matrix(x), out=outputs[0])
+    np.matmul(_rows(g).T, _rows(x), out=outputs[0])
 
 
 @kernel(Bias, inplace=True)

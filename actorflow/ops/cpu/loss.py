@@ -6,61 +6,137 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.loss import Accuracy, SoftmaxLoss, SoftmaxLossDown
+from actorflow.ops.cpu.precision import in_float32
+from actorflow.ops.loss import Accuracy, LabelLoss, NllLoss, NllLossDown, SoftmaxLoss, SoftmaxLossDown
 from actorflow.ops.registry import kernel
 
 __all__: list[str] = []
 
 
-def _flat(kind: str, x: Array, labels: Array) -> tuple[Array, npt.NDArray[np.intp]]:
-    """Scores as (samples, classes) and their labels, which index classes.
+class _Samples:
+    """Labels as indices, and what each sample counts.
+
+    Attributes:
+        labels: 1-d; class 0 for samples that are ignored.
+        weights: 1-d; None where every sample counts 1.
+    """
+
+    def __init__(self, kind: str, labels: Array, classes: int, ignore: int | None, weights: Array | None) -> None:
+        flat = labels.reshape(-1)
+        kept = None if ignore is None else flat != ignore
+        _check_range(kind, flat, labels.shape, classes, kept)
+        self.labels: npt.NDArray[np.intp] = flat.astype(np.intp, copy=False)
+        self.weights: Array | None = None
+        if kept is not None:
+            self.labels = np.where(kept, self.labels, 0)
+            self.weights = kept if weights is None else np.where(kept, weights[self.labels], 0)
+        elif weights is not None:
+            self.weights = weights[self.labels]
+        self.rows = np.arange(flat.size)
+
+    @classmethod
+    def of(cls, operation: LabelLoss, labels: Array, classes: int, weights: list[Array]) -> _Samples:
+        return cls(operation.kind, labels, classes, operation.ignore, weights[0] if weights else None)
+
+    def total(self) -> float:
+        """What all samples count together."""
+        return self.labels.size if self.weights is None else float(self.weights.sum())
+
+    def reduce(self, operation: LabelLoss, losses: Array, out: Array) -> None:
+        """Write the samples' losses, or their sum or mean."""
+        if self.weights is not None:
+            losses = np.where(self.weights != 0, losses, 0) * self.weights  # an infinite loss may be ignored
+        if operation.reduction == "none":
+            np.multiply(losses.reshape(out.shape), operation.scale, out=out)
+            return
+        loss = float(losses.sum())
+        if operation.reduction == "mean":
+            total = self.total()
+            loss = loss / total if total else np.nan
+        out[...] = operation.scale * loss
+
+    def shares(self, operation: LabelLoss, g: Array) -> Array:
+        """The factor of each sample's gradient, as a column."""
+        factor = operation.scale * g
+        if operation.reduction == "mean":
+            factor = factor / (self.total() or np.nan)
+        if operation.reduction == "none":
+            factor = factor.reshape(-1)
+        if self.weights is not None:
+            factor = np.where(self.weights != 0, factor * self.weights, 0)
+        return np.asarray(factor, g.dtype)[..., np.newaxis]
+
+
+def _check_range(
+    kind: str, flat: Array, shape: tuple[int, ...], classes: int, kept: npt.NDArray[np.bool_] | None
+) -> None:
+    """Check that labels are classes.
 
     Raises:
-        ValueError: naming the first label that is out of range.
+        ValueError: naming the first one that is not.
     """
-    classes = x.shape[-1]
-    flat = labels.reshape(-1)
-    wrong = np.flatnonzero((flat < 0) | (flat >= classes))
+    is_wrong = (flat < 0) | (flat >= classes)
+    wrong = np.flatnonzero(is_wrong if kept is None else is_wrong & kept)
     if wrong.size:
-        where = tuple(int(i) for i in np.unravel_index(wrong[0], labels.shape))
+        where = tuple(int(i) for i in np.unravel_index(wrong[0], shape))
         raise ValueError(f"{kind}: labels must be from 0 to {classes - 1}, got {flat[wrong[0]]} at {where}")
-    return x.reshape(flat.size, classes), flat.astype(np.intp, copy=False)
 
 
 @kernel(SoftmaxLoss)
+@in_float32
 def _softmax_loss(operation: SoftmaxLoss, inputs: list[Array], outputs: list[Array]) -> None:
-    x, labels = _flat("SoftmaxLoss", *inputs)
-    if not labels.size:
-        outputs[0][...] = np.nan
-        return
-    shifted = np.subtract(x, np.max(x, axis=1, keepdims=True), out=scratch("scores", x.shape, x.dtype))
-    picked = shifted[np.arange(labels.size), labels]
+    x, labels, *weights = inputs
+    samples = _Samples.of(operation, labels, x.shape[-1], weights)
+    rows = x.reshape(labels.size, x.shape[-1])
+    shifted = np.subtract(rows, np.max(rows, axis=1, keepdims=True), out=scratch("scores", rows.shape, x.dtype))
+    picked = shifted[samples.rows, samples.labels]
     log_sums = np.log(np.sum(np.exp(shifted, out=shifted), axis=1))
-    np.mean(log_sums - picked, out=outputs[0])
+    samples.reduce(operation, log_sums - picked, outputs[0])
 
 
 @kernel(SoftmaxLossDown)
+@in_float32
 def _softmax_loss_down(operation: SoftmaxLossDown, inputs: list[Array], outputs: list[Array]) -> None:
-    x, labels = _flat("SoftmaxLossDown", *inputs[1:])
-    if not labels.size:
-        return
-    dx = outputs[0].reshape(x.shape)
-    np.subtract(x, np.max(x, axis=1, keepdims=True), out=dx)
+    g, x, labels, *weights = inputs
+    samples = _Samples.of(operation, labels, x.shape[-1], weights)
+    rows, dx = x.reshape(labels.size, x.shape[-1]), outputs[0].reshape(labels.size, x.shape[-1])
+    np.subtract(rows, np.max(rows, axis=1, keepdims=True), out=dx)
     np.exp(dx, out=dx)
     np.divide(dx, np.sum(dx, axis=1, keepdims=True), out=dx)
-    dx[np.arange(labels.size), labels] -= 1
-    np.multiply(dx, inputs[0] / labels.size, out=dx)
+    dx[samples.rows, samples.labels] -= 1
+    np.multiply(dx, samples.shares(operation, g), out=dx)
+
+
+@kernel(NllLoss)
+@in_float32
+def _nll_loss(operation: NllLoss, inputs: list[Array], outputs: list[Array]) -> None:
+    x, labels, *weights = inputs
+    samples = _Samples.of(operation, labels, x.shape[-1], weights)
+    rows = x.reshape(labels.size, x.shape[-1])
+    samples.reduce(operation, -rows[samples.rows, samples.labels], outputs[0])
+
+
+@kernel(NllLossDown)
+@in_float32
+def _nll_loss_down(operation: NllLossDown, inputs: list[Array], outputs: list[Array]) -> None:
+    g, labels, *weights = inputs
+    samples = _Samples.of(operation, labels, operation.classes, weights)
+    dx = outputs[0].reshape(labels.size, operation.classes)
+    dx.fill(0)
+    dx[samples.rows, samples.labels] = -samples.shares(operation, g)[..., 0]
 
 
 @kernel(Accuracy)
 def _accuracy(operation: Accuracy, inputs: list[Array], outputs: list[Array]) -> None:
-    x, labels = _flat("Accuracy", *inputs)
+    scores, given = inputs
+    samples = _Samples("Accuracy", given, scores.shape[-1], None, None)
+    labels, x = samples.labels, scores.reshape(given.size, scores.shape[-1])
     if not labels.size:
         outputs[0][...] = np.nan
         return
-    own = x[np.arange(labels.size), labels][:, np.newaxis]
+    own = x[samples.rows, labels][:, np.newaxis]
     before = np.arange(x.shape[1]) < labels[:, np.newaxis]
     # "Not below" rather than "above": comparisons with nan are false, and a nan must not look right.
     ahead = np.where(before, ~(x < own), ~(x <= own))
-    ahead[np.arange(labels.size), labels] = np.isnan(own[:, 0])
+    ahead[samples.rows, labels] = np.isnan(own[:, 0])
     outputs[0][...] = np.mean(np.count_nonzero(ahead, axis=1) < operation.top)

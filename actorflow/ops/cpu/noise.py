@@ -8,10 +8,10 @@ from actorflow.ops.cpu.buffers import BLOCK, Array, flat_blocks, keep_where, scr
 from actorflow.ops.noise import Dropout, DropoutDown
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
+__all__ = ["stream"]
 
 
-def _stream(seed: int, frame: int) -> np.random.Generator:
+def stream(seed: int, frame: int) -> np.random.Generator:
     """The random stream of a seed and a frame; the frame has the counter's upper half, so streams never meet."""
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, frame, 0]))
 
@@ -19,7 +19,7 @@ def _stream(seed: int, frame: int) -> np.random.Generator:
 @kernel(Dropout, random=True, inplace=True)
 def _dropout(operation: Dropout, inputs: list[Array], outputs: list[Array], frame: int) -> None:
     (x,), (y, mask) = inputs, outputs
-    random, flat = _stream(operation.seed, frame), mask.reshape(-1)
+    random, flat = stream(operation.seed, frame), mask.reshape(-1)
     for start in range(0, flat.size, BLOCK):
         part = flat[start : start + BLOCK]
         drawn = random.random(dtype=np.float32, out=scratch("drawn", part.shape, np.float32))

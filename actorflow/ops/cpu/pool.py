@@ -1,125 +1,171 @@
-"""Kernels of `actorflow.ops.pool`: one pass per kernel offset over blocks of images that fit in the cache."""
+"""Kernels of `actorflow.ops.pool`: one pass per kernel offset over pieces of images that fit in the cache."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
+from actorflow.ops.cpu.windows import Piece, compute_dtype, is_first, is_last, pieces, taps
 from actorflow.ops.pool import (
-    AveragePool2d,
-    AveragePool2dDown,
+    AveragePool,
+    AveragePoolDown,
     GlobalAverage,
     GlobalAverageDown,
-    MaxPool2d,
-    MaxPool2dDown,
+    MaxPool,
+    MaxPoolDown,
+    MaxPoolPick,
 )
 from actorflow.ops.registry import kernel
+from actorflow.ops.windows import Windows
 
-__all__: list[str] = []
+__all__ = ["average_pool", "average_pool_down", "max_pool", "max_pool_down"]
 
-_BLOCK_BYTES = 512 << 10
-
-
-def _image_blocks(images: Array) -> Iterator[slice]:
-    step = max(1, _BLOCK_BYTES * len(images) // max(1, images.nbytes))
-    for first in range(0, len(images), step):
-        yield slice(first, first + step)
+_PIECE_BYTES = 512 << 10
+#: An image that is larger is cut into bands.
+_IMAGE_BYTES = 4 << 20
 
 
-def _span(offset: int, stride: int, pad: int, size: int, count: int) -> tuple[slice, slice]:
-    """Which of ``count`` windows see an image element at this kernel offset, and which elements those are."""
-    shift = offset - pad
-    first = max(0, -(shift // stride))
-    stop = max(first, min(count, (size - 1 - shift) // stride + 1))
-    start = first * stride + shift
-    return slice(first, stop), slice(start, start + (stop - first) * stride, stride)
+def _pieces(w: Windows, images: Array) -> Iterator[Piece]:
+    item_bytes = images.shape[-1] * images.itemsize * math.prod(w.size) / math.prod(w.out)
+    return pieces((len(images), *w.out), item_bytes, _PIECE_BYTES, _IMAGE_BYTES)
 
 
-def _offsets(operation: Any, size: tuple[int, ...], out: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
-    """For each kernel offset, row by row: index of the windows and index of the image elements that they see."""
-    (kv, kh), (sv, sh), (pv, ph) = operation.kernel, operation.stride, operation.pad
-    columns = [_span(offset, sh, ph, size[1], out[1]) for offset in range(kh)]
-    for offset in range(kv):
-        window_rows, rows = _span(offset, sv, pv, size[0], out[0])
-        for window_columns, image_columns in columns:
-            if window_rows.start < window_rows.stop and window_columns.start < window_columns.stop:
-                yield (slice(None), window_rows, window_columns), (slice(None), rows, image_columns)
+def _is_global(w: Windows) -> bool:
+    """Whether there is one window, which is the image."""
+    return w.kernel == w.size == w.padded_size
 
 
-@kernel(MaxPool2d)
-def _max_pool(operation: MaxPool2d, inputs: list[Array], outputs: list[Array]) -> None:
-    offsets = list(_offsets(operation, inputs[0].shape[1:3], outputs[0].shape[1:3]))
-    for block in _image_blocks(inputs[0]):
-        x, y = inputs[0][block], outputs[0][block]
-        y.fill(-np.inf)
-        for window, element in offsets:
+@kernel(MaxPool)
+def max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
+    """The maxima; see `MaxPool`."""
+    (images,), (results,) = inputs, outputs
+    w = operation.windows(images.shape[1:-1])
+    if _is_global(w):
+        np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
+        return
+    least = np.iinfo(results.dtype).min if results.dtype.kind in "iu" else -np.inf
+    for piece in _pieces(w, images):
+        x, y = images[piece[0]], results[piece]
+        y.fill(least)
+        for _, window, element in taps(w, piece):
             np.maximum(y[window], x[element], out=y[window])
 
 
-@kernel(MaxPool2dDown)
-def _max_pool_down(operation: MaxPool2dDown, inputs: list[Array], outputs: list[Array]) -> None:
-    offsets = list(_offsets(operation, inputs[1].shape[1:3], inputs[2].shape[1:3]))
-    for block in _image_blocks(inputs[1]):
-        (g, x, y), dx = (array[block] for array in inputs), outputs[0][block]
-        dx.fill(0)
-        left = scratch("left", y.shape, np.bool_)  # windows whose first maximum is still to come
-        left.fill(True)
-        for window, element in offsets:
-            hit = scratch("hit", y[window].shape, np.bool_)
-            np.equal(x[element], y[window], out=hit)
-            np.logical_and(hit, left[window], out=hit)
-            np.logical_xor(left[window], hit, out=left[window])
+def _first_maxima(
+    w: Windows, piece: Piece, x: Array, y: Array
+) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...], Array]]:
+    """(windows, the elements they see, where those are the windows' first maxima) for each kernel offset."""
+    left = scratch("left", y.shape, np.bool_)  # windows whose first maximum is still to come
+    left.fill(True)
+    for _, window, element in taps(w, piece):
+        hit = scratch("hit", y[window].shape, np.bool_)
+        np.equal(x[element], y[window], out=hit)
+        np.logical_and(hit, left[window], out=hit)
+        np.logical_xor(left[window], hit, out=left[window])
+        yield window, element, hit
+
+
+@kernel(MaxPoolDown)
+def max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+    """The gradient of the maxima; see `MaxPoolDown`."""
+    (grads, images, maxima), (results,) = inputs, outputs
+    w = operation.windows(images.shape[1:-1])
+    if _is_global(w):
+        results.fill(0)
+        flat = (len(images), math.prod(w.size), images.shape[-1])
+        first = images.reshape(flat).argmax(axis=1)[:, np.newaxis]
+        one = (len(images), 1, images.shape[-1])
+        kept = np.where(np.isnan(maxima), np.zeros((), results.dtype), grads).reshape(one)
+        np.put_along_axis(results.reshape(flat), first, kept, axis=1)
+        return
+    for piece in _pieces(w, images):
+        g, y, dx = grads[piece], maxima[piece], results[piece[0]]
+        if is_first(piece):
+            dx.fill(0)
+        for window, element, hit in _first_maxima(w, piece, images[piece[0]], y):
             share = scratch("share", hit.shape, dx.dtype)
             keep_where(hit, g[window], share)
             np.add(dx[element], share, out=dx[element])
 
 
-def _inverse_counts(operation: AveragePool2d, size: tuple[int, ...], out: tuple[int, ...], dtype: Any) -> Array:
-    """1 / (number of elements that count) of each window, shape (out_height, out_width, 1)."""
+@kernel(MaxPoolPick)
+def _max_pool_pick(operation: MaxPoolPick, inputs: list[Array], outputs: list[Array]) -> None:
+    (values, images, maxima), (results,) = inputs, outputs
+    w = operation.windows(images.shape[1:-1])
+    for piece in _pieces(w, images):
+        h, picked = values[piece[0]], results[piece]
+        picked.fill(0)
+        for window, element, hit in _first_maxima(w, piece, images[piece[0]], maxima[piece]):
+            share = scratch("share", hit.shape, picked.dtype)
+            keep_where(hit, h[element], share)
+            np.add(picked[window], share, out=picked[window])
+
+
+def _inverse_counts(operation: AveragePool | AveragePoolDown, w: Windows, dtype: np.dtype[Any]) -> Array:
+    """1 / (number of elements that count) of each window, shape (*out, 1)."""
     lengths = []
-    for n, count, k, s, p in zip(size, out, operation.kernel, operation.stride, operation.pad, strict=True):
-        start = np.arange(count) * s - p
-        stop = np.minimum(start + k, n + p)
+    for n, count, k, s, (before, after) in zip(w.size, w.out, w.kernel, w.stride, w.pad, strict=True):
+        start = np.arange(count) * s - before
+        stop = np.minimum(start + k, n + after)
         lengths.append(stop - start if operation.count_pad else np.minimum(stop, n) - np.maximum(start, 0))
-    counts: Array = np.multiply.outer(*lengths)[:, :, np.newaxis]
+    counts: Array = reduce(np.multiply.outer, lengths)[..., np.newaxis]
     return (1.0 / counts).astype(dtype)
 
 
-@kernel(AveragePool2d)
-def _average_pool(operation: AveragePool2d, inputs: list[Array], outputs: list[Array]) -> None:
-    size, out = inputs[0].shape[1:3], outputs[0].shape[1:3]
-    offsets, inverse = list(_offsets(operation, size, out)), _inverse_counts(operation, size, out, outputs[0].dtype)
-    for block in _image_blocks(inputs[0]):
-        x, y = inputs[0][block], outputs[0][block]
-        y.fill(0)
-        for window, element in offsets:
-            np.add(y[window], x[element], out=y[window])
-        np.multiply(y, inverse, out=y)
+@kernel(AveragePool)
+def average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
+    """The averages; see `AveragePool`."""
+    (images,), (results,) = inputs, outputs
+    w, dtype = operation.windows(images.shape[1:-1]), compute_dtype(results.dtype)
+    inverse = _inverse_counts(operation, w, dtype)
+    for piece in _pieces(w, images):
+        x, y = images[piece[0]], results[piece]
+        total = y if y.dtype == dtype else scratch("total", y.shape, dtype)
+        total.fill(0)
+        for _, window, element in taps(w, piece):
+            np.add(total[window], x[element], out=total[window])
+        np.multiply(total, inverse[piece[1:]], out=total)
+        if total is not y:
+            np.copyto(y, total, casting="unsafe")
 
 
-@kernel(AveragePool2dDown)
-def _average_pool_down(operation: AveragePool2dDown, inputs: list[Array], outputs: list[Array]) -> None:
-    size, out = outputs[0].shape[1:3], inputs[0].shape[1:3]
-    offsets, inverse = list(_offsets(operation, size, out)), _inverse_counts(operation, size, out, outputs[0].dtype)
-    for block in _image_blocks(outputs[0]):
-        g, dx = inputs[0][block], outputs[0][block]
-        share = np.multiply(g, inverse, out=scratch("share", g.shape, g.dtype))
-        dx.fill(0)
-        for window, element in offsets:
-            np.add(dx[element], share[window], out=dx[element])
+@kernel(AveragePoolDown)
+def average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+    """The gradient of the averages; see `AveragePoolDown`."""
+    (grads,), (results,) = inputs, outputs
+    w, dtype = operation.windows(results.shape[1:-1]), compute_dtype(results.dtype)
+    inverse = _inverse_counts(operation, w, dtype)
+    total = results
+    for piece in _pieces(w, results):
+        g, dx = grads[piece], results[piece[0]]
+        share = np.multiply(g, inverse[piece[1:]], out=scratch("share", g.shape, dtype))
+        if is_first(piece):
+            total = dx if dx.dtype == dtype else scratch("total", dx.shape, dtype)
+            total.fill(0)
+        for _, window, element in taps(w, piece):
+            np.add(total[element], share[window], out=total[element])
+        if dx.dtype != dtype and is_last(piece, w):
+            np.copyto(dx, total, casting="unsafe")
 
 
 @kernel(GlobalAverage)
 def _global_average(operation: GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
-    np.mean(inputs[0], axis=(1, 2), out=outputs[0])
+    (x,), (y,) = inputs, outputs
+    axes, dtype = tuple(range(1, x.ndim - 1)), compute_dtype(x.dtype)
+    if dtype == y.dtype:
+        np.mean(x, axis=axes, out=y)
+    else:
+        np.copyto(y, np.mean(x, axis=axes, dtype=dtype), casting="unsafe")
 
 
 @kernel(GlobalAverageDown)
 def _global_average_down(operation: GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, dx = inputs[0], outputs[0]
-    height, width = operation.size
-    share = np.multiply(g, 1.0 / (height * width), out=scratch("share", g.shape, g.dtype))
-    np.copyto(dx, share[:, np.newaxis, np.newaxis, :])
+    share = scratch("share", g.shape, g.dtype)
+    np.multiply(g, 1.0 / math.prod(operation.size), out=share, casting="unsafe")
+    np.copyto(dx, share.reshape(len(g), *(1 for _ in operation.size), g.shape[1]))

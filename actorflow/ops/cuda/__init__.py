@@ -9,11 +9,57 @@ Elementwise kernels and array functions are CuPy's; what reduces, slides windows
 ``kernels/``. Number types are float16, float32 and float64; sums and exponentials of float16 are computed in float32.
 
 One thing differs from the CPU, since a kernel cannot raise: a label that is no class makes the loss, its gradient for
-that sample and the accuracy not a number.
+that sample and the accuracy not a number, and an index that is out of range picks what is not a number, or 0.
 
 `actorflow.ops.cuda.cudnn` has convolutions of a second library; it is not imported here.
 """
 
-from actorflow.ops.cuda import activation, basic, conv, convert, linear, loss, noise, pool, update
+from actorflow.ops.cuda import (
+    activation,
+    arithmetic,
+    basic,
+    clipping,
+    conv,
+    convert,
+    fills,
+    fold,
+    indexing,
+    joining,
+    linear,
+    loss,
+    lrn,
+    matmul,
+    noise,
+    norm,
+    pair_loss,
+    pool,
+    recurrent,
+    softmax,
+    ufuncs,
+    update,
+)
 
-__all__ = ["activation", "basic", "conv", "convert", "linear", "loss", "noise", "pool", "update"]
+__all__ = [
+    "activation",
+    "arithmetic",
+    "basic",
+    "clipping",
+    "conv",
+    "convert",
+    "fills",
+    "fold",
+    "indexing",
+    "joining",
+    "linear",
+    "loss",
+    "lrn",
+    "matmul",
+    "noise",
+    "norm",
+    "pair_loss",
+    "pool",
+    "recurrent",
+    "softmax",
+    "ufuncs",
+    "update",
+]

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from actorflow.ops.activation import Relu, ReluDown, Sigmoid, SigmoidDown, Softmax, SoftmaxDown, Tanh, TanhDown
-from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch
-from actorflow.ops.cuda.reduce import Columns
+import numpy as np
+
+from actorflow.ops.activation import (
+    GELU_CUBIC,
+    GELU_SLOPE,
+    Elu,
+    EluDown,
+    Gelu,
+    GeluDown,
+    LeakyRelu,
+    LeakyReluDown,
+    NormalDensity,
+    Relu,
+    ReluDown,
+    Sigmoid,
+    SigmoidDown,
+    Silu,
+    SiluDown,
+    Softplus,
+    SoftplusDown,
+    Tanh,
+    TanhDown,
+)
+from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
 
 __all__: list[str] = []
 
@@ -14,6 +35,64 @@ _SIGMOID = elementwise("sigmoid", "T x", "T y", "y = T(W(1) / (W(1) + exp(-W(x))
 _SIGMOID_DOWN = elementwise("sigmoid_down", "T g, T y", "T dx", "dx = T(W(g) * W(y) * (W(1) - W(y)))")
 _TANH = elementwise("tanh", "T x", "T y", "y = T(tanh(W(x)))")
 _TANH_DOWN = elementwise("tanh_down", "T g, T y", "T dx", "dx = T(W(g) * (W(1) - W(y) * W(y)))")
+
+_LEAKY_RELU = elementwise(
+    "leaky_relu",
+    "T x, float64 slope",
+    "T y",
+    "const W v = W(x); y = v > W(0) || v != v ? x : slope == 0 ? T(0) : T(v * W(slope))",
+)
+_LEAKY_RELU_DOWN = elementwise(
+    "leaky_relu_down",
+    "T g, T y, float64 slope",
+    "T dx",
+    "dx = W(y) > W(0) ? g : slope == 0 ? T(0) : T(W(g) * W(slope))",
+)
+_ELU = elementwise("elu", "T x, float64 alpha", "T y", "const W v = W(x); y = v > W(0) ? x : T(W(alpha) * W(expm1(v)))")
+_ELU_DOWN = elementwise(
+    "elu_down", "T g, T y, float64 alpha", "T dx", "dx = W(y) > W(0) ? g : T(W(g) * (W(y) + W(alpha)))"
+)
+_SILU = elementwise("silu", "T x", "T y", "const W v = W(x); y = T(v * (W(1) / (W(1) + exp(-v))))")
+_SILU_DOWN = elementwise(
+    "silu_down",
+    "T g, T x",
+    "T dx",
+    "const W v = W(x), s = W(1) / (W(1) + exp(-v)); dx = T(W(g) * s * (W(1) + v * (W(1) - s)))",
+)
+_SOFTPLUS = elementwise(
+    "softplus",
+    "T x, float64 beta, float64 threshold",
+    "T y",
+    "const W b = W(beta), v = b * W(x), bend = log1p(exp(v > W(0) ? -v : v));"
+    "y = v > W(threshold) ? x : T(((v > W(0) ? v : W(0)) + bend) / b)",
+)
+_SOFTPLUS_DOWN = elementwise(
+    "softplus_down",
+    "T g, T x, float64 beta, float64 threshold",
+    "T dx",
+    "const W v = W(beta) * W(x); dx = v > W(threshold) ? g : T(W(g) / (W(1) + exp(-v)))",
+)
+_GELU = elementwise(
+    "gelu", "T x", "T y", "const W v = W(x); y = T(v * (W(0.5) * W(erfc(-v * W(0.70710678118654752)))))"
+)
+_GELU_DOWN = elementwise(
+    "gelu_down",
+    "T g, T x",
+    "T dx",
+    "const W v = W(x), share = W(0.5) * W(erfc(-v * W(0.70710678118654752)));"
+    "dx = T(W(g) * (share + v * (W(0.39894228040143268) * exp(W(-0.5) * v * v))))",
+)
+_INNER = f"const W v = W(x), k = W({GELU_SLOPE!r}), c = W({GELU_CUBIC!r}), t = tanh(k * v * (W(1) + c * v * v));"
+_GELU_TANH = elementwise("gelu_tanh", "T x", "T y", _INNER + "y = T(W(0.5) * v * (W(1) + t))")
+_GELU_TANH_DOWN = elementwise(
+    "gelu_tanh_down",
+    "T g, T x",
+    "T dx",
+    _INNER + "dx = T(W(g) * W(0.5) * (W(1) + t + v * (W(1) - t * t) * k * (W(1) + W(3) * c * v * v)))",
+)
+_NORMAL_DENSITY = elementwise(
+    "normal_density", "T x", "T y", "const W v = W(x); y = T(W(0.39894228040143268) * exp(W(-0.5) * v * v))"
+)
 
 
 @kernel(Relu, dtypes=FLOATS, inplace=True)
@@ -46,18 +125,56 @@ def _tanh_down(operation: TanhDown, inputs: list[Array], outputs: list[Array]) -
     _TANH_DOWN(*inputs, outputs[0])
 
 
-@kernel(Softmax, dtypes=FLOATS, inplace=True)
-def _softmax(operation: Softmax, inputs: list[Array], outputs: list[Array]) -> None:
-    (x,), (y,) = inputs, outputs
-    columns = Columns.along(x.shape, operation.axis)
-    tile = columns.softmax_tile()
-    launch("softmax", "softmax", tile.grid, tile.block, (contiguous(x), y, *columns, tile.columns), x.dtype)
+@kernel(LeakyRelu, dtypes=FLOATS, inplace=True)
+def _leaky_relu(operation: LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
+    _LEAKY_RELU(*inputs, np.float64(operation.slope), outputs[0])
 
 
-@kernel(SoftmaxDown, dtypes=FLOATS, inplace=True)
-def _softmax_down(operation: SoftmaxDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, y), (dx,) = inputs, outputs
-    columns = Columns.along(y.shape, operation.axis)
-    tile = columns.softmax_tile()
-    args = (contiguous(g), contiguous(y), dx, *columns, tile.columns)
-    launch("softmax", "softmax_down", tile.grid, tile.block, args, y.dtype)
+@kernel(LeakyReluDown, dtypes=FLOATS)
+def _leaky_relu_down(operation: LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
+    _LEAKY_RELU_DOWN(*inputs, np.float64(operation.slope), outputs[0])
+
+
+@kernel(Elu, dtypes=FLOATS, inplace=True)
+def _elu(operation: Elu, inputs: list[Array], outputs: list[Array]) -> None:
+    _ELU(*inputs, np.float64(operation.alpha), outputs[0])
+
+
+@kernel(EluDown, dtypes=FLOATS)
+def _elu_down(operation: EluDown, inputs: list[Array], outputs: list[Array]) -> None:
+    _ELU_DOWN(*inputs, np.float64(operation.alpha), outputs[0])
+
+
+@kernel(Silu, dtypes=FLOATS, inplace=True)
+def _silu(operation: Silu, inputs: list[Array], outputs: list[Array]) -> None:
+    _SILU(*inputs, outputs[0])
+
+
+@kernel(SiluDown, dtypes=FLOATS)
+def _silu_down(operation: SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
+    _SILU_DOWN(*inputs, outputs[0])
+
+
+@kernel(Softplus, dtypes=FLOATS, inplace=True)
+def _softplus(operation: Softplus, inputs: list[Array], outputs: list[Array]) -> None:
+    _SOFTPLUS(*inputs, np.float64(operation.beta), np.float64(operation.threshold), outputs[0])
+
+
+@kernel(SoftplusDown, dtypes=FLOATS)
+def _softplus_down(operation: SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
+    _SOFTPLUS_DOWN(*inputs, np.float64(operation.beta), np.float64(operation.threshold), outputs[0])
+
+
+@kernel(Gelu, dtypes=FLOATS, inplace=True)
+def _gelu(operation: Gelu, inputs: list[Array], outputs: list[Array]) -> None:
+    (_GELU_TANH if operation.tanh else _GELU)(*inputs, outputs[0])
+
+
+@kernel(GeluDown, dtypes=FLOATS)
+def _gelu_down(operation: GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
+    (_GELU_TANH_DOWN if operation.tanh else _GELU_DOWN)(*inputs, outputs[0])
+
+
+@kernel(NormalDensity, dtypes=FLOATS)
+def _normal_density(operation: NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
+    _NORMAL_DENSITY(*inputs, outputs[0])

@@ -2,7 +2,8 @@
 
 The windows of all images are one range, cut into pieces whose columns fit in a fixed amount of scratch memory, so a
 product has many rows whatever the size of the images, and the memory does not grow with the batch. A 1x1 convolution is
-its own columns: one product, no scratch.
+its own columns: one product, no scratch. Groups are products of a batch of matrices; where each has one input channel
+(depthwise), there are no products of matrices: see `actorflow.ops.cuda.depthwise`.
 
 float32 products are exact ones, unless ``CUPY_TF32=1`` asks CuPy for TF32; float16 ones are added up in float32.
 """
@@ -12,13 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import cupy
 
-from actorflow.ops.conv import Conv2d, Conv2dDown, Conv2dWeight
+from actorflow.ops.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.cuda import depthwise
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat
+from actorflow.ops.cuda.windows import arguments
+from actorflow.ops.windows import Windows
 
-__all__ = ["conv2d", "conv2d_down", "conv2d_weight"]
+__all__ = ["conv", "conv_down", "conv_weight"]
 
 #: Most bytes of columns in one piece: some thousand rows of the widest layers, which is what cuBLAS wants. Columns are
 #: written once and read once, so a piece that fits in the device's cache (50 MB on the large ones) saves the way back.
@@ -27,32 +32,26 @@ _SCRATCH_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Geometry:
-    """Sizes of one convolution, and its pieces."""
+    """One convolution: its windows, its groups, and the input channels of each."""
 
-    size: tuple[int, int]
+    windows: Windows
+    groups: int
     channels: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int]
-    out: tuple[int, int]
 
     @property
-    def pointwise(self) -> bool:
+    def is_pointwise(self) -> bool:
         """Whether the images are their own columns."""
-        return self.kernel == self.stride == (1, 1) and self.pad == (0, 0)
+        return self.groups == 1 and self.windows.is_pointwise
 
     @property
     def columns(self) -> int:
-        return math.prod(self.kernel) * self.channels
-
-    @property
-    def arguments(self) -> tuple[int, ...]:
-        """What the functions of columns.cuh end with."""
-        return (*self.size, self.channels, *self.out, *self.kernel, *self.stride, *self.pad)
+        """Length of a column of one group."""
+        return math.prod(self.windows.kernel) * self.channels
 
     def pieces(self, batch: int, itemsize: int) -> Iterator[slice]:
         """Ranges of windows: several whole images, or a part of one."""
-        windows, fitting = math.prod(self.out), max(1, _SCRATCH_BYTES // max(1, self.columns * itemsize))
+        windows = math.prod(self.windows.out)
+        fitting = max(1, _SCRATCH_BYTES // max(1, self.groups * self.columns * itemsize))
         if windows <= fitting:
             step = fitting // max(1, windows) * windows
             for first in range(0, batch * windows, max(1, step)):
@@ -63,20 +62,30 @@ class _Geometry:
                 yield slice(first, min(first + fitting, image + windows))
 
     def gather(self, x: Array, piece: slice) -> Array:
-        """The columns of a piece, (windows, columns)."""
-        columns = cupy.empty((piece.stop - piece.start, self.columns), x.dtype)
-        args = (x, columns, columns.size, piece.start, *self.arguments)
+        """The columns of a piece, (groups, windows, columns)."""
+        count = piece.stop - piece.start
+        columns = cupy.empty((self.groups, count, self.columns), x.dtype)
+        args = (x, columns, columns.size, piece.start, count, self.groups, self.channels, *arguments(self.windows))
         launch_flat("columns", "gather_columns", columns.size, args, x.dtype)
         return columns
 
     def scatter(self, columns: Array, piece: slice, dx: Array) -> None:
         """Add the columns of a piece to the images that they stand for; the first piece of an image overwrites it."""
-        windows = math.prod(self.out)
+        windows = math.prod(self.windows.out)
         image = piece.start // windows
         images = dx[image : -(-piece.stop // windows)]
         more = int(piece.start % windows != 0)
-        args = (columns, images, images.size, image, piece.start, len(columns), more, *self.arguments)
-        launch_flat("columns", "scatter_columns", images.size, args, dx.dtype)
+        count = piece.stop - piece.start
+        args = (columns, images, images.size, image, piece.start, count, more, self.groups, self.channels)
+        launch_flat("columns", "scatter_columns", images.size, (*args, *arguments(self.windows)), dx.dtype)
+
+    def grouped(self, rows: Array) -> Array:
+        """A matrix (row, group and what it has) as matrices (group, row, what it has), contiguous."""
+        return contiguous(rows.reshape(len(rows), self.groups, rows.shape[1] // self.groups).transpose(1, 0, 2))
+
+    def ungroup(self, matrices: Array, rows: Array) -> None:
+        """Write matrices (group, row, what it has) to a matrix (row, group and what it has)."""
+        cupy.copyto(rows.reshape(len(rows), self.groups, matrices.shape[2]), matrices.transpose(1, 0, 2))
 
 
 def _flat(array: Array) -> Array:
@@ -84,45 +93,86 @@ def _flat(array: Array) -> Array:
     return contiguous(array).reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-@kernel(Conv2d, dtypes=FLOATS)
-def conv2d(operation: Conv2d, inputs: list[Array], outputs: list[Array]) -> None:
-    """The convolution; see `Conv2d`."""
+def _multiply(g: _Geometry, a: Array, b: Array, rows: Array) -> None:
+    """The products of matrices (group, ...), to a matrix (row, group and what it has)."""
+    if g.groups == 1:
+        cupy.dot(a[0], b[0], out=rows)
+    else:
+        g.ungroup(_products(a, b), rows)
+
+
+def _products(a: Array, b: Array) -> Array:
+    products = cupy.empty((len(a), a.shape[1], b.shape[2]), a.dtype)
+    cupy.matmul(a, b, out=products)
+    return products
+
+
+@kernel(Conv, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
+def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
+    """The convolution; see `Conv`."""
     (x, weight), (y,) = (contiguous(array) for array in inputs), outputs
-    g = _Geometry(x.shape[1:3], x.shape[3], weight.shape[:2], operation.stride, operation.pad, y.shape[1:3])
-    if g.pointwise:
+    g = _geometry(operation, weight.shape, x.shape)
+    if depthwise.is_depthwise(g.groups, g.channels):
+        depthwise.forward(g.windows, x, weight, y)
+        return
+    if g.is_pointwise:
         cupy.dot(_flat(x), _flat(weight), out=_flat(y))
         return
+    matrices, rows = g.grouped(weight.reshape(g.columns, weight.shape[-1])), _flat(y)
     for piece in g.pieces(len(x), x.itemsize):
-        cupy.dot(g.gather(x, piece), _flat(weight), out=_flat(y)[piece])
+        _multiply(g, g.gather(x, piece), matrices, rows[piece])
 
 
-@kernel(Conv2dWeight, dtypes=FLOATS)
-def conv2d_weight(operation: Conv2dWeight, inputs: list[Array], outputs: list[Array]) -> None:
-    """The weight gradient; see `Conv2dWeight`."""
+@kernel(ConvWeight, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
+def conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
+    """The weight gradient; see `ConvWeight`."""
     (dy, x), (dweight,) = (contiguous(array) for array in inputs), outputs
-    g = _Geometry(x.shape[1:3], x.shape[3], operation.kernel, operation.stride, operation.pad, dy.shape[1:3])
-    flat, rows = _flat(dweight), _flat(dy)
-    if g.pointwise:
+    g = _geometry(operation, dweight.shape, x.shape)
+    rows, flat = _flat(dy), dweight.reshape(g.columns, dweight.shape[-1])
+    if g.is_pointwise:
         cupy.dot(_flat(x).T, rows, out=flat)
         return
     pieces = list(g.pieces(len(x), x.itemsize))
     if not pieces:
         flat.fill(0)
     for i, piece in enumerate(pieces):
-        if i == 0:
-            cupy.dot(g.gather(x, piece).T, rows[piece], out=flat)
-        else:
-            cupy.add(flat, cupy.dot(g.gather(x, piece).T, rows[piece]), out=flat)
+        target = flat if i == 0 else cupy.empty(flat.shape, flat.dtype)
+        _weight_of_piece(g, x, rows[piece], piece, target)
+        if i:
+            cupy.add(flat, target, out=flat)
 
 
-@kernel(Conv2dDown, dtypes=FLOATS)
-def conv2d_down(operation: Conv2dDown, inputs: list[Array], outputs: list[Array]) -> None:
-    """The data gradient; see `Conv2dDown`."""
+def _weight_of_piece(g: _Geometry, x: Array, rows: Array, piece: slice, flat: Array) -> None:
+    if depthwise.is_depthwise(g.groups, g.channels):
+        whole = _Geometry(g.windows, 1, g.groups)
+        shape = (len(rows), g.columns, g.groups)
+        depthwise.products(whole.gather(x, piece).reshape(shape), rows, flat)
+    else:
+        _multiply(g, g.gather(x, piece).transpose(0, 2, 1), g.grouped(rows), flat)
+
+
+@kernel(ConvDown, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
+def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
+    """The data gradient; see `ConvDown`."""
     (dy, weight), (dx,) = (contiguous(array) for array in inputs), outputs
-    g = _Geometry(operation.size, dx.shape[3], weight.shape[:2], operation.stride, operation.pad, dy.shape[1:3])
-    rows, flat = _flat(dy), _flat(weight).T
-    if g.pointwise:
-        cupy.dot(rows, flat, out=_flat(dx))
+    g = _geometry(operation, weight.shape, dx.shape)
+    if depthwise.is_depthwise(g.groups, g.channels):
+        depthwise.down(g.windows, dy, weight, dx)
         return
+    rows = _flat(dy)
+    if g.is_pointwise:
+        cupy.dot(rows, _flat(weight).T, out=_flat(dx))
+        return
+    matrices = g.grouped(weight.reshape(g.columns, weight.shape[-1])).transpose(0, 2, 1)
     for piece in g.pieces(len(dx), dx.itemsize):
-        g.scatter(cupy.dot(rows[piece], flat), piece, dx)
+        count = piece.stop - piece.start
+        if g.groups == 1:
+            columns = cupy.dot(rows[piece], matrices[0]).reshape(1, count, g.columns)
+        else:
+            columns = _products(g.grouped(rows[piece]), matrices)
+        g.scatter(columns, piece, dx)
+
+
+def _geometry(operation: Any, weight_shape: tuple[int, ...], image_shape: tuple[int, ...]) -> _Geometry:
+    windows = operation.windows(image_shape[1:-1], weight_shape[:-2])
+    return _Geometry(windows, operation.groups, weight_shape[-2])

@@ -22,16 +22,30 @@ import cupy
 import numpy as np
 
 from actorflow.errors import require
-from actorflow.ops.conv import Conv2d, Conv2dDown, Conv2dWeight
+from actorflow.ops.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.cuda import conv
 from actorflow.ops.cuda.launch import Array, contiguous
 from actorflow.ops.registry import kernel
+from actorflow.ops.windows import is_even
 
 __all__: list[str] = []
 
 _cudnn: Any = require("cudnn", extra="cudnn", purpose="kernel library 'cudnn'")
 _log = logging.getLogger(__name__)
-_kernel = partial(kernel, device="cuda", library="cudnn", dtypes=("float16", "float32"))
+
+
+def _has_even_pad(operation: Conv | ConvDown | ConvWeight) -> bool:
+    return is_even(operation.pad)
+
+
+_kernel = partial(
+    kernel,
+    device="cuda",
+    library="cudnn",
+    dtypes=("float16", "float32"),
+    supports=_has_even_pad,
+    captures=False,
+)
 
 #: Most bytes that a plan may use beside its arrays.
 _WORKSPACE_BYTES = 256 << 20
@@ -46,11 +60,12 @@ class _Convolution(NamedTuple):
         node: ``fprop``, ``dgrad`` or ``wgrad``.
         device: Number of the device.
         dtype: Of all arrays.
-        image: (batch, height, width, in).
-        filter: (out, kernel height, kernel width, in).
-        loss: (batch, out height, out width, out): also that of the result of ``fprop``.
-        stride: As in `Conv2d`.
-        pad: As in `Conv2d`.
+        image: (batch, *size, in).
+        filter: (out, *kernel, in / groups), which says the number of groups.
+        loss: (batch, *out size, out): also that of the result of ``fprop``.
+        stride: Axis by axis.
+        pad: Axis by axis, as wide before as after the images.
+        dilation: Axis by axis.
     """
 
     node: str
@@ -59,8 +74,9 @@ class _Convolution(NamedTuple):
     image: Shape
     filter: Shape
     loss: Shape
-    stride: tuple[int, int]
-    pad: tuple[int, int]
+    stride: Shape
+    pad: Shape
+    dilation: Shape
 
 
 class _Plan(NamedTuple):
@@ -116,7 +132,7 @@ def _plan(convolution: _Convolution) -> _Plan:
         dim, stride = _geometry(getattr(convolution, name))
         return graph.tensor(name=name, dim=dim, stride=stride, data_type=data_type)
 
-    how = {"padding": list(convolution.pad), "stride": list(convolution.stride), "dilation": [1, 1]}
+    how = {"padding": list(convolution.pad), "stride": list(convolution.stride), "dilation": list(convolution.dilation)}
     if convolution.node == "fprop":
         inputs, result = (tensor("image"), tensor("filter")), convolution.loss
         output = graph.conv_fprop(image=inputs[0], weight=inputs[1], **how)
@@ -139,9 +155,9 @@ def _plan(convolution: _Convolution) -> _Plan:
 
 
 def _geometry(shape: Shape) -> tuple[list[int], list[int]]:
-    """Sizes and strides as cuDNN counts them, (batch, channels, height, width), of a contiguous array."""
-    batch, height, width, channels = shape
-    return [batch, channels, height, width], [math.prod(shape[1:]), 1, width * channels, channels]
+    """Sizes and strides as cuDNN counts them, (batch, channels, *size), of a contiguous array."""
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return [shape[0], shape[-1], *shape[1:-1]], [strides[0], 1, *strides[1:-1]]
 
 
 def _unwanted(dtype: str) -> list[Any]:
@@ -153,39 +169,48 @@ def _unwanted(dtype: str) -> list[Any]:
 
 
 def _find(node: str, operation: Any, image: Shape, weight: Shape, loss: Shape, dtype: np.dtype[Any]) -> _Plan | None:
-    """The plan for a weight of (kernel height, kernel width, in, out)."""
-    turned = (weight[3], *weight[:3])
-    device = cupy.cuda.runtime.getDevice()
-    return _planned(_Convolution(node, device, dtype.name, image, turned, loss, operation.stride, operation.pad))
+    """The plan for a weight of (*kernel, in / groups, out)."""
+    w = operation.windows(image[1:-1], weight[:-2])
+    shapes: tuple[Shape, ...] = (image, (weight[-1], *weight[:-1]), loss)
+    how: tuple[Shape, ...] = (w.stride, tuple(before for before, _ in w.pad), w.dilation)
+    if len(w.size) == 1:  # cuDNN has no rows: planes of height 1
+        shapes = tuple((shape[0], 1, *shape[1:]) for shape in shapes)
+        how = tuple((none, *values) for none, values in zip((1, 0, 1), how, strict=True))
+    return _planned(_Convolution(node, cupy.cuda.runtime.getDevice(), dtype.name, *shapes, *how))
 
 
-@_kernel(Conv2d)
-def _conv2d(operation: Conv2d, inputs: list[Array], outputs: list[Array]) -> None:
+def _turned(weight: Array) -> Array:
+    """A weight with its output channels first."""
+    return contiguous(weight.transpose(-1, *range(weight.ndim - 1)))
+
+
+@_kernel(Conv)
+def _conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
     x, weight = inputs
     plan = _find("fprop", operation, x.shape, weight.shape, outputs[0].shape, x.dtype)
     if plan is None:
-        conv.conv2d(operation, inputs, outputs)
+        conv.conv(operation, inputs, outputs)
     else:
-        plan.run((contiguous(x), contiguous(weight.transpose(3, 0, 1, 2)), outputs[0]))
+        plan.run((contiguous(x), _turned(weight), outputs[0]))
 
 
-@_kernel(Conv2dDown)
-def _conv2d_down(operation: Conv2dDown, inputs: list[Array], outputs: list[Array]) -> None:
+@_kernel(ConvDown)
+def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, weight = inputs
     plan = _find("dgrad", operation, outputs[0].shape, weight.shape, g.shape, g.dtype)
     if plan is None:
-        conv.conv2d_down(operation, inputs, outputs)
+        conv.conv_down(operation, inputs, outputs)
     else:
-        plan.run((contiguous(g), contiguous(weight.transpose(3, 0, 1, 2)), outputs[0]))
+        plan.run((contiguous(g), _turned(weight), outputs[0]))
 
 
-@_kernel(Conv2dWeight)
-def _conv2d_weight(operation: Conv2dWeight, inputs: list[Array], outputs: list[Array]) -> None:
+@_kernel(ConvWeight)
+def _conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
     (g, x), (dweight,) = inputs, outputs
     plan = _find("wgrad", operation, x.shape, dweight.shape, g.shape, g.dtype)
     if plan is None:
-        conv.conv2d_weight(operation, inputs, outputs)
+        conv.conv_weight(operation, inputs, outputs)
         return
-    turned = cupy.empty((dweight.shape[3], *dweight.shape[:3]), dweight.dtype)
+    turned = cupy.empty((dweight.shape[-1], *dweight.shape[:-1]), dweight.dtype)
     plan.run((contiguous(g), contiguous(x), turned))
-    cupy.copyto(dweight, turned.transpose(1, 2, 3, 0))
+    cupy.copyto(dweight, turned.transpose(*range(1, dweight.ndim), 0))

@@ -15,6 +15,7 @@ __all__ = [
     "ANYTHING",
     "FLOATS",
     "NUMBERS",
+    "REALS",
     "Array",
     "contiguous",
     "elementwise",
@@ -34,6 +35,7 @@ NUMBERS = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *(*FLOATS, "complex64", "complex128"),
 )
+REALS = tuple(name for name in NUMBERS if "complex" not in name)
 ANYTHING = ("bool", *NUMBERS)
 
 #: Registers a kernel of this library; see `actorflow.ops.registry.kernel`.
@@ -46,7 +48,15 @@ _MOST_BLOCKS = 2**16
 
 _SOURCES = Path(__file__).parent / "kernels"
 #: Sources that a source is compiled behind.
-_BASES = {"softmax": ("reduce",), "loss": ("reduce", "softmax")}
+_BASES = {
+    "columns": ("windows",),
+    "depthwise": ("windows",),
+    "fills": ("noise",),
+    "fold": ("reduce",),
+    "loss": ("reduce", "softmax"),
+    "pool": ("windows",),
+    "softmax": ("reduce",),
+}
 _C_TYPES = {
     "float16": "Half",
     "float32": "float",
@@ -104,9 +114,11 @@ def launch(
     compiled((grid,), (block,), tuple([index(arg) if type(arg) is int else arg for arg in args]))
 
 
-def launch_flat(name: str, function: str, count: int, args: tuple[Any, ...], dtype: np.dtype[Any]) -> None:
+def launch_flat(
+    name: str, function: str, count: int, args: tuple[Any, ...], dtype: np.dtype[Any], **types: np.dtype[Any]
+) -> None:
     """Launch a function that gives each of ``count`` items to a thread, and rounds of items if they are many."""
-    launch(name, function, min(-(-count // _THREADS), _MOST_BLOCKS), _THREADS, args, dtype)
+    launch(name, function, min(-(-count // _THREADS), _MOST_BLOCKS), _THREADS, args, dtype, **types)
 
 
 def contiguous(array: Array) -> Array:

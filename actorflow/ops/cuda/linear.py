@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import cupy
 
 from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
@@ -13,22 +15,27 @@ __all__: list[str] = []
 _BIAS = elementwise("bias", "T x, T bias", "T y", "y = x + bias")
 
 
-@kernel(Inner, dtypes=FLOATS)
+def _rows(x: Array) -> Array:
+    """All axes but the last as one."""
+    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+@kernel(Inner, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _inner(operation: Inner, inputs: list[Array], outputs: list[Array]) -> None:
     x, weight = inputs
-    cupy.dot(x, weight.T, out=outputs[0])
+    cupy.dot(_rows(x), weight.T, out=_rows(outputs[0]))
 
 
-@kernel(InnerDown, dtypes=FLOATS)
+@kernel(InnerDown, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, weight = inputs
-    cupy.dot(g, weight, out=outputs[0])
+    cupy.dot(_rows(g), weight, out=_rows(outputs[0]))
 
 
-@kernel(InnerWeight, dtypes=FLOATS)
+@kernel(InnerWeight, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _inner_weight(operation: InnerWeight, inputs: list[Array], outputs: list[Array]) -> None:
     g, x = inputs
-    cupy.dot(g.T, x, out=outputs[0])
+    cupy.dot(_rows(g).T, _rows(x), out=outputs[0])
 
 
 @kernel(Bias, dtypes=FLOATS, inplace=True)

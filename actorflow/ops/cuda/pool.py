@@ -6,64 +6,77 @@ element instead, from the cache.
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import cupy
 import numpy as np
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
 from actorflow.ops.cuda.reduce import sum_axes
+from actorflow.ops.cuda.windows import arguments, three
 from actorflow.ops.pool import (
-    AveragePool2d,
-    AveragePool2dDown,
+    AveragePool,
+    AveragePoolDown,
     GlobalAverage,
     GlobalAverageDown,
-    MaxPool2d,
-    MaxPool2dDown,
+    MaxPool,
+    MaxPoolDown,
+    MaxPoolPick,
 )
+from actorflow.ops.windows import Windows
 
 __all__: list[str] = []
 
 _SPREAD = elementwise("global_average_down", "T g, float64 count", "T dx", "dx = T(W(g) / W(count))")
 
 
-def _launch(
-    function: str, operation: Any, inputs: list[Array], output: Array, images: Array, windows: Array, *more: int
-) -> None:
+def _launch(function: str, w: Windows, inputs: list[Array], output: Array, counts: tuple[int, ...] = ()) -> None:
     """Launch a function of pool.cuh: a thread per element of the output."""
-    sizes = (output.size, *images.shape[1:], *windows.shape[1:3], *operation.kernel, *operation.stride, *operation.pad)
-    args = (*(contiguous(array) for array in inputs), output, *sizes, *more)
+    given = tuple(contiguous(array) for array in inputs)
+    args = (*given, output, output.size, output.shape[-1], *arguments(w), *counts)
     launch_flat("pool", function, output.size, args, output.dtype)
 
 
-@kernel(MaxPool2d, dtypes=FLOATS)
-def _max_pool(operation: MaxPool2d, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("max_pool", operation, inputs, outputs[0], inputs[0], outputs[0])
+@kernel(MaxPool, dtypes=FLOATS)
+def _max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
+    _launch("max_pool", operation.windows(inputs[0].shape[1:-1]), inputs, outputs[0])
 
 
-@kernel(MaxPool2dDown, dtypes=FLOATS)
-def _max_pool_down(operation: MaxPool2dDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("max_pool_down", operation, inputs, outputs[0], inputs[1], inputs[2])
+@kernel(MaxPoolDown, dtypes=FLOATS)
+def _max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+    _launch("max_pool_down", operation.windows(inputs[1].shape[1:-1]), inputs, outputs[0])
 
 
-@kernel(AveragePool2d, dtypes=FLOATS)
-def _average_pool(operation: AveragePool2d, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("average_pool", operation, inputs, outputs[0], inputs[0], outputs[0], int(operation.count_pad))
+@kernel(MaxPoolPick, dtypes=FLOATS)
+def _max_pool_pick(operation: MaxPoolPick, inputs: list[Array], outputs: list[Array]) -> None:
+    _launch("max_pool_pick", operation.windows(inputs[1].shape[1:-1]), inputs, outputs[0])
 
 
-@kernel(AveragePool2dDown, dtypes=FLOATS)
-def _average_pool_down(operation: AveragePool2dDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("average_pool_down", operation, inputs, outputs[0], outputs[0], inputs[0], int(operation.count_pad))
+def _counts(operation: AveragePool | AveragePoolDown, w: Windows) -> tuple[int, ...]:
+    """What says how many elements of a window count: sizes with the border after the images, and whether it counts."""
+    after = tuple(n + more for n, (_, more) in zip(w.size, w.pad, strict=True))
+    return *three(after, 1), int(operation.count_pad)
+
+
+@kernel(AveragePool, dtypes=FLOATS)
+def _average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
+    w = operation.windows(inputs[0].shape[1:-1])
+    _launch("average_pool", w, inputs, outputs[0], _counts(operation, w))
+
+
+@kernel(AveragePoolDown, dtypes=FLOATS)
+def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+    w = operation.windows(outputs[0].shape[1:-1])
+    _launch("average_pool_down", w, inputs, outputs[0], _counts(operation, w))
 
 
 @kernel(GlobalAverage, dtypes=FLOATS)
 def _global_average(operation: GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
-    height, width = inputs[0].shape[1:3]
-    sum_axes(inputs[0], (1, 2), outputs[0], height * width)
+    size = inputs[0].shape[1:-1]
+    sum_axes(inputs[0], range(1, len(size) + 1), outputs[0], math.prod(size))
 
 
 @kernel(GlobalAverageDown, dtypes=FLOATS)
 def _global_average_down(operation: GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
-    height, width = operation.size
-    g = cupy.broadcast_to(inputs[0][:, np.newaxis, np.newaxis, :], outputs[0].shape)
-    _SPREAD(g, np.float64(height * width), outputs[0])
+    g = inputs[0].reshape(len(inputs[0]), *(1 for _ in operation.size), inputs[0].shape[1])
+    _SPREAD(cupy.broadcast_to(g, outputs[0].shape), np.float64(math.prod(operation.size)), outputs[0])

@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.ops.cuda.launch import Array, contiguous, launch, wide_dtype
 
-__all__ = ["Columns", "Tile", "sum_axes"]
+__all__ = ["Columns", "Tile", "columns_over", "sum_axes"]
 
 _BLOCK = 256
 _WARP = 32
@@ -86,6 +86,12 @@ def sum_axes(x: Array, axes: Sequence[int], out: Array, divisor: float = 1.0) ->
         out: Contiguous, of the remaining shape; the dtype of ``x``, or one that is computed in ``x``'s dtype.
         divisor: Divides the sum, before it is rounded to the dtype of ``out``.
     """
+    x, columns = columns_over(x, axes)
+    _sum(x, columns, out, wide_dtype(out.dtype).type(divisor))
+
+
+def columns_over(x: Array, axes: Sequence[int]) -> tuple[Array, Columns]:
+    """An array as contiguous columns along some axes; copied if it is not, or if the axes do not lie side by side."""
     axes = sorted(axis % x.ndim for axis in axes)
     first = axes[0] if axes else 0
     if axes != list(range(first, first + len(axes))):
@@ -93,8 +99,7 @@ def sum_axes(x: Array, axes: Sequence[int], out: Array, divisor: float = 1.0) ->
         x, first = x.transpose(*kept, *axes), len(kept)
     inner = math.prod(x.shape[first + len(axes) :])
     length = math.prod(x.shape[first : first + len(axes)])
-    columns = Columns(math.prod(x.shape[:first]) * inner, length, inner)
-    _sum(contiguous(x), columns, out, wide_dtype(out.dtype).type(divisor))
+    return contiguous(x), Columns(math.prod(x.shape[:first]) * inner, length, inner)
 
 
 def _sum(x: Array, columns: Columns, out: Array, divisor: Any) -> None:

@@ -24,6 +24,20 @@ def _reshape(operation: Reshape, inputs: list[SimArray], _outputs: None) -> list
     return [inputs[0].reshape(shape)]
 
 
+def _copier(known: Kernel) -> Callable[..., None]:
+    """For a kernel that gives views on the CPU: arrays of a device are contiguous, so the contents are copied."""
+    function = known.function
+
+    def copy(operation: Any, inputs: list[Any], outputs: list[Any]) -> None:
+        for output, result in zip(outputs, function(operation, inputs, None), strict=True):
+            output[...] = result
+
+    def launch(operation: Any, inputs: list[SimArray], outputs: list[SimArray]) -> None:
+        launch_kernel(lambda xs, ys: copy(operation, xs, ys), inputs, outputs, operation.kind)
+
+    return launch
+
+
 def _launcher(known: Kernel) -> Callable[..., None]:
     function = known.function
 
@@ -36,7 +50,7 @@ def _launcher(known: Kernel) -> Callable[..., None]:
 def _register_all() -> None:
     for known in kernels_of("cpu", "numpy"):
         key, is_ours = known.key, known.function.__module__.startswith(actorflow.ops.cpu.__name__ + ".")
-        if is_ours and not known.returns:
+        if is_ours and key.operation != Reshape.__name__:
             register = kernel(
                 key.operation,
                 device="sim",
@@ -47,7 +61,7 @@ def _register_all() -> None:
                 inplace=known.inplace,
                 supports=known.supports,
             )
-            register(_launcher(known))
+            register((_copier if known.returns else _launcher)(known))
 
 
 _register_all()

@@ -2,76 +2,124 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import wraps
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.pool import average_pool, average_pool_down, max_pool, max_pool_down
+from actorflow.ops.operation import Operation
 from actorflow.ops.pool import (
-    AveragePool2d,
-    AveragePool2dDown,
+    AveragePool,
+    AveragePoolDown,
     GlobalAverage,
     GlobalAverageDown,
-    MaxPool2d,
-    MaxPool2dDown,
+    MaxPool,
+    MaxPoolDown,
 )
 from actorflow.ops.torch.tensors import images, tensor, torch, torch_kernel
+from actorflow.ops.windows import Windows, is_even
 
 __all__: list[str] = []
 
 _aten = torch.ops.aten
-_NO_DILATION = (1, 1)
+_Function = Callable[[Any, list[Array], list[Array]], None]
 
 
-def _narrow_border(operation: Any) -> bool:
-    """Torch refuses a border of more than half a window."""
-    return all(2 * p <= k for k, p in zip(operation.kernel, operation.pad, strict=True))
+def _has_narrow_border(operation: Any) -> bool:
+    """Torch refuses a border of more than half a window, or one that is wider on one side."""
+    pads = operation.pad if isinstance(operation.pad, tuple) else (operation.pad,)
+    kernels = operation.kernel if isinstance(operation.kernel, tuple) else (operation.kernel,)
+    widest = [max(p) if isinstance(p, tuple) else p for p in pads]
+    # One number stands for all axes.
+    pairs = zip(cycle(widest), kernels) if len(widest) == 1 else zip(widest, cycle(kernels))
+    return is_even(operation.pad) and all(2 * p <= k for p, k in pairs)
 
 
-def _maxima(operation: MaxPool2d | MaxPool2dDown, x: Any, y: Array) -> Any:
+def _supports_maximum(operation: MaxPool) -> bool:
+    """A border and a dilation may make a window without elements, for which torch has no place to name."""
+    return _has_narrow_border(operation) and (operation.dilation == 1 or operation.pad == 0)
+
+
+def _pool_kernel(
+    operation: type[Operation], volumes: _Function, supports: Callable[[Any], bool]
+) -> Callable[[_Function], _Function]:
+    """As `torch_kernel`, for images of rows and of planes; what is for volumes is given.
+
+    Torch 2.13 writes poolings of volumes to memory as if their channels came first, whatever the strides are.
+    """
+
+    def register(function: _Function) -> _Function:
+        def dispatch(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+            (volumes if inputs[0].ndim == 5 else function)(operation, inputs, outputs)
+
+        return torch_kernel(operation, supports)(wraps(function)(dispatch))
+
+    return register
+
+
+def _flat(array: Array) -> Any:
+    """Images as torch's poolings of planes take them: a row is a plane of height 1."""
+    lent = images(array)
+    return lent.unsqueeze(2) if lent.ndim == 3 else lent
+
+
+def _how(w: Windows) -> tuple[tuple[int, ...], ...]:
+    """(kernel, stride, pad, dilation) for `_flat`."""
+    pad = tuple(before for before, _ in w.pad)
+    found = ((w.kernel, 1), (w.stride, 1), (pad, 0), (w.dilation, 1))
+    return tuple((none, *values) if len(w.size) == 1 else values for values, none in found)
+
+
+def _maxima(operation: MaxPool, w: Windows, x: Any, y: Array) -> Any:
     """Writes the maximum of each window to ``y``; returns where it was found, in memory that the thread keeps."""
-    found = images(scratch("indices", y.shape, np.int64))
-    how = (operation.kernel, operation.stride, operation.pad, _NO_DILATION, operation.ceil)
-    _aten.max_pool2d_with_indices.out(x, *how, out=images(y), indices=found)
+    found = _flat(scratch("indices", y.shape, np.int64))
+    _aten.max_pool2d_with_indices.out(x, *_how(w), operation.ceil, out=_flat(y), indices=found)
     return found
 
 
-@torch_kernel(MaxPool2d, supports=_narrow_border)
-def _max_pool(operation: MaxPool2d, inputs: list[Array], outputs: list[Array]) -> None:
-    _maxima(operation, images(inputs[0]), outputs[0])
+@_pool_kernel(MaxPool, max_pool, _supports_maximum)
+def _max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
+    _maxima(operation, operation.windows(inputs[0].shape[1:-1]), _flat(inputs[0]), outputs[0])
 
 
-@torch_kernel(MaxPool2dDown, supports=_narrow_border)
-def _max_pool_down(operation: MaxPool2dDown, inputs: list[Array], outputs: list[Array]) -> None:
+@_pool_kernel(MaxPoolDown, max_pool_down, _supports_maximum)
+def _max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, x, y = inputs
+    w = operation.windows(x.shape[1:-1])
     # Torch wants to know where the maxima were, which the forward pass here does not keep: finding them again is cheap.
-    found = _maxima(operation, images(x), scratch("maxima", y.shape, y.dtype))
-    how = (operation.kernel, operation.stride, operation.pad, _NO_DILATION, operation.ceil)
-    _aten.max_pool2d_with_indices_backward.grad_input(images(g), images(x), *how, found, grad_input=images(outputs[0]))
+    found = _maxima(operation, w, _flat(x), scratch("maxima", y.shape, y.dtype))
+    down = _aten.max_pool2d_with_indices_backward.grad_input
+    down(_flat(g), _flat(x), *_how(w), operation.ceil, found, grad_input=_flat(outputs[0]))
 
 
-def _average(operation: AveragePool2d) -> tuple[Any, ...]:
-    return operation.kernel, operation.stride, operation.pad, operation.ceil, operation.count_pad, None
+def _average(operation: AveragePool | AveragePoolDown, w: Windows) -> tuple[Any, ...]:
+    return *_how(w)[:3], operation.ceil, operation.count_pad, None
 
 
-@torch_kernel(AveragePool2d, supports=_narrow_border)
-def _average_pool(operation: AveragePool2d, inputs: list[Array], outputs: list[Array]) -> None:
-    _aten.avg_pool2d.out(images(inputs[0]), *_average(operation), out=images(outputs[0]))
+@_pool_kernel(AveragePool, average_pool, _has_narrow_border)
+def _average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
+    w = operation.windows(inputs[0].shape[1:-1])
+    _aten.avg_pool2d.out(_flat(inputs[0]), *_average(operation, w), out=_flat(outputs[0]))
 
 
-@torch_kernel(AveragePool2dDown, supports=_narrow_border)
-def _average_pool_down(operation: AveragePool2dDown, inputs: list[Array], outputs: list[Array]) -> None:
-    dx = images(outputs[0])  # also stands for x, of which only the type and the strides count
-    _aten.avg_pool2d_backward.grad_input(images(inputs[0]), dx, *_average(operation), grad_input=dx)
+@_pool_kernel(AveragePoolDown, average_pool_down, _has_narrow_border)
+def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+    w = operation.windows(outputs[0].shape[1:-1])
+    dx = _flat(outputs[0])  # also stands for x, of which only the type and the strides count
+    _aten.avg_pool2d_backward.grad_input(_flat(inputs[0]), dx, *_average(operation, w), grad_input=dx)
 
 
 @torch_kernel(GlobalAverage)
 def _global_average(operation: GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
-    torch.mean(tensor(inputs[0]), dim=(1, 2), out=tensor(outputs[0]))
+    torch.mean(tensor(inputs[0]), dim=tuple(range(1, inputs[0].ndim - 1)), out=tensor(outputs[0]))
 
 
 @torch_kernel(GlobalAverageDown)
 def _global_average_down(operation: GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
-    height, width = operation.size
-    share = tensor(inputs[0]) * (1.0 / (height * width))
-    tensor(outputs[0]).copy_(share[:, None, None, :])
+    share = tensor(inputs[0]) * (1.0 / math.prod(operation.size))
+    tensor(outputs[0]).copy_(share.reshape(len(share), *(1 for _ in operation.size), -1))

@@ -34,13 +34,16 @@ def tensor(array: Array) -> Any:
 
 
 def images(array: Array) -> Any:
-    """(batch, height, width, channels) as a tensor (batch, channels, height, width) on the same memory."""
-    return tensor(array).permute(0, 3, 1, 2)
+    """(batch, ..., channels) as a tensor (batch, channels, ...) on the same memory."""
+    lent = tensor(array)
+    # One channel lies the same first and last. Torch 2.13 then takes the strides for those of channels that lie last,
+    # and some convolutions read beside the image: stride (1, 3) with 3x3 kernels and one output channel, say.
+    return lent.squeeze(-1).unsqueeze(1) if array.shape[-1] == 1 else lent.movedim(-1, 1)
 
 
 def weights(array: Array) -> Any:
-    """(kernel_height, kernel_width, in, out) as a tensor (out, in, kernel_height, kernel_width) on the same memory."""
-    return tensor(array).permute(3, 2, 0, 1)
+    """(*kernel, in, out) as a tensor (out, in, *kernel) on the same memory."""
+    return tensor(array).movedim((-1, -2), (0, 1))
 
 
 def within_share(function: _Function) -> _Function:

@@ -9,6 +9,7 @@ import pytest
 from actorflow.devices.cuda import CudaDevice, Segment, SegmentState
 from actorflow.errors import DeviceError
 from actorflow.place import Place
+from actorflow.spec import TensorSpec
 
 PLACE = Place.parse("cuda:1")
 
@@ -143,3 +144,20 @@ def test_another_stream(cupy: Any, device: CudaDevice, segment: Segment) -> None
     other: Any = device.lane("other")
     with pytest.raises(DeviceError, match="segment 'chain' belongs to"), other.stream.current():
         segment()
+
+
+def test_segments_of_the_engine_are_captured_at_once(cupy: Any, device: CudaDevice, chain: Chain) -> None:
+    """They have been launched before, op by op."""
+    segment: Any = device.make_segment("chain", [chain.add, chain.double])
+    call(segment, device, cupy, times=2)
+    assert (segment.state, segment.replays, chain.launched) == (SegmentState.CAPTURED, 2, 2)
+    assert np.array_equal(chain.total, np.full(3, 6.0))
+
+
+def test_whereabouts_tell_arrays_apart(device: CudaDevice) -> None:
+    spec = TensorSpec.of((3, 2))
+    with device.lane("main").stream.current():  # type: ignore[attr-defined]
+        first, second = device.allocate(spec), device.allocate(spec)
+    turned = type(first)(first.values.T, 1)
+    assert device.whereabouts(first) == device.whereabouts(first) == (first.data.ptr, first.strides)
+    assert len({device.whereabouts(array) for array in (first, second, turned)}) == 3

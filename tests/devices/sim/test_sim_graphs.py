@@ -24,8 +24,8 @@ def classifier(place: str, options: SimOptions | None = None) -> tuple[af.Graph,
         x, labels = graph.blob("x", (8, 6, 6, 3)), graph.blob("labels", (8,), "int64")
         filters = graph.variable("filters", (3, 3, 3, 4), init=af.nn.init.gaussian(std=0.2, seed=0))
         weight = graph.variable("weight", (5, 36), init=af.nn.init.gaussian(std=0.2, seed=1))
-        y = af.ops.dropout(af.ops.relu(af.ops.conv2d(x, filters, pad=(1, 1))), 0.3, seed=2)
-        y = af.ops.inner(af.ops.flatten(af.ops.max_pool2d(y, (2, 2), (2, 2))), weight)
+        y = af.ops.dropout(af.ops.relu(af.ops.conv(x, filters, pad=(1, 1))), 0.3, seed=2)
+        y = af.ops.inner(af.ops.flatten(af.ops.max_pool(y, (2, 2), (2, 2))), weight)
         loss = af.ops.softmax_loss(y, labels)
         train = af.nn.SGD(rate=0.1, momentum=0.9).minimize(loss)
     return graph, [loss, train]

@@ -106,6 +106,7 @@ class Emulator:
             "ndarray": np.ndarray,
             "empty": _garbage,
             "dot": _dot,
+            "matmul": _matmul,
             "add": np.add,
             "broadcast_to": np.broadcast_to,
             "cuda": SimpleNamespace(
@@ -132,6 +133,14 @@ def _dot(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndar
     assert out.flags.c_contiguous
     assert (out.shape, out.dtype, b.dtype) == (product.shape, a.dtype, a.dtype)
     out[...] = product
+    return out
+
+
+def _matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    wide = np.float32 if a.dtype == np.float16 else a.dtype
+    assert out.flags.c_contiguous
+    assert (out.dtype, b.dtype) == (a.dtype, a.dtype)
+    out[...] = np.matmul(a.astype(wide), b.astype(wide))
     return out
 
 
@@ -193,7 +202,7 @@ class _ElementwiseKernel:
         loads = [f"const {t} &{n} = _{n}[i];" for t, n in self.inputs]
         loads += [f"{t} &{n} = _{n}[i];" for t, n in self.outputs]
         return (
-            f"{typedefs}\ntypedef double float64;\n{self.preamble}\n"
+            f"{typedefs}\ntypedef double float64;\ntypedef long long int64;\n{self.preamble}\n"
             f'extern "C" __global__ void run(ptrdiff_t size, {", ".join(parameters)}) {{\n'
             f"  FOR_EACH_OF(i, size) {{\n{' '.join(loads)}\n{self.body};\n}} }}"
         )

@@ -14,8 +14,15 @@
 #define __shared__ static
 #define FOR_EACH_OF(i, size) for (std::ptrdiff_t i = 0; i < (size); ++i)
 
+using std::ceil;
+using std::cos;
 using std::exp;
+using std::floor;
 using std::log;
+using std::pow;
+using std::rint;
+using std::sin;
+using std::sqrt;
 using std::tanh;
 
 struct Dimension {

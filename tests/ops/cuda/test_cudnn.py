@@ -93,28 +93,28 @@ class Graph:
         assert workspace
         assert self.steps[-1] == "build_plans"
         image, filters, loss = (role.view(self.arrays[addresses[role]]) for role in self.roles)
-        pad, (sv, sh) = self.how["padding"], self.how["stride"]
+        pad, steps, dilation = (self.how[name] for name in ("padding", "stride", "dilation"))
+        assert len(pad) == len(steps) == len(dilation) == image.ndim - 2
         padded = np.pad(
             np.zeros_like(image) if self.output is self.roles[0] else image,
             [(0, 0), (0, 0), *zip(pad, pad, strict=True)],
         )
         self.output.view(self.arrays[addresses[self.output]])[...] = 0
-        for n, k, i, j in np.ndindex(*loss.shape):
-            window = (
-                n,
-                slice(None),
-                slice(i * sv, i * sv + filters.shape[2]),
-                slice(j * sh, j * sh + filters.shape[3]),
-            )
+        channels, groups = filters.shape[1], image.shape[1] // filters.shape[1]
+        for n, k, *window in np.ndindex(*loss.shape):
+            axes = zip(window, steps, dilation, filters.shape[2:], strict=True)
+            seen = tuple(slice(i * s, i * s + d * (size - 1) + 1, d) for i, s, d, size in axes)
+            group = k // (filters.shape[0] // groups)
+            where = (n, slice(group * channels, (group + 1) * channels), *seen)
             if self.output is self.roles[0]:
-                padded[window] += loss[n, k, i, j] * filters[k]
+                padded[where] += loss[(n, k, *window)] * filters[k]
             elif self.output is self.roles[1]:
-                filters[k] += loss[n, k, i, j] * padded[window]
+                filters[k] += loss[(n, k, *window)] * padded[where]
             else:
-                loss[n, k, i, j] = (padded[window] * filters[k]).sum()
+                loss[(n, k, *window)] = (padded[where] * filters[k]).sum()
         if self.output is self.roles[0]:
-            height, width = image.shape[2:]
-            image[...] = padded[:, :, pad[0] : pad[0] + height, pad[1] : pad[1] + width]
+            inside = [slice(p, p + size) for p, size in zip(pad, image.shape[2:], strict=True)]
+            image[...] = padded[(slice(None), slice(None), *inside)]
 
 
 @pytest.fixture
@@ -162,31 +162,49 @@ def run(cudnn: SimpleNamespace, operation: ops.Operation, shape: tuple[int, ...]
     return output
 
 
-@pytest.mark.parametrize("stride", [(1, 1), (2, 1), (3, 3)])
-@pytest.mark.parametrize("pad", [(0, 0), (1, 2)])
-def test_all_three_products_are_those_of_the_cpu(cudnn, cases, stride, pad, caplog) -> None:
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pad", "dilation", "groups"),
+    [
+        ((6, 7), (3, 2), 1, 0, 1, 1),
+        ((6, 7), (3, 2), (2, 1), (1, 2), 1, 1),
+        ((6, 7), (3, 2), 3, (1, 2), 1, 1),
+        ((6, 7), (2, 2), 1, 1, (1, 2), 2),
+        ((6, 7), (3, 3), 1, 1, 1, 4),
+        ((9,), (3,), 2, 1, 1, 1),
+        ((3, 4, 3), (2, 2, 3), 1, (1, 0, 1), 1, 2),
+    ],
+)
+def test_all_three_products_are_those_of_the_cpu(
+    cudnn, cases, size, kernel, stride, pad, dilation, groups, caplog
+) -> None:
     random = np.random.default_rng(0)
-    x, weight = random.standard_normal((2, 6, 7, 3)), random.standard_normal((3, 2, 3, 4))
-    how = (stride, pad)
-    (y,) = cases.compute_cpu(ops.Conv2d(*how), x, weight)
+    x, weight = random.standard_normal((2, *size, 4)), random.standard_normal((*kernel, 4 // groups, 8))
+    how = (stride, pad, dilation, groups)
+    (y,) = cases.compute_cpu(ops.Conv(*how), x, weight)
     g = random.standard_normal(y.shape)
     x, weight, g, y = (array.astype(np.float32) for array in (x, weight, g, y))
-    down, kernel = ops.Conv2dDown((6, 7), *how), ops.Conv2dWeight((3, 2), *how)
+    down, of_weight = ops.ConvDown(*how, size=size), ops.ConvWeight(*how, kernel=kernel)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            np.testing.assert_allclose(run(cudnn, ops.Conv2d(*how), y.shape, x, weight), y, rtol=1e-4, atol=1e-4)
-            for operation, given, shape in ((down, weight, x.shape), (kernel, x, weight.shape)):
+            np.testing.assert_allclose(run(cudnn, ops.Conv(*how), y.shape, x, weight), y, rtol=1e-4, atol=1e-4)
+            for operation, given, shape in ((down, weight, x.shape), (of_weight, x, weight.shape)):
                 (expected,) = cases.compute_cpu(operation, g, given)
                 np.testing.assert_allclose(run(cudnn, operation, shape, g, given), expected, rtol=1e-4, atol=1e-4)
     assert len(cudnn.built) == 3
-    assert cudnn.streams == ([] if stride == (3, 3) else [STREAM] * 6)
-    assert len(caplog.records) == (3 if stride == (3, 3) else 0)
+    assert cudnn.streams == ([] if stride == 3 else [STREAM] * 6)
+    assert len(caplog.records) == (3 if stride == 3 else 0)
+
+
+def test_a_border_that_is_wider_on_one_side_is_left_to_cupy(cudnn) -> None:
+    for kernel in cudnn.kernels.values():
+        assert kernel.supports(ops.Conv(pad=((1, 1), 2)))
+        assert not kernel.supports(ops.Conv(pad=((1, 0), 2)))
 
 
 def test_an_empty_batch_is_left_to_cupy(cudnn) -> None:
     x, weight, g = (np.ones(shape, np.float32) for shape in [(0, 4, 4, 3), (3, 3, 3, 2), (0, 2, 2, 2)])
-    assert run(cudnn, ops.Conv2d(), g.shape, x, weight).size == 0
-    np.testing.assert_array_equal(run(cudnn, ops.Conv2dWeight((3, 3)), weight.shape, g, x), np.zeros_like(weight))
+    assert run(cudnn, ops.Conv(), g.shape, x, weight).size == 0
+    np.testing.assert_array_equal(run(cudnn, ops.ConvWeight(kernel=(3, 3)), weight.shape, g, x), np.zeros_like(weight))
     assert not cudnn.built
 
 

@@ -9,12 +9,25 @@ import pytest
 
 ARCHITECTURES = ("sm_80", "sm_90")
 FLOATS = ("float16", "float32", "float64")
-SOURCES = ("reduce", "softmax", "loss", "pool", "columns", "noise")
+SOURCES = (
+    "reduce",
+    "softmax",
+    "loss",
+    "pool",
+    "columns",
+    "depthwise",
+    "noise",
+    "lrn",
+    "recurrent",
+    "fold",
+    "fills",
+    "indexing",
+)
 
 
 def test_every_source_is_compiled_here(emulated) -> None:
     folder = Path(emulated.modules["launch"].__file__).parent / "kernels"
-    assert {path.stem for path in folder.iterdir()} == {"scalar", *SOURCES}
+    assert {path.stem for path in folder.iterdir()} == {"scalar", "windows", *SOURCES}
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -26,8 +39,13 @@ def test_a_source_compiles(emulated, load_file, name, arch) -> None:
     assert kernels
     for dtype in FLOATS:
         for index in ("int", "long long"):
-            for label in ("long long", "unsigned char") if name == "loss" else ("int",):
-                macros = {"SCALAR": launch._C_TYPES[dtype], "INDEX": index, "LABEL": label}
+            for label in ("long long", "unsigned char") if name in ("loss", "indexing") else ("int",):
+                macros = {
+                    "SCALAR": launch._C_TYPES[dtype],
+                    "INDEX": index,
+                    "LABEL": label,
+                    "RESULT": launch._C_TYPES[dtype],
+                }
                 options = [f"-D{macro}={value}" for macro, value in macros.items()]
                 code = nvrtc.compile_to_cubin(library, launch.source(name), arch, options)
                 assert all(kernel.encode() in code for kernel in kernels)
@@ -46,6 +64,7 @@ def test_elementwise_kernels_compile_with_the_headers_of_cupy(emulated, load_fil
         parts = ["#include <cupy/complex.cuh>", "#include <cupy/carray.cuh>", "#include <cupy/float16.cuh>"]
         parts.append("#define FOR_EACH_OF CUPY_FOR")
         for i, kernel in enumerate(emulated.emulator.elementwise):
-            code = kernel.code({"T": dtype, "R": "float32"}).replace("void run(", f"void run{i}(")
+            wide = "float64" if dtype == "float64" else "float32"
+            code = kernel.code({"T": dtype, "R": "float32", "S": wide}).replace("void run(", f"void run{i}(")
             parts.append(f"namespace kernel{i} {{ {code} }}")
         nvrtc.compile_to_cubin(library, "\n".join(parts), arch, options)

@@ -45,7 +45,7 @@ extern "C" __global__ void dropout(
       if (start + i < size) {
         const bool kept = random.uniform(i) >= rate;
         mask[start + i] = kept;
-        y[start + i] = kept ? SCALAR(WIDE(x[start + i]) * factor) : SCALAR(0.0f);
+        y[start + i] = kept ? (SCALAR)(WIDE(x[start + i]) * factor) : (SCALAR)(0.0f);
       }
   }
 }

@@ -1,35 +1,50 @@
-// Pooling, NHWC: a thread per output element forwards, per image element backwards, so nothing is added atomically and
+// Pooling: a thread per output element forwards, per image element backwards, so nothing is added atomically and
 // neighbouring threads read neighbouring channels. Gradients are added in the order of the offsets in the window.
 
-struct Pixel {
-  INDEX channel, column, row, image;
-  __device__ Pixel(INDEX i, INDEX height, INDEX width, INDEX channels) {
-    channel = i % channels;
-    i /= channels;
-    column = i % width;
-    i /= width;
-    row = i % height;
-    image = i / height;
+// An element of images, or of windows; `channels` elements lie between neighbours.
+struct Place {
+  INDEX channel, t, s, r, image;
+  __device__ Place(INDEX rest, INDEX deep, INDEX high, INDEX wide, INDEX channels) {
+    channel = take(rest, channels);
+    t = take(rest, wide);
+    s = take(rest, high);
+    r = take(rest, deep);
+    image = rest;
   }
 };
 
-// How many elements of a window along one axis count.
-__device__ inline INDEX extent(INDEX window, INDEX size, INDEX kernel, INDEX stride, INDEX pad, INDEX count_pad) {
-  const INDEX start = window * stride - pad, stop = least(start + kernel, size + pad);
-  return count_pad ? stop - start : least(stop, size) - most(start, 0);
+// The offsets of a window that see the image, from the first to before the end.
+struct Range {
+  INDEX first, end;
+  __device__ Range(const Axis& axis, INDEX window) {
+    const INDEX start = window * axis.stride - axis.pad;
+    first = start < 0 ? (axis.dilation - 1 - start) / axis.dilation : 0;
+    end = start >= axis.size ? 0 : least(axis.kernel, (axis.size - 1 - start) / axis.dilation + 1);
+  }
+};
+
+// How many elements of a window along one axis count; `size_after` is that of the image with its border after it.
+__device__ inline INDEX extent(const Axis& axis, INDEX window, INDEX size_after, INDEX count_pad) {
+  const INDEX start = window * axis.stride - axis.pad, stop = least(start + axis.kernel, size_after);
+  return count_pad ? stop - start : least(stop, axis.size) - most(start, 0);
 }
 
 extern "C" __global__ void max_pool(
-    const SCALAR* x, SCALAR* y, INDEX count, INDEX height, INDEX width, INDEX channels, INDEX out_height,
-    INDEX out_width, INDEX kv, INDEX kh, INDEX sv, INDEX sh, INDEX pv, INDEX ph) {
+    const SCALAR* x, SCALAR* y, INDEX count, INDEX channels, INDEX nd, INDEX nh, INDEX nw, INDEX od, INDEX oh, INDEX ow,
+    INDEX kd, INDEX kh, INDEX kw, INDEX sd, INDEX sh, INDEX sw, INDEX pd, INDEX ph, INDEX pw, INDEX ld, INDEX lh,
+    INDEX lw) {
+  AXES;
   FOR_EACH(e, count) {
-    const Pixel at(e, out_height, out_width, channels);
-    const INDEX top = most(at.row * sv - pv, 0), bottom = least(at.row * sv - pv + kv, height);
-    const INDEX left = most(at.column * sh - ph, 0), right = least(at.column * sh - ph + kh, width);
-    const SCALAR* image = x + at.image * height * width * channels + at.channel;
-    WIDE best = WIDE(image[(top * width + left) * channels]);
-    for (INDEX r = top; r < bottom; ++r)
-      for (INDEX s = left; s < right; ++s) best = larger(best, WIDE(image[(r * width + s) * channels]));
+    const Place at(e, od, oh, ow, channels);
+    const Range as(deep, at.r), bs(high, at.s), cs(wide, at.t);
+    const SCALAR* image = x + at.image * nd * nh * nw * channels + at.channel;
+    WIDE best = -1 / WIDE(0);
+    for (INDEX a = as.first; a < as.end; ++a)
+      for (INDEX b = bs.first; b < bs.end; ++b)
+        for (INDEX c = cs.first; c < cs.end; ++c) {
+          const INDEX row = deep.element(at.r, a) * nh + high.element(at.s, b);
+          best = larger(best, WIDE(image[(row * nw + wide.element(at.t, c)) * channels]));
+        }
     y[e] = SCALAR(best);
   }
 }
@@ -37,56 +52,94 @@ extern "C" __global__ void max_pool(
 // An element takes the gradient of each window whose maximum it is, unless an earlier element of the window is that
 // too. Only where it is equal to the maximum is the window searched.
 extern "C" __global__ void max_pool_down(
-    const SCALAR* g, const SCALAR* x, const SCALAR* y, SCALAR* dx, INDEX count, INDEX height, INDEX width,
-    INDEX channels, INDEX out_height, INDEX out_width, INDEX kv, INDEX kh, INDEX sv, INDEX sh, INDEX pv, INDEX ph) {
+    const SCALAR* g, const SCALAR* x, const SCALAR* y, SCALAR* dx, INDEX count, INDEX channels, INDEX nd, INDEX nh,
+    INDEX nw, INDEX od, INDEX oh, INDEX ow, INDEX kd, INDEX kh, INDEX kw, INDEX sd, INDEX sh, INDEX sw, INDEX pd,
+    INDEX ph, INDEX pw, INDEX ld, INDEX lh, INDEX lw) {
+  AXES;
   FOR_EACH(e, count) {
-    const Pixel at(e, height, width, channels);
-    const SCALAR* image = x + at.image * height * width * channels + at.channel;
+    const Place at(e, nd, nh, nw, channels);
+    const SCALAR* image = x + at.image * nd * nh * nw * channels + at.channel;
     const WIDE own = WIDE(x[e]);
-    const Windows rows(at.row, out_height, kv, sv, pv), columns(at.column, out_width, kh, sh, ph);
     WIDE total = 0;
-    for (INDEX i = rows.last; i >= rows.first; --i)
-      for (INDEX j = columns.last; j >= columns.first; --j) {
-        const INDEX window = ((at.image * out_height + i) * out_width + j) * channels + at.channel;
-        bool first = WIDE(y[window]) == own;
-        const INDEX left = most(j * sh - ph, 0), right = least(j * sh - ph + kh, width);
-        for (INDEX r = most(i * sv - pv, 0); first && r <= at.row; ++r)
-          for (INDEX s = left; first && s < (r == at.row ? at.column : right); ++s)
-            first = WIDE(image[(r * width + s) * channels]) != own;
-        if (first) total += WIDE(g[window]);
-      }
+    for (INDEX h = deep.last(at.r); h >= deep.first(at.r); --h)
+      for (INDEX i = high.last(at.s); i >= high.first(at.s); --i)
+        for (INDEX j = wide.last(at.t); j >= wide.first(at.t); --j) {
+          const INDEX a = deep.offset(at.r, h), b = high.offset(at.s, i), c = wide.offset(at.t, j);
+          const INDEX window = (((at.image * od + h) * oh + i) * ow + j) * channels + at.channel;
+          bool first = a >= 0 && b >= 0 && c >= 0 && WIDE(y[window]) == own;
+          const Range as(deep, h), bs(high, i), cs(wide, j);
+          for (INDEX p = as.first; first && p <= a; ++p)
+            for (INDEX q = bs.first; first && q < (p == a ? b + 1 : bs.end); ++q)
+              for (INDEX r = cs.first; first && r < (p == a && q == b ? c : cs.end); ++r) {
+                const INDEX row = deep.element(h, p) * nh + high.element(i, q);
+                first = WIDE(image[(row * nw + wide.element(j, r)) * channels]) != own;
+              }
+          if (first) total += WIDE(g[window]);
+        }
     dx[e] = SCALAR(total);
   }
 }
 
-extern "C" __global__ void average_pool(
-    const SCALAR* x, SCALAR* y, INDEX count, INDEX height, INDEX width, INDEX channels, INDEX out_height,
-    INDEX out_width, INDEX kv, INDEX kh, INDEX sv, INDEX sh, INDEX pv, INDEX ph, INDEX count_pad) {
+extern "C" __global__ void max_pool_pick(
+    const SCALAR* h, const SCALAR* x, const SCALAR* y, SCALAR* picked, INDEX count, INDEX channels, INDEX nd, INDEX nh,
+    INDEX nw, INDEX od, INDEX oh, INDEX ow, INDEX kd, INDEX kh, INDEX kw, INDEX sd, INDEX sh, INDEX sw, INDEX pd,
+    INDEX ph, INDEX pw, INDEX ld, INDEX lh, INDEX lw) {
+  AXES;
   FOR_EACH(e, count) {
-    const Pixel at(e, out_height, out_width, channels);
-    const INDEX top = most(at.row * sv - pv, 0), bottom = least(at.row * sv - pv + kv, height);
-    const INDEX left = most(at.column * sh - ph, 0), right = least(at.column * sh - ph + kh, width);
-    const SCALAR* image = x + at.image * height * width * channels + at.channel;
+    const Place at(e, od, oh, ow, channels);
+    const Range as(deep, at.r), bs(high, at.s), cs(wide, at.t);
+    const INDEX image = at.image * nd * nh * nw * channels + at.channel;
+    bool found = false;
+    SCALAR value = SCALAR(0.0f);
+    for (INDEX a = as.first; !found && a < as.end; ++a)
+      for (INDEX b = bs.first; !found && b < bs.end; ++b)
+        for (INDEX c = cs.first; !found && c < cs.end; ++c) {
+          const INDEX row = deep.element(at.r, a) * nh + high.element(at.s, b);
+          const INDEX place = image + (row * nw + wide.element(at.t, c)) * channels;
+          found = WIDE(x[place]) == WIDE(y[e]);
+          if (found) value = h[place];
+        }
+    picked[e] = value;
+  }
+}
+
+extern "C" __global__ void average_pool(
+    const SCALAR* x, SCALAR* y, INDEX count, INDEX channels, INDEX nd, INDEX nh, INDEX nw, INDEX od, INDEX oh, INDEX ow,
+    INDEX kd, INDEX kh, INDEX kw, INDEX sd, INDEX sh, INDEX sw, INDEX pd, INDEX ph, INDEX pw, INDEX ld, INDEX lh,
+    INDEX lw, INDEX after_d, INDEX after_h, INDEX after_w, INDEX count_pad) {
+  AXES;
+  FOR_EACH(e, count) {
+    const Place at(e, od, oh, ow, channels);
+    const Range as(deep, at.r), bs(high, at.s), cs(wide, at.t);
+    const SCALAR* image = x + at.image * nd * nh * nw * channels + at.channel;
     WIDE total = 0;
-    for (INDEX r = top; r < bottom; ++r)
-      for (INDEX s = left; s < right; ++s) total += WIDE(image[(r * width + s) * channels]);
-    const INDEX size = extent(at.row, height, kv, sv, pv, count_pad) * extent(at.column, width, kh, sh, ph, count_pad);
-    y[e] = SCALAR(total / WIDE(size));
+    for (INDEX a = as.first; a < as.end; ++a)
+      for (INDEX b = bs.first; b < bs.end; ++b)
+        for (INDEX c = cs.first; c < cs.end; ++c) {
+          const INDEX row = deep.element(at.r, a) * nh + high.element(at.s, b);
+          total += WIDE(image[(row * nw + wide.element(at.t, c)) * channels]);
+        }
+    const INDEX plane = extent(high, at.s, after_h, count_pad) * extent(wide, at.t, after_w, count_pad);
+    y[e] = SCALAR(total / WIDE(extent(deep, at.r, after_d, count_pad) * plane));
   }
 }
 
 extern "C" __global__ void average_pool_down(
-    const SCALAR* g, SCALAR* dx, INDEX count, INDEX height, INDEX width, INDEX channels, INDEX out_height,
-    INDEX out_width, INDEX kv, INDEX kh, INDEX sv, INDEX sh, INDEX pv, INDEX ph, INDEX count_pad) {
+    const SCALAR* g, SCALAR* dx, INDEX count, INDEX channels, INDEX nd, INDEX nh, INDEX nw, INDEX od, INDEX oh,
+    INDEX ow, INDEX kd, INDEX kh, INDEX kw, INDEX sd, INDEX sh, INDEX sw, INDEX pd, INDEX ph, INDEX pw, INDEX ld,
+    INDEX lh, INDEX lw, INDEX after_d, INDEX after_h, INDEX after_w, INDEX count_pad) {
+  AXES;
   FOR_EACH(e, count) {
-    const Pixel at(e, height, width, channels);
-    const Windows rows(at.row, out_height, kv, sv, pv), columns(at.column, out_width, kh, sh, ph);
+    const Place at(e, nd, nh, nw, channels);
     WIDE total = 0;
-    for (INDEX i = rows.last; i >= rows.first; --i) {
-      const INDEX tall = extent(i, height, kv, sv, pv, count_pad);
-      for (INDEX j = columns.last; j >= columns.first; --j) {
-        const INDEX window = ((at.image * out_height + i) * out_width + j) * channels + at.channel;
-        total += WIDE(g[window]) / WIDE(tall * extent(j, width, kh, sh, ph, count_pad));
+    for (INDEX h = deep.last(at.r); h >= deep.first(at.r); --h) {
+      const INDEX layers = extent(deep, h, after_d, count_pad);
+      for (INDEX i = high.last(at.s); i >= high.first(at.s); --i) {
+        const INDEX rows = layers * extent(high, i, after_h, count_pad);
+        for (INDEX j = wide.last(at.t); j >= wide.first(at.t); --j) {
+          const INDEX window = (((at.image * od + h) * oh + i) * ow + j) * channels + at.channel;
+          total += WIDE(g[window]) / WIDE(rows * extent(wide, j, after_w, count_pad));
+        }
       }
     }
     dx[e] = SCALAR(total);

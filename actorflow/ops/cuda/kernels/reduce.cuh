@@ -26,19 +26,20 @@ struct Larger {
 
 // Combines the values of each column's threads, in an order that depends on the tile alone; all of them get the result.
 // Every thread of the block must call it.
-template <typename Combine> __device__ inline WIDE combined(const Tile& tile, WIDE value, Combine combine) {
-  __shared__ WIDE shared[TILE_THREADS];
-  WIDE* own = shared + tile.column;
+template <typename Value, typename Combine>
+__device__ inline Value combined(const Tile& tile, Value value, Combine combine) {
+  __shared__ Value shared[TILE_THREADS];
+  Value* own = shared + tile.column;
   own[tile.along * tile.columns] = value;
   __syncthreads();
   for (int half = tile.alongs / 2; half > 0; half /= 2) {
     if (tile.along < half) {
-      WIDE* lower = own + tile.along * tile.columns;
+      Value* lower = own + tile.along * tile.columns;
       *lower = combine(*lower, lower[half * tile.columns]);
     }
     __syncthreads();
   }
-  const WIDE result = *own;
+  const Value result = *own;
   __syncthreads();
   return result;
 }

@@ -1,4 +1,4 @@
-// What all kernels share: number types, indices, and the windows that see a pixel.
+// What all kernels share: number types and indices.
 //
 // SCALAR (Half, float or double) and INDEX (int or long long) are given to the compiler. All integer parameters of
 // kernels are of type INDEX, so nothing is said twice about sizes above 2^31.
@@ -31,11 +31,3 @@ __device__ inline WIDE larger(WIDE a, WIDE b) { return b > a || b != b ? b : a; 
 
 __device__ inline INDEX least(INDEX a, INDEX b) { return a < b ? a : b; }
 __device__ inline INDEX most(INDEX a, INDEX b) { return a > b ? a : b; }
-
-// The windows along one axis that see a pixel: first <= i <= last; none if last < first.
-struct Windows {
-  INDEX first, last;
-  __device__ Windows(INDEX pixel, INDEX count, INDEX kernel, INDEX stride, INDEX pad)
-      : first(pixel + pad < kernel ? 0 : (pixel + pad - kernel) / stride + 1),
-        last(least((pixel + pad) / stride, count - 1)) {}
-};

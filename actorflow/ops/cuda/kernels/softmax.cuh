@@ -44,3 +44,47 @@ extern "C" __global__ void softmax_down(
     for (INDEX k = tile.along; k < length; k += tile.alongs)
       dx[start + k * inner] = SCALAR((WIDE(g[start + k * inner]) - dot) * WIDE(y[start + k * inner]));
 }
+
+extern "C" __global__ void log_softmax(
+    const SCALAR* x, SCALAR* y, INDEX all, INDEX length, INDEX inner, INDEX columns) {
+  const Tile tile(inner, columns);
+  const INDEX c = (INDEX)blockIdx.x * columns + tile.column;
+  const bool inside = c < all;
+  const INDEX start = inside ? (c / inner) * length * inner + c % inner : 0;
+  const Scores scores(tile, x + start, length, inner, inside);
+  const WIDE rest = log(scores.sum);
+  if (inside)
+    for (INDEX k = tile.along; k < length; k += tile.alongs)
+      y[start + k * inner] = SCALAR((WIDE(x[start + k * inner]) - scores.top) - rest);
+}
+
+extern "C" __global__ void log_softmax_down(
+    const SCALAR* g, const SCALAR* y, SCALAR* dx, INDEX all, INDEX length, INDEX inner, INDEX columns) {
+  const Tile tile(inner, columns);
+  const INDEX c = (INDEX)blockIdx.x * columns + tile.column;
+  const bool inside = c < all;
+  const INDEX start = inside ? (c / inner) * length * inner + c % inner : 0;
+  WIDE total = 0;
+  if (inside)
+    for (INDEX k = tile.along; k < length; k += tile.alongs) total += WIDE(g[start + k * inner]);
+  total = combined(tile, total, Add());
+  if (inside)
+    for (INDEX k = tile.along; k < length; k += tile.alongs)
+      dx[start + k * inner] = SCALAR(WIDE(g[start + k * inner]) - exp(WIDE(y[start + k * inner])) * total);
+}
+
+extern "C" __global__ void centered(
+    const SCALAR* x, const SCALAR* weight, SCALAR* y, INDEX all, INDEX length, INDEX inner, INDEX columns) {
+  const Tile tile(inner, columns);
+  const INDEX c = (INDEX)blockIdx.x * columns + tile.column;
+  const bool inside = c < all;
+  const INDEX start = inside ? (c / inner) * length * inner + c % inner : 0;
+  WIDE dot = 0;
+  if (inside)
+    for (INDEX k = tile.along; k < length; k += tile.alongs)
+      dot += WIDE(x[start + k * inner]) * WIDE(weight[start + k * inner]);
+  dot = combined(tile, dot, Add());
+  if (inside)
+    for (INDEX k = tile.along; k < length; k += tile.alongs)
+      y[start + k * inner] = SCALAR(WIDE(x[start + k * inner]) - dot);
+}

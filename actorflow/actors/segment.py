@@ -1,0 +1,249 @@
+"""Runs of ops at run time that a device captures and replays as one.
+
+A segment fires once for all its ops: it waits for what they read from elsewhere, is one piece of work on its lane, and
+announces with one fence what they write for others. Buffers are taken and given back op by op, as always, but before
+anything is launched. When all arrays of a call are where they were in an earlier one, what was captured then is
+replayed; pools give out the same buffers again and again, so that is soon the rule.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Sequence
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+
+from actorflow.actors.blob import BlobActor
+from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStream
+from actorflow.devices.memory import IN_TWO_LISTS, UNSHARED
+from actorflow.devices.segment import Segment, SegmentState
+from actorflow.errors import DeviceError, GraphError
+from actorflow.trace import NodeState, SegmentProfile
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.devices.stream import StreamDevice
+
+__all__ = ["SegmentActor"]
+
+#: How many different sets of arrays a segment remembers. They are few where they recur at all.
+_MAX_KEYS = 16
+#: Names of ops that an error lists.
+_SHOWN = 10
+_CANCELLED, _FAILED = int(NodeState.CANCELLED), int(NodeState.FAILED)
+
+
+class _Arrays:
+    """The arrays of one call. Each is held once, so that it can be told who else refers to it.
+
+    Args:
+        device: Where they are.
+
+    Attributes:
+        held: The arrays, by their ids.
+        references: How many of the references to an array are held here: its own, and those of views of it.
+        whereabouts: Where the arrays are.
+    """
+
+    __slots__ = ("_device", "held", "references", "whereabouts")
+
+    def __init__(self, device: StreamDevice) -> None:
+        self._device = device
+        self.whereabouts: dict[int, Hashable] = {}
+        self.held: dict[int, Any] = {}
+        self.references: dict[int, int] = {}
+
+    def hold(self, arrays: Iterable[Any]) -> tuple[int, ...]:
+        """Hold arrays until `clear`; returns their ids."""
+        return tuple([self._hold(array) for array in arrays])
+
+    def get(self, ids: Iterable[int]) -> list[Any]:
+        """Arrays by their ids."""
+        return [self.held[i] for i in ids]
+
+    def clear(self) -> None:
+        """Let go of all: an exception may keep the call alive."""
+        self.held.clear()
+
+    def _hold(self, array: Any) -> int:
+        key = id(array)
+        if key not in self.held:
+            self.held[key] = array
+            self.whereabouts[key] = self._device.whereabouts(array)
+            references = self.references
+            references[key] = references.get(key, 0) + 1
+            if array.base is not None:
+                references[id(array.base)] = references.get(id(array.base), 0) + 1
+        return key
+
+
+#: An op, and the ids of its inputs and outputs.
+_Call = tuple[StreamKernelActor, tuple[int, ...], tuple[int, ...]]
+
+
+class SegmentActor(_OnStream):
+    """Ops of one lane that are launched as one.
+
+    Attributes:
+        parts: The ops.
+        usage: What became of its calls.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[StreamKernelActor],
+        inputs: tuple[BlobActor, ...],
+        outputs: tuple[BlobActor, ...],
+        device: StreamDevice,
+        usage: SegmentProfile,
+    ) -> None:
+        first = parts[0]
+        super().__init__(first.index, first.node, first.node_id, inputs, outputs, first.lane, first.profile)
+        self.parts = tuple(parts)
+        self.usage = usage
+        self.inline_ns = -1
+        self.early = self.late = ()  # the parts' own
+        self._device = device
+        self.label = f"{first.node.name} to {parts[-1].node.name}"
+        self._known: OrderedDict[Hashable, Segment | None] = OrderedDict()
+        self._dropped: deque[tuple[int, Segment]] = deque()
+        self._at: StreamKernelActor | None = None  # what is prepared or launched now
+        self._culprits: dict[Frame, StreamKernelActor | None] = {}
+
+    def launch(self, frame: Frame) -> None:
+        arrays = _Arrays(self._device)
+        try:
+            calls = [self._prepare(part, frame, arrays) for part in self.parts]
+            self._launch_as_one(calls, arrays)
+        except BaseException:
+            self._culprits[frame] = self._at
+            raise
+        finally:
+            arrays.clear()
+
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        raise GraphError(f"ops {self._names()} were launched as one and cannot be replayed: run with capture=False")
+
+    # -- one call -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, part: StreamKernelActor, frame: Frame, arrays: _Arrays) -> _Call:
+        """Take an op's buffers and give back its inputs, as if it had been launched."""
+        self._at = part
+        values = frame.values
+        inputs = [*part.read(values)]
+        if (
+            part.reuses
+            and inputs[0].base is None
+            and getrefcount(inputs[0]) == IN_TWO_LISTS + arrays.references.get(id(inputs[0]), 0)
+        ):
+            outputs = [inputs[0], *[bucket.take() for bucket in part.buckets[1:]]]
+        else:
+            outputs = [bucket.take() for bucket in part.buckets]
+        call = part, arrays.hold(inputs), arrays.hold(outputs)
+        for position, blob in enumerate(part.written):
+            values[blob.slot] = outputs[position]
+        inputs.clear()
+        outputs.clear()
+        _release(part.early, frame, arrays)
+        _release(part.unread, frame, arrays)
+        return call
+
+    def _launch_as_one(self, calls: Sequence[_Call], arrays: _Arrays) -> None:
+        self._at = None
+        usage = self.usage
+        usage.calls += 1
+        if usage.refusal is not None:
+            self._launch_each(calls, arrays)
+            return
+        self._sweep()
+        known = self._known
+        key = tuple([arrays.whereabouts[i] for _, inputs, outputs in calls for i in (*inputs, *outputs)])
+        if key not in known:
+            known[key] = None
+            if len(known) > _MAX_KEYS:
+                self._drop(known.popitem(last=False)[1])
+            self._launch_each(calls, arrays)
+            return
+        known.move_to_end(key)
+        segment = known[key]
+        if segment is None:
+            known[key] = segment = self._device.make_segment(
+                self.label, [lambda argument: self._launch_each(*argument)]
+            )
+        try:
+            segment((calls, arrays))
+        except BaseException:
+            del known[key]  # what fails as it is launched says nothing of whether it can be captured
+            self._drop(segment)
+            raise
+        if segment.state is SegmentState.REFUSED:
+            usage.refusal = segment.refusal
+            known.clear()
+        elif segment.replays == 1:
+            usage.captures += 1
+        else:
+            usage.replays += 1
+
+    def _launch_each(self, calls: Sequence[_Call], arrays: _Arrays) -> None:
+        stream = self.lane.stream
+        for part, inputs, outputs in calls:
+            self._at = part
+            stream.label = part.label
+            part.kernel.function(part.operation, arrays.get(inputs), arrays.get(outputs))
+
+    def _drop(self, segment: Segment | None) -> None:
+        """Let go of what was captured, once it does not run any more."""
+        if segment is not None:
+            self._dropped.append((self.lane.submitted, segment))
+
+    def _sweep(self) -> None:
+        dropped = self._dropped
+        while dropped and dropped[0][0] <= self.lane.completed:
+            dropped.popleft()
+
+    # -- what is told of it -------------------------------------------------------------------------------------
+
+    def _account(self, frame: Frame, elapsed_ns: int) -> None:
+        share_ns = elapsed_ns // len(self.parts)
+        for part in self.parts:
+            part._account(frame, share_ns)
+
+    def _show(self, frame: Frame, state: int) -> None:
+        for part in self.parts:
+            part._show(frame, state)
+
+    def _failed(self, frame: Frame, error: BaseException) -> None:
+        culprit = self._culprits.pop(frame, None) or self._named_by(error)
+        if culprit is None:
+            culprit, cause = self.parts[0], error
+            what = f"{type(cause).__name__}: {cause}"
+            error = DeviceError(f"ops {self._names()} were launched as one, and one of them failed with {what}")
+            error.__cause__ = cause
+        if frame.monitor is not None:
+            self._show(frame, _CANCELLED)
+            culprit._show(frame, _FAILED)
+        frame.fail(culprit, error)
+
+    def _named_by(self, error: BaseException) -> StreamKernelActor | None:
+        """The op that an error of the device names."""
+        work = error.work if isinstance(error, DeviceError) else None
+        return next((part for part in self.parts if part.label == work), None)
+
+    def _names(self) -> str:
+        names = [repr(part.node.name) for part in self.parts]
+        return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _release(blobs: Iterable[BlobActor], frame: Frame, arrays: _Arrays) -> None:
+    """One reader of each is done; as `actorflow.actors.blob.release`, but for the references that ``arrays`` holds."""
+    readers, values, references = frame.readers, frame.values, arrays.references
+    for blob in blobs:
+        tokens = readers[blob.slot]
+        if tokens is not None and not tokens.pop():
+            continue
+        buffer = values[blob.slot]
+        values[blob.slot] = None
+        if isinstance(blob, StreamViewActor) and buffer.base is not None:
+            buffer = buffer.base
+        if blob.bucket is not None and getrefcount(buffer) == UNSHARED + references.get(id(buffer), 0):
+            blob.bucket.give_back(buffer)

@@ -1,0 +1,21 @@
+"""Checkpoints: all that a graph's next frame depends on, in one file that is whole or not there.
+
+A file has every variable by name, with shape and dtype (weights, optimizer states, running statistics, steps), the
+number of the next frame, which random streams depend on, and what the application says of its place in the data. Its
+format is safetensors, which many tools read.
+
+`save_checkpoint` and `load_checkpoint` are for single files, `Checkpoints` for a folder that keeps the last ones.
+"""
+
+from actorflow.checkpoint.folder import Checkpoints
+from actorflow.checkpoint.restore import Checkpoint, load_checkpoint, load_checkpoint_sync
+from actorflow.checkpoint.snapshot import save_checkpoint, save_checkpoint_sync
+
+__all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "load_checkpoint",
+    "load_checkpoint_sync",
+    "save_checkpoint",
+    "save_checkpoint_sync",
+]

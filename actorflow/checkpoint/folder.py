@@ -1,0 +1,156 @@
+"""A folder that keeps the last checkpoints of a training."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from functools import partial
+from pathlib import Path
+
+from actorflow.checkpoint.files import LEFTOVER
+from actorflow.checkpoint.restore import Checkpoint, put, read
+from actorflow.checkpoint.safetensors import DamagedError
+from actorflow.checkpoint.snapshot import PendingSnapshot, Position, check_at_rest, in_thread, take_snapshot
+from actorflow.errors import CheckpointError, GraphError
+from actorflow.graph import Graph
+
+__all__ = ["Checkpoints"]
+
+_log = logging.getLogger("actorflow")
+
+_NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
+_LEFT = re.compile(rf"\.{_NAME.pattern}{LEFTOVER}")
+
+
+class Checkpoints:
+    """The last checkpoints of a graph, each under the number of its step, in a folder of their own.
+
+    ::
+
+        checkpoints = af.Checkpoints(graph, "runs/digits", keep=3)
+        found = await checkpoints.load()          # None at the first start
+        await checkpoints.save(step=1000, position={"epoch": 2})
+
+    One process at a time may save into a folder.
+
+    Args:
+        graph: Any graph of the root; all variables of the root are saved.
+        folder: Made when something is saved.
+        keep: How many are kept, at least 1; None for all.
+
+    Attributes:
+        folder: As given.
+        keep: As given.
+
+    Raises:
+        GraphError: if ``keep`` is less than 1.
+    """
+
+    def __init__(self, graph: Graph, folder: str | os.PathLike[str], *, keep: int | None = 3) -> None:
+        if keep is not None and keep < 1:
+            raise GraphError(f"Checkpoints: keep must be at least 1, got {keep}")
+        self.folder = Path(folder)
+        self.keep = keep
+        self._graph = graph.root
+        self._writing = asyncio.Lock()
+        self._latest: int | None = None
+
+    def steps(self) -> dict[int, Path]:
+        """The files by step, in ascending order.
+
+        Raises:
+            CheckpointError: if the folder cannot be read.
+        """
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: the folder cannot be used: {error}") from error
+        found = {int(match[1]): self.folder / match[0] for match in map(_NAME.fullmatch, names) if match}
+        return dict(sorted(found.items()))
+
+    def save(self, step: int, position: Position | None = None) -> asyncio.Task[Path]:
+        """Save the graph as it is at this call: after all frames started so far, before all later ones.
+
+        Frames go on meanwhile; the file is written in a thread. When it is there, those before the last ``keep`` are
+        deleted.
+
+        Args:
+            step: Its number, more than those of the files that are there; a file of the same step is replaced.
+            position: As for `save_checkpoint`.
+        Returns:
+            A task that ends with the file's path, and raises what `save_checkpoint` does. Await it some time.
+        Raises:
+            CheckpointError: if the folder has later steps than this one, which another training must have saved: a
+                checkpoint would be the oldest one there, and `load` would take theirs.
+        """
+        later = [known for known in self.steps() if known > max(step, self._latest or 0)]
+        if step < 0 or later or (self._latest is not None and step < self._latest):
+            newest = later[-1] if later else self._latest
+            raise CheckpointError(
+                f"{self.folder}: step {step} cannot be saved, there is a checkpoint of step {newest}: "
+                "load that one, delete it, or use another folder"
+            )
+        self._latest = step
+        return asyncio.ensure_future(self._save(step, take_snapshot(self._graph, position)))
+
+    async def load(self, *, step: int | None = None, strict: bool = True, fallback: bool = False) -> Checkpoint | None:
+        """Load the last checkpoint.
+
+        Args:
+            step: Another one.
+            strict: As for `load_checkpoint`.
+            fallback: Whether to take the one before where a file is damaged. Such files are logged, and renamed so that
+                they are out of the way.
+        Returns:
+            What was loaded; None if there is nothing.
+        Raises:
+            CheckpointError, GraphError: as for `load_checkpoint`; if there is no such step; if all are damaged.
+        """
+        check_at_rest(self._graph, "loaded")
+        steps = self.steps()
+        if step is not None and step not in steps:
+            known = ", ".join(map(str, steps)) or "none"
+            raise CheckpointError(f"{self.folder}: there is no checkpoint of step {step}; there are {known}")
+        damaged = []
+        for number in reversed(steps) if step is None else [step]:
+            try:
+                content = await in_thread(partial(read, self._graph, steps[number], strict))
+            except DamagedError as error:
+                if not fallback:
+                    raise
+                damaged.append(error)
+                _log.warning("%s; taking the one before", error)
+                os.replace(steps[number], f"{steps[number]}.damaged")
+                continue
+            self._latest = number
+            return put(self._graph, content)
+        if damaged:
+            raise CheckpointError(f"{self.folder}: all checkpoints are damaged: {damaged[0]}") from damaged[0]
+        return None
+
+    async def _save(self, step: int, snapshot: PendingSnapshot) -> Path:
+        path = self.folder / f"checkpoint-{step:010d}.safetensors"
+        async with self._writing:
+            try:
+                await in_thread(self._prepare)
+            except OSError as error:
+                raise CheckpointError(f"{self.folder}: the folder cannot be used: {error}") from error
+            await snapshot.save(path)
+            await in_thread(self._prune)
+        return path
+
+    def _prepare(self) -> None:
+        """Make the folder, and delete what a killed process left."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.iterdir():
+            if _LEFT.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+    def _prune(self) -> None:
+        if self.keep is not None:
+            for path in list(self.steps().values())[: -self.keep]:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,168 @@
+"""Saving: what a graph is between two frames, and its file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from actorflow.checkpoint.files import write_atomically
+from actorflow.checkpoint.safetensors import dtype_code, write
+from actorflow.errors import CheckpointError, GraphError
+from actorflow.graph import Graph
+from actorflow.interchange import to_numpy
+from actorflow.node import Variable
+
+__all__ = [
+    "FORMAT",
+    "PendingSnapshot",
+    "Position",
+    "Snapshot",
+    "check_at_rest",
+    "in_thread",
+    "save_checkpoint",
+    "save_checkpoint_sync",
+    "take_snapshot",
+]
+
+#: Version of what the metadata say.
+FORMAT = "1"
+
+Position = Mapping[str, Any]
+_T = TypeVar("_T")
+
+
+class Snapshot(NamedTuple):
+    """What a graph is between two frames.
+
+    Attributes:
+        arrays: Values of the variables by name, wherever they are.
+        frame: Number of the next frame.
+        position: Place in the data, as JSON.
+    """
+
+    arrays: dict[str, Any]
+    frame: int
+    position: str
+
+    def save(self, path: Path) -> None:
+        """Write the file; blocks.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        arrays = {name: to_numpy(array) for name, array in self.arrays.items()}
+        metadata = {"actorflow": FORMAT, "frame": str(self.frame), "position": self.position}
+        try:
+            write_atomically(path, lambda file: write(file, arrays, metadata))
+        except OSError as error:
+            raise CheckpointError(f"{path}: the checkpoint cannot be written: {error}") from error
+
+
+async def save_checkpoint(graph: Graph, path: str | os.PathLike[str], position: Position | None = None) -> None:
+    """Save a graph to a file, while it runs: what it is after all frames started before this, and before all others.
+
+    No frame waits for that, and the file is written in a thread. It replaces one of its name only when it is whole.
+
+    Args:
+        graph: Any graph of the root; all variables of the root are saved.
+        path: The file, ``.safetensors`` by custom.
+        position: Where the application is in its data, for `load_checkpoint` to give back; what JSON can hold.
+    Raises:
+        CheckpointError: if the file cannot be written, a variable's dtype cannot be stored, or ``position`` is not
+            JSON.
+        GraphError: if one of the frames before fails or is cancelled, so that some of its updates may be missing.
+    Cancellation: once the file is being written, that is done to its end before CancelledError is raised.
+    """
+    await take_snapshot(graph, position).save(Path(path))
+
+
+def save_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], position: Position | None = None) -> None:
+    """`save_checkpoint` for scripts.
+
+    Raises:
+        RuntimeError: inside a running event loop; use ``await save_checkpoint(...)`` there.
+        CheckpointError: as for `save_checkpoint`.
+        GraphError: if frames are in flight.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("save_checkpoint_sync() inside a running event loop would block it: use save_checkpoint()")
+    root = graph.root
+    check_at_rest(root, "saved")
+    variables, text = _saved(root, position)
+    frame = 0 if root._engine is None else root._engine.next_number
+    Snapshot({variable.name: variable.held for variable in variables}, frame, text).save(Path(path))
+
+
+class PendingSnapshot(NamedTuple):
+    """A snapshot that has begun: its moment is fixed, its values may still be computed.
+
+    Attributes:
+        names: Names of the variables.
+        frame: Number of the first frame that is not contained.
+        values: Gives the variables' values.
+        position: Place in the data, as JSON.
+    """
+
+    names: tuple[str, ...]
+    frame: int
+    values: Awaitable[list[Any]]
+    position: str
+
+    async def save(self, path: Path) -> None:
+        """Wait for the values and write the file, in a thread.
+
+        Raises:
+            CheckpointError, GraphError: as for `save_checkpoint`.
+        """
+        arrays = dict(zip(self.names, await self.values, strict=True))
+        await in_thread(lambda: Snapshot(arrays, self.frame, self.position).save(path))
+
+
+def take_snapshot(graph: Graph, position: Position | None) -> PendingSnapshot:
+    """Begin a snapshot of this very moment.
+
+    Raises:
+        CheckpointError: as for `save_checkpoint`.
+    """
+    variables, text = _saved(graph.root, position)
+    frame, values = graph.root.engine.snapshot(variables)
+    return PendingSnapshot(tuple(variable.name for variable in variables), frame, values, text)
+
+
+async def in_thread(work: Callable[[], _T]) -> _T:
+    """Do blocking work in a thread; a cancellation waits for its end."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # the cancellation is what is told
+        raise
+
+
+def check_at_rest(root: Graph, what: str) -> None:
+    """Check that no frame is in flight.
+
+    Raises:
+        GraphError: if there is one.
+    """
+    count = 0 if root._engine is None else root._engine.frames.in_flight
+    if count:
+        raise GraphError(f"graph {root.name!r} cannot be {what} with frames in flight, it has {count}: await them")
+
+
+def _saved(root: Graph, position: Position | None) -> tuple[Sequence[Variable], str]:
+    """The variables that are saved, and the position as JSON."""
+    variables = root.variables
+    for variable in variables:
+        if dtype_code(variable.dtype) is None:
+            raise CheckpointError(f"variable {variable.name!r} cannot be saved: safetensors has no {variable.dtype}")
+    try:
+        return variables, json.dumps(dict(position or {}))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the position must be what JSON can hold, got {position!r}: {error}") from error

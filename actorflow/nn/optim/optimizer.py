@@ -1,0 +1,200 @@
+"""What all optimizers share: the rate, the steps, limits on gradients, and an update op for each variable."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actorflow import ops
+from actorflow.autograd import gradient, trainable
+from actorflow.errors import GraphError
+from actorflow.graph import Graph
+from actorflow.nn.optim.multipliers import ChooseMultipliers, Multipliers
+from actorflow.nn.rates import Policy
+from actorflow.node import Blob, Variable
+from actorflow.ops.update import state_spec
+from actorflow.spec import TensorSpec
+
+__all__ = ["Clip", "Optimizer", "check_range"]
+
+
+class Clip(NamedTuple):
+    """Limits on gradients.
+
+    Attributes:
+        value: Bound on the absolute value of each element; None for none.
+        norm: Bound on the norm of all gradients together, applied after the other; None for none. No update can be
+            made before all gradients are there.
+    """
+
+    value: float | None = None
+    norm: float | None = None
+
+
+class Optimizer(ABC):
+    """Base of the optimizers.
+
+    A subclass says by `operation` what one update is. The operation's arguments are ``weight``, ``grad``, ``rate``,
+    ``step`` (how many steps were taken before) and, under names of its own, the variable's states, which it gives back
+    behind the weight.
+
+    Args:
+        rate: The learning rate, not negative, or a policy: a function of the step (`af.nn.rates`).
+        weight_decay: Coefficient of the weight decay, not negative.
+        clip: Limits on gradients.
+        multipliers: Gives the factors on rate and decay of each variable; the default is 1 and 1 for all. See
+            `bias_multipliers`, `layer_multipliers`.
+        name: Name of the sub-graphs that `minimize` makes.
+    Raises:
+        GraphError: if a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        rate: float | Policy,
+        weight_decay: float,
+        clip: Clip | None,
+        multipliers: ChooseMultipliers | None,
+        name: str,
+    ) -> None:
+        kind = type(self).__name__
+        if not callable(rate):
+            check_range(kind, rate=rate)
+        check_range(kind, weight_decay=weight_decay)
+        for what, limit in (clip or Clip())._asdict().items():
+            if limit is not None and not limit > 0:
+                raise GraphError(f"{kind}: clip.{what} must be positive, got {limit}")
+        self.weight_decay = weight_decay
+        self.clip = clip or Clip()
+        self.multipliers = multipliers or (lambda _: Multipliers())
+        self.name = name
+        self._first_rate = rate
+        self._rate: Variable | None = None
+
+    @abstractmethod
+    def operation(self, factors: Multipliers) -> ops.Operation:
+        """One update of a variable that has these factors."""
+
+    def arguments(self, operation: Any) -> Sequence[str]:
+        """Names of the operation's inputs, in order."""
+        names: Sequence[str] = operation.arguments
+        return names
+
+    def state_spec(self, weight: TensorSpec) -> TensorSpec:
+        """Type of the states of a variable."""
+        return state_spec(weight)
+
+    def first_state(self, name: str) -> float:
+        """First value of a state."""
+        return 0.0
+
+    @property
+    def rate(self) -> Variable:
+        """The learning rate, a 0-d float64 variable of the graph; assign ``rate.value`` between frames to change it.
+
+        Raises:
+            GraphError: before the first `minimize`, which makes it, or if a policy gives the rate (then it is the blob
+                ``rate`` in what `minimize` returns).
+        """
+        if callable(self._first_rate):
+            raise GraphError(f"{type(self).__name__}: the rate follows {self._first_rate}: it is no variable")
+        if self._rate is None:
+            raise GraphError("the rate is a variable of the graph that is trained: call minimize() first")
+        return self._rate
+
+    def minimize(self, loss: Blob, wrt: Sequence[Variable] | None = None) -> Graph:
+        """Build the gradient of a loss and an update of each variable.
+
+        An update runs as soon as its variable's gradient is there, unless ``clip.norm`` makes all wait for all.
+
+        Called again, it trains another loss of the same graph at the same rate, with states, and steps, of its own.
+
+        Args:
+            loss: Shape (), floating.
+            wrt: The variables to train; the default is all that ``loss`` can be differentiated by.
+        Returns:
+            The sub-graph with all of it; give it in ``fetch`` to train in that frame.
+        Raises:
+            GraphError: if there is nothing to train, one of ``wrt`` is no variable, or the optimizer has its rate in
+                another graph; and as for `af.gradient`.
+        """
+        root = loss.graph.root
+        variables = list(trainable(loss) if wrt is None else wrt)
+        if not variables:
+            raise GraphError(f"loss {loss.name!r} depends on no variable that could be trained")
+        for variable in variables:
+            if not isinstance(variable, Variable):
+                raise GraphError(f"only variables can be trained, not {variable!r}")
+        if self._rate is not None and self._rate.graph.root is not root:
+            raise GraphError(
+                f"this optimizer has its rate in graph {self._rate.graph.root.name!r} and cannot train {root.name!r}"
+            )
+        with root.unique_subgraph(self.name) as scope:
+            grads = self._clipped(gradient(loss, variables))
+            operations = [self.operation(self.multipliers(variable)) for variable in variables]
+            common = self._common(scope, any("step" in self.arguments(operation) for operation in operations))
+            for variable, grad, operation in zip(variables, grads, operations, strict=True):
+                self._update(scope, operation, {"weight": variable, "grad": grad, **common})
+        return scope
+
+    def _clipped(self, grads: list[Blob]) -> list[Blob]:
+        value, norm = self.clip
+        if value is not None:
+            grads = [ops.clip(grad, -value, value) for grad in grads]
+        return grads if norm is None else ops.clip_by_global_norm(grads, norm)
+
+    def _common(self, scope: Graph, counts: bool) -> dict[str, Blob]:
+        """The rate, and the number of steps taken where that is asked for."""
+        policy = self._first_rate
+        if not callable(policy):
+            if self._rate is None:
+                self._rate = scope.variable("rate", (), "float64", policy, "cpu")
+            if not counts:
+                return {"rate": self._rate}
+            step = scope.variable("step", (), "int64", 0, "cpu")
+            [step] >> scope.function("count", _next, place="cpu") >> [step]
+            return {"rate": self._rate, "step": step}
+
+        def schedule(step: Any) -> tuple[np.float64, np.int64]:
+            """The rate of a step, and the number of the next one."""
+            rate = policy(int(step))
+            check_range(f"{policy} at step {step}", rate=rate)
+            return np.float64(rate), _next(step)
+
+        step = scope.variable("step", (), "int64", 0, "cpu")
+        rate = scope.blob("rate", (), "float64", "cpu")
+        [step] >> scope.function("schedule", schedule, place="cpu") >> [rate, step]
+        return {"rate": rate, "step": step}
+
+    def _update(self, scope: Graph, operation: ops.Operation, blobs: dict[str, Blob]) -> None:
+        weight = blobs["weight"]
+        name = weight.name.replace("/", ".")
+        spec = self.state_spec(weight.spec)
+        with scope.root.at(weight.place):
+            states = {
+                state: scope.variable(f"{name}.{state}", spec.shape, spec.dtype, self.first_state(state))
+                for state in self.arguments(operation)
+                if state not in ("weight", "grad", "rate", "step")
+            }
+            inputs = [(blobs | states)[argument] for argument in self.arguments(operation)]
+            inputs >> scope.op(f"{name}.update", operation) >> [weight, *states.values()]
+
+
+def _next(step: Any) -> np.int64:
+    return np.int64(step + 1)
+
+
+def check_range(kind: str, below: float = np.inf, **settings: float) -> None:
+    """Check that settings are at least 0, and less than a bound.
+
+    Raises:
+        GraphError: naming the setting.
+    """
+    for name, value in settings.items():
+        if below < np.inf and not 0 <= value < below:
+            raise GraphError(f"{kind}: {name} must be at least 0 and less than {below:g}, got {value}")
+        if not value >= 0:
+            raise GraphError(f"{kind}: {name} must not be negative, got {value}")

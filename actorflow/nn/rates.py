@@ -1,0 +1,185 @@
+"""Learning-rate policies: pure functions of the step, so that a run continues where its steps are.
+
+A policy is any ``policy(step)`` that gives the rate of a step, which is counted from 0; those here are the usual ones::
+
+    af.nn.SGD(af.nn.rates.Warmup(af.nn.rates.Cosine(0.1, steps=10_000), steps=500), momentum=0.9)
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actorflow.errors import GraphError
+
+__all__ = ["Cosine", "Fixed", "MultiStep", "Policy", "Poly", "Step", "Warmup"]
+
+#: Gives the rate of a step; the first step is 0.
+Policy = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same rate in all steps.
+
+    Attributes:
+        rate: The rate, not negative.
+
+    Raises:
+        GraphError: if the rate is negative.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _not_negative(self, rate=self.rate)
+
+    def __call__(self, step: int) -> float:
+        return self.rate
+
+
+@dataclass(frozen=True)
+class Step:
+    """``rate * factor ** (step // every)``. Source: Caffe ``step``.
+
+    Attributes:
+        rate: Rate of the first step, not negative.
+        every: How many steps have one rate, positive.
+        factor: What the rate is multiplied by then, not negative.
+
+    Raises:
+        GraphError: if a number is out of range.
+    """
+
+    rate: float
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _not_negative(self, rate=self.rate, factor=self.factor)
+        _positive(self, every=self.every)
+
+    def __call__(self, step: int) -> float:
+        return self.rate * self.factor ** (step // self.every)
+
+
+@dataclass(frozen=True)
+class MultiStep:
+    """``rate * factor ** k``, where k of the milestones have been reached. Source: Caffe ``multistep``.
+
+    Attributes:
+        rate: Rate of the first step, not negative.
+        milestones: Steps that are the first ones at the next rate, in ascending order.
+        factor: What the rate is multiplied by there, not negative.
+
+    Raises:
+        GraphError: if a number is out of range or the milestones are not ascending.
+    """
+
+    rate: float
+    milestones: tuple[int, ...]
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _not_negative(self, rate=self.rate, factor=self.factor)
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        if any(a >= b for a, b in zip(self.milestones, self.milestones[1:], strict=False)):
+            raise GraphError(f"MultiStep: milestones must be ascending, got {self.milestones}")
+
+    def __call__(self, step: int) -> float:
+        return self.rate * self.factor ** bisect_right(self.milestones, step)
+
+
+@dataclass(frozen=True)
+class Poly:
+    """``rate * (1 - step / steps) ** power``, and 0 from ``steps`` on. Source: Caffe ``poly``.
+
+    Attributes:
+        rate: Rate of the first step, not negative.
+        steps: Number of steps, positive.
+        power: 1 for a straight line; 0.5 in Purine2's GoogLeNet. Not negative.
+
+    Raises:
+        GraphError: if a number is out of range.
+    """
+
+    rate: float
+    steps: int
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self, rate=self.rate, power=self.power)
+        _positive(self, steps=self.steps)
+
+    def __call__(self, step: int) -> float:
+        return self.rate * (1 - step / self.steps) ** self.power if step < self.steps else 0.0
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a wave of a cosine from ``rate`` to ``floor``, and ``floor`` from ``steps`` on.
+
+    Attributes:
+        rate: Rate of the first step, not negative.
+        steps: Number of steps, positive.
+        floor: The last rate, not negative.
+
+    Raises:
+        GraphError: if a number is out of range.
+    Source: Loshchilov and Hutter, SGDR, 2017, without restarts.
+    """
+
+    rate: float
+    steps: int
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self, rate=self.rate, floor=self.floor)
+        _positive(self, steps=self.steps)
+
+    def __call__(self, step: int) -> float:
+        if step >= self.steps:
+            return self.floor
+        return self.floor + (self.rate - self.floor) * (1 + math.cos(math.pi * step / self.steps)) / 2
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """A straight line from ``start`` times the policy's first rate up to that rate, then the policy from its step 0 on.
+
+    Attributes:
+        policy: What follows; any policy.
+        steps: Steps of the warm-up, positive; they come in addition to the policy's own.
+        start: Share of the rate that the first step has, not negative.
+
+    Raises:
+        GraphError: if a number is out of range.
+    Source: Goyal et al., Accurate, large minibatch SGD, 2017.
+    """
+
+    policy: Policy
+    steps: int
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self, start=self.start)
+        _positive(self, steps=self.steps)
+
+    def __call__(self, step: int) -> float:
+        if step >= self.steps:
+            return self.policy(step - self.steps)
+        return self.policy(0) * (self.start + (1 - self.start) * step / self.steps)
+
+
+def _not_negative(policy: object, **values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise GraphError(f"{type(policy).__name__}: {name} must not be negative, got {value}")
+
+
+def _positive(policy: object, **values: int) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise GraphError(f"{type(policy).__name__}: {name} must be positive, got {value}")

@@ -1,0 +1,330 @@
+"""Training as an async iterator of steps, that starts again where a checkpoint was saved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actorflow.checkpoint import Checkpoints
+from actorflow.errors import CheckpointError, DataError, GraphError
+from actorflow.graph import Graph
+from actorflow.interchange import to_numpy
+from actorflow.nn.metrics import Mean, means
+from actorflow.nn.progress import Progress
+from actorflow.node import Blob
+from actorflow.runnable import Feeds
+
+__all__ = ["Epoch", "Feeding", "Step", "Trainer"]
+
+#: The feeds of one epoch.
+Epochful = AsyncIterable[Feeds] | Iterable[Feeds]
+#: What can be trained on: the feeds of each epoch, or a function that gives those of an epoch, counted from 0.
+Feeding = Epochful | Callable[[int], Epochful]
+Validate = Callable[[], Awaitable[Mapping[str, float]]]
+
+
+class Step(NamedTuple):
+    """What one step of a training gave.
+
+    Attributes:
+        number: Of the step in the whole training, counted from 1.
+        epoch: That it belongs to, counted from 0.
+        loss: Before the step's updates.
+        metrics: By name.
+    """
+
+    number: int
+    epoch: int
+    loss: float
+    metrics: dict[str, float]
+
+
+class Epoch(NamedTuple):
+    """What one epoch of a training gave.
+
+    Attributes:
+        number: Counted from 0.
+        steps: How many steps were taken; fewer than the epoch has where the training began within it.
+        means: Means of loss and metrics over these steps.
+        validation: What ``validate`` gave after the last of them.
+    """
+
+    number: int
+    steps: int
+    means: dict[str, float]
+    validation: dict[str, float]
+
+
+class Trainer:
+    """Runs the steps of a training, and saves and restores its place.
+
+    ::
+
+        trainer = nn.Trainer(loss, optimizer.minimize(loss), {"accuracy": accuracy})
+        async for step in trainer.steps(feeds, epochs=3):
+            print(step.number, step.loss)
+
+    It is an async iterator, not a framework of callbacks: what is to happen between steps stands in the loop's body, in
+    the application's own task. `fit` is for those who want nothing in between.
+
+    Steps overlap, ``in_flight`` at a time. Checkpoints are taken between two steps without stopping either, and written
+    in a thread meanwhile.
+
+    Args:
+        loss: Shape ().
+        train: What `Optimizer.minimize` gave.
+        metrics: Blobs of shape () that are fetched in each step, by name.
+        in_flight: Steps that may overlap, at least 1.
+        checkpoints: Where to save; None for nowhere.
+        every: Save after so many steps, positive; and at the end.
+
+    Attributes:
+        number: Steps begun, those before a `resume` included.
+        epoch: The epoch that is trained, counted from 0.
+
+    Raises:
+        GraphError: if a metric is not 0-d, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        loss: Blob,
+        train: Graph,
+        metrics: Mapping[str, Blob] | None = None,
+        *,
+        in_flight: int = 2,
+        checkpoints: Checkpoints | None = None,
+        every: int = 1000,
+    ) -> None:
+        for name, blob in {"loss": loss, **(metrics or {})}.items():
+            if blob.shape:
+                raise GraphError(f"Trainer: {name} must have shape (), got {blob.spec}")
+        if in_flight < 1 or every < 1:
+            raise GraphError(f"Trainer: in_flight and every must be positive, got {in_flight} and {every}")
+        self.number = 0
+        self.epoch = 0
+        self._graph = loss.graph.root
+        self._loss = loss
+        self._metrics = dict(metrics or {})
+        self._fetch: list[Blob | Graph] = [loss, *self._metrics.values(), train]
+        self._in_flight = in_flight
+        self._checkpoints = checkpoints
+        self._every = every
+        self._batch = 0  # feeds of the epoch that have been taken
+        self._running = False
+        self._saved: int | None = None
+        self._saving: asyncio.Task[Path] | None = None
+        self._validations: dict[int, dict[str, float]] = {}
+
+    async def resume(self, *, fallback: bool = False) -> bool:
+        """Load the last checkpoint, if there is one; training then goes on behind the step that it was saved after.
+
+        The epoch in which that was is fed again from its start, but for the feeds that have been taken before: they are
+        skipped. So the feeds of an epoch must be the same ones each time: seed their order by the epoch.
+
+        Args:
+            fallback: As for `Checkpoints.load`.
+        Returns:
+            Whether there was one.
+        Raises:
+            CheckpointError, GraphError: as for `Checkpoints.load`; if no trainer has saved it.
+        """
+        if self._checkpoints is None:
+            raise GraphError("Trainer: there is nothing to resume from without checkpoints=")
+        found = await self._checkpoints.load(fallback=fallback)
+        if found is None:
+            return False
+        try:
+            self.number, self.epoch, self._batch = (int(found.position[key]) for key in ("step", "epoch", "batch"))
+        except KeyError as error:
+            raise CheckpointError(f"{found.path}: expected the position of a trainer, got {found.position}") from error
+        self._saved = self.number
+        return True
+
+    def steps(self, feeds: Feeding, epochs: int = 1) -> AsyncGenerator[Step, None]:
+        """Train, and yield each step in order when it is done; the steps after it are running by then.
+
+        Args:
+            feeds: The feeds of an epoch, from an iterable or an async iterable that can be iterated again, or a
+                function that gives them for an epoch.
+            epochs: Epochs in all, those before a `resume` or an earlier call included.
+        Raises:
+            Whatever `Graph.stream` raises; CheckpointError if a checkpoint cannot be saved, at a later step or at the
+            end; DataError if an epoch has fewer feeds than had been taken when it was saved.
+        Cancellation, and leaving the ``async for`` early (use ``contextlib.aclosing``): cancels the steps in flight,
+        some of whose updates may have been made, and waits for a checkpoint that is being written. `resume` goes back
+        to the last one.
+        """
+        return self._steps(feeds, epochs, None)
+
+    async def epochs(
+        self, feeds: Feeding, epochs: int = 1, *, validate: Validate | None = None, progress: bool = False
+    ) -> AsyncGenerator[Epoch, None]:
+        """Train, and yield each epoch when it is done; the first steps of the next one are running by then.
+
+        Args:
+            feeds: As for `steps`.
+            epochs: As for `steps`.
+            validate: Awaited when all steps of an epoch have begun and before any of the next one does: what it runs
+                sees the weights of that moment. Gives numbers by name; see `evaluate`.
+            progress: Whether to show a bar at the terminal, or a line for each epoch elsewhere.
+        Raises:
+            As `steps` does, and what ``validate`` raises.
+        """
+        size: int | None = getattr(feeds, "__len__", lambda: None)()
+        number, count, gathered = self.epoch, 0, self._gather()
+        shown: AbstractContextManager[Progress | None] = Progress(epochs, size) if progress else nullcontext()
+        with shown as bar:
+            async with aclosing(self._steps(feeds, epochs, validate)) as steps:
+                async for step in steps:
+                    if step.epoch != number and count:
+                        yield self._epoch(number, count, gathered, bar)
+                        count, gathered = 0, self._gather()
+                    number, count = step.epoch, count + 1
+                    for name, value in {"loss": step.loss, **step.metrics}.items():
+                        gathered[name].add(value)
+                    if bar is not None:
+                        bar.advance(step)
+            if count:
+                yield self._epoch(number, count, gathered, bar)
+
+    async def fit(
+        self, feeds: Feeding, epochs: int = 1, *, validate: Validate | None = None, progress: bool = False
+    ) -> list[Epoch]:
+        """Train to the end; see `epochs`, whose list this is."""
+        async with aclosing(self.epochs(feeds, epochs, validate=validate, progress=progress)) as done:
+            return [epoch async for epoch in done]
+
+    async def evaluate(
+        self, feeds: AsyncIterable[Any] | Iterable[Any], metrics: Mapping[str, Blob]
+    ) -> dict[str, float]:
+        """Means of blobs over feeds, in frames that train nothing.
+
+        Build the network again with ``training=False``: it shares its variables with the one that is trained.
+
+        Args:
+            feeds: Each a mapping, or a pair of a mapping and the number of its rows that count: the others only fill
+                the batch.
+            metrics: Blobs by name: of shape () for a mean over the batch, or (batch, ...) for a value per row.
+        Raises:
+            GraphError: if only a part of a batch counts and a blob is a mean over all of it.
+        """
+        gathered = {name: Mean() for name in metrics}
+        rows: deque[int | None] = deque()
+
+        async def source() -> AsyncGenerator[Feeds, None]:
+            async for item in _iterated(feeds):
+                feed, count = item if isinstance(item, tuple) else (item, None)
+                rows.append(count)
+                yield feed
+
+        stream = self._graph.stream(source(), fetch=list(metrics.values()), in_flight=self._in_flight)
+        async with aclosing(stream) as results:
+            async for result in results:
+                count = rows.popleft()
+                for name, blob in metrics.items():
+                    value = to_numpy(result[blob])
+                    if blob.shape:
+                        part = value[:count]
+                        gathered[name].add(float(part.mean(dtype=np.float64)) if part.size else 0.0, len(part))
+                    elif count is None:
+                        gathered[name].add(float(value))
+                    else:
+                        raise GraphError(f"metric {name!r} is a mean over the whole batch: give a value per row")
+        return means(gathered)
+
+    async def _steps(self, feeds: Feeding, epochs: int, validate: Validate | None) -> AsyncGenerator[Step, None]:
+        if self._running:
+            raise GraphError("Trainer: steps are running already: one loop at a time can take them")
+        begun: deque[tuple[int, int]] = deque()
+        source = self._source(feeds, epochs, begun, validate)
+        self._running = True
+        try:
+            stream = self._graph.stream(source, fetch=self._fetch, in_flight=self._in_flight)
+            async with aclosing(stream) as results:
+                async for result in results:
+                    values = {name: float(to_numpy(result[blob])) for name, blob in self._metrics.items()}
+                    yield Step(*begun.popleft(), float(to_numpy(result[self._loss])), values)
+            await self._save()
+            if self._saving is not None:
+                await self._saving
+        finally:
+            self._running = False
+            saving, self._saving = self._saving, None
+            if saving is not None and not saving.done():
+                await asyncio.wait([saving])
+            if saving is not None and not saving.cancelled():
+                saving.exception()  # raised above, or less than what is being raised
+
+    async def _source(
+        self, feeds: Feeding, epochs: int, begun: deque[tuple[int, int]], validate: Validate | None
+    ) -> AsyncGenerator[Feeds, None]:
+        """The feeds of all epochs. What stands behind a yield happens when its step has begun, before the next one."""
+        while self.epoch < epochs:
+            skipped = 0
+            async with aclosing(_iterated(feeds(self.epoch) if callable(feeds) else feeds)) as items:
+                async for feed in items:
+                    if skipped < self._batch:
+                        skipped += 1
+                        continue
+                    self.number += 1
+                    self._batch += 1
+                    skipped += 1
+                    begun.append((self.number, self.epoch))
+                    yield feed
+                    if self.number % self._every == 0:
+                        await self._save()
+            if not skipped and not callable(feeds) and self.epoch:
+                raise GraphError("Trainer: the feeds ended with the first epoch: give a function of the epoch")
+            if skipped < self._batch:
+                raise DataError(f"epoch {self.epoch} has {skipped} feeds, but {self._batch} had been taken when saved")
+            if validate is not None:
+                self._validations[self.epoch] = dict(await validate())
+            self.epoch, self._batch = self.epoch + 1, 0
+
+    async def _save(self) -> None:
+        """Begin a checkpoint, when the one before has been written."""
+        if self._checkpoints is None or self._saved == self.number:
+            return
+        if self._saving is not None:
+            await asyncio.shield(self._saving)  # it is written to its end whatever becomes of the steps
+        position = {"step": self.number, "epoch": self.epoch, "batch": self._batch}
+        self._saving = self._checkpoints.save(self.number, position)
+        self._saved = self.number
+
+    def _gather(self) -> dict[str, Mean]:
+        return {name: Mean() for name in ("loss", *self._metrics)}
+
+    def _epoch(self, number: int, count: int, gathered: dict[str, Mean], bar: Progress | None) -> Epoch:
+        validation = self._validations.pop(number, {})
+        if bar is not None:
+            bar.validated(validation)
+        return Epoch(number, count, means(gathered), validation)
+
+
+async def _iterated(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[Any, None]:
+    """Any iterable as an async one; closed with it, if it can be."""
+    if isinstance(items, AsyncIterable):
+        iterator = aiter(items)
+        try:
+            async for item in iterator:
+                yield item
+        finally:
+            aclose = getattr(iterator, "aclose", None)
+            if aclose is not None:
+                await aclose()
+    else:
+        plain: Iterator[Any] = iter(items)
+        try:
+            for item in plain:
+                yield item
+        finally:
+            close = getattr(plain, "close", None)
+            if close is not None:
+                close()

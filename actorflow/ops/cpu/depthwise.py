@@ -1,0 +1,93 @@
+"""Convolutions whose groups have one input channel: products of elements, one pass per kernel offset over pieces.
+
+A product of matrices per group would have a matrix of one column; here a pass multiplies all channels at once. Where a
+group has several output channels, the images are repeated, so that each output channel has an input channel of its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.windows import Piece, as_matrix, compute_dtype, is_first, is_last, pieces, taps
+from actorflow.ops.windows import Windows
+
+__all__ = ["down", "forward", "is_depthwise", "weight"]
+
+_PIECE_BYTES = 256 << 10
+
+
+def is_depthwise(groups: int, channels: int) -> bool:
+    """Whether these kernels are for it, by the number of input channels of each group."""
+    return channels == 1 and groups > 1
+
+
+def _pieces(w: Windows, g: Array) -> list[Piece]:
+    """Pieces whose images and results fit in the cache."""
+    ratio = 1 + math.prod(w.size) / max(1, math.prod(w.out))
+    item_bytes = g.shape[-1] * compute_dtype(g.dtype).itemsize * ratio
+    return list(pieces((len(g), *w.out), item_bytes, _PIECE_BYTES, _PIECE_BYTES))
+
+
+def _repeated(images: Array, outputs: int) -> Array:
+    times = outputs // images.shape[-1]
+    return images if times == 1 else np.repeat(images, times, axis=-1)
+
+
+def _kernels(weights: Array) -> Array:
+    """(*kernel, output channel)."""
+    return weights[..., 0, :].astype(compute_dtype(weights.dtype), copy=False)
+
+
+def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
+    """``y`` of `Conv`."""
+    factors = _kernels(weights)
+    for piece in _pieces(w, y):
+        part = y[piece]
+        images = _repeated(x[piece[0]], y.shape[-1])
+        total = part if y.dtype == factors.dtype else scratch("total", part.shape, factors.dtype)
+        total.fill(0)
+        for offset, window, element in taps(w, piece):
+            here = total[window]
+            share = scratch("share", here.shape, factors.dtype)
+            np.multiply(images[element], factors[offset], out=share)
+            np.add(here, share, out=here)
+        if total is not part:
+            np.copyto(part, total, casting="unsafe")
+
+
+def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
+    """``dweight`` of `ConvWeight`."""
+    dtype = compute_dtype(g.dtype)
+    total = np.zeros((*w.kernel, g.shape[-1]), dtype)
+    for piece in _pieces(w, g):
+        part, images = g[piece], _repeated(x[piece[0]], g.shape[-1])
+        for offset, window, element in taps(w, piece):
+            share = scratch("share", part[window].shape, dtype)
+            np.multiply(part[window], images[element], out=share, dtype=dtype)
+            rows = as_matrix(share)
+            total[offset] += np.ones(len(rows), dtype) @ rows
+    np.copyto(dweights[..., 0, :], total, casting="unsafe")
+
+
+def down(w: Windows, g: Array, weights: Array, dx: Array) -> None:
+    """``dx`` of `ConvDown`."""
+    factors = _kernels(weights)
+    times = g.shape[-1] // max(1, dx.shape[-1])
+    is_direct = times == 1 and dx.dtype == factors.dtype
+    total = dx
+    for piece in _pieces(w, g):
+        part, images = g[piece], dx[piece[0]]
+        if is_first(piece):
+            total = images if is_direct else scratch("total", (*images.shape[:-1], g.shape[-1]), factors.dtype)
+            total.fill(0)
+        for offset, window, element in taps(w, piece):
+            share = scratch("share", part[window].shape, factors.dtype)
+            np.multiply(part[window], factors[offset], out=share)
+            here = total[element]
+            np.add(here, share, out=here)
+        if not is_direct and is_last(piece, w):
+            summed = total.reshape(*images.shape, times).sum(axis=-1) if times > 1 else total
+            np.copyto(images, summed, casting="unsafe")

@@ -1,0 +1,119 @@
+"""Kernels of `actorflow.ops.indexing`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.indexing import OneHot, Take, TakeAlongAxis, TakeAlongAxisDown, TakeDown
+from actorflow.ops.registry import kernel
+
+__all__: list[str] = []
+
+#: So many sums are completed one by one.
+_FEW = 16
+
+Indices = npt.NDArray[np.intp]
+
+
+def _checked(kind: str, indices: Array, low: int, high: int) -> Indices:
+    """Indices that are from ``low`` to ``high - 1``.
+
+    Raises:
+        ValueError: naming the first one that is not.
+    """
+    if indices.size and (indices.min() < low or indices.max() >= high):
+        wrong = np.argmax((indices < low) | (indices >= high))
+        where = tuple(int(i) for i in np.unravel_index(wrong, indices.shape))
+        raise ValueError(f"{kind}: indices must be from {low} to {high - 1}, got {indices.flat[wrong]} at {where}")
+    return indices.astype(np.intp, copy=False)
+
+
+def _from_front(kind: str, indices: Array, length: int) -> Indices:
+    checked = _checked(kind, indices, -length, length)
+    return np.where(checked < 0, checked + length, checked) if indices.dtype.kind == "i" else checked
+
+
+@kernel(Take)
+def _take(operation: Take, inputs: list[Array], outputs: list[Array]) -> None:
+    x, indices = inputs
+    # Other modes than "raise" write into the output without a buffer; this one counts from the end.
+    places = _checked("Take", indices, -x.shape[operation.axis], x.shape[operation.axis])
+    if places.size:
+        np.take(x, places, axis=operation.axis, out=outputs[0], mode="wrap")
+
+
+@kernel(TakeDown)
+def _take_down(operation: TakeDown, inputs: list[Array], outputs: list[Array]) -> None:
+    (g, indices), (dx,) = inputs, outputs
+    dx.fill(0)
+    if not g.size:
+        return
+    places = _from_front("TakeDown", indices, operation.length).reshape(-1)
+    outer, axis = math.prod(g.shape[: operation.axis]), operation.axis
+    parts = g.reshape(outer, places.size, -1)
+    target = dx.reshape(outer, dx.shape[axis], -1)
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    if starts.size == places.size:
+        target[:, places] = parts
+    else:
+        target[:, ordered[starts]] = _sums(parts, order, starts)
+
+
+def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
+    """Sums of parts along axis 1: of those at ``order[starts[i] : starts[i + 1]]``, one after the other."""
+    wide = np.float32 if parts.dtype.kind in "fV" and parts.itemsize < 4 else parts.dtype
+    counts = np.diff(starts, append=order.size)
+    totals = parts[:, order[starts]].astype(wide)
+    rank, left = 1, np.flatnonzero(counts > 1)
+    # All second ones at once, all third ones, ...: a loop over the sums would cost more, until few are left.
+    while left.size > _FEW:
+        totals[:, left] += parts[:, order[starts[left] + rank]]
+        rank += 1
+        left = left[counts[left] > rank]
+    for i in left:
+        run = order[starts[i] : starts[i] + counts[i]]
+        totals[:, i] = np.add.reduce(parts[:, run], axis=1, dtype=wide)
+    return totals
+
+
+@kernel(TakeAlongAxis)
+def _take_along_axis(operation: TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
+    x, indices = inputs
+    axis = operation.axis % x.ndim
+    places = _from_front("TakeAlongAxis", indices, x.shape[axis])
+    if places.size:
+        np.take(x.reshape(-1), _flat(places, axis, x.shape[axis]), out=outputs[0], mode="wrap")
+
+
+@kernel(TakeAlongAxisDown)
+def _take_along_axis_down(operation: TakeAlongAxisDown, inputs: list[Array], outputs: list[Array]) -> None:
+    (g, indices), (dx,) = inputs, outputs
+    places = _from_front("TakeAlongAxisDown", indices, operation.length)
+    narrow = g.dtype.kind in "fV" and g.dtype.itemsize < 4
+    total = np.zeros(dx.size, np.float32) if narrow else dx.reshape(-1)
+    total.fill(0)
+    # One addition after the other, in this order.
+    np.add.at(total, _flat(places, operation.axis, operation.length).reshape(-1), g.reshape(-1).astype(total.dtype))
+    if narrow:
+        np.copyto(dx, total.reshape(dx.shape), casting="unsafe")
+
+
+def _flat(places: Indices, axis: int, length: int) -> Indices:
+    """Indices along an axis as positions in a flat array, whose axis has this length."""
+    outer, inner = math.prod(places.shape[:axis]), math.prod(places.shape[axis + 1 :])
+    starts = np.arange(outer)[:, np.newaxis, np.newaxis] * (length * inner) + np.arange(inner)
+    return (places.reshape(outer, places.shape[axis], inner) * inner + starts).reshape(places.shape)
+
+
+@kernel(OneHot)
+def _one_hot(operation: OneHot, inputs: list[Array], outputs: list[Array]) -> None:
+    (indices,), (y,) = inputs, outputs
+    places = _checked("OneHot", indices, 0, operation.depth).reshape(-1)
+    y.fill(0)
+    y.reshape(places.size, operation.depth)[np.arange(places.size), places] = 1

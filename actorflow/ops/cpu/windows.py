@@ -1,0 +1,110 @@
+"""What the kernels of convolution and pooling share: pieces that fit in the cache, and one pass per kernel offset."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.ops.windows import Windows
+
+__all__ = ["Piece", "Tap", "as_matrix", "compute_dtype", "is_first", "is_last", "pieces", "taps"]
+
+#: Slices of (batch, *out): one index of each axis before the one that is cut, all of those after it.
+Piece = tuple[slice, ...]
+
+
+class Tap(NamedTuple):
+    """What one kernel offset sees.
+
+    Attributes:
+        offset: Index into the kernel.
+        window: Index of the windows of a piece that see an element of their image, none of the border.
+        element: Index of those elements in the piece's images.
+    """
+
+    offset: tuple[int, ...]
+    window: tuple[slice, ...]
+    element: tuple[slice, ...]
+
+
+def pieces(sizes: Sequence[int], item_bytes: float, piece_bytes: int, image_bytes: int) -> Iterator[Piece]:
+    """Cut the windows of a batch into pieces.
+
+    Args:
+        sizes: (batch, *out).
+        item_bytes: What a window needs.
+        piece_bytes: What a piece may need: several whole images, or a part of one.
+        image_bytes: What an image (or a plane, or a row of it) may need to stay in one piece.
+    Yields:
+        The pieces in the order of memory.
+    """
+    if 0 in sizes:
+        return
+    axis, each_bytes = 0, math.prod(sizes[1:]) * item_bytes
+    while each_bytes > image_bytes and axis < len(sizes) - 1:
+        axis += 1
+        each_bytes /= sizes[axis]
+    count = sizes[axis]
+    if axis == 0:
+        step = max(1, int(piece_bytes / max(1, each_bytes)))
+        cuts = [slice(first, min(first + step, count)) for first in range(0, count, step)]
+    else:
+        bands = max(1, min(count, math.ceil(count * each_bytes / piece_bytes)))
+        cuts = [slice(count * band // bands, count * (band + 1) // bands) for band in range(bands)]
+    after = tuple(slice(0, n) for n in sizes[axis + 1 :])
+    for before in np.ndindex(*sizes[:axis]):
+        for cut in cuts:
+            yield (*(slice(i, i + 1) for i in before), cut, *after)
+
+
+def is_first(piece: Piece) -> bool:
+    """Whether no piece of the same images came before."""
+    return all(cut.start == 0 for cut in piece[1:])
+
+
+def is_last(piece: Piece, w: Windows) -> bool:
+    """Whether no piece of the same images follows."""
+    return all(cut.stop == n for cut, n in zip(piece[1:], w.out, strict=True))
+
+
+def taps(w: Windows, piece: Piece) -> tuple[Tap, ...]:
+    """For each kernel offset, in order, what the windows of a piece see; nothing of offsets that see only border."""
+    return _taps(w, tuple([(cut.start, cut.stop) for cut in piece[1:]]))
+
+
+@lru_cache(maxsize=4096)
+def _taps(w: Windows, cuts: tuple[tuple[int, int], ...]) -> tuple[Tap, ...]:
+    spans = []
+    axes = zip(w.kernel, w.dilation, w.stride, w.pad, w.size, cuts, strict=True)
+    for k, dilation, stride, (before, _), size, cut in axes:
+        spans.append([_span(offset * dilation - before, stride, size, *cut) for offset in range(k)])
+    whole = slice(None)
+    found = []
+    for offset in np.ndindex(*w.kernel):
+        along = [axis[i] for axis, i in zip(spans, offset, strict=True)]
+        if all(window.start < window.stop for window, _ in along):
+            found.append(Tap(offset, (whole, *(s for s, _ in along)), (whole, *(e for _, e in along))))
+    return tuple(found)
+
+
+def _span(shift: int, stride: int, size: int, begin: int, end: int) -> tuple[slice, slice]:
+    """Which windows from ``begin`` to ``end`` see an element, and which elements those are."""
+    first = max(begin, -(shift // stride))
+    stop = max(first, min(end, (size - 1 - shift) // stride + 1))
+    start = first * stride + shift
+    return slice(first - begin, stop - begin), slice(start, start + (stop - first) * stride, stride)
+
+
+def as_matrix(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(..., channels) as a matrix, a view where the array is contiguous."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What sums of a floating dtype are computed in: float32 for narrower ones."""
+    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype

@@ -1,0 +1,42 @@
+"""Kernels of `actorflow.ops.lrn`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat, wide_dtype
+from actorflow.ops.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
+
+__all__: list[str] = []
+
+
+def _launch(function: str, inputs: list[Array], outputs: list[Array], window: ChannelWindowSum, *more: float) -> None:
+    y = outputs[0]
+    wide: Any = wide_dtype(y.dtype).type
+    arrays = (*(contiguous(x) for x in inputs), *outputs)
+    args = (*arrays, y.size, y.shape[-1], *window.reach, *(wide(value) for value in more))
+    launch_flat("lrn", function, y.size, args, y.dtype)
+
+
+@kernel(ChannelWindowSum, dtypes=FLOATS)
+def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], outputs: list[Array]) -> None:
+    _launch("channel_window_sum", inputs, outputs, operation)
+
+
+@kernel(LRNScale, dtypes=FLOATS)
+def _lrn_scale(operation: LRNScale, inputs: list[Array], outputs: list[Array]) -> None:
+    window = ChannelWindowSum(operation.size)
+    _launch("lrn_scale", inputs, outputs, window, operation.alpha / operation.size, operation.k)
+
+
+@kernel(LRN, dtypes=FLOATS)
+def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
+    window = ChannelWindowSum(operation.size)
+    _launch("lrn", inputs, outputs, window, operation.alpha / operation.size, operation.k, operation.beta)
+
+
+@kernel(LRNDown, dtypes=FLOATS)
+def _lrn_down(operation: LRNDown, inputs: list[Array], outputs: list[Array]) -> None:
+    window = ChannelWindowSum(operation.size, transposed=True)
+    factor = -2 * operation.alpha * operation.beta / operation.size
+    _launch("lrn_down", inputs, outputs, window, factor, operation.beta)

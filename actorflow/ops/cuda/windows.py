@@ -1,0 +1,25 @@
+"""Windows as the CUDA C of convolution and pooling takes them."""
+
+from __future__ import annotations
+
+from actorflow.ops.windows import Windows
+
+__all__ = ["arguments", "three"]
+
+
+def three(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
+    """Values of three axes: what is missing stands for leading ones."""
+    return (*(missing,) * (3 - len(values)), *values)
+
+
+def arguments(w: Windows) -> tuple[int, ...]:
+    """What functions behind windows.cuh take from the sizes on."""
+    before = tuple(pad for pad, _ in w.pad)
+    return (
+        *three(w.size, 1),
+        *three(w.out, 1),
+        *three(w.kernel, 1),
+        *three(w.stride, 1),
+        *three(before, 0),
+        *three(w.dilation, 1),
+    )

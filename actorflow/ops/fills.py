@@ -1,0 +1,290 @@
+"""Blobs of random numbers, from no inputs.
+
+What is drawn depends on the seed, the number of the frame and the position of the element alone: not on timing, lanes,
+or the number and kind of devices.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy.typing as npt
+
+from actorflow.errors import DTypeError, GraphError
+from actorflow.ops.operation import Operation, same_dtype
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+    from actorflow.node import Blob
+
+__all__ = ["Bernoulli", "Gaussian", "Uniform", "bernoulli", "fans", "gaussian", "he", "uniform", "xavier"]
+
+
+@dataclass(frozen=True)
+class _Random(Operation):
+    """Random numbers.
+
+    Attributes:
+        spec: Shape and dtype of the result.
+        seed: Names the random stream, together with the number of the frame.
+    """
+
+    arguments = ()
+    differentiable = False
+
+    spec: TensorSpec
+    seed: int
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The declared type.
+
+        Raises:
+            GraphError: if the seed or a parameter is out of range.
+            DTypeError: if the dtype is not floating.
+        """
+        same_dtype(self.kind, spec=self.spec)
+        if not 0 <= self.seed < 1 << 128:
+            raise GraphError(f"{self.kind}: seed must be from 0 to 2**128 - 1, got {self.seed}")
+        return (self.spec,)
+
+
+@dataclass(frozen=True)
+class Gaussian(_Random):
+    """Normally distributed numbers; see `gaussian`.
+
+    Attributes:
+        mean: Of the distribution.
+        std: Its standard deviation.
+    """
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The declared type."""
+        if not self.std >= 0:
+            raise GraphError(f"Gaussian: std must not be negative, got {self.std}")
+        return _Random.infer(self)
+
+
+@dataclass(frozen=True)
+class Uniform(_Random):
+    """Uniformly distributed numbers; see `uniform`.
+
+    Attributes:
+        low: Least value.
+        high: Bound.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The declared type."""
+        if not self.high >= self.low:
+            raise GraphError(f"Uniform: high must be at least low, {self.low}, got {self.high}")
+        return _Random.infer(self)
+
+
+@dataclass(frozen=True)
+class Bernoulli(_Random):
+    """1 or 0; see `bernoulli`.
+
+    Attributes:
+        probability: Of 1.
+    """
+
+    probability: float = 0.5
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The declared type, which may be of integers or bool, too."""
+        if not 0 <= self.probability <= 1:
+            raise GraphError(f"Bernoulli: probability must be from 0 to 1, got {self.probability}")
+        if self.spec.dtype.kind not in "biufV":
+            raise DTypeError(f"Bernoulli: spec must be of numbers or bool, got {self.spec}")
+        if not 0 <= self.seed < 1 << 128:
+            raise GraphError(f"Bernoulli: seed must be from 0 to 2**128 - 1, got {self.seed}")
+        return (self.spec,)
+
+
+def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Inputs that an output element sums over, and outputs that an input element goes to.
+
+    Args:
+        shape: Of a weight: (out, in), or (kernel axes ..., in, out).
+    """
+    if len(shape) == 2:
+        return shape[1], shape[0]
+    return math.prod(shape[:-1]), math.prod(shape[:-2]) * shape[-1] if shape else 1
+
+
+def _bound(spec: TensorSpec) -> float:
+    return math.sqrt(6.0 / max(1, sum(fans(spec.shape))))
+
+
+def _drawn(
+    graph: Graph,
+    make: Callable[[TensorSpec, int], Operation],
+    shape: Iterable[int] | int,
+    dtype: npt.DTypeLike,
+    seed: int | None,
+    name: str,
+) -> Blob:
+    if seed is None:
+        full = graph.root.unique_name(name)
+        seed, name = zlib.crc32(full.encode()), full[full.rfind(name) :]
+    y: Blob = graph.root.apply(make(TensorSpec.of(shape, dtype), seed), name=name)
+    return y
+
+
+def gaussian(
+    graph: Graph,
+    shape: Iterable[int] | int,
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: npt.DTypeLike = "float32",
+    seed: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """Normally distributed random numbers.
+
+    Args:
+        graph: The graph that it is made in, as nothing else says it.
+        shape: Length of each axis.
+        mean: Mean.
+        std: Standard deviation, not negative.
+        dtype: Type of the elements, floating.
+        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
+        name: Name of the op.
+    Returns:
+        Blob of that shape and dtype; other numbers in each frame.
+    Raises:
+        GraphError: if ``std`` is negative or ``seed`` out of range.
+        DTypeError: if ``dtype`` is of another kind.
+    Source: Purine2 ``Gaussian``.
+    """
+    return _drawn(graph, lambda spec, key: Gaussian(spec, key, mean, std), shape, dtype, seed, name or "gaussian")
+
+
+def uniform(
+    graph: Graph,
+    shape: Iterable[int] | int,
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: npt.DTypeLike = "float32",
+    seed: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """Uniformly distributed random numbers.
+
+    Args:
+        graph: The graph that it is made in, as nothing else says it.
+        shape: Length of each axis.
+        low: Least value.
+        high: Bound, not less than ``low``; only rounding reaches it.
+        dtype: Type of the elements, floating.
+        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
+        name: Name of the op.
+    Returns:
+        Blob of that shape and dtype; other numbers in each frame.
+    Raises:
+        GraphError: if ``high`` is less than ``low`` or ``seed`` out of range.
+        DTypeError: if ``dtype`` is of another kind.
+    Source: Purine2 ``Uniform``.
+    """
+    return _drawn(graph, lambda spec, key: Uniform(spec, key, low, high), shape, dtype, seed, name or "uniform")
+
+
+def bernoulli(
+    graph: Graph,
+    shape: Iterable[int] | int,
+    probability: float = 0.5,
+    dtype: npt.DTypeLike = "float32",
+    seed: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """1 with a probability, else 0, in the dtype that is asked for.
+
+    Args:
+        graph: The graph that it is made in, as nothing else says it.
+        shape: Length of each axis.
+        probability: Of 1, from 0 to 1.
+        dtype: Type of the elements, of numbers, or bool.
+        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
+        name: Name of the op.
+    Returns:
+        Blob of that shape and dtype; other numbers in each frame.
+    Raises:
+        GraphError: if ``probability`` or ``seed`` is out of range.
+        DTypeError: if ``dtype`` is of another kind.
+    Source: Purine2 ``Bernoulli``.
+    """
+    return _drawn(graph, lambda spec, key: Bernoulli(spec, key, probability), shape, dtype, seed, name or "bernoulli")
+
+
+def xavier(
+    graph: Graph,
+    shape: Iterable[int] | int,
+    dtype: npt.DTypeLike = "float32",
+    seed: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """Uniform random numbers with variance ``2 / (fan_in + fan_out)``, for sigmoid, tanh and linear layers.
+
+    The shape is that of a weight, (out, in) or (kernel axes ..., in, out); fans count the kernel's elements.
+
+    Args:
+        graph: The graph that it is made in, as nothing else says it.
+        shape: Length of each axis.
+        dtype: Type of the elements, floating.
+        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
+        name: Name of the op.
+    Returns:
+        Blob of that shape and dtype; other numbers in each frame.
+    Raises:
+        GraphError: if ``seed`` is out of range.
+        DTypeError: if ``dtype`` is of another kind.
+    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.
+    """
+    return _drawn(
+        graph, lambda spec, key: Uniform(spec, key, -_bound(spec), _bound(spec)), shape, dtype, seed, name or "xavier"
+    )
+
+
+def he(
+    graph: Graph,
+    shape: Iterable[int] | int,
+    dtype: npt.DTypeLike = "float32",
+    seed: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """Normal random numbers with variance ``2 / fan_in``, for layers before a relu.
+
+    The shape is that of a weight, as in `xavier`.
+
+    Args:
+        graph: The graph that it is made in, as nothing else says it.
+        shape: Length of each axis.
+        dtype: Type of the elements, floating.
+        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
+        name: Name of the op.
+    Returns:
+        Blob of that shape and dtype; other numbers in each frame.
+    Raises:
+        GraphError: if ``seed`` is out of range.
+        DTypeError: if ``dtype`` is of another kind.
+    Source: He et al., Delving deep into rectifiers, 2015.
+    """
+    return _drawn(
+        graph,
+        lambda spec, key: Gaussian(spec, key, 0.0, math.sqrt(2.0 / max(1, fans(spec.shape)[0]))),
+        shape,
+        dtype,
+        seed,
+        name or "he",
+    )

@@ -1,0 +1,415 @@
+"""Reductions along axes: mean, extremes, products, counts. The sum is in `actorflow.ops.broadcast`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from actorflow.errors import DTypeError, ShapeError
+from actorflow.ops.arithmetic import divide, multiply, scale
+from actorflow.ops.broadcast import (
+    Axis,
+    BroadcastTo,
+    ReduceSum,
+    Reduction,
+    expand_like,
+    normal_axes,
+    number_like,
+    summed_dtype,
+)
+from actorflow.ops.compare import equal, where
+from actorflow.ops.functional import apply
+from actorflow.ops.operation import Operation, same_dtype, same_numbers
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.node import Blob, Op
+
+__all__ = [
+    "ArgMax",
+    "ArgMin",
+    "CountNonzero",
+    "ReduceAll",
+    "ReduceAny",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceProdDown",
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "count_nonzero",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "sum",
+]
+
+
+@dataclass(frozen=True)
+class ReduceMean(Reduction):
+    """The mean along axes; see `mean`."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, with the dtype of ``x``."""
+        same_dtype("ReduceMean", x=inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """An equal share for every element."""
+        assert grads[0] is not None
+        x = op.inputs[0]
+        count = self.count(x.spec)
+        share = scale(grads[0], 1.0 / count if count else 0.0)
+        return [apply(BroadcastTo(x.shape), expand_like(self, share, x))]
+
+
+class _Extreme(Reduction):
+    """The element that is first in an order."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, with the dtype of ``x``.
+
+        Raises:
+            ShapeError: if there is nothing to choose from.
+        """
+        same_numbers(self.kind, ordered=True, x=inputs[0])
+        _check_some(self.kind, self, inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Equal shares for the elements that are the extreme."""
+        g, x, y = grads[0], op.inputs[0], op.outputs[0]
+        assert g is not None
+        found = where(equal(x, expand_like(self, y, x)), number_like(1.0, x), number_like(0.0, x))
+        count: Blob = apply(ReduceSum(self.axis, keepdims=True), found)
+        return [multiply(found, divide(expand_like(self, g, x), count))]
+
+
+@dataclass(frozen=True)
+class ReduceMax(_Extreme):
+    """The largest element along axes; see `max`."""
+
+
+@dataclass(frozen=True)
+class ReduceMin(_Extreme):
+    """The smallest element along axes; see `min`."""
+
+
+@dataclass(frozen=True)
+class ReduceProd(Reduction):
+    """The product along axes; see `prod`."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape; integers are multiplied in 64 bits."""
+        same_numbers(self.kind, ordered=True, x=inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`ReduceProdDown`."""
+        assert grads[0] is not None
+        x = op.inputs[0]
+        return [apply(ReduceProdDown(self.axis), expand_like(self, grads[0], x), x)]
+
+
+@dataclass(frozen=True)
+class ReduceProdDown(Operation):
+    """``dx = g * product of all other elements``: the gradient of `ReduceProd`, also where elements are 0.
+
+    It has no gradient of its own: that takes the products without two elements, one for each pair.
+
+    Attributes:
+        axis: As in `ReduceProd`.
+    """
+
+    arguments = ("g", "x")
+    differentiable = False
+
+    axis: tuple[int, ...] | None = None
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``.
+
+        Raises:
+            ShapeError: if ``g`` has not length 1 along the axes, and else that of ``x``.
+        """
+        g, x = inputs
+        same_dtype("ReduceProdDown", g=g, x=x)
+        shape = Reduction(self.axis, keepdims=True).reduced(x)
+        if g.shape != shape:
+            raise ShapeError(f"ReduceProdDown: g must have shape {shape}, got {g}")
+        return (x,)
+
+
+class _Boolean(Reduction):
+    """A bool from bools; no gradient."""
+
+    differentiable = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, bool.
+
+        Raises:
+            DTypeError: if ``x`` is not bool.
+        """
+        if inputs[0].dtype != np.bool_:
+            raise DTypeError(f"{self.kind}: x must be bool, got {inputs[0]}: compare it with 0")
+        return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.bool_)),)
+
+
+@dataclass(frozen=True)
+class ReduceAny(_Boolean):
+    """Whether an element along axes is true; see `any`."""
+
+
+@dataclass(frozen=True)
+class ReduceAll(_Boolean):
+    """Whether all elements along axes are true; see `all`."""
+
+
+@dataclass(frozen=True)
+class CountNonzero(Reduction):
+    """How many elements along axes are not 0; see `count_nonzero`."""
+
+    differentiable = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, int64."""
+        if inputs[0].dtype != np.bool_:
+            same_numbers("CountNonzero", ordered=True, x=inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.int64)),)
+
+
+@dataclass(frozen=True)
+class _Position(Reduction):
+    """Where the extreme is along one axis, or in the flattened array; no gradient."""
+
+    differentiable = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, int64.
+
+        Raises:
+            ShapeError: if there is nothing to choose from, or several axes are given.
+        """
+        same_numbers(self.kind, ordered=True, x=inputs[0])
+        if self.axis is not None and len(self.axis) != 1:
+            raise ShapeError(f"{self.kind}: axis must be one axis or None, got {self.axis}")
+        _check_some(self.kind, self, inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.int64)),)
+
+
+@dataclass(frozen=True)
+class ArgMax(_Position):
+    """Where the largest element is; see `argmax`."""
+
+
+@dataclass(frozen=True)
+class ArgMin(_Position):
+    """Where the smallest element is; see `argmin`."""
+
+
+def _check_some(kind: str, reduction: Reduction, x: TensorSpec) -> None:
+    if x.size == 0 and reduction.count(x) == 0:
+        raise ShapeError(f"{kind}: x must have at least 1 element along the axes, got {x}")
+
+
+def _reduced(operation: Operation, x: Blob, name: str | None) -> Blob:
+    y: Blob = apply(operation, x, name=name)
+    return y
+
+
+def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The sum along axes; that of several blobs is `add`.
+
+    Args:
+        x: Any shape, numeric.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``; integers are summed in 64 bits, float16 in float32.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g for every element.
+    Source: `numpy.sum`.
+    """
+    return _reduced(ReduceSum(normal_axes(axis), keepdims), x, name)
+
+
+def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The mean along axes; not a number of nothing.
+
+    Args:
+        x: Any shape, floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g / number of elements, for every element.
+    Source: `numpy.mean`.
+    """
+    return _reduced(ReduceMean(normal_axes(axis), keepdims), x, name)
+
+
+def max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The largest element along axes; not a number if one is not.
+
+    Args:
+        x: Any shape, integer or floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not have the axes, or nothing along them.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g, in equal shares to all elements that are the largest.
+    Source: `numpy.max`; its gradient is that of ``torch.amax``.
+    """
+    return _reduced(ReduceMax(normal_axes(axis), keepdims), x, name)
+
+
+def min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The smallest element along axes; not a number if one is not.
+
+    Args:
+        x: Any shape, integer or floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not have the axes, or nothing along them.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g, in equal shares to all elements that are the smallest.
+    Source: `numpy.min`; its gradient is that of ``torch.amin``.
+    """
+    return _reduced(ReduceMin(normal_axes(axis), keepdims), x, name)
+
+
+def prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The product along axes.
+
+    Args:
+        x: Any shape, integer or floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``; integers are multiplied in 64 bits.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g times the product of all other elements.
+    Source: `numpy.prod`.
+    """
+    return _reduced(ReduceProd(normal_axes(axis), keepdims), x, name)
+
+
+def any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """Whether an element along axes is true.
+
+    Args:
+        x: Any shape, bool.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, bool.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: none.
+    Source: `numpy.any`.
+    """
+    return _reduced(ReduceAny(normal_axes(axis), keepdims), x, name)
+
+
+def all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """Whether all elements along axes are true.
+
+    Args:
+        x: Any shape, bool.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, bool.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: none.
+    Source: `numpy.all`.
+    """
+    return _reduced(ReduceAll(normal_axes(axis), keepdims), x, name)
+
+
+def count_nonzero(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """How many elements along axes are not 0.
+
+    Args:
+        x: Any shape, bool, integer or floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, int64.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: none.
+    Source: Minerva ``count_zero``, `numpy.count_nonzero`.
+    """
+    return _reduced(CountNonzero(normal_axes(axis), keepdims), x, name)
+
+
+def argmax(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """Where the largest element is: the first one if there are several, or the first that is not a number.
+
+    Args:
+        x: Any shape, integer or floating.
+        axis: The axis; by default the elements are taken as flat, in C order.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, int64.
+    Raises:
+        ShapeError: if ``x`` does not have the axes, or nothing along them.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: none.
+    Source: Minerva ``max_index``, `numpy.argmax`.
+    """
+    return _reduced(ArgMax(normal_axes(axis), keepdims), x, name)
+
+
+def argmin(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """Where the smallest element is: the first one if there are several, or the first that is not a number.
+
+    Args:
+        x: Any shape, integer or floating.
+        axis: The axis; by default the elements are taken as flat, in C order.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, int64.
+    Raises:
+        ShapeError: if ``x`` does not have the axes, or nothing along them.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: none.
+    Source: `numpy.argmin`.
+    """
+    return _reduced(ArgMin(normal_axes(axis), keepdims), x, name)

@@ -1,0 +1,53 @@
+"""Sums and products of blobs, as gradients are built from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actorflow.ops.arithmetic import Multiply, Scale, Sum
+from actorflow.ops.basic import Fill
+from actorflow.ops.broadcast import BroadcastTo, ReduceSum
+from actorflow.ops.functional import apply
+
+if TYPE_CHECKING:
+    from actorflow.node import Blob
+
+__all__ = ["constant_like", "plus", "scaled", "spread", "times", "total"]
+
+
+def plus(*terms: Blob) -> Blob:
+    """The sum of blobs of one type."""
+    y: Blob = apply(Sum(), *terms)
+    return y
+
+
+def times(a: Blob, b: Blob) -> Blob:
+    """The product of two blobs."""
+    y: Blob = apply(Multiply(), a, b)
+    return y
+
+
+def scaled(x: Blob, factor: float) -> Blob:
+    """A blob times a constant."""
+    y: Blob = x if factor == 1 else apply(Scale(factor), x)
+    return y
+
+
+def total(x: Blob) -> Blob:
+    """The sum of all elements, 0-d."""
+    y: Blob = apply(ReduceSum(), x)
+    return y
+
+
+def spread(x: Blob, like: Blob) -> Blob:
+    """A blob repeated to the shape of another."""
+    y: Blob = x if x.shape == like.shape else apply(BroadcastTo(like.shape), x)
+    return y
+
+
+def constant_like(value: float, like: Blob) -> Blob:
+    """A constant of the type and place of a blob."""
+    root = like.graph.root
+    with root.at(like.place):
+        y: Blob = root.apply(Fill(value, like.spec))
+    return y

@@ -1,0 +1,189 @@
+"""How a kernel slides over images of one, two or three spatial axes: what convolution and pooling share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from actorflow.errors import GraphError, ShapeError
+from actorflow.ops.operation import Axes
+from actorflow.spec import TensorSpec
+
+__all__ = [
+    "CHANNELS_FIRST",
+    "WEIGHT_FIRST",
+    "Pads",
+    "Steps",
+    "Windows",
+    "as_pads",
+    "as_steps",
+    "check_image",
+    "is_even",
+    "pads_per_axis",
+    "per_axis",
+    "slide",
+]
+
+#: What the axes of images and of a weight are permuted to for kernels of layout ``"nchw"``, whatever their number is.
+CHANNELS_FIRST: Axes = (0, -1, ...)
+WEIGHT_FIRST: Axes = (-1, -2, ...)
+
+#: A number for all spatial axes, or one for each.
+Steps = int | tuple[int, ...]
+#: A number for all spatial axes, or for each a number or (before, after).
+Pads = int | tuple[int | tuple[int, int], ...]
+
+MOST_AXES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Where the windows of one operation lie, each attribute axis by axis.
+
+    Attributes:
+        size: Of the images.
+        kernel: Elements that a window sees.
+        stride: From one window to the next.
+        pad: Border around the images, (before, after).
+        dilation: From one element that a window sees to the next.
+        out: Number of windows.
+    """
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def padded_size(self) -> tuple[int, ...]:
+        """Size of the images with their border."""
+        return tuple(n + before + after for n, (before, after) in zip(self.size, self.pad, strict=True))
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each window is one element, and each element a window."""
+        ones = (1,) * len(self.size)
+        return self.kernel == self.stride == ones and not any(map(any, self.pad))
+
+
+def is_even(pad: Pads) -> bool:
+    """Whether a border is as wide before as after the images, which is all that some libraries can do."""
+    return isinstance(pad, int) or all(isinstance(v, int) or v[0] == v[1] for v in pad)
+
+
+@lru_cache(maxsize=4096)
+def slide(
+    kind: str,
+    size: tuple[int, ...],
+    kernel: Steps,
+    stride: Steps = 1,
+    pad: Pads = 0,
+    dilation: Steps = 1,
+    ceil: bool = False,
+) -> Windows:
+    """The windows over images of this size.
+
+    Args:
+        kind: Of the operation, for messages.
+        size: Of the images, axis by axis.
+        kernel: See `Windows`; a number stands for all axes, and so for those that follow.
+        stride: See `Windows`.
+        pad: See `Windows`.
+        dilation: See `Windows`.
+        ceil: Whether a last window may reach over the border; not one that starts beyond the image.
+    Raises:
+        GraphError: if a parameter is out of range or has another number of axes.
+        ShapeError: if a window is larger than the images with their border.
+    """
+    rank = len(size)
+    kernels = per_axis(kind, "kernel", kernel, rank, 1)
+    strides = per_axis(kind, "stride", stride, rank, 1)
+    dilations = per_axis(kind, "dilation", dilation, rank, 1)
+    pads = pads_per_axis(kind, pad, rank)
+    counts = []
+    for n, k, s, d, (before, after) in zip(size, kernels, strides, dilations, pads, strict=True):
+        room = n + before + after - (d * (k - 1) + 1)
+        if room < 0:
+            raise ShapeError(_too_large(kind, size, kernels, dilations, pads))
+        count = (room + s - 1 if ceil else room) // s + 1
+        counts.append(count - 1 if ceil and (count - 1) * s >= n + before else count)
+    return Windows(tuple(size), kernels, strides, pads, dilations, tuple(counts))
+
+
+def _too_large(
+    kind: str,
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    dilation: tuple[int, ...],
+    pads: tuple[tuple[int, int], ...],
+) -> str:
+    dilated = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+    reach = "" if dilated == kernel else f" with dilation {dilation}, {dilated} in all,"
+    even = all(before == after for before, after in pads)
+    border = tuple(before for before, _ in pads) if even else pads
+    return f"{kind}: kernel {kernel}{reach} is larger than the image {size} with padding {border}"
+
+
+def per_axis(kind: str, name: str, value: Steps, rank: int, least: int) -> tuple[int, ...]:
+    """The values axis by axis.
+
+    Raises:
+        GraphError: if there are more or fewer than axes, or one is less than ``least``.
+    """
+    values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,) * rank
+    if len(values) != rank:
+        raise GraphError(f"{kind}: {name} must be a number, or one for each of {rank} spatial axes, got {value}")
+    if any(not isinstance(v, int) or v < least for v in values):
+        raise GraphError(f"{kind}: {name} must be at least {least}, got {values}")
+    return values
+
+
+def pads_per_axis(kind: str, pad: Pads, rank: int) -> tuple[tuple[int, int], ...]:
+    """(before, after) axis by axis.
+
+    Raises:
+        GraphError: if there are more or fewer than axes, or one is negative.
+    """
+    values: tuple[Any, ...] = pad if isinstance(pad, tuple) else (pad,) * rank
+    pairs = tuple(v if isinstance(v, tuple) else (v, v) for v in values)
+    if len(pairs) != rank or any(len(p) != 2 for p in pairs):
+        raise GraphError(
+            f"{kind}: pad must be a number, or a number or (before, after) for each of {rank} spatial axes, got {pad}"
+        )
+    if any(not isinstance(v, int) or v < 0 for p in pairs for v in p):
+        raise GraphError(f"{kind}: pad must be at least 0, got {pad}")
+    return pairs
+
+
+def as_steps(value: int | Sequence[int]) -> Steps:
+    """A parameter as operations keep it: integers of Python, a tuple of them."""
+    return tuple(map(_plain, value)) if isinstance(value, Sequence) else _plain(value)
+
+
+def as_pads(value: int | Sequence[int | Sequence[int]]) -> Pads:
+    """A border as operations keep it."""
+    if not isinstance(value, Sequence):
+        return _plain(value)
+    return tuple(tuple(map(_plain, v)) if isinstance(v, Sequence) else _plain(v) for v in value)  # type: ignore[misc]
+
+
+def _plain(value: Any) -> int:
+    plain: int = int(value) if isinstance(value, np.integer) else value  # what is no integer, `per_axis` says so
+    return plain
+
+
+def check_image(kind: str, name: str, spec: TensorSpec) -> tuple[int, ...]:
+    """Check that a blob is images; their spatial size.
+
+    Raises:
+        ShapeError: if it has fewer than 1 or more than 3 spatial axes.
+    """
+    if not 1 <= len(spec.shape) - 2 <= MOST_AXES:
+        raise ShapeError(f"{kind}: {name} must have shape (batch, 1 to {MOST_AXES} spatial axes, channels), got {spec}")
+    return spec.shape[1:-1]

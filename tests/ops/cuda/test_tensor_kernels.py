@@ -1,0 +1,126 @@
+"""The CUDA kernels of tensor operations, run on the host, against the CPU's: broadcasting, layouts, integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import actorflow.ops.cpu  # noqa: F401  registers the kernels
+from actorflow import ops
+from actorflow.spec import TensorSpec
+
+layouts = st.sampled_from(["C", "F", "strided"])
+seeds = st.integers(0, 2**32 - 1)
+examples = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+pairs = hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, min_side=0, max_side=4)
+# Each is compiled once.
+numbers = st.sampled_from(["float32", "float64", "int32", "uint8"])
+
+
+def _whole(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    low = 0 if dtype.startswith("u") else -3
+    return np.asarray(np.random.default_rng(seed).integers(low, 4, shape)).astype(dtype)
+
+
+@examples
+@given(pairs, numbers, layouts, seeds)
+def test_pairs_broadcast(compute_cuda, cases, laid_out, shapes, dtype, layout, seed) -> None:
+    a, b = (_whole(seed + i, shape, dtype) for i, shape in enumerate(shapes.input_shapes))
+    operations = [ops.Sum(), ops.Subtract(), ops.Multiply(), ops.Maximum(), ops.Minimum(), ops.Equal(), ops.Less()]
+    if np.dtype(dtype).kind == "f":
+        operations += [ops.WeightedSum((0.5, -2.0))]
+    for operation in operations:
+        (found,) = compute_cuda(operation, laid_out(a, layout), laid_out(b, layout))
+        np.testing.assert_array_equal(found, cases.compute_cpu(operation, a, b)[0], strict=True)
+
+
+@pytest.mark.parametrize("operation", [ops.Maximum(), ops.Minimum(), ops.Less(), ops.Equal(), ops.GreaterEqual()])
+def test_what_is_not_a_number_comes_out_as_on_the_cpu(compute_cuda, cases, operation) -> None:
+    a, b = np.meshgrid(*[np.array([np.nan, np.inf, -np.inf, 1.0, -2.0, 0.0])] * 2)
+    np.testing.assert_array_equal(compute_cuda(operation, a, b)[0], cases.compute_cpu(operation, a, b)[0])
+
+
+@pytest.mark.parametrize("axis", [None, (0,), (1,)])
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "ReduceSum", "ReduceProd"])
+def test_reductions_of_what_is_not_a_number(compute_cuda, cases, kind, axis) -> None:
+    x = np.random.default_rng(0).choice([np.nan, 1.0, -1.0, 2.0, np.inf], (40, 7), p=[0.02, 0.3, 0.3, 0.3, 0.08])
+    operation = getattr(ops, kind)(axis)
+    np.testing.assert_array_equal(compute_cuda(operation, x)[0], cases.compute_cpu(operation, x)[0])
+
+
+@examples
+@given(
+    hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=9), st.data(), numbers, layouts, st.booleans(), seeds
+)
+def test_reductions(compute_cuda, cases, laid_out, shape, data, dtype, layout, keepdims, seed) -> None:
+    axes = data.draw(st.none() | st.sets(st.integers(0, len(shape) - 1)).map(tuple)) if shape else None
+    x = _whole(seed, shape, dtype)
+    for kind in (ops.ReduceSum, ops.ReduceProd, ops.ReduceMax, ops.ReduceMin, ops.CountNonzero):
+        operation = kind(axes, keepdims)
+        (found,) = compute_cuda(operation, laid_out(x, layout))
+        np.testing.assert_allclose(found, cases.compute_cpu(operation, x)[0], rtol=1e-5, strict=True)
+    for position in (ops.ArgMax, ops.ArgMin):
+        operation = position(axes if axes and len(axes) == 1 else None, keepdims)
+        (found,) = compute_cuda(operation, laid_out(x, layout))
+        np.testing.assert_array_equal(found, cases.compute_cpu(operation, x)[0], strict=True)
+
+
+@examples
+@given(
+    hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4),
+    hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=9),
+    st.data(),
+    st.sampled_from(["float32", "float16", "int32"]),
+    st.sampled_from(["int8", "int64", "uint8"]),
+    layouts,
+    seeds,
+)
+def test_indices(compute_cuda, cases, laid_out, shape, picked, data, dtype, index_dtype, layout, seed) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    length = shape[axis]
+    low = 0 if index_dtype[0] == "u" else -length
+    random = np.random.default_rng(seed)
+    indices = np.asarray(random.integers(low, length, picked)).astype(index_dtype)
+    g = _whole(seed, (*shape[:axis], *picked, *shape[axis + 1 :]), dtype)
+    beside = tuple(3 if i == axis else n for i, n in enumerate(shape))
+    along = np.asarray(random.integers(low, length, beside)).astype(index_dtype)
+    for operation, arrays in (
+        (ops.Take(axis), (_whole(seed, shape, dtype), indices)),
+        (ops.TakeDown(length, axis), (g, indices)),
+        (ops.TakeAlongAxis(axis), (_whole(seed, shape, dtype), along)),
+        (ops.TakeAlongAxisDown(length, axis), (_whole(seed, beside, dtype), along)),
+    ):
+        (found,) = compute_cuda(operation, *(laid_out(x, layout) for x in arrays))
+        np.testing.assert_array_equal(found, cases.compute_cpu(operation, *arrays)[0], strict=True)
+
+
+def test_indices_out_of_range_pick_what_is_not_a_number(compute_cuda) -> None:
+    indices = np.array([0, 3, -3, -4])
+    np.testing.assert_array_equal(compute_cuda(ops.Take(), np.arange(3.0), indices)[0], [0, np.nan, 0, np.nan])
+    np.testing.assert_array_equal(compute_cuda(ops.Take(), np.arange(3) + 5, indices)[0], [5, 0, 5, 0])
+    np.testing.assert_array_equal(compute_cuda(ops.TakeDown(3), np.ones(4), indices)[0], [2, 0, 0])
+    (found,) = compute_cuda(ops.OneHot(3, np.dtype("float32")), np.array([1, 3, -1]))
+    np.testing.assert_array_equal(found, [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 1001])
+def test_random_numbers_are_those_of_the_cpu(compute_cuda, cases, size, dtype) -> None:
+    spec = TensorSpec.of((size,), dtype)
+    tolerance = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}[dtype]
+    for operation in (ops.Gaussian(spec, 2**70 + 5), ops.Uniform(spec, 3, -1.0, 2.0), ops.Bernoulli(spec, 3, 0.4)):
+        (found,), (wanted,) = compute_cuda(operation, frame=9), cases.compute_cpu(operation, frame=9)
+        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=4 * tolerance)
+
+
+@pytest.mark.parametrize("name", ["fold", "indexing", "fills"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+def test_a_source_compiles_for_integers(emulated, load_file, name, dtype) -> None:
+    nvrtc = load_file("nvrtc.py")
+    library, launch = nvrtc.load(), emulated.modules["launch"]
+    c_type = launch._C_TYPES[dtype]
+    options = [f"-D{macro}={value}" for macro, value in {"SCALAR": c_type, "RESULT": c_type, "LABEL": c_type}.items()]
+    assert nvrtc.compile_to_cubin(library, launch.source(name), "sm_90", [*options, "-DINDEX=int"])

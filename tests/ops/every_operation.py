@@ -1,0 +1,85 @@
+"""One operation of each kind that the package has, with its inputs in float32: what every device is tried with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import actorflow as af
+from actorflow import ops
+from actorflow.ops import Operation
+from tests.gpu.test_kernels import TENSOR_CASES
+from tests.ops.neural_cases import NEURAL_CASES
+
+__all__ = ["CASES"]
+
+
+def spread(*shape: int) -> np.ndarray:
+    """Some numbers, different at every place."""
+    return np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape).astype("f")
+
+
+X, Y = spread(2, 6, 6, 3), spread(2, 6, 6, 4)
+MAXIMA = X.reshape(2, 3, 2, 3, 2, 3).max(axis=(2, 4))
+FILTERS, LABELS = spread(3, 3, 3, 4), np.array([2, 0])
+_BASIC: dict[str, tuple[Operation, list[Any]]] = {
+    "Accuracy": (ops.Accuracy(), [spread(2, 3), LABELS]),
+    "AdagradUpdate": (ops.AdagradUpdate(), [X, X, X * X, np.float32(0.1)]),
+    "AdamUpdate": (ops.AdamUpdate(), [X, X, X, X * X, np.float32(0.1), np.int64(3)]),
+    "AveragePool": (ops.AveragePool((2, 2), (2, 2)), [X]),
+    "AveragePoolDown": (ops.AveragePoolDown((2, 2), (2, 2), size=(6, 6)), [spread(2, 3, 3, 3)]),
+    "Bias": (ops.Bias(), [X, spread(3)]),
+    "BiasDown": (ops.BiasDown(), [X]),
+    "Cast": (ops.Cast(np.dtype("float64")), [X]),
+    "Conv": (ops.Conv(pad=(1, 1)), [X, FILTERS]),
+    "ConvDown": (ops.ConvDown(pad=1, size=(6, 6)), [Y, FILTERS]),
+    "ConvWeight": (ops.ConvWeight(pad=1, kernel=(3, 3)), [Y, X]),
+    "Copy": (ops.Copy(), [X]),
+    "Dropout": (ops.Dropout(0.4, 7), [X]),
+    "DropoutDown": (ops.DropoutDown(0.4), [X, X > 0]),
+    "Fill": (ops.Fill(2.5, af.TensorSpec.of((3, 2))), []),
+    "GlobalAverage": (ops.GlobalAverage(), [X]),
+    "GlobalAverageDown": (ops.GlobalAverageDown((6, 6)), [spread(2, 3)]),
+    "Inner": (ops.Inner(), [spread(2, 5), spread(4, 5)]),
+    "InnerDown": (ops.InnerDown(), [spread(2, 4), spread(4, 5)]),
+    "InnerWeight": (ops.InnerWeight(), [spread(2, 4), spread(2, 5)]),
+    "MaxPool": (ops.MaxPool((2, 2), (2, 2)), [X]),
+    "MaxPoolDown": (ops.MaxPoolDown((2, 2), (2, 2)), [spread(2, 3, 3, 3), X, MAXIMA]),
+    "MaxPoolPick": (ops.MaxPoolPick((2, 2), (2, 2)), [X, X, MAXIMA]),
+    "Multiply": (ops.Multiply(), [X, X]),
+    "NormFactor": (ops.NormFactor(1.0), [np.float64(9.0), np.float64(16.0)]),
+    "Relu": (ops.Relu(), [X]),
+    "ReluDown": (ops.ReluDown(), [X, X]),
+    "Reshape": (ops.Reshape((2, -1)), [X]),
+    "RmsPropUpdate": (ops.RmsPropUpdate(momentum=0.9), [X, X, X * X, np.float32(0.1), X]),
+    "Scale": (ops.Scale(0.3), [X]),
+    "ScaleBy": (ops.ScaleBy(), [X, np.float64(0.3)]),
+    "SgdUpdate": (ops.SgdUpdate(0.9, 0.1), [X, X, X, np.float32(0.1)]),
+    "Sigmoid": (ops.Sigmoid(), [X]),
+    "SigmoidDown": (ops.SigmoidDown(), [X, X]),
+    "Softmax": (ops.Softmax(), [X]),
+    "SoftmaxDown": (ops.SoftmaxDown(), [X, X]),
+    "SoftmaxLoss": (ops.SoftmaxLoss(), [spread(2, 3), LABELS]),
+    "SoftmaxLossDown": (ops.SoftmaxLossDown(), [np.float32(1.5), spread(2, 3), LABELS]),
+    "SquareSum": (ops.SquareSum(), [X]),
+    "Sum": (ops.Sum(), [X, X, 2 * X]),
+    "Tanh": (ops.Tanh(), [X]),
+    "TanhDown": (ops.TanhDown(), [X, X]),
+    "Transpose": (ops.Transpose((0, 3, 1, 2)), [X]),
+}
+
+
+def _drawn(cases: Any) -> dict[str, tuple[Operation, list[Any]]]:
+    """One case of each kind."""
+    return {
+        case.operation.kind: (
+            case.operation,
+            [x.astype("f") if x.dtype.kind == "f" else x for x in map(np.asarray, case.make(np.random.default_rng(0)))],
+        )
+        for case in cases
+    }
+
+
+#: By kind: the operation and its inputs.
+CASES = {**_drawn(TENSOR_CASES), **_drawn(NEURAL_CASES), **_BASIC}

@@ -1,0 +1,144 @@
+"""Operations of networks and how their inputs are drawn: what kernels of all devices are tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from actorflow import ops
+
+Make = Callable[[np.random.Generator], list[np.ndarray]]
+
+
+class NeuralCase(NamedTuple):
+    """An operation, its inputs as float64 and integers, and the positions of statistics: at least float32."""
+
+    operation: ops.Operation
+    make: Make
+    statistics: tuple[int, ...] = ()
+
+
+def _normal(*shapes: tuple[int, ...]) -> Make:
+    return lambda random: [np.asarray(random.standard_normal(shape)) for shape in shapes]
+
+
+def _positive(*shapes: tuple[int, ...], first: int = 0) -> Make:
+    """Normal numbers, and from position ``first`` on positive ones."""
+
+    def make(random: np.random.Generator) -> list[np.ndarray]:
+        drawn = [np.asarray(random.standard_normal(shape)) for shape in shapes]
+        return [x if i < first else np.abs(x) + 0.5 for i, x in enumerate(drawn)]
+
+    return make
+
+
+def _labeled(*before: tuple[int, ...], classes: int = 7, scores: bool = True, weighted: bool = False) -> Make:
+    def make(random: np.random.Generator) -> list[np.ndarray]:
+        arrays = [np.asarray(random.standard_normal(shape)) for shape in before]
+        arrays += [random.standard_normal((5, 6, classes))] if scores else []
+        arrays.append(random.integers(0, classes, (5, 6)))
+        return [*arrays, *([random.random(classes) + 0.1] if weighted else [])]
+
+    return make
+
+
+def _between(*before: tuple[int, ...], count: int = 2) -> Make:
+    """Numbers between 0 and 1, after normal ones."""
+    return lambda random: [
+        *(np.asarray(random.standard_normal(shape)) for shape in before),
+        *(0.1 + 0.8 * random.random((6, 7)) for _ in range(count)),
+    ]
+
+
+_X, _WIDE = (300, 7), (4, 90, 6)
+_UP = [
+    *(ops.LeakyRelu(0.1), ops.LeakyRelu(0.0), ops.Elu(0.7), ops.Silu(), ops.Gelu(), ops.Gelu(tanh=True)),
+    *(ops.Softplus(2.0, 3.0), ops.NormalDensity()),
+]
+_DOWN = [
+    *(ops.LeakyReluDown(0.1), ops.LeakyReluDown(0.0), ops.EluDown(0.7), ops.SiluDown(), ops.GeluDown()),
+    *(ops.GeluDown(tanh=True), ops.SoftplusDown(2.0, 3.0)),
+]
+_PAIRS = [
+    (ops.MseLoss, ops.MseLossDown),
+    (ops.L1Loss, ops.L1LossDown),
+    (ops.HuberLoss, ops.HuberLossDown),
+    (ops.HingeLoss, ops.HingeLossDown),
+    (ops.LogisticLoss, ops.LogisticLossDown),
+    (ops.BinaryCrossEntropy, ops.BinaryCrossEntropyDown),
+]
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def _labels() -> list[NeuralCase]:
+    cases = []
+    for how in [("mean", 0.5, None), ("sum", 1.0, 2), ("none", 1.0, None), ("mean", 1.0, 3)]:
+        g = (5, 6) if how[0] == "none" else ()
+        for weighted in (False, True):
+            cases += [
+                NeuralCase(ops.SoftmaxLoss(*how), _labeled(weighted=weighted)),
+                NeuralCase(ops.SoftmaxLossDown(*how), _labeled(g, weighted=weighted)),
+                NeuralCase(ops.NllLoss(*how), _labeled(weighted=weighted)),
+                NeuralCase(ops.NllLossDown(*how, classes=7), _labeled(g, scores=False, weighted=weighted)),
+            ]
+    return cases
+
+
+def _lstm() -> list[NeuralCase]:
+    steps, batch, features, width = 4, 3, 5, 6
+    state, gates = (batch, width), (batch, 4 * width)
+    inputs = [(steps, batch, features), state, state, (4 * width, features), (4 * width, width)]
+    states = (steps, batch, width)
+    return [
+        NeuralCase(ops.LSTMGates(), _normal(gates, state)),
+        NeuralCase(ops.LSTMGatesDown(), _normal(state, state, state, state, gates)),
+        NeuralCase(ops.LSTM(), _normal(*inputs, (4 * width,))),
+        NeuralCase(ops.LSTMDown(), _normal(states, state, state, *inputs, states, (steps, *gates), states)),
+    ]
+
+
+#: At least one for each operation of activations, normalization, losses, recurrence and matrices.
+NEURAL_CASES = [
+    *(NeuralCase(operation, _normal(_X)) for operation in _UP),
+    *(NeuralCase(operation, _normal(_X, _X)) for operation in _DOWN),
+    *(NeuralCase(ops.LogSoftmax(axis), _normal(_WIDE)) for axis in (-1, 0, 1)),
+    *(NeuralCase(ops.LogSoftmaxDown(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
+    *(NeuralCase(ops.Centered(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
+    *_labels(),
+    *(NeuralCase(loss(how, 0.5), _between()) for loss, _ in _PAIRS for how in _REDUCTIONS),
+    *(
+        NeuralCase(down(how, 0.5), _between((6, 7) if how == "none" else ()))
+        for _, down in _PAIRS
+        for how in _REDUCTIONS
+    ),
+    NeuralCase(ops.Inner(), _normal((2, 3, 5), (4, 5))),
+    NeuralCase(ops.InnerDown(), _normal((2, 3, 4), (4, 5))),
+    NeuralCase(ops.InnerWeight(), _normal((2, 3, 4), (2, 3, 5))),
+    NeuralCase(ops.Matmul(), _normal((4, 5), (5, 6))),
+    NeuralCase(ops.Matmul(), _normal((2, 3, 4, 5), (5, 6))),
+    NeuralCase(ops.Matmul(), _normal((2, 1, 4, 5), (3, 5, 6))),
+    NeuralCase(ops.Matmul(True, True), _normal((2, 3, 5, 4), (6, 5))),
+    NeuralCase(ops.Matmul(True, False, ()), _normal((2, 3, 5, 4), (2, 3, 5, 6))),
+    NeuralCase(ops.Matmul(False, True, (1, 3)), _normal((2, 3, 4, 5), (3, 6, 5))),
+    NeuralCase(ops.Matmul(False, False, (2, 3)), _normal((3, 4, 5), (5, 6))),
+    NeuralCase(ops.BatchNorm(0.01, 0.3), _positive((5, 9, 7), (7,), (7,), (7,), (7,), first=3), (3, 4)),
+    NeuralCase(ops.BatchNormDown(0.01), _positive((5, 9, 7), (5, 9, 7), (7,), (7,), (7,), first=3), (3, 4)),
+    NeuralCase(ops.BatchNormInference(0.01), _positive((5, 9, 7), (7,), (7,), (7,), (7,), first=3), (3, 4)),
+    NeuralCase(ops.BatchNormInferenceDown(0.01), _positive((5, 9, 7), (5, 9, 7), (7,), (7,), (7,), first=3), (3, 4)),
+    *(NeuralCase(ops.LayerNorm(n, 0.01), _normal((4, 5, 70), *[(4, 5, 70)[-n:]] * 2)) for n in (1, 2, 3)),
+    *(
+        NeuralCase(
+            ops.LayerNormDown(n, 0.01),
+            _positive((4, 5, 70), (4, 5, 70), (4, 5, 70)[-n:], *[(4, 5, 70)[:-n]] * 2, first=3),
+            (3, 4),
+        )
+        for n in (1, 2)
+    ),
+    *(NeuralCase(ops.ChannelWindowSum(size, side), _normal((6, 9))) for size in (4, 5) for side in (False, True)),
+    NeuralCase(ops.LRNScale(0.5, 4, 2.0), _normal((3, 5, 9))),
+    *(NeuralCase(ops.LRN(0.5, beta, 5, 2.0), _normal((3, 5, 9))) for beta in (0.75, 0.6)),
+    *(NeuralCase(ops.LRNDown(0.5, beta, 4), _positive(*[(3, 5, 9)] * 4, first=3)) for beta in (0.75, 0.6)),
+    *_lstm(),
+]

@@ -1,0 +1,122 @@
+"""Long short-term memory; PyTorch checks the values in tests/oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import ops
+
+
+def _drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    return [np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes)]
+
+
+SHAPES = [(3, 2, 3), (2, 2), (2, 2), (8, 3), (8, 2), (8,)]
+
+
+def _states(*blobs: af.Blob) -> list[af.Blob]:
+    x, hidden, cell, weight_x, weight_h, bias = blobs
+    return list(ops.lstm(x, weight_x, weight_h, bias, hidden, cell))
+
+
+def test_a_sequence_is_its_steps() -> None:
+    graph = af.Graph("g")
+    blobs = [graph.variable(f"v{i}", v.shape, "f8", v) for i, v in enumerate(_drawn(*SHAPES))]
+    x, hidden, cell, weight_x, weight_h, bias = blobs
+    y, last_hidden, last_cell = _states(*blobs)
+    unrolled = []
+    for part in ops.split(x, 3):
+        hidden, cell = ops.lstm_cell(ops.reshape(part, (2, 3)), hidden, cell, weight_x, weight_h, bias)
+        unrolled.append(hidden)
+    together = ops.stack(unrolled)
+    target = ops.fill(graph, 0.3, y.shape, "f8")
+    losses = [
+        ops.add(ops.mse_loss(a, target), ops.mse_loss(b, ops.scale(b, 0.5)))
+        for a, b in ((y, last_cell), (together, cell))
+    ]
+    grads = [af.gradient(loss, blobs) for loss in losses]
+    result = graph.run_sync(fetch=[y, together, last_hidden, hidden, last_cell, cell, *grads[0], *grads[1]])
+    pairs = [(y, together), (last_hidden, hidden), (last_cell, cell), *zip(*grads, strict=True)]
+    for fused, own in pairs:
+        np.testing.assert_allclose(result[fused], result[own], rtol=1e-10, atol=1e-14)
+
+
+def test_no_steps_leave_the_state_and_have_no_gradient_by_the_weights() -> None:
+    graph = af.Graph("g")
+    shapes = [(0, 2, 3), *SHAPES[1:]]
+    blobs = [graph.variable(f"v{i}", v.shape, "f8", v) for i, v in enumerate(_drawn(*shapes))]
+    y, hidden, cell = _states(*blobs)
+    grads = af.gradient(ops.sum(ops.square(hidden)), [blobs[1], blobs[3], blobs[4], blobs[5]])
+    result = graph.run_sync(fetch=[y, hidden, cell, *grads])
+    assert result[y].shape == (0, 2, 2)
+    np.testing.assert_array_equal(result[hidden], blobs[1].value)
+    np.testing.assert_array_equal(result[cell], blobs[2].value)
+    np.testing.assert_allclose(result[grads[0]], 2 * blobs[1].value)
+    assert not any(result[grad].any() for grad in grads[1:])
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "strided"])
+def test_layouts_do_not_matter(compute, laid_out, layout) -> None:
+    arrays = _drawn(*SHAPES)
+    outputs = compute(ops.LSTM(), *arrays)
+    for found, wanted in zip(compute(ops.LSTM(), *(laid_out(a, layout) for a in arrays)), outputs, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+    y, hidden, cell, activations, cells = outputs
+    given = [y, hidden, cell, *arrays[:5], y, activations, cells]
+    for found, wanted in zip(
+        compute(ops.LSTMDown(), *(laid_out(a, layout) for a in given)), compute(ops.LSTMDown(), *given), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_half_precision(compute, name) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    arrays = [a.astype(dtype) for a in _drawn(*SHAPES)]
+    for found, wanted in zip(
+        compute(ops.LSTM(), *arrays), compute(ops.LSTM(), *(a.astype("f8") for a in arrays)), strict=True
+    ):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found.astype("f8"), wanted, rtol=0.02, atol=0.01)
+
+
+def test_large_gates_do_not_overflow(compute) -> None:
+    gates = np.array([[1e4, -1e4, 1e4, -1e4]], np.float32)
+    hidden, cell, activations = compute(ops.LSTMGates(), gates, np.ones((1, 1), np.float32))
+    np.testing.assert_array_equal(activations, [[1, 0, 1, 0]])
+    assert (hidden.item(), cell.item()) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("position", "shape", "message"),
+    [
+        (0, (2, 3), r"LSTM: x must have shape \(steps, batch, features\), got"),
+        (1, (3, 2), r"LSTM: hidden must have shape \(batch, hidden\), here \(2, 2\), got"),
+        (2, (2, 3), r"LSTM: cell must have shape \(batch, hidden\), here \(2, 2\), got"),
+        (3, (8, 4), r"LSTM: weight_x must have shape \(4 \* hidden, features\), here \(8, 3\), got"),
+        (5, (2,), r"LSTM: bias must have shape \(4 \* hidden\), here \(8,\), got"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_errors_that_name_the_argument(position, shape, message) -> None:
+    graph = af.Graph("g")
+    shapes = [*SHAPES[:position], shape, *SHAPES[position + 1 :]]
+    blobs = [graph.blob(f"v{i}", s) for i, s in enumerate(shapes)]
+    with pytest.raises(af.ShapeError, match=message):
+        _states(*blobs)
+
+
+def test_gates_and_cell_must_fit() -> None:
+    graph = af.Graph("g")
+    with pytest.raises(af.ShapeError, match=r"LSTMGates: gates must have shape \(batch, 4 \* hidden\), here \(2, 12\)"):
+        graph.apply(ops.LSTMGates(), graph.blob("gates", (2, 8)), graph.blob("cell", (2, 3)))
+
+
+def test_the_activations_have_no_gradient() -> None:
+    graph = af.Graph("g")
+    gates, cell = graph.variable("gates", (2, 8)), graph.variable("cell", (2, 2))
+    *_, activations = graph.apply(ops.LSTMGates(), gates, cell)
+    with pytest.raises(af.GraphError, match="only the states of LSTMGates have gradients, not the activations"):
+        af.gradient(ops.sum(activations), gates)

@@ -1,0 +1,145 @@
+"""Every operation on a simulated accelerator: forwards and backwards the very numbers of the CPU, in a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+import actorflow.ops.cpu
+import actorflow.ops.sim
+from actorflow import ops
+from actorflow.ops import Operation, registered_kernels
+from actorflow.ops.registry import KernelKey
+from tests.ops.every_operation import CASES, spread
+
+BACKWARDS = [
+    name
+    for name, (operation, inputs) in CASES.items()
+    if operation.differentiable
+    and type(operation).gradient is not Operation.gradient
+    and any(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in inputs)
+]
+
+
+def built(name: str, place: str) -> tuple[af.Graph, dict[af.Blob, Any], tuple[af.Blob, ...]]:
+    """A graph of the one operation, what it is fed, and its outputs."""
+    operation, arrays = CASES[name]
+    graph = af.Graph("one")
+    feeds: dict[af.Blob, Any] = {}
+    with graph.at(place):
+        for i, array in enumerate(arrays):
+            blob = graph.blob(f"x{i}", np.shape(array), np.asarray(array).dtype)
+            feeds[blob] = array
+        tops = graph.op("one", operation)(*feeds)
+    return graph, feeds, tops if isinstance(tops, tuple) else (tops,)
+
+
+async def computed(graph: af.Graph, feeds: dict[af.Blob, Any], fetch: Any, place: str) -> list[np.ndarray]:
+    """What two frames give; nothing may be computed elsewhere."""
+    assert {str(op.place) for op in graph.compile(fetch).ops} == {place}
+    async with graph:
+        results = [await graph.run(feeds, fetch=fetch) for _ in range(2)]
+        return [af.to_numpy(result[blob]) for result in results for blob in fetch]
+
+
+def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for value, other in zip(found, expected, strict=True):
+        assert value.dtype == other.dtype
+        np.testing.assert_array_equal(value, other)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_forwards(name: str) -> None:
+    found = []
+    for place in ("sim:0", "cpu"):
+        graph, feeds, tops = built(name, place)
+        found.append(await computed(graph, feeds, list(tops), place))
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+async def test_backwards(name: str) -> None:
+    found = []
+    for place in ("sim:0", "cpu"):
+        graph, feeds, tops = built(name, place)
+        terms = []
+        with graph.at(place):
+            # What comes after the first output may be kept for the way back, and has no gradient itself.
+            for i, top in enumerate(tops if name == "Split" else tops[:1]):
+                if top.dtype.kind == "f":
+                    size = top.spec.size
+                    weights = graph.variable(f"w{i}", (1, size), top.dtype, spread(1, size))
+                    terms.append(ops.reshape(ops.inner(ops.reshape(top, (1, size)), weights), ()))
+            operation, _ = CASES[name]
+            wrt = [blob for i, blob in enumerate(feeds) if blob.dtype.kind == "f" and not operation.is_constant(i)]
+            grads = af.gradient(ops.add(*terms), wrt)
+        found.append(await computed(graph, feeds, grads, place))
+    assert_same(*found)
+
+
+def test_every_operation_is_here() -> None:
+    """Whoever adds an operation adds it here."""
+    of_package = {
+        name
+        for name in ops.__all__
+        if isinstance(getattr(ops, name), type) and issubclass(getattr(ops, name), Operation)
+    }
+    assert set(CASES) == of_package - {"Operation", "Function"}
+    assert all(type(operation).__name__ == name for name, (operation, _) in CASES.items())
+
+
+def test_every_kernel_of_the_cpu_has_a_partner() -> None:
+    ours = {key for key in registered_kernels() if key.operation in CASES}
+    partners = {
+        KernelKey(key.operation, "cpu", "numpy", key.dtype, key.layout)
+        for key in ours
+        if (key.device, key.library) == ("sim", "sim")
+    }
+    assert partners >= {key for key in ours if (key.device, key.library) == ("cpu", "numpy")}
+
+
+def classifier(place: str) -> tuple[af.Graph, af.Blob, af.Blob]:
+    """NIN with a step of training."""
+    graph = af.Graph("nin")
+    with graph.at(place):
+        images, labels = graph.blob("images", (4, 8, 8, 3)), graph.blob("labels", (4,), "int64")
+        loss = ops.softmax_loss(af.nn.NIN(5, widths=(8, 8))(images, training=True), labels)
+        return graph, loss, af.nn.SGD(0.05, momentum=0.9, weight_decay=1e-3).minimize(loss)
+
+
+async def test_nin_trains_as_on_the_cpu() -> None:
+    random = np.random.default_rng(0)
+    feeds = [
+        {"images": random.standard_normal((4, 8, 8, 3)).astype("f"), "labels": random.integers(0, 5, 4)}
+        for _ in range(8)
+    ]
+    found = []
+    for place in ("sim:0", "cpu"):
+        graph, loss, train = classifier(place)
+        async with graph:
+            results = graph.stream(feeds, fetch=[loss, train], in_flight=3)
+            losses = [af.to_numpy(result[loss]) async for result in results]
+            found.append([*losses, *(variable.value for variable in graph.variables)])
+    assert len(set(map(float, found[1][:8]))) == 8
+    assert_same(*found)
+
+
+async def test_the_linear_example() -> None:
+    batch = np.random.default_rng(0).standard_normal((128, 10), dtype=np.float32)
+    found = []
+    for place in ("sim:0", "cpu"):
+        graph = af.Graph("linear")
+        with graph.at(place):
+            x = graph.blob("x", shape=(128, 10))
+            w = graph.variable("w", shape=(16, 10), init=af.nn.init.gaussian(std=0.05, seed=0))
+            y = graph.blob("y", shape=(128, 16))
+            inner = graph.op("inner", ops.Inner(), lane="main")
+        [x, w] >> inner >> [y]
+        p = ops.softmax(y)
+        assert str(p.place) == place
+        async with graph:
+            found.append([af.to_numpy((await graph.run({x: batch}))[p])])
+    assert_same(*found)
