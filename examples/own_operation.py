@@ -12,7 +12,7 @@ import actorflow as af
 
 
 @dataclass(frozen=True)
-class Softplus(af.ops.Operation):
+class SmoothRelu(af.ops.Operation):
     """``y = log(1 + exp(sharpness * x)) / sharpness``, elementwise: a smooth relu.
 
     Attributes:
@@ -26,7 +26,7 @@ class Softplus(af.ops.Operation):
     def infer(self, *inputs: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
         (x,) = inputs
         if x.dtype.kind != "f":
-            raise af.DTypeError(f"Softplus: x must be floating, got {x}")
+            raise af.DTypeError(f"SmoothRelu: x must be floating, got {x}")
         return (x,)
 
     def gradient(self, op: af.Op, grads: Sequence[af.Blob | None], wanted: Sequence[bool]) -> Sequence[af.Blob | None]:
@@ -36,25 +36,25 @@ class Softplus(af.ops.Operation):
         return [af.ops.multiply(g, af.ops.sigmoid(af.ops.scale(x, self.sharpness)))]
 
 
-@af.ops.kernel(Softplus)  # for the CPU, NumPy, any dtype and layout unless said otherwise
-def softplus_cpu(operation: Softplus, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
+@af.ops.kernel(SmoothRelu)  # for the CPU, NumPy, any dtype and layout unless said otherwise
+def smooth_relu_cpu(operation: SmoothRelu, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
     (x,), (y,) = inputs, outputs
     np.multiply(x, operation.sharpness, out=y)  # into the buffer that is given: a run then allocates nothing
     np.logaddexp(y, 0, out=y)
     np.divide(y, operation.sharpness, out=y)
 
 
-def softplus(x: af.Blob, sharpness: float = 1.0) -> af.Blob:
+def smooth_relu(x: af.Blob, sharpness: float = 1.0) -> af.Blob:
     """The functional form, as `af.ops` has it for its own operations."""
-    return x.graph.apply(Softplus(sharpness), x)
+    return x.graph.apply(SmoothRelu(sharpness), x)
 
 
 def check() -> None:
     x = np.random.default_rng(0).normal(0, 3, (4, 5))
-    af.testing.check_gradient(Softplus(sharpness=2.0), x)
+    af.testing.check_gradient(SmoothRelu(sharpness=2.0), x)
     print("the gradient is right")
     result_graph = af.Graph("check")
-    y = softplus(result_graph.blob("x", x.shape, x.dtype))
+    y = smooth_relu(result_graph.blob("x", x.shape, x.dtype))
     np.testing.assert_allclose(result_graph.run_sync({"x": x})[y], np.log1p(np.exp(x)))
     print("the values are right")
 
@@ -65,7 +65,7 @@ async def train() -> None:
     points = graph.blob("points", (256, 2))
     inside = graph.blob("inside", (256,), "int64")
     layer = af.nn.InnerProduct(16, weight_init=af.nn.init.he(seed=0), name="hidden")
-    scores = af.nn.InnerProduct(2, name="scores")(softplus(layer(points, training=True), 4.0), training=True)
+    scores = af.nn.InnerProduct(2, name="scores")(smooth_relu(layer(points, training=True), 4.0), training=True)
     loss = af.ops.softmax_loss(scores, inside)
     accuracy = af.ops.accuracy(scores, inside)
     step = af.nn.SGD(0.5, momentum=0.9).minimize(loss)

@@ -69,9 +69,9 @@ class Kernel:
         returns: See ``function``.
         inplace: The first output may be the very array that is the first input, when nobody else needs that.
         supports: Tells whether the kernel can do an operation with these parameters; None where it can do all.
-        captures: Whether its launches may be captured and replayed (``af.Graph(..., capture=True)``): it calls no library
-            that refuses that, reads nothing back, and launches the same for arrays of the same types at the same
-            addresses.
+        captures: Whether its launches may be captured and replayed (``af.Graph(..., capture=True)``): it calls no
+            library that refuses that, reads nothing back, and launches the same for arrays of the same types at the
+            same addresses.
         random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
             random stream, so results depend neither on timing nor on the number of devices.
     """
