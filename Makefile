@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo test test-full test-gpu lint format bench bench-gpu clean
+.PHONY: help demo test test-full test-oracle test-gpu lint format bench bench-gpu clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -27,6 +27,7 @@ help:
 	@echo 'make demo       train a small network, watch it live    ARGS="--help" lists its options'
 	@echo 'make test       lint, types, import rules, tests        ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
 	@echo 'make test-full  make test, with many more examples of each property'
+	@echo 'make test-oracle  comparison with PyTorch, which it installs'
 	@echo 'make test-gpu   the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
 	@echo 'make lint       ruff, mypy, import-linter'
 	@echo 'make format     format the code, fix what ruff can fix'
@@ -38,10 +39,13 @@ demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
 
 test: lint $(VENV)/.ready-browser $(EXTRAS)
-	$(BIN)/python -m pytest --cov $(ARGS)
+	$(BIN)/python -m pytest --cov -m 'not oracle' $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
-	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov $(ARGS)
+	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov -m 'not oracle' $(ARGS)
+
+test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
+	$(BIN)/python -m pytest -m oracle $(ARGS)
 
 test-gpu: $(call gpu_needs,dev)
 	ACTORFLOW_REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -m gpu $(ARGS)

@@ -72,6 +72,7 @@ class Composite:
         name: str,
         shape: Sequence[int],
         init: Initializer | npt.ArrayLike,
+        dtype: npt.DTypeLike | None = None,
     ) -> Variable:
         """The variable of this name: made at the first build, shared by all later ones.
 
@@ -80,13 +81,14 @@ class Composite:
             name: Its name in the composite's scope.
             shape: Its shape; a later build that needs another one is an error.
             init: How its first value is made.
+            dtype: Its dtype, where that is not the one of ``like``.
         Raises:
             ShapeError: if an earlier build made it with another shape.
         """
         known = self._variables.get(name)
         if known is None:
             scope: Graph = like.graph.root.current_scope
-            known = scope.variable(name, shape, like.dtype, init, like.place)
+            known = scope.variable(name, shape, like.dtype if dtype is None else dtype, init, like.place)
             self._variables[name] = known
         elif known.shape != tuple(shape):
             raise ShapeError(

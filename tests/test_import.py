@@ -16,7 +16,7 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
     if path.name != "__main__.py"
 )
-OPTIONAL = {"cupy", "mpi4py", "sklearn", "threadpoolctl", "torch", "uvloop"}
+OPTIONAL = {"cupy", "mpi4py", "safetensors", "sklearn", "threadpoolctl", "torch", "uvloop"}
 
 LIST_LOADED = """
 import sys

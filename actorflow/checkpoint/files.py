@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 __all__ = ["LEFTOVER", "write_atomically"]
 
-#: How the names of files end that a killed process left behind, after the name of the file they were to become.
+#: How the names of folders end that a killed process left behind, after the name of the file they were made for.
 LEFTOVER = r"\.\d+-\d+\.tmp"
 
 _numbers = itertools.count()
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file beside its place, and move it there when all of it is on the disk.
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file in a folder beside its place, and move it there when all of it is on the disk.
 
     Args:
         path: Its place; a file there stays as it is until it is replaced.
-        write: Writes the content.
+        write: Writes the content to the path that it is given, by way of other files of that folder if it likes.
     Raises:
         OSError: if that fails; nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.tmp")
+    folder = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.tmp")
+    folder.mkdir()
     try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
+        temporary = folder / path.name
+        write(temporary)
+        # Who writes by way of a temporary file gives it that one's mode: the owner's alone.
+        temporary.chmod(folder.stat().st_mode & 0o666)
+        _sync(temporary, os.O_RDWR)  # Windows wants to write what it flushes
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.name != "nt":  # which cannot open folders
+        _sync(path.parent, os.O_RDONLY)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Put the move on the disk, too."""
-    if os.name == "nt":  # which cannot open folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
 from actorflow.checkpoint.files import LEFTOVER
 from actorflow.checkpoint.restore import Checkpoint, put, read
-from actorflow.checkpoint.safetensors import DamagedError
 from actorflow.checkpoint.snapshot import PendingSnapshot, Position, check_at_rest, in_thread, take_snapshot
+from actorflow.checkpoint.tensors import DamagedError, require_format
 from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph import Graph
 
@@ -46,11 +47,13 @@ class Checkpoints:
 
     Raises:
         GraphError: if ``keep`` is less than 1.
+        MissingExtraError: if safetensors is not installed.
     """
 
     def __init__(self, graph: Graph, folder: str | os.PathLike[str], *, keep: int | None = 3) -> None:
         if keep is not None and keep < 1:
             raise GraphError(f"Checkpoints: keep must be at least 1, got {keep}")
+        require_format()  # now, not when the first one is to be saved
         self.folder = Path(folder)
         self.keep = keep
         self._graph = graph.root
@@ -148,7 +151,7 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.iterdir():
             if _LEFT.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+                shutil.rmtree(path)
 
     def _prune(self) -> None:
         if self.keep is not None:

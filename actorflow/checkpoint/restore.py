@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from actorflow.checkpoint.safetensors import DamagedError, Header, dtype_code, read_header, read_tensors
 from actorflow.checkpoint.snapshot import FORMAT, check_at_rest, in_thread
+from actorflow.checkpoint.tensors import Content, DamagedError, dtype_code, read_file
 from actorflow.errors import CheckpointError
 from actorflow.graph import Graph
 
@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
     unexpected: tuple[str, ...]
 
 
-class _Content(NamedTuple):
+class _Fitting(NamedTuple):
     """A file that fits a graph, read."""
 
     checkpoint: Checkpoint
@@ -61,6 +61,7 @@ async def load_checkpoint(graph: Graph, path: str | os.PathLike[str], *, strict:
         CheckpointError: if the file cannot be read or is damaged; if a shape or dtype differs from the variable's, with
             both; or, if ``strict``, if names differ. Nothing has been changed then.
         GraphError: if frames are in flight.
+        MissingExtraError: if safetensors is not installed.
     """
     root = graph.root
     check_at_rest(root, "loaded")
@@ -80,25 +81,22 @@ def load_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], *, strict: 
     return put(graph.root, read(graph.root, Path(path), strict))
 
 
-def read(root: Graph, path: Path, strict: bool) -> _Content:
+def read(root: Graph, path: Path, strict: bool) -> _Fitting:
     """Read a file and check it, and that it fits; blocks.
 
     Raises:
         CheckpointError: as for `load_checkpoint`; `DamagedError` if the file is.
     """
     try:
-        with path.open("rb") as file:
-            header = read_header(file, str(path))
-            checkpoint = _fitting(root, path, header, strict)
-            known = {variable.name: variable.dtype for variable in root.variables}
-            wanted = {name: known[name] for name in header.tensors if name in known}
-            arrays = dict(read_tensors(file, header, wanted, str(path)))
+        content = read_file(path)
     except OSError as error:
         raise CheckpointError(f"{path}: the checkpoint cannot be read: {error}") from error
-    return _Content(checkpoint, arrays)
+    checkpoint = _checked(root, path, content, strict)
+    variables = [variable for variable in root.variables if variable.name in content.tensors]
+    return _Fitting(checkpoint, {each.name: content.tensors[each.name].array(each.dtype) for each in variables})
 
 
-def put(root: Graph, content: _Content) -> Checkpoint:
+def put(root: Graph, content: _Fitting) -> Checkpoint:
     """Assign what has been read.
 
     Raises:
@@ -112,17 +110,17 @@ def put(root: Graph, content: _Content) -> Checkpoint:
     return content.checkpoint
 
 
-def _fitting(root: Graph, path: Path, header: Header, strict: bool) -> Checkpoint:
+def _checked(root: Graph, path: Path, content: Content, strict: bool) -> Checkpoint:
     """What the file says of itself, if its tensors fit the variables."""
     known = {variable.name: variable for variable in root.variables}
     problems = []
     for name, variable in known.items():
-        tensor = header.tensors.get(name)
+        tensor = content.tensors.get(name)
         if tensor is not None and (tensor.shape, tensor.dtype) != (variable.shape, dtype_code(variable.dtype)):
             code = dtype_code(variable.dtype) or str(variable.dtype)
             problems.append(f"variable {name!r} is {code}{list(variable.shape)}, the file has {tensor}")
-    missing = tuple(name for name in known if name not in header.tensors)
-    unexpected = tuple(name for name in header.tensors if name not in known)
+    missing = tuple(name for name in known if name not in content.tensors)
+    unexpected = tuple(name for name in content.tensors if name not in known)
     if strict and missing:
         problems.append(f"the file lacks {_listed(missing)}")
     if strict and unexpected:
@@ -130,20 +128,19 @@ def _fitting(root: Graph, path: Path, header: Header, strict: bool) -> Checkpoin
     if problems:
         shown = problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else [])
         raise CheckpointError(f"{path} does not fit graph {root.name!r}: " + "; ".join(shown))
-    frame, position = _facts(path, header)
+    frame, position = _facts(path, content.metadata)
     return Checkpoint(path, frame, position, missing, unexpected)
 
 
-def _facts(path: Path, header: Header) -> tuple[int | None, dict[str, Any]]:
+def _facts(path: Path, metadata: Mapping[str, str]) -> tuple[int | None, dict[str, Any]]:
     """The frame's number and the position."""
-    table = header.metadata
-    version = table.get("actorflow")
+    version = metadata.get("actorflow")
     if version is None:
         return None, {}
     if version != FORMAT:
         raise CheckpointError(f"{path}: expected a checkpoint of format {FORMAT}, got {version!r}")
     try:
-        return int(table["frame"]), dict(json.loads(table["position"]))
+        return int(metadata["frame"]), dict(json.loads(metadata["position"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"{path}: the metadata are damaged: {type(error).__name__}: {error}") from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from actorflow.checkpoint.files import write_atomically
-from actorflow.checkpoint.safetensors import dtype_code, write
+from actorflow.checkpoint.tensors import dtype_code, require_format, write_file
 from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph import Graph
 from actorflow.interchange import to_numpy
@@ -57,7 +57,7 @@ class Snapshot(NamedTuple):
         arrays = {name: to_numpy(array) for name, array in self.arrays.items()}
         metadata = {"actorflow": FORMAT, "frame": str(self.frame), "position": self.position}
         try:
-            write_atomically(path, lambda file: write(file, arrays, metadata))
+            write_atomically(path, lambda temporary: write_file(temporary, arrays, metadata))
         except OSError as error:
             raise CheckpointError(f"{path}: the checkpoint cannot be written: {error}") from error
 
@@ -75,6 +75,7 @@ async def save_checkpoint(graph: Graph, path: str | os.PathLike[str], position: 
         CheckpointError: if the file cannot be written, a variable's dtype cannot be stored, or ``position`` is not
             JSON.
         GraphError: if one of the frames before fails or is cancelled, so that some of its updates may be missing.
+        MissingExtraError: if safetensors is not installed.
     Cancellation: once the file is being written, that is done to its end before CancelledError is raised.
     """
     await take_snapshot(graph, position).save(Path(path))
@@ -158,6 +159,7 @@ def check_at_rest(root: Graph, what: str) -> None:
 
 def _saved(root: Graph, position: Position | None) -> tuple[Sequence[Variable], str]:
     """The variables that are saved, and the position as JSON."""
+    require_format()
     variables = root.variables
     for variable in variables:
         if dtype_code(variable.dtype) is None:

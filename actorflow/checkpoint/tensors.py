@@ -1,26 +1,24 @@
-"""The safetensors format, written and read with checksums.
+"""Named arrays in safetensors files, with checksums.
 
-A file is the length of the header (8 bytes, little-endian), the header (JSON: type, shape and place of each tensor, and
-a table of texts, ``__metadata__``), and the tensors' bytes without gaps. Checksums are kept in that table, where other
-readers leave them alone: one of each tensor, and one of the header itself.
+The package `safetensors` writes and reads the format. Here is what it leaves out: checksums, kept in the file's
+metadata where other readers leave them alone, and which of NumPy's dtypes is which of the format's.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import zlib
-from collections.abc import Iterator, Mapping
-from io import BufferedReader
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import CheckpointError
+from actorflow.errors import CheckpointError, require
 
-__all__ = ["DamagedError", "Header", "Tensor", "dtype_code", "read_header", "read_tensors", "write"]
+__all__ = ["Content", "DamagedError", "Tensor", "dtype_code", "read_file", "require_format", "write_file"]
 
 _CODES = {
     "bool": "BOOL",
@@ -40,16 +38,8 @@ _CODES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
-_SIZES = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
-    **dict.fromkeys(("U32", "I32", "F32"), 4),
-    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
-}
-#: What the format's own readers accept.
-_LONGEST_HEADER = 100_000_000
-_OWN_CRC = '"header_crc32":"{:08x}"'
-_CHUNK = 1 << 20
+#: Names of the checksums in the metadata: of the tensors, and of the other metadata.
+_CRCS, _OWN_CRC = "crc32", "metadata_crc32"
 
 Array = npt.NDArray[Any]
 
@@ -64,33 +54,40 @@ class Tensor(NamedTuple):
     Attributes:
         dtype: Code of the format: "F32", "BF16", ...
         shape: Length of each axis.
-        start: First byte, counted from the end of the header.
-        end: Byte after the last one.
-        crc32: Checksum; None in files of others.
+        data: Its bytes.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    start: int
-    end: int
-    crc32: int | None
+    data: bytearray
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
+    def array(self, dtype: np.dtype[Any]) -> Array:
+        """Its values, without a copy; ``dtype`` is the one of its code."""
+        return np.frombuffer(self.data, dtype).reshape(self.shape)
 
-class Header(NamedTuple):
-    """What a file contains.
+
+class Content(NamedTuple):
+    """What is in a file.
 
     Attributes:
-        tensors: By name, in the order of their bytes.
+        tensors: By name.
         metadata: Texts by name, without the checksums.
-        length: Bytes before the tensors'.
     """
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
-    length: int
+
+
+def require_format() -> ModuleType:
+    """The package ``safetensors``.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    return require("safetensors", extra="checkpoint", purpose="a checkpoint")
 
 
 def dtype_code(dtype: np.dtype[Any]) -> str | None:
@@ -98,144 +95,76 @@ def dtype_code(dtype: np.dtype[Any]) -> str | None:
     return _CODES.get(dtype.name)
 
 
-def write(file: BinaryIO, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+def write_file(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
     """Write a file.
 
     Args:
-        file: Where to.
+        path: Where to.
         arrays: By name; of dtypes that have a `dtype_code`.
         metadata: Texts by name.
+    Raises:
+        OSError: if that fails.
+        MissingExtraError: if safetensors is not installed.
     """
-    # Wide elements first, so that each tensor lies on a multiple of its elements' size.
-    ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))
-    entries: dict[str, Any] = {}
-    checksums, offset = {}, 0
-    for name, array in ordered:
-        entries[name] = {
-            "dtype": _CODES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
-        offset += array.nbytes
-        checksums[name] = zlib.crc32(_bytes_of(array))
-    table = {**metadata, "crc32": json.dumps(checksums), "header_crc32": "0" * 8}
-    text = json.dumps({"__metadata__": table, **entries}, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    crc = _OWN_CRC.format(zlib.crc32(text)).encode()
-    text = text.replace(_OWN_CRC.format(0).encode(), crc, 1)
-    file.write(len(text).to_bytes(8, "little"))
-    file.write(text)
-    for _, array in ordered:
-        file.write(_bytes_of(array))
+    error_type = require_format().SafetensorError
+    save_file = require("safetensors.numpy", extra="checkpoint", purpose="a checkpoint").save_file
+    # The package takes an array's memory as it lies there.
+    dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    crcs = {
+        # By way of uint8: a buffer of bfloat16 cannot be asked for.
+        name: _crc_of(_CODES[array.dtype.name], array.shape, array.reshape(-1).view(np.uint8).data)
+        for name, array in dense.items()
+    }
+    table = {**metadata, _CRCS: json.dumps(crcs), _OWN_CRC: _metadata_crc(metadata)}
+    try:
+        save_file(dense, path, table)
+    except error_type as error:
+        raise OSError(str(error)) from error
 
 
-def read_header(file: BufferedReader, what: str) -> Header:
-    """Read and check everything before the tensors' bytes, and that the file is as long as it says.
+def read_file(path: Path) -> Content:
+    """Read a file and check it; those that other programs wrote have no checksums.
 
-    Args:
-        file: At its start.
-        what: Name of the file, for messages.
     Raises:
         DamagedError: saying what is wrong.
+        OSError: if the file cannot be read.
+        MissingExtraError: if safetensors is not installed.
     """
-    size = os.fstat(file.fileno()).st_size
-    if size < 8:
-        raise DamagedError(f"{what}: expected at least 8 bytes, got {size}: the file is cut off or no checkpoint")
-    length = int.from_bytes(file.read(8), "little")
-    if length > min(_LONGEST_HEADER, size - 8):
-        raise DamagedError(
-            f"{what}: the header should have {length:,} bytes, the file has {size - 8:,} after its first 8: "
-            "it is cut off, damaged or no checkpoint"
-        )
-    text = file.read(length)
+    safetensors = require_format()
+    content = path.read_bytes()
     try:
-        entries = json.loads(text)
-        table = entries.pop("__metadata__", {})
-        if not all(isinstance(value, str) for value in table.values()):
-            raise ValueError("metadata must be texts")
-        checksums = json.loads(table.pop("crc32")) if "crc32" in table else {}
-        tensors = {
-            name: Tensor(entry["dtype"], tuple(entry["shape"]), start, end, checksums.get(name))
-            for name, entry in entries.items()
-            for start, end in [entry["data_offsets"]]
-        }
-        _check_header(text, table)
-        data = _check_tensors(tensors)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{what}: the header is damaged: {type(error).__name__}: {error}") from error
-    if size != 8 + length + data:
-        raise DamagedError(
-            f"{what}: expected {8 + length + data:,} bytes, got {size:,}: the file is cut off or damaged"
-        )
-    ordered = dict(sorted(tensors.items(), key=lambda item: item[1].start))
-    return Header(ordered, table, 8 + length)
+        found = safetensors.deserialize(content)
+    except safetensors.SafetensorError as error:
+        raise DamagedError(f"{path}: the file is cut off, damaged or no checkpoint: {error}") from error
+    tensors = {name: Tensor(entry["dtype"], tuple(entry["shape"]), entry["data"]) for name, entry in found}
+    # The package gives the metadata of a path alone, where there may be another file by now.
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata = header.get("__metadata__") or {}
+    crcs, own = metadata.pop(_CRCS, None), metadata.pop(_OWN_CRC, None)
+    if "actorflow" in metadata or own is not None:
+        _check(path, tensors, metadata, crcs, own)
+    return Content(tensors, metadata)
 
 
-def read_tensors(
-    file: BufferedReader, header: Header, wanted: Mapping[str, np.dtype[Any]], what: str
-) -> Iterator[tuple[str, Array]]:
-    """Read the wanted tensors, and check all.
-
-    Args:
-        file: At the end of the header.
-        header: As read.
-        wanted: Dtypes of the tensors that are given, by name.
-        what: Name of the file, for messages.
-    Raises:
-        DamagedError: naming the tensor.
-    """
-    for name, tensor in header.tensors.items():
-        crc = 0
-        if name in wanted:
-            array = np.empty(tensor.shape, wanted[name])
-            buffer = _bytes_of(array)
-            got = file.readinto(buffer)
-            crc = zlib.crc32(buffer[:got])
-        else:
-            got = 0
-            while got < tensor.end - tensor.start:
-                part = file.read(min(_CHUNK, tensor.end - tensor.start - got))
-                if not part:
-                    break
-                got += len(part)
-                crc = zlib.crc32(part, crc)
-        if got != tensor.end - tensor.start:
-            raise DamagedError(f"{what}: the file ends within {name!r}: it is cut off")
-        if tensor.crc32 is not None and crc != tensor.crc32:
-            raise DamagedError(f"{what}: {name!r} is damaged: checksum {crc:08x}, expected {tensor.crc32:08x}")
-        if name in wanted:
-            yield name, array
+def _check(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Any, own: Any) -> None:
+    """Compare a file's content with its checksums."""
+    if own != _metadata_crc(metadata):
+        raise DamagedError(f"{path}: the metadata are damaged: checksum {_metadata_crc(metadata)}, expected {own}")
+    try:
+        expected = dict(json.loads(crcs))
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"{path}: the checksums are damaged: {error}") from error
+    for name, tensor in tensors.items():
+        crc = _crc_of(*tensor)
+        if crc != expected.pop(name, None):
+            raise DamagedError(f"{path}: {name!r} is damaged: its checksum is {crc}, which is not what was written")
+    if expected:
+        raise DamagedError(f"{path}: the file lacks {next(iter(expected))!r}, which was written")
 
 
-def _bytes_of(array: Array) -> memoryview:
-    # By way of uint8: a memoryview knows neither bfloat16 nor, once empty, any cast.
-    flat: npt.NDArray[np.uint8] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return flat.data
+def _crc_of(code: str, shape: tuple[int, ...], data: bytearray | memoryview) -> str:
+    return f"{zlib.crc32(data, zlib.crc32(f'{code}{list(shape)}'.encode())):08x}"
 
 
-def _check_header(text: bytes, table: dict[str, str]) -> None:
-    """Compare the header with its own checksum, and take that out; files of others have none."""
-    own = table.pop("header_crc32", None)
-    if own is None:
-        if "actorflow" in table:
-            raise ValueError("its checksum is missing")
-        return
-    crc = zlib.crc32(text.replace(f'"header_crc32":"{own}"'.encode(), _OWN_CRC.format(0).encode(), 1))
-    if f"{crc:08x}" != own:
-        raise ValueError(f"checksum {crc:08x}, expected {own}")
-
-
-def _check_tensors(tensors: Mapping[str, Tensor]) -> int:
-    """Check that tensors of known types follow each other without gaps; returns the end of the last."""
-    end = 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].end)):
-        numbers = (tensor.start, tensor.end, *tensor.shape)
-        if not all(type(number) is int and number >= 0 for number in numbers):
-            raise ValueError(f"{name!r} has sizes that are no sizes")
-        if tensor.dtype not in _SIZES:
-            raise ValueError(f"{name!r} is of unknown type {tensor.dtype!r}")
-        size = math.prod(tensor.shape) * _SIZES[tensor.dtype]
-        if tensor.start != end or tensor.end - tensor.start != size:
-            raise ValueError(f"{name!r} {tensor} should be the {size:,} bytes from {end:,} on, not {tensor[2:4]}")
-        end = tensor.end
-    return end
+def _metadata_crc(metadata: Mapping[str, str]) -> str:
+    return f"{zlib.crc32(json.dumps(metadata, sort_keys=True).encode()):08x}"

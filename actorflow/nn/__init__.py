@@ -1,6 +1,8 @@
 """Layers, initializers, models and optimizers."""
 
 from actorflow.nn import init, rates
+from actorflow.nn.embedding import Embedding
+from actorflow.nn.inception import Inception
 from actorflow.nn.layers import (
     Activation,
     Conv,
@@ -15,7 +17,7 @@ from actorflow.nn.layers import (
     SoftmaxLoss,
 )
 from actorflow.nn.metrics import Mean
-from actorflow.nn.models import NIN
+from actorflow.nn.models import MLP, NIN, AlexNet, GoogLeNet, LeNet, LSTMLanguageModel, ResNet
 from actorflow.nn.norm import LRN, BatchNorm, LayerNorm
 from actorflow.nn.optim import (
     SGD,
@@ -36,24 +38,31 @@ from actorflow.nn.trainer import Epoch, Step, Trainer
 __all__ = [
     "LRN",
     "LSTM",
+    "MLP",
     "NIN",
     "SGD",
     "Activation",
     "Adagrad",
     "Adam",
     "AdamW",
+    "AlexNet",
     "BatchNorm",
     "Clip",
     "Conv",
     "ConvTranspose",
     "Dropout",
+    "Embedding",
     "Epoch",
     "Flatten",
     "GlobalAverage",
     "GlobalMax",
+    "GoogLeNet",
+    "Inception",
     "InnerProduct",
     "LSTMCell",
+    "LSTMLanguageModel",
     "LayerNorm",
+    "LeNet",
     "Mean",
     "Multipliers",
     "NINBlock",
@@ -61,6 +70,7 @@ __all__ = [
     "Pool",
     "Progress",
     "RMSProp",
+    "ResNet",
     "SoftmaxLoss",
     "Step",
     "Trainer",

@@ -15,6 +15,7 @@ from rich.console import Console
 
 import actorflow as af
 from actorflow import nn, ops
+from actorflow.checkpoint.tensors import read_file
 from actorflow.nn import rates
 
 BATCH, FEATURES, CLASSES, BATCHES = 8, 5, 3, 7
@@ -203,7 +204,7 @@ async def test_checkpoints_are_of_the_step_they_say_whatever_is_in_flight(tmp_pa
     names = sorted(path.name for path in (tmp_path / "three").iterdir())
     assert names == [f"checkpoint-{step:010d}.safetensors" for step in (5, 10, 14)]
     for name in names:
-        assert (tmp_path / "three" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+        assert read_file(tmp_path / "three" / name) == read_file(tmp_path / "one" / name)
 
 
 async def test_a_finished_training_has_nothing_left_to_do(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models."""
+"""Network in Network."""
 
 from __future__ import annotations
 
@@ -8,55 +8,86 @@ from actorflow.composite import Composite
 from actorflow.errors import GraphError
 from actorflow.nn import init
 from actorflow.nn.layers import Conv, Dropout, GlobalAverage, NINBlock, Pool
-from actorflow.node import Blob
+from actorflow.nn.models.layered import Layered
+from actorflow.node import Initializer
 
 __all__ = ["NIN"]
 
 
-class NIN(Composite):
-    """A small Network in Network: blocks with pooling between them, then class scores averaged over the image.
+class NIN(Layered):
+    """A Network in Network: blocks with pooling between them, then class scores averaged over the image.
 
     Bottom: images (batch, height, width, channels). Top: scores (batch, classes), for `SoftmaxLoss`.
 
-    Each block is a 3x3 convolution and a 1x1 convolution of the same width, with relu; a 3x3 max pooling of stride 2
-    and dropout follow each but the last. A 1x1 convolution then gives a map of scores per class.
+    Each block is a convolution and 1x1 convolutions after it, with relu; a 3x3 pooling of stride 2 and dropout follow
+    each but the last. A 1x1 convolution then gives a map of scores per class. As it is by default it is a small one;
+    `cifar10` makes the one of the paper.
 
     Args:
         classes: Number of classes.
-        widths: Channels of each block, one or more.
+        widths: For each block, one or more, the channels of its convolutions; a number stands for two of this width.
+        kernels: Size of each block's first kernel, odd; a number stands for all.
+        pools: "max" or "average" for each pooling; one stands for all.
         dropout: Share of the elements dropped after each pooling, in training.
+        weight_init: Initializer of the weights; the default is `init.he`.
         seed: Chooses initial weights and dropout.
         name: Scope of its nodes.
     Raises:
-        GraphError: if there is no block, or ``dropout`` or ``seed`` is out of range.
-    Source: Lin, Chen and Yan, Network in network, 2013; Purine2's NIN example, made small.
+        GraphError: if there is no block, a setting is not given for each, or one is out of range.
+    Source: Lin, Chen and Yan, Network in network, 2013; Purine2's NIN example.
     """
 
     def __init__(
         self,
         classes: int,
-        widths: Sequence[int] = (32, 64, 64),
+        widths: Sequence[int | Sequence[int]] = (32, 64, 64),
         *,
+        kernels: int | Sequence[int] = 3,
+        pools: str | Sequence[str] = "max",
         dropout: float = 0.1,
+        weight_init: Initializer | None = None,
         seed: int = 0,
         name: str | None = None,
     ) -> None:
-        super().__init__(name)
         if not widths:
             raise GraphError("NIN: widths must name at least one block's channels")
-        weight_init = init.he(seed)
-        self.layers: list[Composite] = []
-        for i, width in enumerate(widths):
+        sizes = [kernels] * len(widths) if isinstance(kernels, int) else list(kernels)
+        kinds = [pools] * (len(widths) - 1) if isinstance(pools, str) else list(pools)
+        if len(sizes) != len(widths) or any(size < 1 or size % 2 == 0 for size in sizes):
+            raise GraphError(f"NIN: kernels must be odd, one for all or for each of {len(widths)} blocks, got {sizes}")
+        if len(kinds) != len(widths) - 1:
+            raise GraphError(f"NIN: pools must be one for all or for each of {len(widths) - 1} poolings, got {kinds}")
+        weights = weight_init or init.he(seed)
+        layers: list[Composite] = []
+        for i, (width, size) in enumerate(zip(widths, sizes, strict=True)):
             if i:
-                self.layers += [Pool("max", 3, 2, name=f"pool{i - 1}"), Dropout(dropout, seed, name=f"dropout{i - 1}")]
-            self.layers.append(NINBlock(3, (width, width), pad=1, weight_init=weight_init, name=f"block{i}"))
-        self.layers += [Conv(classes, 1, weight_init=weight_init, name="scores"), GlobalAverage(name="average")]
+                layers += [
+                    Pool(kinds[i - 1], 3, 2, name=f"pool{i - 1}"),
+                    Dropout(dropout, seed, name=f"dropout{i - 1}"),
+                ]
+            channels = (width, width) if isinstance(width, int) else width
+            layers.append(NINBlock(size, channels, pad=size // 2, weight_init=weights, name=f"block{i}"))
+        layers += [Conv(classes, 1, weight_init=weights, name="scores"), GlobalAverage(name="average")]
+        super().__init__(layers, name)
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        if len(bottom) != 1:
-            raise GraphError(f"NIN takes 1 bottom blob (x), got {len(bottom)}")
-        (x,) = bottom
-        for layer in self.layers:
-            x = layer(x, training=training)
-        return x
+    @classmethod
+    def cifar10(cls, classes: int = 10, *, seed: int = 0, name: str | None = None) -> NIN:
+        """The network of the paper and of Purine2's example, for images of 32x32: Gaussian weights of 0.05, biases 0.
+
+        Their last convolution has a relu, whose scores can be stuck at 0; this one has none.
+        """
+        return cls(
+            classes,
+            ((192, 160, 96), (192, 192, 192), (192, 192)),
+            kernels=(5, 5, 3),
+            pools=("max", "average"),
+            dropout=0.5,
+            weight_init=init.gaussian(0.05, seed=seed),
+            seed=seed,
+            name=name,
+        )
+
+    @property
+    def scores(self) -> Composite:
+        """The layer that gives the scores: the paper learns it at a tenth of the rate."""
+        return self.layers[-2]
