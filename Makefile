@@ -24,16 +24,16 @@ GPU_PYTHON := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
 gpu_needs = $(if $(INSTALLED),,$(VENV)/.ready-cuda $(VENV)/.ready-$(1))
 
 help:
-	@echo 'make demo       train a small network, watch it live    ARGS="--help" lists its options'
-	@echo 'make test       lint, types, import rules, tests        ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
-	@echo 'make test-full  make test, with many more examples of each property'
-	@echo 'make test-oracle  comparison with PyTorch, which it installs'
-	@echo 'make test-gpu   the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
-	@echo 'make lint       ruff, mypy, import-linter'
-	@echo 'make format     format the code, fix what ruff can fix'
-	@echo 'make bench      benchmarks                              ARGS="--quick dispatch"'
-	@echo 'make bench-gpu  the benchmark of the GPU                ARGS="--data DIR", see docs/gpu.md'
-	@echo 'make clean      delete the virtual environment and all caches'
+	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
+	@echo 'make test        lint, types, import rules, tests        ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
+	@echo 'make test-full   make test, with many more examples of each property'
+	@echo 'make test-oracle comparison with PyTorch, which it installs'
+	@echo 'make test-gpu    the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
+	@echo 'make lint        ruff, mypy, import-linter'
+	@echo 'make format      format the code, fix what ruff can fix'
+	@echo 'make bench       benchmarks                              ARGS="--quick dispatch"'
+	@echo 'make bench-gpu   the benchmark of the GPU                ARGS="--data DIR", see docs/gpu.md'
+	@echo 'make clean       delete the virtual environment and all caches'
 
 demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import actorflow as af
 from actorflow import ops
 from actorflow.devices import check_place
 from actorflow.errors import DeviceUnavailableError
@@ -79,15 +79,17 @@ def test_missing_data_is_said_before_anything_is_measured(tmp_path: Path) -> Non
     assert "absent: expected the directory of the CIFAR-10 files" in ended.stderr
 
 
-def test_every_operation_has_a_case() -> None:
+def test_every_operation_of_the_training_has_a_case() -> None:
     measured = {type(case.operation) for case in operation_cases(quick=True)}
-    kinds = {
-        kind
-        for name in ops.__all__
-        if inspect.isclass(kind := getattr(ops, name)) and issubclass(kind, ops.Operation) and kind is not ops.Operation
-    }
-    # A function is the user's; the other two have nothing to compute.
-    assert kinds - measured == {ops.Function, ops.Fill, ops.Reshape}
+    graph = af.Graph("training")
+    images, labels = graph.blob("images", (4, 32, 32, 3)), graph.blob("labels", (4,), "int64")
+    scores = af.nn.NIN.cifar10()(images)
+    loss, accuracy = ops.softmax_loss(scores, labels), ops.accuracy(scores, labels)
+    af.nn.SGD(0.1, momentum=0.9, weight_decay=1e-4).minimize(loss)
+    assert accuracy.shape == ()
+    needed = {type(op.operation) for op in graph.ops}
+    assert {ops.Conv, ops.ConvWeight, ops.MaxPoolDown, ops.SgdUpdate} <= needed
+    assert needed - measured <= {ops.Function, ops.Fill, ops.Reshape}  # the user's, and what computes nothing
 
 
 def test_titles_of_cases_are_unique() -> None:

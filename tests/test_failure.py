@@ -145,7 +145,7 @@ async def test_a_retried_call_that_outlives_its_run_keeps_nothing() -> None:
         await graph.run()
         del task
         gc.collect()
-        assert [thing for thing in gc.get_objects() if isinstance(thing, Frame) and thing.number == 0] == []
+        assert [thing for thing in gc.get_objects() if type(thing) is Frame and thing.number == 0] == []
 
 
 class TestTimeouts:

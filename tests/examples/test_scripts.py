@@ -55,18 +55,60 @@ def write_cifar(folder: Path, count: int = 8) -> None:
         (folder / f"{name}.bin").write_bytes(np.column_stack([labels, images]).astype(np.uint8).tobytes())
 
 
+def losses(lines: list[str], steps: int) -> list[float]:
+    """Those of ten lines about steps."""
+    assert len(lines) == min(10, steps)
+    every = max(1, steps // 10)
+    found = [re.fullmatch(rf"step {every * i} of {steps}: loss (\d+\.\d+)", line) for i, line in enumerate(lines, 1)]
+    assert None not in found, lines
+    return [float(match[1]) for match in found if match is not None]
+
+
 @pytest.mark.parametrize("place", ["cpu", "sim:0", pytest.param("cuda:0", marks=pytest.mark.gpu)])
-def test_train_cifar(tmp_path: Path, place: str) -> None:
+def test_nin_cifar10(tmp_path: Path, place: str) -> None:
     write_cifar(tmp_path)
-    *steps, accuracy = run("train_cifar.py", tmp_path, "--place", place, "--steps", 20, "--batch", 10, "--widths", 4, 8)
-    assert len(steps) == 10
-    losses = [float(re.fullmatch(rf"step {2 * i} of 20: loss (\d+\.\d+)", line)[1]) for i, line in enumerate(steps, 1)]
-    assert losses[-1] < losses[0]
+    options = ("--place", place, "--steps", 30, "--batch", 10, "--width", 24)
+    *steps, accuracy = run("nin_cifar10.py", tmp_path, *options)
+    found = losses(steps, 30)
+    assert found[-1] < found[0]
     assert re.fullmatch(r"\d+\.\d% of 8 test images recognized", accuracy)
 
 
-def test_train_cifar_says_what_is_missing(tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLES / "train_cifar.py", tmp_path / "absent"]
+def test_googlenet(tmp_path: Path) -> None:
+    write_cifar(tmp_path)
+    *steps, accuracy = run("googlenet.py", tmp_path, "--steps", 2, "--batch", 2, "--size", 130, "--test", 4)
+    assert len(losses(steps, 2)) == 2
+    assert re.fullmatch(r"the class is among the first five in \d+\.\d% of test images", accuracy)
+
+
+def test_mnist_mlp(tmp_path: Path, idx) -> None:
+    random = np.random.default_rng(0)
+    for part, count in (("train", 200), ("t10k", 50)):
+        labels = random.integers(0, 10, count).astype(np.uint8)
+        images = random.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[2 * label : 2 * label + 4] += 150
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
+    *steps, accuracy = run("mnist_mlp.py", tmp_path, "--steps", 10, "--batch", 20)
+    found = losses(steps, 10)
+    assert found[-1] < found[0]
+    assert accuracy == "100.0% of 50 test images recognized"
+
+
+def test_lstm_text(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("abcdefg " * 50, encoding="utf-8")
+    options = ("--steps", 100, "--batch", 8, "--window", 10, "--hidden", 16, "--rate", 0.05, "--length", 16)
+    *steps, written = run("lstm_text.py", text, *options)
+    assert losses(steps, 100)[-1] < 0.3
+    assert written == "abcdefg abcdefg "
+
+
+@pytest.mark.parametrize("name", ["nin_cifar10.py", "googlenet.py", "mnist_mlp.py", "lstm_text.py"])
+def test_a_training_says_what_is_missing(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, EXAMPLES / name, tmp_path / "absent"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "absent: expected the directory of the CIFAR-10 files" in done.stderr
+    assert "absent: expected " in done.stderr
+    assert "Traceback" not in done.stderr

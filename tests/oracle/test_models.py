@@ -68,7 +68,7 @@ def test_alexnet() -> None:
 
 
 def test_nin() -> None:
-    net = nn.NIN(7, ((6, 5, 4), (5, 5, 5), (4, 4)), kernels=(5, 5, 3), pools=("max", "average"), dropout=0.0)
+    net = nn.NIN.cifar10(7, width=6, dropout=0.0)
     check(net, networks.nin, (2, 32, 32, 3))
 
 
@@ -135,27 +135,28 @@ def synthetic(count: int) -> tuple[np.ndarray, np.ndarray]:
 def test_the_loss_of_nin_over_30_steps(source) -> None:
     steps, batch = 30, 16
     data, labels = source(steps * batch)
+    data = data.astype(np.float64)
     assert len(data) == steps * batch
-    # The widths of the example, its rates and decay; dropout draws differ from PyTorch's.
+    # In float64: in float32 rounding alone, through relu and maximum, parts two runs. Dropout draws differ, too.
     net = nn.NIN(
         10,
-        ((192, 160, 96), (192, 192, 192), (192, 192)),
+        ((64, 53, 32), (64, 64, 64), (64, 64)),
         kernels=(5, 5, 3),
         pools=("max", "average"),
         dropout=0.0,
-        weight_init=nn.init.gaussian(0.05, seed=0),
+        seed=0,
     )
     graph = af.Graph("g")
-    x, y = graph.blob("x", (batch, 32, 32, 3)), graph.blob("y", (batch,), "int64")
+    x, y = graph.blob("x", (batch, 32, 32, 3), "float64"), graph.blob("y", (batch,), "int64")
     loss = ops.softmax_loss(net(x), y)
     factors = nn.layer_multipliers({net.scores: nn.Multipliers(rate=0.1)}, nn.bias_multipliers)
-    train = nn.SGD(0.1, momentum=0.9, weight_decay=1e-4, multipliers=factors).minimize(loss)
+    train = nn.SGD(0.02, momentum=0.9, weight_decay=1e-4, multipliers=factors).minimize(loss)
     weights = tensors(torch, net.variables)
     groups = [
-        {"params": [w], "lr": 0.1 * factors(v).rate, "weight_decay": 1e-4 * factors(v).decay}
+        {"params": [w], "lr": 0.02 * factors(v).rate, "weight_decay": 1e-4 * factors(v).decay}
         for v, w in zip(net.variables, weights, strict=True)
     ]
-    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(groups, lr=0.02, momentum=0.9)
     found, expected = [], []
     for step in range(steps):
         rows = slice(step * batch, (step + 1) * batch)
@@ -166,5 +167,5 @@ def test_the_loss_of_nin_over_30_steps(source) -> None:
         error.backward()
         optimizer.step()
         expected.append(float(error.detach()))
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-    assert len(set(found)) == steps
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+    assert np.ptp(found) > 0.3

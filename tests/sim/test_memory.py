@@ -90,9 +90,8 @@ async def test_chained_lanes_reuse_in_the_order_of_the_streams(still: Standstill
             y = ops.transpose(y)
     async with graph:
         (result,) = await still.run([batch(0)])
-        assert (
-            device_of(graph).memory.allocations == 2
-        )  # to turn from and to; one was the copy of x, which the lane has waited for
+        # To turn from and to; one of them was the copy of x, whose end the lane has waited for.
+        assert device_of(graph).memory.allocations == 2
         np.testing.assert_array_equal(af.to_numpy(result[y]), batch(0)["x"])
 
 

@@ -71,17 +71,19 @@ class NIN(Layered):
         super().__init__(layers, name)
 
     @classmethod
-    def cifar10(cls, classes: int = 10, *, seed: int = 0, name: str | None = None) -> NIN:
+    def cifar10(
+        cls, classes: int = 10, *, width: int = 192, dropout: float = 0.5, seed: int = 0, name: str | None = None
+    ) -> NIN:
         """The network of the paper and of Purine2's example, for images of 32x32: Gaussian weights of 0.05, biases 0.
 
         Their last convolution has a relu, whose scores can be stuck at 0; this one has none.
         """
         return cls(
             classes,
-            ((192, 160, 96), (192, 192, 192), (192, 192)),
+            ((width, width * 5 // 6, width // 2), (width,) * 3, (width,) * 2),
             kernels=(5, 5, 3),
             pools=("max", "average"),
-            dropout=0.5,
+            dropout=dropout,
             weight_init=init.gaussian(0.05, seed=seed),
             seed=seed,
             name=name,

@@ -1,0 +1,59 @@
+"""Train a perceptron of two layers on Fashion-MNIST or MNIST, and tell how many test images it recognizes.
+
+Run it with ``python examples/mnist_mlp.py DIR``. DIR holds the four IDX files, with or without .gz; nothing is
+downloaded. As it is by default it takes some seconds on a CPU.
+"""
+
+import argparse
+from contextlib import aclosing
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+
+import actorflow as af
+from actorflow import nn, ops
+
+
+async def train(data: af.data.Dataset, steps: int, batch: int) -> float:
+    """Train, and give the accuracy on the test images."""
+    graph = af.Graph("mnist")
+    images = graph.blob("images", (batch, *data.train.images.shape[1:]))
+    labels = graph.blob("labels", (batch,), "int64")
+    network = nn.MLP(len(data.classes), hidden=(256,))
+    loss = ops.softmax_loss(network(images), labels)
+    with graph.subgraph("test"):
+        best = ops.argmax(network(images, training=False), axis=-1)
+        right = ops.cast(ops.equal(best, labels), "float32")
+    updates = nn.SGD(nn.rates.Poly(0.05, steps), momentum=0.9, weight_decay=1e-4).minimize(loss)
+    trainer = nn.Trainer(loss, updates)
+
+    def feeds():
+        for epoch in count():
+            for part in data.train.shuffled(batch, np.random.default_rng((0, epoch))):
+                yield {images: part.images, labels: part.labels}
+
+    tests = (({images: part.images, labels: part.labels}, part.valid) for part in data.test.in_order(batch))
+    async with graph:
+        async with aclosing(trainer.steps(lambda _: islice(feeds(), steps))) as done:
+            async for step in done:
+                if step.number % max(1, steps // 10) == 0:
+                    print(f"step {step.number:,} of {steps:,}: loss {step.loss:.3f}")
+        return (await trainer.evaluate(tests, {"right": right}))["right"]
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a perceptron on Fashion-MNIST or MNIST.")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="where the IDX files are")
+    parser.add_argument("--steps", type=int, default=4_680, help="of training; 468 are an epoch of the whole set")
+    parser.add_argument("--batch", type=int, default=128, help="images per step")
+    options = parser.parse_args()
+    try:
+        data = af.data.fashion_mnist(options.directory)
+        accuracy = await train(data.standardized(), options.steps, options.batch)
+    except af.DataError as error:
+        raise SystemExit(str(error)) from error
+    print(f"{accuracy:.1%} of {len(data.test):,} test images recognized")
+
+
+af.run(main())
