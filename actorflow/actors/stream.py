@@ -7,6 +7,7 @@ all inputs under a memory budget or where a call may be repeated, are given back
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
@@ -52,9 +53,9 @@ class _OnStream(OpActor):
     late: tuple[BlobActor, ...]
     lane: StreamLane
 
+    @abstractmethod
     def launch(self, frame: Frame) -> None:
         """Read the inputs' values, launch the work, keep the outputs."""
-        raise NotImplementedError
 
     def split(self, device: Device, is_here: Sequence[bool], at_once: bool) -> None:
         """Say which inputs live on the op's own device, and whether those are given back at once."""

@@ -244,9 +244,9 @@ class Device(ABC):
     def lend(self, value: Any) -> None:  # noqa: B027  nothing to do where memory is freed by reference count alone
         """An array that `memory` did not make goes to the application, which may drop it with work pending on it."""
 
+    @abstractmethod
     def upload(self, value: npt.NDArray[Any]) -> Any:
         """A new array of this device with the contents of a host array; returns when the copy is complete."""
-        raise NotImplementedError
 
     def download(self, value: Any) -> npt.NDArray[Any]:
         """A new host array with the contents of an array of this device, which no work is pending on."""
