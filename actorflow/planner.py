@@ -121,7 +121,11 @@ class _Planner:
         choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
         place = choice.place
         if choice.layout is None and choice.dtype is None:
-            inputs = [self._value(blob, place, op) for blob in op.inputs]
+            inputs = []
+            for blob in op.inputs:
+                slot = self._values.get(blob)
+                # Nearly always there; a call for each input of a large graph would be felt.
+                inputs.append(slot if slot is not None and slot.place is place else self._value(blob, place, op))
             outputs = [self._output(op, blob, place) for blob in op.outputs]
             self._add(op, op, operation, choice, inputs, outputs)
         else:

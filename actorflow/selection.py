@@ -56,6 +56,7 @@ class Selector:
         self._hints = hints or Hints()
         self._options = options
         self._choices: dict[Any, Choice] = {}
+        self._last: tuple[Operation, Place, np.dtype[Any], Hints | None, Choice] | None = None
 
     def choose(self, op: Op, operation: Operation, place: Place, dtype: np.dtype[Any]) -> Choice:
         """How to compute ``operation``, the op's or one that the plan adds to it, on arrays of ``dtype``.
@@ -64,6 +65,9 @@ class Selector:
             KernelNotFoundError: listing what is registered, if neither the device nor the CPU has a kernel.
             MissingExtraError: if a library that the user asked for is not installed.
         """
+        last = self._last
+        if last is not None and last[0] is operation and last[1] is place and last[2] is dtype and last[3] is op.hints:
+            return last[4]  # large graphs repeat themselves, and hashes of places take time
         key: Any = (operation.kind, place, dtype, op.hints, isinstance(operation, Function) and operation.is_async)
         choice = self._choices.get(key)
         if choice is None:
@@ -71,6 +75,7 @@ class Selector:
             # A kernel that refused these parameters might take the next ones.
             if not (may_refuse(operation, place.kind) or may_refuse(operation, _HOST.kind)):
                 self._choices[key] = choice
+        self._last = (operation, place, dtype, op.hints, choice)
         return choice
 
     def _choose(self, operation: Operation, place: Place, dtype: np.dtype[Any], hints: Hints) -> Choice:

@@ -66,6 +66,15 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
     return _loop_factories()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_collections() -> Iterator[None]:
+    """Keep what was there before a module out of the collector's sight: tests that collect take a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     """Fail a test that leaves a thread behind; set up first, so it looks when the test's loop is closed."""
