@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from actorflow import devices as devices
     from actorflow import nn as nn
     from actorflow import ops as ops
+    from actorflow import pipeline as pipeline
     from actorflow import testing as testing
     from actorflow import web as web
     from actorflow.autograd import gradient as gradient
@@ -39,11 +40,17 @@ if TYPE_CHECKING:
     from actorflow.errors import OpError as OpError
     from actorflow.errors import OpTimeoutError as OpTimeoutError
     from actorflow.errors import OutOfMemoryError as OutOfMemoryError
+    from actorflow.errors import PeerFailedError as PeerFailedError
+    from actorflow.errors import PeerLostError as PeerLostError
+    from actorflow.errors import PipelineError as PipelineError
     from actorflow.errors import PlaceError as PlaceError
     from actorflow.errors import RaceError as RaceError
     from actorflow.errors import RunTimeoutError as RunTimeoutError
     from actorflow.errors import ShapeError as ShapeError
+    from actorflow.errors import StageError as StageError
+    from actorflow.errors import StageTimeoutError as StageTimeoutError
     from actorflow.errors import StallError as StallError
+    from actorflow.errors import TransportError as TransportError
     from actorflow.graph import Graph as Graph
     from actorflow.interchange import to_numpy as to_numpy
     from actorflow.node import Blob as Blob
@@ -54,10 +61,11 @@ if TYPE_CHECKING:
     from actorflow.runtime import Result as Result
     from actorflow.runtime import run as run
     from actorflow.spec import TensorSpec as TensorSpec
+    from actorflow.transport.world import world as world
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("data", "devices", "nn", "ops", "testing", "web")
+_SUBMODULES = ("data", "devices", "nn", "ops", "pipeline", "testing", "web")
 _HOMES = {
     "graph": ("Graph",),
     "node": ("Blob", "Op", "Variable"),
@@ -91,12 +99,19 @@ _HOMES = {
         "OpError",
         "OpTimeoutError",
         "OutOfMemoryError",
+        "PeerFailedError",
+        "PeerLostError",
+        "PipelineError",
         "PlaceError",
         "RaceError",
         "RunTimeoutError",
         "ShapeError",
+        "StageError",
+        "StageTimeoutError",
         "StallError",
+        "TransportError",
     ),
+    "transport.world": ("world",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -122,15 +137,21 @@ __all__ = [
     "OpError",
     "OpTimeoutError",
     "OutOfMemoryError",
+    "PeerFailedError",
+    "PeerLostError",
     "Place",
+    "PipelineError",
     "PlaceError",
     "Plan",
     "RaceError",
     "Result",
     "RunTimeoutError",
     "ShapeError",
+    "StageError",
+    "StageTimeoutError",
     "StallError",
     "TensorSpec",
+    "TransportError",
     "Variable",
     "data",
     "devices",
@@ -139,12 +160,14 @@ __all__ = [
     "load_checkpoint_sync",
     "nn",
     "ops",
+    "pipeline",
     "run",
     "save_checkpoint",
     "save_checkpoint_sync",
     "testing",
     "to_numpy",
     "web",
+    "world",
     "__version__",
 ]
 

@@ -255,7 +255,10 @@ class _Backward:
         if len(terms) > 1:
             rank = {op: i for i, op in reversed(list(enumerate(blob.consumers)))}
             terms.sort(key=lambda term: rank[term[0]])
-            with self._scope_like(blob.graph), self.root.at(blob.place, terms[0][0].lane):
+            # Where the terms are, if that is one place: a weight that lives elsewhere gets the sum, not each term.
+            places = {term.place for _, term in terms}
+            place = places.pop() if len(places) == 1 else blob.place
+            with self._scope_like(blob.graph), self.root.at(place, terms[0][0].lane):
                 grad = self.root.apply(Sum(), *(term for _, term in terms))
         else:
             grad = terms[0][1] if terms else None

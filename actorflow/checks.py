@@ -9,10 +9,12 @@ from actorflow.devices import check_place
 from actorflow.errors import CycleError, DeviceUnavailableError, GraphError, PlaceError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Node, Op, Variable
+from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.place import Place
+from actorflow.transport.base import Transport
 
-__all__ = ["check_places", "in_order", "needed_ops"]
+__all__ = ["check_places", "in_order", "needed_ops", "with_whole_groups"]
 
 
 def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
@@ -37,6 +39,16 @@ def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
                         found.add(producer)
                         todo.append(producer)
     return tuple(sorted(found, key=lambda op: op.id))
+
+
+def with_whole_groups(graph: Graph, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """All parts of the collectives that ``ops`` have a part of, and what they need: the ranks compute them together."""
+    groups = {op.operation.group for op in ops if isinstance(op.operation, AllReduce)}
+    if not groups:
+        return ops
+    parts = [op for op in graph.ops if isinstance(op.operation, AllReduce) and op.operation.group in groups]
+    more = needed_ops([*ops, *parts])
+    return more if len(more) == len(ops) else with_whole_groups(graph, more)
 
 
 def in_order(graph: Graph, ops: Collection[Op]) -> list[Op]:
@@ -68,8 +80,8 @@ def in_order(graph: Graph, ops: Collection[Op]) -> list[Op]:
     return ordered
 
 
-def check_places(ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
-    """Check that all places are there.
+def check_places(ops: Iterable[Op], fetched: Iterable[Blob], world: Transport) -> None:
+    """Check that all ranks are there, and the devices of this one.
 
     Raises:
         PlaceError, DeviceUnavailableError: naming the node and the line that created it.
@@ -82,12 +94,20 @@ def check_places(ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
                 last = node.place
                 if last not in seen:
                     seen.add(last)
-                    _check_place(node)
+                    _check_place(node, world)
 
 
-def _check_place(node: Node) -> None:
+def _check_place(node: Node, world: Transport) -> None:
+    place = node.place
     try:
-        check_place(node.place)
+        if place.rank >= world.size:
+            ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+            raise PlaceError(
+                f"place {str(place)!r} is on rank {place.rank}, but this program has {ranks}: "
+                f"start it with mpiexec -n {place.rank + 1}"
+            )
+        if place.rank == world.rank:
+            check_place(place)
     except (PlaceError, DeviceUnavailableError) as error:
         kind = "op" if isinstance(node, Op) else "blob"
         raise type(error)(f"{kind} {node.name!r}: {error}; created at {node.site}") from None
@@ -109,11 +129,11 @@ def _check_connected(op: Op) -> None:
         )
     if not op.inputs and not op.outputs and not isinstance(op.operation, Function):
         raise GraphError(f"op {op.name!r} ({op.operation}) has neither inputs nor outputs; created at {op.site}")
-    root = op.graph.root
-    if not root._has_lost_nodes:
+    members = op.graph._members
+    if not members.has_lost_nodes:
         return
     for blob in (*op.inputs, *op.outputs):
-        if root._nodes.get(blob.name) is not blob:
+        if members.has_lost(blob):
             raise GraphError(f"op {op.name!r} ({op.operation}) is connected to blob {blob.name!r}, which was deleted")
 
 

@@ -18,6 +18,12 @@
     │   └── OpTimeoutError (TimeoutError)    one call took longer than its op's timeout
     ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
     ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
+    ├── TransportError (RuntimeError)        messages between ranks
+    │   ├── PeerLostError                    .rank: a rank has died
+    │   └── PeerFailedError                  .rank: a frame cannot end, since that rank has given it up; says why
+    ├── PipelineError (ValueError)           a data pipeline, or what is asked of it, is wrong
+    ├── StageError (RuntimeError)            .stage, .number, .item, .__cause__: a call of a pipeline's stage failed
+    │   └── StageTimeoutError (TimeoutError) one call took longer than its stage's timeout
     ├── DataError (ValueError)               a data file is missing or malformed
     ├── CheckpointError (RuntimeError)       a checkpoint is damaged, does not fit the graph, or cannot be written
     └── MissingExtraError (ImportError)      an optional dependency is not installed
@@ -48,17 +54,25 @@ __all__ = [
     "OpError",
     "OpTimeoutError",
     "OutOfMemoryError",
+    "PeerFailedError",
+    "PeerLostError",
+    "PipelineError",
     "PlaceError",
     "RaceError",
     "RunTimeoutError",
     "ShapeError",
+    "StageError",
+    "StageTimeoutError",
     "StallError",
+    "TransportError",
     "require",
 ]
 
 
 #: Names at each end of a long cycle that the message shows.
 _SHOWN = 10
+#: Characters of an item that a message shows.
+_MOST_SHOWN = 200
 
 
 class ActorflowError(Exception):
@@ -184,8 +198,84 @@ class StallError(ActorflowError, RuntimeError):
     """A run made no progress for longer than the graph's limit; the message lists what it waited for."""
 
 
+class TransportError(ActorflowError, RuntimeError):
+    """Messages between ranks do not come through, or cannot."""
+
+
+class PeerLostError(TransportError):
+    """Another rank has died.
+
+    Attributes:
+        rank: Which one.
+    """
+
+    def __init__(self, rank: int, message: str | None = None) -> None:
+        super().__init__(message or f"rank {rank} is lost: its process has died or cannot be reached")
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[type[PeerLostError], tuple[int, str]]:
+        return type(self), (self.rank, str(self))
+
+
+class PeerFailedError(TransportError):
+    """A frame cannot end on this rank, since another rank has given it up; the message says why.
+
+    Attributes:
+        rank: Which one.
+    """
+
+    def __init__(self, rank: int, message: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[type[PeerFailedError], tuple[int, str]]:
+        return type(self), (self.rank, str(self))
+
+
 class DataError(ActorflowError, ValueError):
     """A data file is missing or malformed; the message names the file and what was expected."""
+
+
+class PipelineError(ActorflowError, ValueError):
+    """A data pipeline, or what is asked of it, is wrong."""
+
+
+class StageError(ActorflowError, RuntimeError):
+    """A call of a stage of a data pipeline failed; the cause is chained.
+
+    Attributes:
+        stage: Name of the stage.
+        number: Of the item in the stage, counted from 0 in this iteration.
+        item: What the stage was called with.
+    """
+
+    def __init__(self, stage: str, kind: str, site: object, number: int, item: Any, what: str) -> None:
+        shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
+        shown = repr(item) if shape is None or dtype is None else f"{type(item).__name__} {dtype}{list(shape)}"
+        if len(shown) > _MOST_SHOWN:
+            shown = f"{shown[:_MOST_SHOWN]}..."
+        super().__init__(f"stage {stage!r} ({kind}) {what}\n  item {number}: {shown}\n  created at {site}")
+        self.stage = stage
+        self.number = number
+        self.item = item
+
+    @classmethod
+    def of(cls, stage: str, kind: str, site: object, number: int, item: Any, cause: BaseException) -> StageError:
+        """The error of a stage whose call raised ``cause``."""
+        error = cls(stage, kind, site, number, item, f"failed with {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
+
+
+class StageTimeoutError(StageError, TimeoutError):
+    """One call of a stage took longer than the stage's timeout.
+
+    An async function has been cancelled. A thread or another process goes on, and what it gives is dropped.
+    """
+
+    def __init__(self, stage: str, kind: str, site: object, number: int, item: Any, timeout_s: float) -> None:
+        super().__init__(stage, kind, site, number, item, f"timed out after {timeout_s:g} s")
+        self.timeout_s = timeout_s
 
 
 class CheckpointError(ActorflowError, RuntimeError):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy.typing as npt
 
+from actorflow.contents import Contents
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError
+from actorflow.members import Members
 from actorflow.modes import Modes, attempts_of, device_options_of, hints_of
 from actorflow.node import Attempts, Blob, Hints, Initializer, Node, Op, Variable
 from actorflow.ops.function import Function, checked_specs
@@ -17,6 +19,8 @@ from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.runnable import Runnable
 from actorflow.spec import TensorSpec
+from actorflow.transport.base import Transport
+from actorflow.transport.world import world as world_of_process
 
 if TYPE_CHECKING:
     from actorflow.runtime import Engine
@@ -34,7 +38,7 @@ class _Defaults(NamedTuple):
     hints: Hints | None = None
 
 
-class Graph(Runnable):
+class Graph(Contents, Runnable):
     """A bipartite graph of operations and blobs, or a part of one.
 
     ``with graph.subgraph("encoder"):`` names a scope: what the functional form (``af.ops.softmax(y)``) makes inside
@@ -59,6 +63,8 @@ class Graph(Runnable):
             frame: captured once, then replayed (CUDA graphs). Ops with functions, views, random numbers, a timeout or
             retries are launched by themselves, and so is everything under a memory budget or in a sequential graph.
             ``plan.summary()`` lists the segments, and `Engine.segments` says how often each was replayed.
+        world: The ranks that run this graph together, each of which builds it (`actorflow.transport`); the default is
+            that of the process, `actorflow.world`.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
@@ -81,20 +87,16 @@ class Graph(Runnable):
         force_cpu: bool = False,
         devices: Mapping[Place | str, DeviceOptions] | None = None,
         capture: bool = False,
+        world: Transport | None = None,
     ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
         self.root: Graph = self
         self._prefix = ""
-        self._nodes: dict[str, Node] = {}  # the root's: every node by full name, in order of creation
-        self._scopes: dict[str, Graph] = {}  # the root's: every sub-graph by full name
-        self._taken: dict[str, int] = {}  # the root's: numbers given to names that were asked for twice
-        self._has_lost_nodes = False  # the root's: some were deleted, so a node that is at hand may be one of them
-        self._next_id = 0
-        self._last_function: Function | None = None  # the root's
+        self._members = Members()  # shared with the sub-graphs, which have nothing of what follows
+        self._last_function: Function | None = None
         self._defaults = [_Defaults()]
         self._scope_stack: list[Graph] = [self]
-        self._revision = 0
         self._engine: Engine | None = None
         self.modes = Modes(
             memory_budget,
@@ -106,7 +108,13 @@ class Graph(Runnable):
             hints_of(libraries, force_cpu),
             device_options_of(devices or {}),
             capture,
+            world,
         )
+
+    @property
+    def world(self) -> Transport:
+        """The ranks that run this graph, and which of them this one is."""
+        return self.root.modes.world or world_of_process()
 
     # -- building -----------------------------------------------------------------------------------------------
 
@@ -148,11 +156,11 @@ class Graph(Runnable):
         Raises:
             GraphError: as for `blob`.
         """
-        root = self.root
         full, spec = self._full_name(name), TensorSpec.of(shape, dtype)
-        root._check_free(full)
-        variable = Variable(self, root._take_id(), full, root._place(place), spec, init)
-        root._register(variable)
+        members = self._members
+        members.check_free(full)
+        variable = Variable(self, members.take_id(), full, self.root._place(place), spec, init)
+        members.add(variable)
         return variable
 
     def op(
@@ -245,17 +253,7 @@ class Graph(Runnable):
 
     def unique_name(self, name: str) -> str:
         """A free name in the current scope, relative to the root: ``name``, else ``name_1``, ``name_2``, ..."""
-        root = self.root
-        full = root.current_scope._full_name(name)
-        if full not in root._nodes and full not in root._scopes:
-            return full
-        number = root._taken.get(full, 0)
-        while True:
-            number += 1
-            candidate = f"{full}_{number}"
-            if candidate not in root._nodes and candidate not in root._scopes:
-                root._taken[full] = number
-                return candidate
+        return self._members.free_name(self.current_scope._full_name(name))
 
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.
@@ -275,7 +273,7 @@ class Graph(Runnable):
         try:
             return op(*inputs)
         except BaseException:
-            root._delete([op])
+            self._members.delete([op])
             raise
 
     @contextmanager
@@ -326,14 +324,7 @@ class Graph(Runnable):
         Raises:
             GraphError: if there is no such sub-graph.
         """
-        full = self._full_name(name)
-        if full not in self.root._scopes:
-            known = ", ".join(sorted(self.root._scopes)) or "none"
-            raise GraphError(f"no sub-graph {full!r} to delete; sub-graphs: {known}")
-        prefix = full + "/"
-        self.root._delete(node for node in self.root._nodes.values() if node.name.startswith(prefix))
-        for scope in [s for s in self.root._scopes if s == full or s.startswith(prefix)]:
-            del self.root._scopes[scope]
+        self._members.delete_scope(self._full_name(name))
 
     def prune(self, sinks: Iterable[Blob | Op | Graph | str]) -> None:
         """Delete every node of this graph that none of ``sinks`` needs.
@@ -347,60 +338,14 @@ class Graph(Runnable):
         """
         from actorflow.checks import needed_ops  # the plan is built on graphs
 
-        root = self.root
         targets = [self.resolve(sink) for sink in sinks]
         ops = needed_ops(targets)
         keep: set[Node] = set(ops) | {target for target in targets if isinstance(target, Blob)}
         for op in ops:
             keep.update(op.inputs, op.outputs)
-        root._delete(node for node in self.nodes if node not in keep)
+        self._members.delete(node for node in self.nodes if node not in keep)
 
     # -- looking ------------------------------------------------------------------------------------------------
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """All nodes of this graph and its sub-graphs, in order of creation."""
-        nodes = self.root._nodes.values()
-        return tuple(nodes) if self.parent is None else tuple(n for n in nodes if n.name.startswith(self._prefix))
-
-    @property
-    def ops(self) -> tuple[Op, ...]:
-        """All ops, in order of creation."""
-        return tuple([node for node in self.nodes if isinstance(node, Op)])
-
-    @property
-    def blobs(self) -> tuple[Blob, ...]:
-        """All blobs, variables included, in order of creation."""
-        return tuple([node for node in self.nodes if isinstance(node, Blob)])
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """All variables, in order of creation."""
-        return tuple(node for node in self.nodes if isinstance(node, Variable))
-
-    @property
-    def sources(self) -> tuple[Blob, ...]:
-        """Blobs that must be fed: neither variables nor written by an op."""
-        return tuple(b for b in self.blobs if not b.producers and not isinstance(b, Variable))
-
-    @property
-    def sinks(self) -> tuple[Blob, ...]:
-        """Blobs that are fetched by default: written by an op, read by none, no variables."""
-        return tuple(
-            b
-            for b in self.nodes
-            if isinstance(b, Blob) and not b.consumers and b.producers and not isinstance(b, Variable)
-        )
-
-    @property
-    def revision(self) -> int:
-        """Counts the changes of the structure."""
-        return self.root._revision
-
-    @property
-    def size(self) -> int:
-        """One more than the largest `Node.id`."""
-        return self.root._next_id
 
     def budget_of(self, place: Place) -> int | None:
         """Most bytes that variables and intermediate values may take on a place; None for no limit."""
@@ -409,39 +354,6 @@ class Graph(Runnable):
         if options is not None and options.memory_budget is not None:
             return options.memory_budget
         return modes.memory_budget_bytes
-
-    def resolve(self, target: object) -> Blob | Op | Graph:
-        """The node or sub-graph that ``target`` is or names.
-
-        Raises:
-            GraphError: if there is none of that name, or it belongs to another graph.
-        """
-        if isinstance(target, str):
-            full = self._prefix + target
-            found = self.root._nodes.get(full) or self.root._scopes.get(full)
-            if found is None:
-                raise GraphError(f"graph {self.name!r} has no blob, op or sub-graph named {target!r}")
-            target = found
-        if isinstance(target, Graph):
-            if target.root is not self.root or not target._exists:
-                raise GraphError(f"{target.name!r} is not a part of graph {self.root.name!r}")
-        elif not isinstance(target, Blob | Op):
-            raise GraphError(f"expected a blob, an op, a sub-graph or a name, got {target!r}")
-        elif self.root._nodes.get(target.name) is not target:
-            raise GraphError(f"{target!r} is not in graph {self.root.name!r}")
-        return target
-
-    def __getitem__(self, name: str) -> Any:
-        return self.resolve(name)
-
-    def __contains__(self, target: object) -> bool:
-        try:
-            self.resolve(target)
-        except GraphError:
-            return False
-        return True
-
-    __iter__ = None  # or Python would ask for graph[0], graph[1], ...: iterate over `nodes`, `ops` or `blobs`
 
     def summary(self) -> str:
         """A table of the ops: name, operation, place and lane, types of inputs and outputs."""
@@ -467,7 +379,7 @@ class Graph(Runnable):
 
     @property
     def _exists(self) -> bool:
-        return self.parent is None or self.root._scopes.get(self.name) is self
+        return self.parent is None or self._members.scopes.get(self.name) is self
 
     def _function(self, fn: Callable[..., Any], specs: tuple[TensorSpec, ...] | None, concurrency: int) -> Function:
         """The operation; one object for ops in a row that do the same: large graphs are made in loops."""
@@ -480,24 +392,11 @@ class Graph(Runnable):
     def _place(self, place: Place | str | None) -> Place:
         return self._defaults[-1].place or _HOST if place is None else Place.parse(place)
 
-    def _take_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
-
-    def _check_free(self, full: str) -> None:
-        if full in self._nodes or full in self._scopes:
-            taken: Node | Graph = self._nodes.get(full) or self._scopes[full]
-            site = f", created at {taken.site}" if isinstance(taken, Node) else ""
-            raise GraphError(f"the name {full!r} is taken by {taken!r}{site}")
-
-    def _register(self, node: Node) -> None:
-        self._nodes[node.name] = node
-        self._revision += 1
-
     def _add_blob(self, scope: Graph, full: str, spec: TensorSpec, place: Place | str | None) -> Blob:
-        self._check_free(full)
-        blob = Blob(scope, self._take_id(), full, self._place(place), spec)
-        self._register(blob)
+        members = self._members
+        members.check_free(full)
+        blob = Blob(scope, members.take_id(), full, self._place(place), spec)
+        members.add(blob)
         return blob
 
     def _add_op(
@@ -510,36 +409,23 @@ class Graph(Runnable):
         priority: int = 0,
         hints: Hints | None = None,
     ) -> Op:
-        root = self.root
+        root, members = self.root, self._members
         checked = _checked_operation(full, operation)
-        root._check_free(full)
+        members.check_free(full)
         defaults = root._defaults[-1]
         where = root._place(place)
         lane, hints = lane or defaults.lane, hints or defaults.hints
-        op = Op(self, root._take_id(), full, where, checked, lane, attempts, priority, hints)
-        root._register(op)
+        op = Op(self, members.take_id(), full, where, checked, lane, attempts, priority, hints)
+        members.add(op)
         return op
 
     def _add_scope(self, parent: Graph, full: str) -> Graph:
-        self._check_free(full)
+        members = self._members
+        members.check_free(full)
         scope = Graph.__new__(Graph)
-        scope.name, scope.parent, scope.root, scope._prefix = full, parent, self, full + "/"
-        self._scopes[full] = scope
+        scope.name, scope.parent, scope.root, scope._prefix, scope._members = full, parent, self, full + "/", members
+        members.scopes[full] = scope
         return scope
-
-    def _delete(self, nodes: Iterable[Node]) -> None:
-        gone = set(nodes)
-        self._has_lost_nodes = self._has_lost_nodes or bool(gone)
-        for node in gone:
-            del self._nodes[node.name]
-        for node in self._nodes.values():
-            if isinstance(node, Blob):
-                node._set_producers([op for op in node.producers if op not in gone])
-                node.consumers = [op for op in node.consumers if op not in gone]
-        self._changed()
-
-    def _changed(self) -> None:
-        self._revision += 1
 
 
 def _checked_operation(name: str | None, operation: object) -> Operation:

@@ -10,6 +10,7 @@ from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError
 from actorflow.node import Attempts, Hints
 from actorflow.place import Place
+from actorflow.transport.base import Transport
 
 __all__ = ["Modes", "attempts_of", "device_options_of", "hints_of"]
 
@@ -26,6 +27,7 @@ class Modes(NamedTuple):
     hints: Hints | None = None
     devices: Mapping[Place, DeviceOptions] = MappingProxyType({})
     capture: bool = False
+    world: Transport | None = None
 
 
 def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.errors import DTypeError, GraphError, PlaceError, ShapeError
 from actorflow.interchange import to_numpy
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
@@ -180,14 +180,19 @@ class Variable(Blob):
     def value(self) -> npt.NDArray[Any]:
         """The current value, a NumPy array; of a variable on an accelerator, a copy.
 
-        The first access computes the initial value.
+        The first access computes the initial value. Of a graph that several ranks run, a variable's value is on the
+        rank of its place alone.
 
         Assigning checks shape and dtype and keeps a copy; frames already running go on with the old value. As for
         feeds, an array's dtype is only widened, and Python numbers take the variable's.
 
         Raises:
             ShapeError, DTypeError: if the assigned or initial value does not fit.
+            PlaceError: if it is on another rank.
         """
+        rank = self.graph.world.rank
+        if self.place.rank != rank:
+            raise PlaceError(f"the value of variable {self.name!r} is on rank {self.place.rank}, this is rank {rank}")
         held = self.held
         return held if type(held) is np.ndarray else to_numpy(held)
 
@@ -332,7 +337,7 @@ class Op(Node):
         self._connected = True
         for blob in blobs:
             blob.consumers.append(self)
-        self.graph.root._changed()
+        self.graph._members.revision += 1
 
     def _infer(self) -> None:
         try:
@@ -358,7 +363,7 @@ class Op(Node):
         self.outputs = blobs
         for blob in blobs:
             blob._add_producer(self)
-        self.graph.root._changed()
+        self.graph._members.revision += 1
 
     def _check_blobs(self, blobs: Sequence[object]) -> None:
         root = self.graph.root
@@ -370,7 +375,7 @@ class Op(Node):
                     f"{self._where()} is of graph {root.name!r}, "
                     f"blob {blob.name!r} of another one, {blob.graph.root.name!r}"
                 )
-            if root._has_lost_nodes and root._nodes.get(blob.name) is not blob:
+            if root._members.has_lost(blob):
                 raise GraphError(f"{self._where()} cannot be connected to blob {blob.name!r}, which was deleted")
 
     def _check_outputs(self, blobs: Sequence[Blob]) -> None:

@@ -11,6 +11,7 @@ from actorflow.node import Blob, Node, Op, Variable
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.place import Place
+from actorflow.ranks.identity import Identity
 from actorflow.spec import TensorSpec
 
 __all__ = ["Plan", "PlannedOp", "Slot"]
@@ -89,6 +90,7 @@ class Plan:
         updates: Variables that the plan writes.
         notes: What is not as the user asked, with the names of the ops that it is true of.
         segments: Indices of the ops that are launched as one.
+        identity: What all ranks must agree on, if messages are exchanged among them; see `actorflow.ranks.identity`.
     """
 
     graph: Graph
@@ -101,6 +103,7 @@ class Plan:
     updates: tuple[Variable, ...]
     notes: dict[str, list[str]]
     segments: Sequence[tuple[int, ...]] = ()
+    identity: Identity | None = None
 
     def footprint(self, place: Place | None = None) -> Footprint:
         """How much memory one frame takes, on one place or on all together."""

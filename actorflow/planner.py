@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actorflow.checks import check_places, in_order, needed_ops
+from actorflow.checks import check_places, in_order, needed_ops, with_whole_groups
 from actorflow.collector import collector_paused
 from actorflow.devices import Device, device_kind
 from actorflow.errors import DTypeError, GraphError, OutOfMemoryError
@@ -14,11 +14,13 @@ from actorflow.footprint import footprint, places_of
 from actorflow.graph import Graph
 from actorflow.node import Blob, Node, Op, Variable
 from actorflow.ops.arithmetic import Sum
+from actorflow.ops.collective import AllReduce
 from actorflow.ops.convert import Cast, Transpose
 from actorflow.ops.operation import Operation
-from actorflow.ops.transfer import Stage, Transfer
+from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan import Plan, PlannedOp, Slot
+from actorflow.ranks.identity import identity_of
 from actorflow.schedule import assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.segments import captures, find_segments
 from actorflow.selection import Choice, Selector
@@ -28,6 +30,8 @@ __all__ = ["INBOUND", "OUTBOUND", "make_plan"]
 
 #: Lanes of copies to a device and from it.
 INBOUND, OUTBOUND = "inbound", "outbound"
+#: Where collectives show.
+REDUCE = "reduce"
 
 
 @collector_paused()
@@ -43,12 +47,12 @@ def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan
     if targets is None:
         ops, fetched = graph.ops, graph.sinks
     else:
-        ops = needed_ops(targets)
+        ops = with_whole_groups(graph, needed_ops(targets))
         fetched = tuple(dict.fromkeys(target for target in targets if isinstance(target, Blob)))
     if not ops and not fetched:
         raise GraphError(f"graph {graph.name!r} has no ops to run")
     ordered = in_order(graph, ops)
-    check_places(ordered, fetched)
+    check_places(ordered, fetched, graph.world)
     plan = _Planner(graph, ordered).plan(fetched)
     for place in places_of(plan.slots):
         _check_budget(plan, place)
@@ -87,11 +91,18 @@ class _Planner:
         self._reads: dict[Variable, int] = {}
         self._updates: dict[Variable, int] = {}  # and the op that gives the new value
         self._notes: dict[str, list[str]] = {}
+        self._rank = graph.world.rank
+        self._edges: dict[str, Slot] = {}  # what goes to other ranks, and what comes from there
+        self._crosses = False
 
     def plan(self, fetched: Sequence[Blob]) -> Plan:
+        rank = self._rank
         for op in self._ordered:
-            self._plan_op(op)
-        fetches = {blob: self._fetched(blob) for blob in fetched}
+            if op.place.rank == rank:
+                self._plan_op(op)
+            else:
+                self._plan_elsewhere(op)
+        fetches = {blob: self._fetched(blob) for blob in fetched if self._is_brought(blob)}
         for variable, op_index in self._updates.items():
             self._await_turn(variable, self._ops[op_index])
         if any(self._graph.budget_of(place) is not None for place in places_of(self._slots)):
@@ -111,6 +122,7 @@ class _Planner:
             tuple(self._updates),
             self._notes,
             find_segments(self._ops, self._slots) if capture else (),
+            identity_of(self._ordered, fetched) if self._crosses else None,
         )
 
     # -- ops ----------------------------------------------------------------------------------------------------
@@ -118,7 +130,11 @@ class _Planner:
     def _plan_op(self, op: Op) -> None:
         operation = op.operation
         typed = op.inputs or op.outputs
-        choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
+        if isinstance(operation, AllReduce):
+            self._crosses = True
+            choice = Choice(Place(self._rank), None)
+        else:
+            choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
         place = choice.place
         if choice.layout is None and choice.dtype is None:
             inputs = []
@@ -127,13 +143,75 @@ class _Planner:
                 # Nearly always there; a call for each input of a large graph would be felt.
                 inputs.append(slot if slot is not None and slot.place is place else self._value(blob, place, op))
             outputs = [self._output(op, blob, place) for blob in op.outputs]
-            self._add(op, op, operation, choice, inputs, outputs)
+            self._add(op, op, operation, choice, inputs, outputs, REDUCE if type(operation) is AllReduce else None)
         else:
             self._plan_converted(op, choice)
         if self._terms:
             for blob in op.outputs:
                 if blob in self._terms:
                     self._complete(op, blob)
+
+    # -- other ranks --------------------------------------------------------------------------------------------
+
+    def _plan_elsewhere(self, op: Op) -> None:
+        """An op of another rank: send what it reads from here, receive what it adds to what is here."""
+        self._crosses |= isinstance(op.operation, AllReduce)
+        for blob in op.inputs:
+            if self._home(blob) == self._rank:
+                self._send(self._values.get(blob) or self._source(blob), op.place.rank, blob.name, op)
+            elif self._home(blob) != op.place.rank:
+                self._crosses = True
+        for blob in op.outputs:
+            if self._is_gathered(blob):
+                if blob.place.rank == self._rank:
+                    slot = self._receive(blob, op.place.rank, f"{blob.name} from {op.name}", op)
+                    self._terms.setdefault(blob, []).append((op, slot))
+                    self._complete(op, blob)
+                elif blob.place.rank != op.place.rank:
+                    self._crosses = True
+
+    def _home(self, blob: Blob) -> int:
+        """The rank on which a blob's value is first."""
+        if not blob.producers or self._is_gathered(blob):
+            return blob.place.rank
+        return blob.producers[0].place.rank
+
+    def _is_gathered(self, blob: Blob) -> bool:
+        """Whether what producers write goes to where the blob lives, to be summed or to become a variable's value."""
+        return isinstance(blob, Variable) or blob.has_several_producers
+
+    def _is_brought(self, blob: Blob) -> bool:
+        """Whether a fetched blob is this rank's; if its value is here and it is not, send it."""
+        home, rank = self._home(blob), blob.place.rank
+        self._crosses |= home != rank
+        if rank != self._rank and home == self._rank:
+            self._send(self._values.get(blob) or self._source(blob), rank, blob.name, blob.producers[0])
+        return rank == self._rank
+
+    def _send(self, slot: Slot, rank: int, what: str, op: Op) -> None:
+        edge = f"{what} to {rank}"
+        if edge not in self._edges:
+            self._edges[edge] = slot
+            self._check_sendable(slot.blob)
+            host = self._at(slot, Place(self._rank), op)
+            self._add(op, slot.blob, Send(rank, edge), Choice(host.place, None), [host], [], f"to {rank}")
+
+    def _receive(self, blob: Blob, rank: int, what: str, op: Op) -> Slot:
+        edge = f"{what} to {self._rank}"
+        slot = self._edges.get(edge)
+        if slot is None:
+            self._check_sendable(blob)
+            host = Place(self._rank)
+            slot = self._edges[edge] = self._new_slot(blob, blob.spec, host)
+            self._add(op, blob, Receive(rank, edge, blob.spec), Choice(host, None), [], [slot], f"from {rank}")
+        return slot
+
+    def _check_sendable(self, blob: Blob) -> None:
+        self._crosses = True
+        if blob.spec.dtype.hasobject:
+            raise DTypeError(f"blob {blob.name!r} of Python objects cannot be sent to another rank")
+
+    # -- sums and updates ---------------------------------------------------------------------------------------
 
     def _plan_converted(self, op: Op, choice: Choice) -> None:
         """An op whose kernel wants its arrays in another layout or dtype."""
@@ -167,8 +245,11 @@ class _Planner:
             self._written(op, blob, slot)
 
     def _complete(self, op: Op, blob: Blob) -> None:
-        """A producer of a blob with several ones, or of a variable, is planned: sum up, update."""
+        """A producer of a blob with several ones, or of a variable, is planned: sum up, update, or send it there."""
         terms = self._terms[blob]
+        if blob.place.rank != self._rank:
+            self._send(terms[-1][1], blob.place.rank, f"{blob.name} from {op.name}", op)
+            return
         if len(terms) < self._expected(blob):
             return
         slot = terms[0][1] if len(terms) == 1 else self._sum(blob, op)
@@ -255,8 +336,11 @@ class _Planner:
         return slot if slot.place is place else self._at(slot, place, op)
 
     def _source(self, blob: Blob) -> Slot:
-        """The slot of a value that no op of the plan writes."""
-        if isinstance(blob, Variable):
+        """The slot of a value that no op of this rank writes."""
+        home = self._home(blob)
+        if home != self._rank:
+            slot = self._receive(blob, home, blob.name, (blob.producers or blob.consumers)[0])
+        elif isinstance(blob, Variable):
             slot = self._new_slot(blob, blob.spec, blob.place)
             self._reads[blob] = slot.index
         else:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.budget import Account, Budget
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.channel import ChannelActor
+from actorflow.actors.frame import Expectant, Frame, FrameState
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.variable import Gate, VariableActor
 from actorflow.collector import collector_paused
@@ -69,6 +70,7 @@ class Program:
 
     Attributes:
         graph: The root graph.
+        exchange: What it exchanges with other ranks, if anything.
     """
 
     @collector_paused()
@@ -79,15 +81,19 @@ class Program:
         ops, blobs = wired.fired, wired.blobs
         self._pending = wired.pending
         self._receivers = wired.receivers
+        self.exchange = wired.exchange
         if plan.graph.modes.sequential:
-            self._chain(ops)
+            # But for messages: ranks that wait for each other's in different orders would wait for ever.
+            self._chain([actor for actor in ops if not isinstance(actor, ChannelActor)])
         for actor in ops:
             # What follows an update on another stream may be seen to end before the update is.
             updates = any(isinstance(blob, UpdateActor) for blob in actor.outputs)
             actor.ends = updates or not any(blob.consumers for blob in actor.outputs)
 
         self._ops = ops
-        self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        self._turnstiles: list[Expectant] = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        if self.exchange is not None:
+            self._turnstiles += [self.exchange, *self.exchange.actors]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         self._unshared: list[bytearray | None] = [None] * len(plan.slots)
         self._shared = [b.slot for s, b in zip(plan.slots, blobs, strict=True) if s.readers > 1]
@@ -180,6 +186,8 @@ class Program:
         def ended(frame: Frame) -> None:
             for gate in self._gates:
                 gate.forget(frame)
+            if self.exchange is not None:
+                self.exchange.forget(frame)
             if frame.budget is not None:
                 frame.budget.close(frame)
             if frame.state is not FrameState.FINISHED and frame.values:

@@ -24,11 +24,12 @@ from actorflow.errors import GraphError, OpError, RunTimeoutError, StallError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Op, Variable
 from actorflow.ops.function import Function
-from actorflow.ops.transfer import Transfer
+from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan import Plan
 from actorflow.planner import make_plan
 from actorflow.program import Program, Result
+from actorflow.ranks.channels import Channels
 from actorflow.stream import stream
 from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile
 from actorflow.watchdog import LoopWatchdog
@@ -120,6 +121,7 @@ class Engine:
         self.budget: Budget | None = None
         self._dispatcher: Dispatcher | None = None
         self._running: set[Frame] = set()
+        self._channels: Channels | None = None
         self._late: dict[Frame, asyncio.TimerHandle] = {}
         self._idle: asyncio.Event | None = None
         limit_s = graph.modes.block_limit_s
@@ -163,6 +165,8 @@ class Engine:
         for op in plan.ops:
             if isinstance(op.operation, Transfer):
                 self._is_new(Note(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
+            elif isinstance(op.operation, Send | Receive):
+                self._is_new(Note(op.shown_as.id, f"{op.operation.kind.lower()} {op.operation}"))
 
     def _is_new(self, note: Note) -> bool:
         if note in self._noted:
@@ -213,6 +217,14 @@ class Engine:
         return turnstile
 
     @property
+    def channels(self) -> Channels:
+        """What is exchanged with the other ranks."""
+        if self._channels is None:
+            self._channels = Channels(self.graph.name, self.graph.world)
+            self._channels.bind(self.dispatcher.loop)
+        return self._channels
+
+    @property
     def dispatcher(self) -> Dispatcher:
         """The dispatcher of the loop that runs now."""
         assert self._dispatcher is not None
@@ -228,7 +240,7 @@ class Engine:
         atomic: bool = False,
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        program = self._bind(fetch)
+        program = await self._ready(fetch)
         frame = self.start(program, feeds or {}, atomic)
         if timeout_s is None:
             return await self.outcome(program, frame)
@@ -248,15 +260,26 @@ class Engine:
         """One frame per feed; see `Graph.stream`."""
         targets = None if fetch is None else _checked_fetch(fetch)
 
-        def start(feed: Feeds) -> tuple[Program, Frame]:
-            program = self._bind(targets)
+        async def start(feed: Feeds) -> tuple[Program, Frame]:
+            program = await self._ready(targets)
             return program, self.start(program, feed, atomic)
 
         return stream(self, start, feeds, in_flight)
 
+    def end_stream(self) -> None:
+        """A stream has ended, early or not: so must those of the other ranks."""
+        if self._channels is not None:
+            self._channels.end_stream()
+
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
         """Start a frame; it goes on by itself."""
-        values = program.feed(feeds)
+        try:
+            values = program.feed(feeds)
+        except Exception as error:
+            if program.exchange is not None:
+                program.exchange.refuse(self.next_number, error)
+                self.next_number += 1  # as on the ranks that start it
+            raise
         dispatcher = self.dispatcher
         frame = program.frame(self.next_number, values, self._ended, atomic)
         self.next_number += 1
@@ -369,6 +392,8 @@ class Engine:
         if self._running and self.dispatcher.loop.is_closed():
             self._move_to(asyncio.get_running_loop())  # or nobody would be told when the threads of those frames end
         await self.cancel(list(self._running))
+        if self._channels is not None:
+            await self._channels.settle(_GRACE_S)
         if self._running:
             self._idle = asyncio.Event()
             await self._idle.wait()
@@ -388,6 +413,15 @@ class Engine:
             self._move_to(loop)
         return self.program(fetch)
 
+    async def _ready(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
+        """The program for ``fetch``, when a frame of it may start."""
+        program = self._bind(fetch)
+        if program.exchange is not None:
+            waiting = program.exchange.channels.prepare(program.exchange)
+            if waiting is not None:
+                await waiting
+        return program
+
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen."""
         running = (running for frame in self._running for running in frame.outstanding.values())
@@ -404,6 +438,8 @@ class Engine:
             self._turnstiles.clear()
             self._programs.clear()
         self._dispatcher = self._make_dispatcher(loop)
+        if self._channels is not None:
+            self._channels.bind(loop)
         for device in self._devices.values():
             device.bind(loop)
         adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`

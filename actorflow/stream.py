@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ __all__ = ["stream"]
 
 def stream(
     engine: Engine,
-    start: Callable[[Any], tuple[Program, Frame]],
+    start: Callable[[Any], Awaitable[tuple[Program, Frame]]],
     feeds: Any,
     in_flight: int,
 ) -> AsyncGenerator[Result, None]:
@@ -53,7 +53,7 @@ class _Synchronous:
 
 
 async def _stream(
-    engine: Engine, start: Callable[[Any], tuple[Program, Frame]], source: AsyncIterator[Any], in_flight: int
+    engine: Engine, start: Callable[[Any], Awaitable[tuple[Program, Frame]]], source: AsyncIterator[Any], in_flight: int
 ) -> AsyncGenerator[Result, None]:
     feeder = _Feeder(start, source, in_flight)
     frames = feeder.frames
@@ -75,6 +75,7 @@ async def _stream(
                 frame.ended.exception()  # it failed behind the result that ended the stream
             else:
                 frame.ended.cancel()
+        engine.end_stream()
         aclose = getattr(source, "aclose", None)
         if aclose is not None:
             await aclose()
@@ -89,7 +90,7 @@ class _Feeder:
     """
 
     def __init__(
-        self, start: Callable[[Any], tuple[Program, Frame]], source: AsyncIterator[Any], in_flight: int
+        self, start: Callable[[Any], Awaitable[tuple[Program, Frame]]], source: AsyncIterator[Any], in_flight: int
     ) -> None:
         self.frames: deque[tuple[Program, Frame]] = deque()
         self.exhausted = False
@@ -117,7 +118,7 @@ class _Feeder:
 
     async def _take(self) -> None:
         try:
-            self.frames.append(self._start(await anext(self._source)))
+            self.frames.append(await self._start(await anext(self._source)))
         except StopAsyncIteration:
             self.exhausted = True
         except BaseException:

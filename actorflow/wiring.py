@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
+from actorflow.actors.channel import AllReduceActor, ChannelActor, ChannelLane, ReceiveActor, SendActor
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.segment import SegmentActor
@@ -22,10 +23,12 @@ from actorflow.actors.stream import (
 from actorflow.devices import Bucket, Device
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.node import Variable
+from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.ops.registry import ANY, Kernel, KernelKey
-from actorflow.ops.transfer import Stage, Transfer
+from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan import Plan, PlannedOp, Slot
+from actorflow.ranks.exchange import Exchange
 from actorflow.trace import OpProfile, SegmentProfile
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ class Wiring:
         receivers: What fires for each step: its actor, or that of its segment.
         fired: Those, each once.
         pending: Messages that each mailbox waits for.
+        exchange: What is exchanged with other ranks, if anything.
     """
 
     # What ops become; tests bring actors that fail.
@@ -55,6 +59,7 @@ class Wiring:
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self._plan = plan
         self._engine = engine
+        self.exchange = None if plan.identity is None else Exchange(engine.channels, plan.identity)
         self._writers = {slot: op for op in plan.ops for slot in op.outputs}
         self._users = _users(plan, engine)
         for slot in plan.slots if self._users else ():
@@ -185,15 +190,18 @@ class Wiring:
         engine = self._engine
         device = engine.device(op.place)
         assert op.lane is not None
+        speaks = isinstance(op.operation, Send | Receive | AllReduce)
         arguments = (
             len(self.ops),  # not the plan's number, as for blobs
             op.node,
             op.shown_as.id,
             tuple([self.blobs[slot] for slot in op.inputs]),
             tuple([self.blobs[slot] for slot in op.outputs]),
-            device.lane(op.lane),
+            ChannelLane(op.lane) if speaks else device.lane(op.lane),
             engine.profile.setdefault(op.shown_as.id, OpProfile()),
         )
+        if speaks:
+            return self._channel_actor(op, arguments)
         actor: OpActor
         if isinstance(op.operation, Function):
             actor = self._function_actor(op, device, arguments)
@@ -204,6 +212,25 @@ class Wiring:
             actor.split(device, is_here, at_once=engine.budget is None and op.node.attempts is None)
             if isinstance(op.operation, Transfer):
                 actor.label = f"copy of {op.shown_as.name}"
+        return actor
+
+    def _channel_actor(self, op: PlannedOp, arguments: Any) -> ChannelActor:
+        operation, exchange = op.operation, self.exchange
+        assert exchange is not None
+        actor: ChannelActor
+        if isinstance(operation, Send):
+            actor = SendActor(*arguments, exchange=exchange, peer=operation.target, edge=operation.edge)
+            exchange.add_edge(actor.peer, actor.edge, is_sent=True)
+        else:
+            bucket = self._bucket(self._plan.slots[op.outputs[0]], op)
+            if isinstance(operation, Receive):
+                peer, edge = operation.source, operation.edge
+                actor = ReceiveActor(*arguments, exchange=exchange, peer=peer, edge=edge, bucket=bucket)
+                exchange.add_edge(peer, edge, is_sent=False)
+            else:
+                assert isinstance(operation, AllReduce)
+                actor = AllReduceActor(*arguments, exchange=exchange, operation=operation, bucket=bucket)
+        exchange.actors.append(actor)
         return actor
 
     def _function_actor(self, op: PlannedOp, device: Device, arguments: Any) -> FunctionActor:

@@ -20,7 +20,18 @@ from benchmarks.results import RESULTS, Answer, write_json, write_results
 __all__ = ["BY_NAME", "QUESTIONS", "main"]
 
 #: Modules of this package that have a coroutine function ``measure(harness)`` and say in their docstring what it asks.
-QUESTIONS = ("dispatch", "build", "watched", "loop_lag", "small_ops", "wide", "allocation", "service", "sim")
+QUESTIONS = (
+    "dispatch",
+    "build",
+    "watched",
+    "loop_lag",
+    "small_ops",
+    "wide",
+    "allocation",
+    "service",
+    "sim",
+    "training",
+)
 #: Those that need what few machines have: asked by name alone.
 BY_NAME = ("gpu",)
 _ROUNDS, _QUICK_ROUNDS = 7, 2

@@ -1,7 +1,7 @@
-"""Train a perceptron of two layers on Fashion-MNIST or MNIST, and tell how many test images it recognizes.
+"""Train a perceptron of two layers, or LeNet, on Fashion-MNIST or MNIST, and tell how many test images it recognizes.
 
-Run it with ``python examples/mnist_mlp.py DIR``. DIR holds the four IDX files, with or without .gz; nothing is
-downloaded. As it is by default it takes some seconds on a CPU.
+Run it with ``python examples/mnist_mlp.py DIR``, or with ``--model lenet`` after it. DIR holds the four IDX files, with
+or without .gz; nothing is downloaded.
 """
 
 import argparse
@@ -15,12 +15,17 @@ import actorflow as af
 from actorflow import nn, ops
 
 
-async def train(data: af.data.Dataset, steps: int, batch: int) -> float:
+def build(model: str, classes: int) -> af.Composite:
+    """The network, before it is connected to images."""
+    return nn.LeNet(classes) if model == "lenet" else nn.MLP(classes, hidden=(256,))
+
+
+async def train(data: af.data.Dataset, model: str, steps: int, batch: int) -> float:
     """Train, and give the accuracy on the test images."""
     graph = af.Graph("mnist")
     images = graph.blob("images", (batch, *data.train.images.shape[1:]))
     labels = graph.blob("labels", (batch,), "int64")
-    network = nn.MLP(len(data.classes), hidden=(256,))
+    network = build(model, len(data.classes))
     loss = ops.softmax_loss(network(images), labels)
     with graph.subgraph("test"):
         best = ops.argmax(network(images, training=False), axis=-1)
@@ -43,14 +48,15 @@ async def train(data: af.data.Dataset, steps: int, batch: int) -> float:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description="Train a perceptron on Fashion-MNIST or MNIST.")
+    parser = argparse.ArgumentParser(description="Train a perceptron or LeNet on Fashion-MNIST or MNIST.")
     parser.add_argument("directory", type=Path, metavar="DIR", help="where the IDX files are")
+    parser.add_argument("--model", choices=("mlp", "lenet"), default="mlp", help="mlp has two layers of weights")
     parser.add_argument("--steps", type=int, default=4_680, help="of training; 468 are an epoch of the whole set")
     parser.add_argument("--batch", type=int, default=128, help="images per step")
     options = parser.parse_args()
     try:
         data = af.data.fashion_mnist(options.directory)
-        accuracy = await train(data.standardized(), options.steps, options.batch)
+        accuracy = await train(data.standardized(), options.model, options.steps, options.batch)
     except af.DataError as error:
         raise SystemExit(str(error)) from error
     print(f"{accuracy:.1%} of {len(data.test):,} test images recognized")

@@ -23,17 +23,19 @@ from actorflow import nn, ops
 class Training:
     """The network with its loss and updates, and once more for testing, on one device."""
 
-    def __init__(self, data: af.data.Dataset, place: str, batch: int, width: int, steps: int) -> None:
-        self.data, self.batch, self.steps = data, batch, steps
+    def __init__(self, data: af.data.Dataset, options: argparse.Namespace) -> None:
+        self.data, self.batch, self.steps = data, options.batch, options.steps
         self.graph = af.Graph("cifar-10")
         # Fed from the host: the plan copies each batch to the device while the one before is worked on.
-        self.images = self.graph.blob("images", (batch, 32, 32, 3))
-        self.labels = self.graph.blob("labels", (batch,), "int64")
-        network = nn.NIN.cifar10(len(data.classes), width=width)
-        with self.graph.at(place):
+        self.images = self.graph.blob("images", (self.batch, 32, 32, 3))
+        self.labels = self.graph.blob("labels", (self.batch,), "int64")
+        weights = {"gaussian": nn.init.gaussian(0.05, seed=0), "he": nn.init.he(0)}[options.init]
+        network = nn.NIN.cifar10(len(data.classes), width=options.width, weight_init=weights)
+        ends = self.steps * 8 // 10 + 1, self.steps * 9 // 10 + 2
+        with self.graph.at(options.place):
             loss = ops.softmax_loss(network(self.images, training=True), self.labels)
             optimizer = nn.SGD(
-                nn.rates.MultiStep(0.1, milestones=(steps * 8 // 10 + 1, steps * 9 // 10 + 2)),
+                nn.rates.MultiStep(options.rate, milestones=ends),
                 momentum=0.9,
                 weight_decay=1e-4,
                 multipliers=nn.layer_multipliers({network.scores: nn.Multipliers(rate=0.1)}, nn.bias_multipliers),
@@ -71,10 +73,12 @@ async def main() -> None:
     parser.add_argument("--steps", type=int, default=50_000, help="of training; 390 are an epoch of the whole set")
     parser.add_argument("--batch", type=int, default=128, help="images per step")
     parser.add_argument("--width", type=int, default=192, help="channels of most layers")
+    parser.add_argument("--rate", type=float, default=0.1, help="of learning, at first")
+    parser.add_argument("--init", choices=("gaussian", "he"), default="gaussian", help="first weights")
     options = parser.parse_args()
     try:
         data = af.data.cifar10(options.directory).standardized()
-        training = Training(data, options.place, options.batch, options.width, options.steps)
+        training = Training(data, options)
         async with training.graph:
             await training.train()
             print(f"{await training.accuracy():.1%} of {len(data.test):,} test images recognized")

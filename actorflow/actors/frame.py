@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from actorflow.errors import OpError, RunTimeoutError, StallError
+from actorflow.errors import OpError, RunTimeoutError, StallError, TransportError
 from actorflow.node import PACKAGE
 
 if TYPE_CHECKING:
@@ -17,12 +17,21 @@ if TYPE_CHECKING:
     from actorflow.actors.budget import Budget
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
-    from actorflow.actors.turnstile import Turnstile
     from actorflow.actors.variable import Turn
     from actorflow.devices.base import Fence
     from actorflow.trace import Monitor
 
-__all__ = ["Frame", "FrameState"]
+__all__ = ["Expectant", "Frame", "FrameState"]
+
+
+class Expectant(Protocol):
+    """What is told that a frame will come, and if it will not."""
+
+    def expect(self, frame: Frame) -> None:
+        """The frame has started."""
+
+    def skip(self, frame: Frame) -> None:
+        """The frame has stopped before its end."""
 
 
 class FrameState(Enum):
@@ -55,7 +64,8 @@ class Frame:
             the loop has not been told yet.
         ready: Where actors of the frame that are ready are put; `wake` afterwards, unless an actor does it as it fires.
         turns: The turns that this frame takes at the variables it may update.
-        turnstiles: Where this frame is expected, at the ops that take their frames in order.
+        turnstiles: Where this frame is expected: at the ops that take their frames in order, and at channels.
+        serial: Number among the frames that exchange messages with other ranks.
         ops: The program's ops, by index.
         budget: The memory that its ops must be admitted to, if there is a limit.
         atomic: Whether all updates are committed together, at the end.
@@ -83,6 +93,7 @@ class Frame:
         "readers",
         "ready",
         "resting",
+        "serial",
         "state",
         "turns",
         "turnstiles",
@@ -103,7 +114,7 @@ class Frame:
         ended: asyncio.Future[None],
         on_end: Callable[[Frame], None],
         monitor: Monitor | None,
-        turnstiles: list[Turnstile],
+        turnstiles: Sequence[Expectant],
         ops: list[OpActor],
         atomic: bool,
         budget: Budget | None,
@@ -125,8 +136,9 @@ class Frame:
         self.outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = {}
         self.resting: dict[OpActor, asyncio.TimerHandle] = {}
         self.halted = False
+        self.serial = -1
         self.state = FrameState.RUNNING
-        self.error: OpError | StallError | RunTimeoutError | None = None
+        self.error: OpError | StallError | RunTimeoutError | TransportError | None = None
         self.atomic = atomic
         self.budget = budget
         self.updates: list[UpdateActor] = []
@@ -148,7 +160,7 @@ class Frame:
             inputs = [self.values[blob.slot] for blob in actor.inputs]
             self.stop_with(OpError.of(actor.node, cause, partial(actor.replay, inputs, self.number)))
 
-    def stop_with(self, error: OpError | StallError | RunTimeoutError, at_once: bool = False) -> None:
+    def stop_with(self, error: OpError | StallError | RunTimeoutError | TransportError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""
         if self.state is FrameState.RUNNING:
             self.error = error

@@ -100,6 +100,11 @@ class OpActor(ABC):
         self.profile = profile
         self.cost_ns = self.last_ns = FOREVER_NS
 
+    @property
+    def what(self) -> str:
+        """What messages about frames call it."""
+        return self.node.name
+
     @abstractmethod
     def compute(self, frame: Frame) -> None:
         """Read the inputs' values, write the outputs', release the inputs. On the loop's or the lane's thread."""

@@ -1,19 +1,40 @@
-"""Data sets of labelled images: readers of the standard file forms, splits, shuffled batches."""
+"""Data sets of labelled images: readers of the usual forms, splits, augmentation and batches, all seeded."""
 
+from actorflow.data.augment import Augmentation, CenterCrop, Crop, Mirror
 from actorflow.data.cifar import CIFAR10_CLASSES, cifar10
 from actorflow.data.dataset import Batch, Dataset, Split, stratified_split
+from actorflow.data.draws import Draws
 from actorflow.data.idx import read_idx
+from actorflow.data.images import IMAGE_SUFFIXES, ImageFiles, ImageFolder, image_folder, read_image
+from actorflow.data.loader import Loader, Resumable
+from actorflow.data.normalize import Column, Normalize
+from actorflow.data.sampler import Sampler
 from actorflow.data.sources import FASHION_MNIST_FILES, digits, fashion_mnist
 
 __all__ = [
-    "CIFAR10_CLASSES",
-    "FASHION_MNIST_FILES",
+    "Augmentation",
     "Batch",
+    "CIFAR10_CLASSES",
+    "CenterCrop",
+    "Column",
+    "Crop",
     "Dataset",
+    "Draws",
+    "FASHION_MNIST_FILES",
+    "IMAGE_SUFFIXES",
+    "ImageFiles",
+    "ImageFolder",
+    "Loader",
+    "Mirror",
+    "Normalize",
+    "Resumable",
+    "Sampler",
     "Split",
     "cifar10",
     "digits",
     "fashion_mnist",
+    "image_folder",
     "read_idx",
+    "read_image",
     "stratified_split",
 ]

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.data.dataset import Dataset, Split
-from actorflow.errors import DataError, require
+from actorflow.data.images import read_image
+from actorflow.errors import DataError
 
 __all__ = ["CIFAR10_CLASSES", "cifar10"]
 
@@ -185,21 +186,11 @@ def _read_images(folder: Path) -> _Part:
     ]
     if not files:
         raise DataError(f"{folder}: expected images ({', '.join(sorted(_SUFFIXES))}) in the classes' folders, got none")
-    pillow = require("PIL.Image", extra="images", purpose="reading CIFAR-10 from image files")
     images = np.empty((len(files), _SIDE, _SIDE, _CHANNELS), np.uint8)
     for image, (_, path) in zip(images, files, strict=True):
-        image[...] = _decoded(path, pillow)
+        decoded = read_image(path)
+        if decoded.shape != image.shape:
+            height, width, _ = decoded.shape
+            raise DataError(f"{path}: expected an image of {_SIDE}x{_SIDE} pixels, got {width}x{height}")
+        image[...] = decoded
     return images, np.array([label for label, _ in files], np.uint8)
-
-
-def _decoded(path: Path, pillow: Any) -> _Bytes:
-    try:
-        with pillow.open(path) as image:
-            if image.size != (_SIDE, _SIDE):
-                width, height = image.size
-                raise DataError(f"{path}: expected an image of {_SIDE}x{_SIDE} pixels, got {width}x{height}")
-            return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: expected an image, but it cannot be decoded: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module, metadata
 
 from actorflow.devices.base import Device, DeviceOptions
-from actorflow.errors import DeviceError, DeviceUnavailableError, PlaceError
+from actorflow.errors import DeviceError, DeviceUnavailableError
 from actorflow.place import Place
 
 __all__ = ["check_place", "device_kind", "known_kinds", "open_device", "register_device"]
@@ -57,11 +57,8 @@ def check_place(place: Place) -> None:
     """Check that this process has a place.
 
     Raises:
-        PlaceError: if it names another rank.
         DeviceUnavailableError: if its kind of device is not known here, or there is no such device.
     """
-    if place.rank != 0:
-        raise PlaceError(f"place {str(place)!r} is on rank {place.rank}, but this program has 1 rank")
     try:
         kind = device_kind(place.kind)
     except DeviceUnavailableError as error:
@@ -73,7 +70,7 @@ def open_device(place: Place, options: DeviceOptions | None = None) -> Device:
     """A device for a place, with lanes and memory of its own.
 
     Raises:
-        PlaceError, DeviceUnavailableError: as for `check_place`.
+        DeviceUnavailableError: as for `check_place`.
         DeviceError: if the options are those of another kind.
     """
     check_place(place)

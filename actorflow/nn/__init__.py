@@ -1,23 +1,12 @@
 """Layers, initializers, models and optimizers."""
 
-from actorflow.nn import init, rates
+from actorflow.nn import init, parallel, rates
 from actorflow.nn.embedding import Embedding
 from actorflow.nn.inception import Inception
-from actorflow.nn.layers import (
-    Activation,
-    Conv,
-    ConvTranspose,
-    Dropout,
-    Flatten,
-    GlobalAverage,
-    GlobalMax,
-    InnerProduct,
-    NINBlock,
-    Pool,
-    SoftmaxLoss,
-)
+from actorflow.nn.layers import Activation, Dropout, Flatten, GlobalAverage, GlobalMax, Pool, Softmax, SoftmaxLoss
 from actorflow.nn.metrics import Mean
-from actorflow.nn.models import MLP, NIN, AlexNet, GoogLeNet, LeNet, LSTMLanguageModel, ResNet
+from actorflow.nn.models import MLP, NIN, VGG, AlexNet, GoogLeNet, LeNet, LSTMLanguageModel, ResNet
+from actorflow.nn.nin_block import NINBlock
 from actorflow.nn.norm import LRN, BatchNorm, LayerNorm
 from actorflow.nn.optim import (
     SGD,
@@ -34,6 +23,7 @@ from actorflow.nn.optim import (
 from actorflow.nn.progress import Progress
 from actorflow.nn.recurrent import LSTM, LSTMCell
 from actorflow.nn.trainer import Epoch, Step, Trainer
+from actorflow.nn.weighted import Conv, ConvTranspose, InnerProduct
 
 __all__ = [
     "LRN",
@@ -41,6 +31,7 @@ __all__ = [
     "MLP",
     "NIN",
     "SGD",
+    "VGG",
     "Activation",
     "Adagrad",
     "Adam",
@@ -71,11 +62,13 @@ __all__ = [
     "Progress",
     "RMSProp",
     "ResNet",
+    "Softmax",
     "SoftmaxLoss",
     "Step",
     "Trainer",
     "bias_multipliers",
     "init",
     "layer_multipliers",
+    "parallel",
     "rates",
 ]

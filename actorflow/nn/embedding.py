@@ -8,7 +8,7 @@ from actorflow import ops
 from actorflow.composite import Composite
 from actorflow.errors import GraphError
 from actorflow.nn import init
-from actorflow.nn.layers import _arity
+from actorflow.nn.layers import bottoms
 from actorflow.node import Blob, Initializer
 
 __all__ = ["Embedding"]
@@ -47,6 +47,6 @@ class Embedding(Composite):
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One bottom blob, one top blob."""
-        (x,) = _arity(self, bottom, "x")
+        (x,) = bottoms(self, bottom, "x")
         weight = self.variable(x, "weight", (self.count, self.features), self.weight_init, self.dtype)
         return ops.embedding(x, weight)

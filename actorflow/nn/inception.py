@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from actorflow import ops
 from actorflow.composite import Composite
-from actorflow.nn.layers import Conv, Pool, _arity
+from actorflow.nn.layers import Pool, bottoms
+from actorflow.nn.weighted import Conv
 from actorflow.node import Blob, Initializer
 
 __all__ = ["Inception"]
@@ -67,7 +68,7 @@ class Inception(Composite):
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One bottom blob, one top blob."""
-        (x,) = _arity(self, bottom, "x")
+        (x,) = bottoms(self, bottom, "x")
         branches: tuple[Sequence[Composite], ...] = (self.one, self.three, self.five, self.pool)
         parts = []
         for branch in branches:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from actorflow.errors import GraphError
 from actorflow.node import Initializer
+from actorflow.ops.fills import fans
 from actorflow.spec import TensorSpec
 
 __all__ = ["bernoulli", "constant", "fans", "gaussian", "he", "uniform", "xavier"]
@@ -132,19 +133,6 @@ def he(seed: int | None = None, *, fan: str = "in", distribution: str = "normal"
     return _scaled("he", math.sqrt(2.0 / (1.0 + slope**2)), fan, distribution, seed)
 
 
-def fans(spec: TensorSpec) -> tuple[int, int]:
-    """Inputs that an output element sums over, and outputs that an input element goes to.
-
-    Args:
-        spec: Type of a weight (out, in) or (*kernel, in, out); with groups, ``in`` is that of one group.
-    """
-    shape = spec.shape
-    if len(shape) == 2:
-        return shape[1], shape[0]
-    pixels = math.prod(shape[:-2])
-    return math.prod(shape[:-1]), pixels * shape[-1] if shape else 1
-
-
 def _scaled(kind: str, gain: float, fan: str, distribution: str, seed: int | None) -> Initializer:
     _not_negative(kind, gain=gain, seed=seed)
     for name, value, known in (("fan", fan, _FANS), ("distribution", distribution, ("uniform", "normal"))):
@@ -152,7 +140,7 @@ def _scaled(kind: str, gain: float, fan: str, distribution: str, seed: int | Non
             raise GraphError(f"{kind}: {name} must be one of {', '.join(known)}, got {value!r}")
 
     def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
-        std = gain / math.sqrt(max(1.0, _FANS[fan](*fans(spec))))
+        std = gain / math.sqrt(max(1.0, _FANS[fan](*fans(spec.shape))))
         stream = _stream(seed, name)
         if distribution == "normal":
             values = std * stream.standard_normal(spec.shape)

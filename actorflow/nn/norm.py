@@ -6,7 +6,7 @@ from actorflow import ops
 from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
 from actorflow.nn import init
-from actorflow.nn.layers import _arity
+from actorflow.nn.layers import bottoms
 from actorflow.node import Blob, Variable
 
 __all__ = ["LRN", "BatchNorm", "LayerNorm"]
@@ -44,7 +44,7 @@ class BatchNorm(Composite):
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One bottom blob, one top blob."""
-        (x,) = _arity(self, bottom, "x")
+        (x,) = bottoms(self, bottom, "x")
         if not x.shape:
             raise ShapeError(f"BatchNorm: x must have shape (..., channels), got {x.spec}")
         shape = x.shape[-1:]
@@ -105,7 +105,7 @@ class LayerNorm(Composite):
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One bottom blob, one top blob."""
-        (x,) = _arity(self, bottom, "x")
+        (x,) = bottoms(self, bottom, "x")
         shape = x.shape[-self.axes :]
         scale = self.variable(x, "scale", shape, init.constant(1.0)) if self.affine else None
         shift = self.variable(x, "shift", shape, init.constant(0.0)) if self.affine else None
@@ -132,5 +132,5 @@ class LRN(Composite):
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One bottom blob, one top blob."""
-        (x,) = _arity(self, bottom, "x")
+        (x,) = bottoms(self, bottom, "x")
         return ops.lrn(x, self.alpha, self.beta, self.size, self.k, name="lrn")

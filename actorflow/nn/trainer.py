@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.checkpoint import Checkpoints
+from actorflow.data import Resumable
 from actorflow.errors import CheckpointError, DataError, GraphError
 from actorflow.graph import Graph
 from actorflow.interchange import to_numpy
@@ -117,6 +118,9 @@ class Trainer:
         self._checkpoints = checkpoints
         self._every = every
         self._batch = 0  # feeds of the epoch that have been taken
+        self._place: Mapping[str, Any] | None = None  # of the feeds, as they say it themselves
+        self._resumable: Resumable | None = None
+        self._resumed = False
         self._running = False
         self._saved: int | None = None
         self._saving: asyncio.Task[Path] | None = None
@@ -125,8 +129,9 @@ class Trainer:
     async def resume(self, *, fallback: bool = False) -> bool:
         """Load the last checkpoint, if there is one; training then goes on behind the step that it was saved after.
 
-        The epoch in which that was is fed again from its start, but for the feeds that have been taken before: they are
-        skipped. So the feeds of an epoch must be the same ones each time: seed their order by the epoch.
+        Feeds that know their place (`af.data.Loader`, all that is `af.data.Resumable`) go back to it: the next feed is
+        the first that is made. Other feeds of the epoch in which that was are taken from its start, and those that have
+        been taken before are skipped; so they must be the same ones each time: seed their order by the epoch.
 
         Args:
             fallback: As for `Checkpoints.load`.
@@ -144,24 +149,28 @@ class Trainer:
             self.number, self.epoch, self._batch = (int(found.position[key]) for key in ("step", "epoch", "batch"))
         except KeyError as error:
             raise CheckpointError(f"{found.path}: expected the position of a trainer, got {found.position}") from error
+        self._place = found.position.get("feeds")
+        self._resumed = True
         self._saved = self.number
         return True
 
-    def steps(self, feeds: Feeding, epochs: int = 1) -> AsyncGenerator[Step, None]:
+    def steps(self, feeds: Feeding, epochs: int | None = 1, *, until: int | None = None) -> AsyncGenerator[Step, None]:
         """Train, and yield each step in order when it is done; the steps after it are running by then.
 
         Args:
             feeds: The feeds of an epoch, from an iterable or an async iterable that can be iterated again, or a
                 function that gives them for an epoch.
-            epochs: Epochs in all, those before a `resume` or an earlier call included.
+            epochs: Epochs in all, those before a `resume` or an earlier call included; None for no end.
+            until: Number of the last step, within an epoch or not; None for that of the last epoch.
         Raises:
             Whatever `Graph.stream` raises; CheckpointError if a checkpoint cannot be saved, at a later step or at the
-            end; DataError if an epoch has fewer feeds than had been taken when it was saved.
+            end, or if the one resumed from does not say where feeds that know their place were; DataError if that is no
+            place of theirs, or if an epoch has fewer feeds than had been taken when it was saved.
         Cancellation, and leaving the ``async for`` early (use ``contextlib.aclosing``): cancels the steps in flight,
         some of whose updates may have been made, and waits for a checkpoint that is being written. `resume` goes back
         to the last one.
         """
-        return self._steps(feeds, epochs, None)
+        return self._steps(feeds, epochs, until, None)
 
     async def epochs(
         self, feeds: Feeding, epochs: int = 1, *, validate: Validate | None = None, progress: bool = False
@@ -181,7 +190,7 @@ class Trainer:
         number, count, gathered = self.epoch, 0, self._gather()
         shown: AbstractContextManager[Progress | None] = Progress(epochs, size) if progress else nullcontext()
         with shown as bar:
-            async with aclosing(self._steps(feeds, epochs, validate)) as steps:
+            async with aclosing(self._steps(feeds, epochs, None, validate)) as steps:
                 async for step in steps:
                     if step.epoch != number and count:
                         yield self._epoch(number, count, gathered, bar)
@@ -239,11 +248,14 @@ class Trainer:
                         raise GraphError(f"metric {name!r} is a mean over the whole batch: give a value per row")
         return means(gathered)
 
-    async def _steps(self, feeds: Feeding, epochs: int, validate: Validate | None) -> AsyncGenerator[Step, None]:
+    async def _steps(
+        self, feeds: Feeding, epochs: int | None, until: int | None, validate: Validate | None
+    ) -> AsyncGenerator[Step, None]:
         if self._running:
             raise GraphError("Trainer: steps are running already: one loop at a time can take them")
         begun: deque[tuple[int, int]] = deque()
-        source = self._source(feeds, epochs, begun, validate)
+        self._settle(feeds)
+        source = self._source(feeds, epochs, until, begun, validate)
         self._running = True
         try:
             stream = self._graph.stream(source, fetch=self._fetch, in_flight=self._in_flight)
@@ -262,28 +274,49 @@ class Trainer:
             if saving is not None and not saving.cancelled():
                 saving.exception()  # raised above, or less than what is being raised
 
+    def _settle(self, feeds: object) -> None:
+        """Bring feeds that know their place to where the training is."""
+        self._resumable = feeds if isinstance(feeds, Resumable) else None
+        if self._resumable is not None and self._resumed:
+            if self._place is None:
+                raise CheckpointError(
+                    f"the checkpoint of step {self.number} was saved with feeds that do not know their place: "
+                    f"{type(feeds).__name__}, which knows its own, cannot tell where to go on"
+                )
+            self._resumable.load_state_dict(self._place)
+        self._resumed = False
+
     async def _source(
-        self, feeds: Feeding, epochs: int, begun: deque[tuple[int, int]], validate: Validate | None
+        self,
+        feeds: Feeding,
+        epochs: int | None,
+        until: int | None,
+        begun: deque[tuple[int, int]],
+        validate: Validate | None,
     ) -> AsyncGenerator[Feeds, None]:
         """The feeds of all epochs. What stands behind a yield happens when its step has begun, before the next one."""
-        while self.epoch < epochs:
-            skipped = 0
+        while (epochs is None or self.epoch < epochs) and (until is None or self.number < until):
+            taken, known = self._batch, 0
+            skipped = 0 if self._resumable is not None else taken
             async with aclosing(_iterated(feeds(self.epoch) if callable(feeds) else feeds)) as items:
                 async for feed in items:
-                    if skipped < self._batch:
-                        skipped += 1
+                    known += 1
+                    if known <= skipped:
                         continue
                     self.number += 1
                     self._batch += 1
-                    skipped += 1
                     begun.append((self.number, self.epoch))
                     yield feed
                     if self.number % self._every == 0:
                         await self._save()
-            if not skipped and not callable(feeds) and self.epoch:
+                    if self.number == until:
+                        return
+            if not known and not taken and self.epoch and not callable(feeds):
                 raise GraphError("Trainer: the feeds ended with the first epoch: give a function of the epoch")
-            if skipped < self._batch:
-                raise DataError(f"epoch {self.epoch} has {skipped} feeds, but {self._batch} had been taken when saved")
+            if not known and not taken and epochs is None:
+                raise GraphError(f"Trainer: epoch {self.epoch} has no feeds: without epochs= that would never end")
+            if known < skipped:
+                raise DataError(f"epoch {self.epoch} has {known} feeds, but {skipped} had been taken when saved")
             if validate is not None:
                 self._validations[self.epoch] = dict(await validate())
             self.epoch, self._batch = self.epoch + 1, 0
@@ -294,7 +327,9 @@ class Trainer:
             return
         if self._saving is not None:
             await asyncio.shield(self._saving)  # it is written to its end whatever becomes of the steps
-        position = {"step": self.number, "epoch": self.epoch, "batch": self._batch}
+        position: dict[str, Any] = {"step": self.number, "epoch": self.epoch, "batch": self._batch}
+        if self._resumable is not None:
+            position["feeds"] = self._resumable.state_dict()
         self._saving = self._checkpoints.save(self.number, position)
         self._saved = self.number
 

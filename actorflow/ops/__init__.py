@@ -7,28 +7,18 @@ graph. Kernels live apart: `actorflow.ops.cpu` registers those for the CPU.
 from actorflow.ops.activation import (
     Elu,
     EluDown,
-    Gelu,
-    GeluDown,
     LeakyRelu,
     LeakyReluDown,
-    NormalDensity,
     Relu,
     ReluDown,
     Sigmoid,
     SigmoidDown,
-    Silu,
-    SiluDown,
-    Softplus,
-    SoftplusDown,
     Tanh,
     TanhDown,
     elu,
-    gelu,
     leaky_relu,
     relu,
     sigmoid,
-    silu,
-    softplus,
     tanh,
 )
 from actorflow.ops.arithmetic import (
@@ -51,8 +41,10 @@ from actorflow.ops.arithmetic import (
     weighted_sum,
 )
 from actorflow.ops.basic import Copy, Dummy, Fill, Reshape, copy, dummy, expand_dims, fill, flatten, reshape, squeeze
+from actorflow.ops.batch_norm import BatchNorm, BatchNormDown, BatchNormInference, BatchNormInferenceDown, batch_norm
 from actorflow.ops.broadcast import BroadcastTo, ReduceSum, broadcast_to
 from actorflow.ops.clipping import NormFactor, ScaleBy, SquareSum, clip_by_global_norm
+from actorflow.ops.collective import AllReduce
 from actorflow.ops.compare import (
     Equal,
     Greater,
@@ -92,7 +84,20 @@ from actorflow.ops.indexing import (
     take,
     take_along_axis,
 )
+from actorflow.ops.input_activation import (
+    Gelu,
+    GeluDown,
+    NormalDensity,
+    Silu,
+    SiluDown,
+    Softplus,
+    SoftplusDown,
+    gelu,
+    silu,
+    softplus,
+)
 from actorflow.ops.joining import Concat, Split, concat, split, stack
+from actorflow.ops.layer_norm import LayerNorm, LayerNormDown, layer_norm
 from actorflow.ops.libraries import load_library, register_library
 from actorflow.ops.linear import Bias, BiasDown, Inner, InnerDown, InnerWeight, bias, inner
 from actorflow.ops.loss import (
@@ -108,16 +113,6 @@ from actorflow.ops.loss import (
 from actorflow.ops.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale, lrn
 from actorflow.ops.matmul import Matmul, matmul
 from actorflow.ops.noise import Dropout, DropoutDown, dropout
-from actorflow.ops.norm import (
-    BatchNorm,
-    BatchNormDown,
-    BatchNormInference,
-    BatchNormInferenceDown,
-    LayerNorm,
-    LayerNormDown,
-    batch_norm,
-    layer_norm,
-)
 from actorflow.ops.operation import Layout, Operation
 from actorflow.ops.pair_loss import (
     BinaryCrossEntropy,
@@ -153,7 +148,9 @@ from actorflow.ops.pool import (
     max_pool,
 )
 from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square, exp, log, power, reciprocal, sqrt, square
-from actorflow.ops.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown, lstm, lstm_cell
+from actorflow.ops.product import ReduceProd, ReduceProdDown, prod
+from actorflow.ops.recurrent import LSTM, LSTMGates, lstm, lstm_cell
+from actorflow.ops.recurrent_down import LSTMDown, LSTMGatesDown
 from actorflow.ops.reduce import (
     ArgMax,
     ArgMin,
@@ -163,8 +160,6 @@ from actorflow.ops.reduce import (
     ReduceMax,
     ReduceMean,
     ReduceMin,
-    ReduceProd,
-    ReduceProdDown,
     all,
     any,
     argmax,
@@ -173,7 +168,6 @@ from actorflow.ops.reduce import (
     max,
     mean,
     min,
-    prod,
     sum,
 )
 from actorflow.ops.registry import Kernel, KernelKey, find_kernel, kernel, registered_kernels
@@ -223,6 +217,7 @@ __all__ = [
     "Accuracy",
     "AdagradUpdate",
     "AdamUpdate",
+    "AllReduce",
     "ArgMax",
     "ArgMin",
     "AveragePool",

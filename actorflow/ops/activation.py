@@ -1,4 +1,4 @@
-"""Activations, elementwise."""
+"""Activations, elementwise; here those whose gradient is computed from the output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.ops.terms import plus, scaled, times
 from actorflow.spec import TensorSpec
@@ -16,39 +16,27 @@ if TYPE_CHECKING:
     from actorflow.node import Blob, Op
 
 __all__ = [
+    "Activation",
+    "ActivationDown",
     "Elu",
     "EluDown",
-    "Gelu",
-    "GeluDown",
     "LeakyRelu",
     "LeakyReluDown",
-    "NormalDensity",
     "Relu",
     "ReluDown",
     "Sigmoid",
     "SigmoidDown",
-    "Silu",
-    "SiluDown",
-    "Softplus",
-    "SoftplusDown",
     "Tanh",
     "TanhDown",
     "elu",
-    "gelu",
     "leaky_relu",
     "relu",
     "sigmoid",
-    "silu",
-    "softplus",
     "tanh",
 ]
 
-#: The tanh form of gelu: ``0.5 * x * (1 + tanh(GELU_SLOPE * (x + GELU_CUBIC * x ** 3)))``.
-GELU_SLOPE = 0.7978845608028654  # sqrt(2 / pi)
-GELU_CUBIC = 0.044715
 
-
-class _Down(Operation):
+class ActivationDown(Operation):
     """``dx`` from ``g`` and the output ``y``, elementwise; linear in ``g``."""
 
     arguments: ClassVar[tuple[str, ...]] = ("g", "y")
@@ -73,30 +61,30 @@ class _Down(Operation):
 
 
 @dataclass(frozen=True)
-class ReluDown(_Down):
+class ReluDown(ActivationDown):
     """``dx = g`` where ``y > 0``, else 0. Source: Purine2 ``ActivationDown`` (relu)."""
 
 
 @dataclass(frozen=True)
-class SigmoidDown(_Down):
+class SigmoidDown(ActivationDown):
     """``dx = g * y * (1 - y)``. Source: Purine2 ``ActivationDown`` (sigmoid)."""
 
-    def curve(self, p: Blob, value: Blob) -> Blob | None:
+    def curve(self, p: Blob, value: Blob) -> Blob:
         """``p * (1 - 2 * y)``."""
         return plus(p, scaled(times(p, value), -2.0))
 
 
 @dataclass(frozen=True)
-class TanhDown(_Down):
+class TanhDown(ActivationDown):
     """``dx = g * (1 - y * y)``. Source: Purine2 ``ActivationDown`` (tanh)."""
 
-    def curve(self, p: Blob, value: Blob) -> Blob | None:
+    def curve(self, p: Blob, value: Blob) -> Blob:
         """``-2 * p * y``."""
         return scaled(times(p, value), -2.0)
 
 
 @dataclass(frozen=True)
-class LeakyReluDown(_Down):
+class LeakyReluDown(ActivationDown):
     """``dx = g`` where ``y > 0``, else ``slope * g``.
 
     Attributes:
@@ -107,7 +95,7 @@ class LeakyReluDown(_Down):
 
 
 @dataclass(frozen=True)
-class EluDown(_Down):
+class EluDown(ActivationDown):
     """``dx = g`` where ``y > 0``, else ``g * (y + alpha)``.
 
     Attributes:
@@ -121,84 +109,7 @@ class EluDown(_Down):
         return plus(p, scaled(apply(ReluDown(), p, value), -1.0))
 
 
-@dataclass(frozen=True)
-class GeluDown(_Down):
-    """``dx = g * gelu'(x)``, from the input ``x``.
-
-    Attributes:
-        tanh: As in `Gelu`.
-    """
-
-    arguments = ("g", "x")
-
-    tanh: bool = False
-
-    def curve(self, p: Blob, value: Blob) -> Blob | None:
-        """``p * (2 - x * x) * density(x)``, or the same of the tanh form."""
-        x, square = value, times(value, value)
-        if not self.tanh:
-            m = times(p, apply(NormalDensity(), x))
-            return plus(scaled(m, 2.0), scaled(times(square, m), -1.0))
-
-        def times_slope(v: Blob) -> Blob:  # of what the tanh is taken of
-            return plus(scaled(v, GELU_SLOPE), scaled(times(square, v), 3 * GELU_SLOPE * GELU_CUBIC))
-
-        t = tanh(scaled(plus(x, scaled(times(square, x), GELU_CUBIC)), GELU_SLOPE))
-        q = apply(TanhDown(), p, t)
-        first = times_slope(q)
-        second = scaled(times(square, q), 3 * GELU_SLOPE * GELU_CUBIC)
-        return plus(first, second, scaled(times(times(x, t), times_slope(first)), -1.0))
-
-
-@dataclass(frozen=True)
-class SiluDown(_Down):
-    """``dx = g * s * (1 + x * (1 - s))`` with ``s = sigmoid(x)``, from the input ``x``."""
-
-    arguments = ("g", "x")
-
-    def curve(self, p: Blob, value: Blob) -> Blob | None:
-        """``p * s * (1 - s) * (2 + x * (1 - 2 * s))``."""
-        s = sigmoid(value)
-        r = apply(SigmoidDown(), p, s)
-        product = times(value, r)
-        return plus(scaled(r, 2.0), product, scaled(times(s, product), -2.0))
-
-
-@dataclass(frozen=True)
-class SoftplusDown(_Down):
-    """``dx = g * sigmoid(beta * x)``, and ``g`` where ``beta * x > threshold``, from the input ``x``.
-
-    Attributes:
-        beta: As in `Softplus`.
-        threshold: As in `Softplus`.
-    """
-
-    arguments = ("g", "x")
-
-    beta: float = 1.0
-    threshold: float = 20.0
-
-    def curve(self, p: Blob, value: Blob) -> Blob | None:
-        """``p * beta * s * (1 - s)``, which is 0 to 8 digits beyond the usual threshold."""
-        return scaled(apply(SigmoidDown(), p, sigmoid(scaled(value, self.beta))), self.beta)
-
-
-@dataclass(frozen=True)
-class NormalDensity(Operation):
-    """``y = exp(-x * x / 2) / sqrt(2 * pi)``, the density of the normal distribution: the gradients of gelu need it."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
-        same_dtype("NormalDensity", x=inputs[0])
-        return inputs
-
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """``-g * x * y``."""
-        assert grads[0] is not None
-        return [scaled(times(grads[0], times(op.inputs[0], op.outputs[0])), -1.0)]
-
-
-class _Activation(Operation):
+class Activation(Operation):
     """``y`` from ``x``, elementwise."""
 
     #: Whether the gradient is computed from ``y``, not from ``x``.
@@ -221,7 +132,7 @@ class _Activation(Operation):
 
 
 @dataclass(frozen=True)
-class Relu(_Activation):
+class Relu(Activation):
     """``y = max(x, 0)``; see `relu`."""
 
     @property
@@ -231,7 +142,7 @@ class Relu(_Activation):
 
 
 @dataclass(frozen=True)
-class Sigmoid(_Activation):
+class Sigmoid(Activation):
     """``y = 1 / (1 + exp(-x))``; see `sigmoid`."""
 
     @property
@@ -241,7 +152,7 @@ class Sigmoid(_Activation):
 
 
 @dataclass(frozen=True)
-class Tanh(_Activation):
+class Tanh(Activation):
     """``y = tanh(x)``; see `tanh`."""
 
     @property
@@ -251,7 +162,7 @@ class Tanh(_Activation):
 
 
 @dataclass(frozen=True)
-class LeakyRelu(_Activation):
+class LeakyRelu(Activation):
     """``y = x`` where ``x > 0``, else ``slope * x``; see `leaky_relu`.
 
     Attributes:
@@ -273,7 +184,7 @@ class LeakyRelu(_Activation):
 
 
 @dataclass(frozen=True)
-class Elu(_Activation):
+class Elu(Activation):
     """``y = x`` where ``x > 0``, else ``alpha * (exp(x) - 1)``; see `elu`.
 
     Attributes:
@@ -294,62 +205,6 @@ class Elu(_Activation):
         return super().infer(*inputs)
 
 
-@dataclass(frozen=True)
-class Gelu(_Activation):
-    """``y = x * P(N <= x)`` for a normal N; see `gelu`.
-
-    Attributes:
-        tanh: Whether the probability is approximated with a tanh.
-    """
-
-    from_output = False
-
-    tanh: bool = False
-
-    @property
-    def down(self) -> Operation:
-        """`GeluDown`."""
-        return GeluDown(self.tanh)
-
-
-@dataclass(frozen=True)
-class Silu(_Activation):
-    """``y = x * sigmoid(x)``; see `silu`."""
-
-    from_output = False
-
-    @property
-    def down(self) -> Operation:
-        """`SiluDown`."""
-        return SiluDown()
-
-
-@dataclass(frozen=True)
-class Softplus(_Activation):
-    """``y = log(1 + exp(beta * x)) / beta``; see `softplus`.
-
-    Attributes:
-        beta: How sharp the bend is; positive.
-        threshold: ``y = x`` where ``beta * x`` is more.
-    """
-
-    from_output = False
-
-    beta: float = 1.0
-    threshold: float = 20.0
-
-    @property
-    def down(self) -> Operation:
-        """`SoftplusDown`."""
-        return SoftplusDown(self.beta, self.threshold)
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
-        if not self.beta > 0:
-            raise GraphError(f"Softplus: beta must be positive, got {self.beta}")
-        return super().infer(*inputs)
-
-
 def relu(x: Blob, name: str | None = None) -> Blob:
     """The positive part: ``y = max(x, 0)``.
 
@@ -361,8 +216,7 @@ def relu(x: Blob, name: str | None = None) -> Blob:
     Gradient: g where x > 0, else 0.
     Source: Purine2 ``Activation`` (relu).
     """
-    y: Blob = apply(Relu(), x, name=name)
-    return y
+    return blob_of(Relu(), x, name=name)
 
 
 def sigmoid(x: Blob, name: str | None = None) -> Blob:
@@ -376,8 +230,7 @@ def sigmoid(x: Blob, name: str | None = None) -> Blob:
     Gradient: g * y * (1 - y).
     Source: Purine2 ``Activation`` (sigmoid).
     """
-    y: Blob = apply(Sigmoid(), x, name=name)
-    return y
+    return blob_of(Sigmoid(), x, name=name)
 
 
 def tanh(x: Blob, name: str | None = None) -> Blob:
@@ -391,8 +244,7 @@ def tanh(x: Blob, name: str | None = None) -> Blob:
     Gradient: g * (1 - y * y).
     Source: Purine2 ``Activation`` (tanh).
     """
-    y: Blob = apply(Tanh(), x, name=name)
-    return y
+    return blob_of(Tanh(), x, name=name)
 
 
 def leaky_relu(x: Blob, slope: float = 0.01, name: str | None = None) -> Blob:
@@ -409,8 +261,7 @@ def leaky_relu(x: Blob, slope: float = 0.01, name: str | None = None) -> Blob:
     Gradient: g where x > 0, else slope * g.
     Source: Maas, Hannun and Ng, Rectifier nonlinearities improve neural network acoustic models, 2013.
     """
-    y: Blob = apply(LeakyRelu(slope), x, name=name)
-    return y
+    return blob_of(LeakyRelu(slope), x, name=name)
 
 
 def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
@@ -427,55 +278,4 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
     Gradient: g where x > 0, else g * (y + alpha).
     Source: Clevert, Unterthiner and Hochreiter, Fast and accurate deep network learning by ELUs, 2015.
     """
-    y: Blob = apply(Elu(alpha), x, name=name)
-    return y
-
-
-def gelu(x: Blob, tanh: bool = False, name: str | None = None) -> Blob:
-    """The Gaussian error linear unit: ``y = x * P(N <= x)`` for a standard normal N.
-
-    Args:
-        x: Any shape, floating.
-        tanh: Approximate: ``y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``. The default is exact to
-            the dtype's last digits.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Gradient: g * (P(N <= x) + x * density(x)), or that of the tanh form.
-    Source: Hendrycks and Gimpel, Gaussian error linear units, 2016.
-    """
-    y: Blob = apply(Gelu(tanh), x, name=name)
-    return y
-
-
-def silu(x: Blob, name: str | None = None) -> Blob:
-    """The sigmoid linear unit, or swish: ``y = x * sigmoid(x)``.
-
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Gradient: g * s * (1 + x * (1 - s)) with s = sigmoid(x).
-    Source: Elfwing, Uchibe and Doya, Sigmoid-weighted linear units, 2017.
-    """
-    y: Blob = apply(Silu(), x, name=name)
-    return y
-
-
-def softplus(x: Blob, beta: float = 1.0, threshold: float = 20.0, name: str | None = None) -> Blob:
-    """A smooth relu: ``y = log(1 + exp(beta * x)) / beta``, computed without overflow.
-
-    Args:
-        x: Any shape, floating.
-        beta: How sharp the bend is; positive.
-        threshold: ``y = x`` where ``beta * x`` is more, as in PyTorch.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        GraphError: if ``beta`` is not positive.
-    Gradient: g * sigmoid(beta * x); g beyond the threshold.
-    """
-    y: Blob = apply(Softplus(beta, threshold), x, name=name)
-    return y
+    return blob_of(Elu(alpha), x, name=name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from actorflow.errors import GraphError
 from actorflow.ops.broadcast import broadcast_shape, number_like, sum_to, with_numbers
 from actorflow.ops.compare import equal, less, where
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, same_dtype, same_numbers
 from actorflow.spec import TensorSpec
 
@@ -232,8 +232,7 @@ def add(*terms: Blob | float, name: str | None = None) -> Blob:
     Gradient: g for each term, summed over what was broadcast.
     Source: Purine2 ``Sum``.
     """
-    y: Blob = apply(Sum(), *with_numbers(*terms), name=name)
-    return y
+    return blob_of(Sum(), *with_numbers(*terms), name=name)
 
 
 def weighted_sum(terms: Sequence[Blob], weights: Sequence[float], name: str | None = None) -> Blob:
@@ -251,8 +250,7 @@ def weighted_sum(terms: Sequence[Blob], weights: Sequence[float], name: str | No
     Gradient: weight * g for each term, summed over what was broadcast.
     Source: Purine2 ``WeightedSum``.
     """
-    y: Blob = apply(WeightedSum(tuple([float(weight) for weight in weights])), *terms, name=name)
-    return y
+    return blob_of(WeightedSum(tuple([float(weight) for weight in weights])), *terms, name=name)
 
 
 def average(*terms: Blob, name: str | None = None) -> Blob:
@@ -283,13 +281,7 @@ def scale(x: Blob, factor: float, name: str | None = None) -> Blob:
     Gradient: dx = factor * g.
     Source: Purine2 ``Scale``.
     """
-    y: Blob = apply(Scale(factor), x, name=name)
-    return y
-
-
-def _binary(operation: Operation, a: Blob | float, b: Blob | float, name: str | None) -> Blob:
-    y: Blob = apply(operation, *with_numbers(a, b), name=name)
-    return y
+    return blob_of(Scale(factor), x, name=name)
 
 
 def subtract(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
@@ -306,7 +298,7 @@ def subtract(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     Gradient: da = g; db = -g; summed over what was broadcast.
     Source: `numpy.subtract`.
     """
-    return _binary(Subtract(), a, b, name)
+    return blob_of(Subtract(), *with_numbers(a, b), name=name)
 
 
 def multiply(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
@@ -323,7 +315,7 @@ def multiply(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     Gradient: da = g * b; db = g * a; summed over what was broadcast.
     Source: Purine2 ``Mul``.
     """
-    return _binary(Multiply(), a, b, name)
+    return blob_of(Multiply(), *with_numbers(a, b), name=name)
 
 
 def divide(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
@@ -340,7 +332,7 @@ def divide(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     Gradient: da = g / b; db = -g * y / b; summed over what was broadcast.
     Source: `numpy.divide`.
     """
-    return _binary(Divide(), a, b, name)
+    return blob_of(Divide(), *with_numbers(a, b), name=name)
 
 
 def maximum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
@@ -357,21 +349,14 @@ def maximum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     Gradient: g for the larger operand, g / 2 for both where they are equal; summed over what was broadcast.
     Source: `numpy.maximum`; its gradient is PyTorch's.
     """
-    return _binary(Maximum(), a, b, name)
+    return blob_of(Maximum(), *with_numbers(a, b), name=name)
 
 
 def minimum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """The smaller one of two elements; not a number if one is not.
 
-    Args:
-        a: Any shape, integer or floating; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape and dtype.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `maximum`.
     Gradient: g for the smaller operand, g / 2 for both where they are equal; summed over what was broadcast.
     Source: `numpy.minimum`; its gradient is PyTorch's.
     """
-    return _binary(Minimum(), a, b, name)
+    return blob_of(Minimum(), *with_numbers(a, b), name=name)

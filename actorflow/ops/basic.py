@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import ShapeError
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, axes_of
 from actorflow.spec import TensorSpec
 
@@ -134,8 +134,7 @@ def copy(x: Blob, name: str | None = None) -> Blob:
     Gradient: dx = g.
     Source: Purine2 ``MemCopy``.
     """
-    y: Blob = apply(Copy(), x, name=name)
-    return y
+    return blob_of(Copy(), x, name=name)
 
 
 def dummy(x: Blob, *after: Blob, name: str | None = None) -> Blob:
@@ -151,8 +150,7 @@ def dummy(x: Blob, *after: Blob, name: str | None = None) -> Blob:
     Gradient: dx = g; none for ``after``.
     Source: Purine2 ``Dummy``.
     """
-    y: Blob = apply(Dummy(), x, *after, name=name)
-    return y
+    return blob_of(Dummy(), x, *after, name=name)
 
 
 def fill(
@@ -174,6 +172,14 @@ def fill(
     return y
 
 
+def filled(value: Any, shape: tuple[int, ...], like: Blob, name: str | None = None) -> Blob:
+    """A constant of the dtype and place of another blob."""
+    root = like.graph.root
+    with root.at(like.place):
+        y: Blob = root.apply(Fill(value, TensorSpec(shape, like.dtype)), name=name)
+    return y
+
+
 def reshape(x: Blob, shape: Iterable[int] | int, name: str | None = None) -> Blob:
     """The elements of ``x``, in C order, in another shape.
 
@@ -188,8 +194,7 @@ def reshape(x: Blob, shape: Iterable[int] | int, name: str | None = None) -> Blo
     Gradient: g in the shape of ``x``.
     """
     axes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    y: Blob = apply(Reshape(tuple(int(axis) for axis in axes)), x, name=name)
-    return y
+    return blob_of(Reshape(tuple(int(axis) for axis in axes)), x, name=name)
 
 
 def flatten(x: Blob, name: str | None = None) -> Blob:

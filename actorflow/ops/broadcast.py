@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.ops.basic import Fill, reshape
-from actorflow.ops.functional import apply
+from actorflow.ops.basic import filled, reshape
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, axes_of, same_numbers
 from actorflow.spec import TensorSpec
 
@@ -65,10 +65,7 @@ def number_like(value: Any, like: Blob) -> Blob:
     is_whole = isinstance(value, bool | int | np.bool_ | np.integer)
     if (kind == "b" and not isinstance(value, bool | np.bool_)) or (kind in "iu" and not is_whole):
         raise DTypeError(f"the number {value!r} does not fit to blob {like.name!r}, {like.spec}: cast the blob")
-    root = like.graph.root
-    with root.at(like.place):
-        blob: Blob = root.apply(Fill(value, TensorSpec((), like.dtype)), name="number")
-    return blob
+    return filled(value, (), like, name="number")
 
 
 def with_numbers(*operands: Blob | float) -> list[Blob]:
@@ -202,5 +199,4 @@ def broadcast_to(x: Blob, shape: Iterable[int] | int, name: str | None = None) -
     Gradient: the sum of g over what was repeated.
     Source: `numpy.broadcast_to`.
     """
-    y: Blob = apply(BroadcastTo(TensorSpec.of(shape).shape), x, name=name)
-    return y
+    return blob_of(BroadcastTo(TensorSpec.of(shape).shape), x, name=name)

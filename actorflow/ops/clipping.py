@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.arithmetic import divide
+from actorflow.ops.compare import less, where
+from actorflow.ops.convert import cast
 from actorflow.ops.functional import apply
 from actorflow.ops.operation import Operation, same_dtype
+from actorflow.ops.powers import sqrt
+from actorflow.ops.terms import plus, scaled, times, total
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob
+    from actorflow.node import Blob, Op
 
 __all__ = ["NormFactor", "ScaleBy", "SquareSum", "clip_by_global_norm"]
 
@@ -25,12 +30,15 @@ _SCALAR = TensorSpec((), np.dtype(np.float64))
 class SquareSum(Operation):
     """``y = sum(x ** 2)`` over all elements, in float64 whatever the dtype of ``x``."""
 
-    differentiable = False
-
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """A 0-d float64."""
         same_dtype("SquareSum", x=inputs[0])
         return (_SCALAR,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """``2 * g * x``."""
+        assert grads[0] is not None
+        return [apply(ScaleBy(), op.inputs[0], scaled(grads[0], 2.0))]
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,6 @@ class NormFactor(Operation):
     """
 
     arguments = ("*squares",)
-    differentiable = False
 
     max_norm: float
 
@@ -61,13 +68,21 @@ class NormFactor(Operation):
             _check_scalar("NormFactor", f"squares[{i}]", spec)
         return (_SCALAR,)
 
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """``-g * y * y / (2 * max_norm * norm)`` for each, where the norm is limited, else 0."""
+        (g,), (y,) = grads, op.outputs
+        assert g is not None
+        limits = less(y, 1.0)
+        norm = sqrt(where(limits, plus(*op.inputs), 1.0))  # elsewhere it may be 0, where the root has no slope
+        slope = divide(times(times(g, y), y), scaled(norm, -2.0 * self.max_norm))
+        return [where(limits, slope, 0.0)] * len(op.inputs)
+
 
 @dataclass(frozen=True)
 class ScaleBy(Operation):
     """``y = factor * x``, with a factor that is computed."""
 
     arguments = ("x", "factor")
-    differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """The type of ``x``.
@@ -79,6 +94,13 @@ class ScaleBy(Operation):
         same_dtype("ScaleBy", x=x)
         _check_scalar("ScaleBy", "factor", factor)
         return (x,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The gradient, scaled as well, and its product with ``x``, summed in float64."""
+        (g,), (x, factor) = grads, op.inputs
+        assert g is not None
+        by_factor = total(times(cast(g, "float64"), cast(x, "float64"))) if wanted[1] else None
+        return [apply(self, g, factor), by_factor]
 
 
 def clip_by_global_norm(grads: Sequence[Blob], max_norm: float, name: str | None = None) -> list[Blob]:
@@ -96,6 +118,7 @@ def clip_by_global_norm(grads: Sequence[Blob], max_norm: float, name: str | None
     Raises:
         GraphError: if there are no gradients, or ``max_norm`` is not positive.
         DTypeError: if a gradient is not floating.
+    Gradient: by all gradients, through the norm, too; the norm's share is 0 where it is not limited.
     Source: Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013; the factor is
         that of PyTorch's ``clip_grad_norm_``.
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError
 from actorflow.ops.broadcast import broadcast_shape, number_like, sum_to, with_numbers
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, same_numbers
 from actorflow.spec import TensorSpec
 
@@ -158,11 +158,6 @@ class Where(Operation):
         ]
 
 
-def _compared(operation: Operation, a: Blob | float, b: Blob | float, name: str | None) -> Blob:
-    y: Blob = apply(operation, *with_numbers(a, b), name=name)
-    return y
-
-
 def equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """Whether elements are equal: ``y = a == b``.
 
@@ -176,23 +171,16 @@ def equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
         ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
     Source: `numpy.equal`.
     """
-    return _compared(Equal(), a, b, name)
+    return blob_of(Equal(), *with_numbers(a, b), name=name)
 
 
 def not_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """Whether elements differ: ``y = a != b``.
 
-    Args:
-        a: Any shape, any numeric dtype or bool; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `equal`.
     Source: `numpy.not_equal`.
     """
-    return _compared(NotEqual(), a, b, name)
+    return blob_of(NotEqual(), *with_numbers(a, b), name=name)
 
 
 def less(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
@@ -208,55 +196,34 @@ def less(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
         ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
     Source: `numpy.less`.
     """
-    return _compared(Less(), a, b, name)
+    return blob_of(Less(), *with_numbers(a, b), name=name)
 
 
 def less_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """Whether elements are less or equal: ``y = a <= b``.
 
-    Args:
-        a: Any shape, any real dtype; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `less`.
     Source: `numpy.less_equal`.
     """
-    return _compared(LessEqual(), a, b, name)
+    return blob_of(LessEqual(), *with_numbers(a, b), name=name)
 
 
 def greater(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """Whether elements are greater: ``y = a > b``.
 
-    Args:
-        a: Any shape, any real dtype; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `less`.
     Source: `numpy.greater`.
     """
-    return _compared(Greater(), a, b, name)
+    return blob_of(Greater(), *with_numbers(a, b), name=name)
 
 
 def greater_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """Whether elements are greater or equal: ``y = a >= b``.
 
-    Args:
-        a: Any shape, any real dtype; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `less`.
     Source: `numpy.greater_equal`.
     """
-    return _compared(GreaterEqual(), a, b, name)
+    return blob_of(GreaterEqual(), *with_numbers(a, b), name=name)
 
 
 def logical_and(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
@@ -272,39 +239,25 @@ def logical_and(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob
         ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
     Source: `numpy.logical_and`.
     """
-    return _compared(LogicalAnd(), a, b, name)
+    return blob_of(LogicalAnd(), *with_numbers(a, b), name=name)
 
 
 def logical_or(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
     """Whether one or both are true, elementwise.
 
-    Args:
-        a: Any shape, bool.
-        b: A shape that broadcasts with ``a``, bool.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `logical_and`.
     Source: `numpy.logical_or`.
     """
-    return _compared(LogicalOr(), a, b, name)
+    return blob_of(LogicalOr(), *with_numbers(a, b), name=name)
 
 
 def logical_xor(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
     """Whether exactly one is true, elementwise.
 
-    Args:
-        a: Any shape, bool.
-        b: A shape that broadcasts with ``a``, bool.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `logical_and`.
     Source: `numpy.logical_xor`.
     """
-    return _compared(LogicalXor(), a, b, name)
+    return blob_of(LogicalXor(), *with_numbers(a, b), name=name)
 
 
 def logical_not(x: Blob, name: str | None = None) -> Blob:
@@ -319,8 +272,7 @@ def logical_not(x: Blob, name: str | None = None) -> Blob:
         DTypeError: if ``x`` is not bool.
     Source: `numpy.logical_not`.
     """
-    y: Blob = apply(LogicalNot(), x, name=name)
-    return y
+    return blob_of(LogicalNot(), x, name=name)
 
 
 def where(condition: Blob, a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
@@ -338,5 +290,4 @@ def where(condition: Blob, a: Blob | float, b: Blob | float, name: str | None = 
     Gradient: da = g where the condition holds, else 0; db the other way round; summed over what was broadcast.
     Source: `numpy.where`.
     """
-    y: Blob = apply(Where(), condition, *with_numbers(a, b), name=name)
-    return y
+    return blob_of(Where(), condition, *with_numbers(a, b), name=name)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.functional import apply, spec_of
+from actorflow.ops.functional import apply, blob_of, spec_of
 from actorflow.ops.operation import Layout, Operation, same_dtype
+from actorflow.ops.slicing import Pad
 from actorflow.ops.windows import (
     CHANNELS_FIRST,
     WEIGHT_FIRST,
@@ -36,14 +37,7 @@ __all__ = ["Conv", "ConvDown", "ConvWeight", "conv", "conv_transpose"]
 
 @dataclass(frozen=True)
 class _Convolution(Operation):
-    """What the three share.
-
-    Attributes:
-        stride: Step of the kernel: a number for all spatial axes, or one for each.
-        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
-        dilation: Step between the elements of an image that a kernel sees.
-        groups: How many parts the channels are divided into, each convolved on its own.
-    """
+    """What the three share; the parameters are those of `Conv`."""
 
     stride: Steps = 1
     pad: Pads = 0
@@ -123,10 +117,7 @@ class ConvDown(_Convolution):
     Source: Purine2 ``ConvDown``.
 
     Attributes:
-        stride: As in `Conv`.
-        pad: As in `Conv`.
-        dilation: As in `Conv`.
-        groups: As in `Conv`.
+        stride, pad, dilation, groups: As in `Conv`.
         size: Spatial size of ``x``.
     """
 
@@ -170,10 +161,7 @@ class ConvWeight(_Convolution):
     Source: Purine2 ``ConvWeight``.
 
     Attributes:
-        stride: As in `Conv`.
-        pad: As in `Conv`.
-        dilation: As in `Conv`.
-        groups: As in `Conv`.
+        stride, pad, dilation, groups: As in `Conv`.
         kernel: Size of the kernel.
     """
 
@@ -245,8 +233,7 @@ def conv(
     Source: Purine2 ``Conv``.
     """
     operation = Conv(as_steps(stride), as_pads(pad), as_steps(dilation), groups)
-    y: Blob = apply(operation, x, weight, name=name)
-    return y
+    return blob_of(operation, x, weight, name=name)
 
 
 def conv_transpose(
@@ -269,8 +256,9 @@ def conv_transpose(
         pad: What is cut off the output: a number, or for each spatial axis a number or (before, after).
         dilation: Step in the output between the elements of a kernel.
         groups: How many parts the channels are divided into.
-        output_pad: How much larger the output is at its far ends, less than the stride: convolutions with a stride
-            give images of several sizes one size, and this chooses among them.
+        output_pad: How much larger the output is at its far ends, less than the stride or the dilation: convolutions
+            with a stride give images of several sizes one size, and this chooses among them. What no element of ``x``
+            reaches is 0.
         name: Name of the op.
     Returns:
         Blob of shape (batch, *out_size, out_channels), with
@@ -284,14 +272,21 @@ def conv_transpose(
     """
     steps, pads, gaps = as_steps(stride), as_pads(pad), as_steps(dilation)
     types = spec_of("conv_transpose", "x", x), spec_of("conv_transpose", "weight", weight)
-    size = _transposed_size(*types, steps, pads, gaps, as_steps(output_pad))
-    y: Blob = apply(ConvDown(steps, pads, gaps, groups, size), x, weight, name=name)
+    size, cut, zeros = _transposed(*types, steps, pads, gaps, as_steps(output_pad))
+    y: Blob = apply(ConvDown(steps, cut, gaps, groups, size), x, weight, name=None if any(zeros) else name)
+    if any(zeros):
+        y = apply(Pad(((0, 0), *[(0, n) for n in zeros], (0, 0))), y, name=name)
     return y
 
 
-def _transposed_size(
+def _transposed(
     x: TensorSpec, weight: TensorSpec, stride: Steps, pad: Pads, dilation: Steps, output_pad: Steps
-) -> tuple[int, ...]:
+) -> tuple[tuple[int, ...], Pads, tuple[int, ...]]:
+    """The size and the padding of the convolution whose transpose is taken, and how many zeros follow the result.
+
+    The output padding is more than a stride leaves open where the dilation is larger: the rest of it takes back what
+    the padding cuts off, and then, there is nothing but zeros.
+    """
     kind, kernel = "conv_transpose", weight.shape[:-2]
     size = check_image(kind, "x", x)
     if len(weight.shape) != len(x.shape) or weight.shape[-1] != x.shape[-1]:
@@ -303,11 +298,17 @@ def _transposed_size(
         raise ShapeError(f"{kind}: x must have a spatial size of at least 1, got {x}")
     rank = len(size)
     strides, dilations = per_axis(kind, "stride", stride, rank, 1), per_axis(kind, "dilation", dilation, rank, 1)
-    extra, pads = per_axis(kind, "output_pad", output_pad, rank, 0), pads_per_axis(kind, pad, rank)
-    if any(e >= s for e, s in zip(extra, strides, strict=True)):
-        raise GraphError(f"{kind}: output_pad must be less than the stride {strides}, got {extra}")
-    axes = zip(size, strides, pads, dilations, kernel, extra, strict=True)
-    found = tuple((n - 1) * s - sum(cut) + d * (k - 1) + 1 + e for n, s, cut, d, k, e in axes)
+    extra, cuts = per_axis(kind, "output_pad", output_pad, rank, 0), pads_per_axis(kind, pad, rank)
+    if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        raise GraphError(
+            f"{kind}: output_pad must be less than the stride {strides} or the dilation {dilations}, got {extra}"
+        )
+    beyond = [max(e - s + 1, 0) for e, s in zip(extra, strides, strict=True)]
+    zeros = tuple(max(n - after, 0) for n, (_, after) in zip(beyond, cuts, strict=True))
+    axes = zip(size, strides, cuts, dilations, kernel, extra, zeros, strict=True)
+    found = tuple((n - 1) * s - sum(cut) + d * (k - 1) + 1 + e - zero for n, s, cut, d, k, e, zero in axes)
     if min(found) < 1:
-        raise ShapeError(f"{kind}: nothing is left of {size} with kernel {kernel} and padding {pads}: size {found}")
-    return found
+        raise ShapeError(f"{kind}: nothing is left of {size} with kernel {kernel} and padding {cuts}: size {found}")
+    if any(beyond):
+        pad = tuple((before, max(after - n, 0)) for n, (before, after) in zip(beyond, cuts, strict=True))
+    return found, pad, zeros

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
@@ -79,8 +79,7 @@ def cast(x: Blob, dtype: npt.DTypeLike, *, name: str | None = None) -> Blob:
     Raises:
         DTypeError: if NumPy does not know the dtype.
     """
-    y: Blob = apply(Cast(TensorSpec.of((), dtype).dtype), x, name=name)
-    return y
+    return blob_of(Cast(TensorSpec.of((), dtype).dtype), x, name=name)
 
 
 def transpose(x: Blob, axes: Sequence[int] | None = None, *, name: str | None = None) -> Blob:
@@ -98,5 +97,4 @@ def transpose(x: Blob, axes: Sequence[int] | None = None, *, name: str | None = 
     """
     rank = len(x.shape)
     order = range(rank)[::-1] if axes is None else [axis + rank if axis < 0 else axis for axis in axes]
-    y: Blob = apply(Transpose(tuple(order)), x, name=name)
-    return y
+    return blob_of(Transpose(tuple(order)), x, name=name)

@@ -116,7 +116,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     """Inputs that an output element sums over, and outputs that an input element goes to.
 
     Args:
-        shape: Of a weight: (out, in), or (kernel axes ..., in, out).
+        shape: Of a weight: (out, in), or (*kernel, in, out); with groups, ``in`` is that of one group.
     """
     if len(shape) == 2:
         return shape[1], shape[0]
@@ -183,13 +183,9 @@ def uniform(
     """Uniformly distributed random numbers.
 
     Args:
-        graph: The graph that it is made in, as nothing else says it.
-        shape: Length of each axis.
+        graph, shape, dtype, seed, name: As in `gaussian`.
         low: Least value.
         high: Bound, not less than ``low``; only rounding reaches it.
-        dtype: Type of the elements, floating.
-        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
-        name: Name of the op.
     Returns:
         Blob of that shape and dtype; other numbers in each frame.
     Raises:
@@ -211,12 +207,9 @@ def bernoulli(
     """1 with a probability, else 0, in the dtype that is asked for.
 
     Args:
-        graph: The graph that it is made in, as nothing else says it.
-        shape: Length of each axis.
+        graph, shape, seed, name: As in `gaussian`.
         probability: Of 1, from 0 to 1.
         dtype: Type of the elements, of numbers, or bool.
-        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
-        name: Name of the op.
     Returns:
         Blob of that shape and dtype; other numbers in each frame.
     Raises:
@@ -238,12 +231,7 @@ def xavier(
 
     The shape is that of a weight, (out, in) or (kernel axes ..., in, out); fans count the kernel's elements.
 
-    Args:
-        graph: The graph that it is made in, as nothing else says it.
-        shape: Length of each axis.
-        dtype: Type of the elements, floating.
-        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
-        name: Name of the op.
+    Arguments: those of `gaussian`.
     Returns:
         Blob of that shape and dtype; other numbers in each frame.
     Raises:
@@ -267,12 +255,7 @@ def he(
 
     The shape is that of a weight, as in `xavier`.
 
-    Args:
-        graph: The graph that it is made in, as nothing else says it.
-        shape: Length of each axis.
-        dtype: Type of the elements, floating.
-        seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
-        name: Name of the op.
+    Arguments: those of `gaussian`.
     Returns:
         Blob of that shape and dtype; other numbers in each frame.
     Raises:

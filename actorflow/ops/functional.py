@@ -11,7 +11,7 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.node import Blob
 
-__all__ = ["apply", "spec_of"]
+__all__ = ["apply", "blob_of", "spec_of"]
 
 
 def spec_of(kind: str, argument: str, blob: object) -> TensorSpec:
@@ -39,3 +39,9 @@ def apply(operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
     if not inputs:
         raise GraphError(f"{operation.kind}: give at least one blob")
     return inputs[0].graph.root.apply(operation, *inputs, name=name)
+
+
+def blob_of(operation: Operation, *inputs: Blob, name: str | None = None) -> Blob:
+    """`apply` for an operation with one output."""
+    y: Blob = apply(operation, *inputs, name=name)
+    return y

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, axes_of, rank_is, same_numbers
 from actorflow.spec import TensorSpec
 
@@ -224,8 +224,7 @@ def take(x: Blob, indices: Blob, axis: int = 0, name: str | None = None) -> Blob
     Gradient: g, added where its parts were taken from, in the order of the indices.
     Source: `numpy.take`.
     """
-    y: Blob = apply(Take(axis), x, indices, name=name)
-    return y
+    return blob_of(Take(axis), x, indices, name=name)
 
 
 def take_along_axis(x: Blob, indices: Blob, axis: int = 0, name: str | None = None) -> Blob:
@@ -243,8 +242,7 @@ def take_along_axis(x: Blob, indices: Blob, axis: int = 0, name: str | None = No
     Gradient: g, added where its elements were taken from, in order.
     Source: `numpy.take_along_axis`, ``torch.gather``.
     """
-    y: Blob = apply(TakeAlongAxis(axis), x, indices, name=name)
-    return y
+    return blob_of(TakeAlongAxis(axis), x, indices, name=name)
 
 
 def embedding(indices: Blob, weight: Blob, name: str | None = None) -> Blob:
@@ -282,5 +280,4 @@ def one_hot(indices: Blob, depth: int, dtype: npt.DTypeLike = "float32", name: s
     Gradient: none.
     Source: ``torch.nn.functional.one_hot``.
     """
-    y: Blob = apply(OneHot(depth, TensorSpec.of((), dtype).dtype), indices, name=name)
-    return y
+    return blob_of(OneHot(depth, TensorSpec.of((), dtype).dtype), indices, name=name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.basic import expand_dims
 from actorflow.ops.broadcast import broadcast_to, number_like
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, axes_of
 from actorflow.spec import TensorSpec
 
@@ -112,8 +112,7 @@ def concat(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
     Gradient: g taken apart, without copies on the CPU.
     Source: Purine2 ``Concat``.
     """
-    y: Blob = apply(Concat(axis), *parts, name=name)
-    return y
+    return blob_of(Concat(axis), *parts, name=name)
 
 
 def stack(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.errors import ShapeError
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, rank_is, same_dtype
 from actorflow.ops.terms import spread
 from actorflow.spec import TensorSpec
@@ -169,8 +169,7 @@ def inner(x: Blob, weight: Blob, name: str | None = None) -> Blob:
     Gradient: dx = g @ weight; dweight = g.T @ x.
     Source: Purine2 ``Inner``.
     """
-    y: Blob = apply(Inner(), x, weight, name=name)
-    return y
+    return blob_of(Inner(), x, weight, name=name)
 
 
 def bias(x: Blob, bias: Blob, name: str | None = None) -> Blob:
@@ -188,5 +187,4 @@ def bias(x: Blob, bias: Blob, name: str | None = None) -> Blob:
     Gradient: dx = g; dbias = g summed over all axes but the last.
     Source: Purine2 ``Bias``.
     """
-    y: Blob = apply(Bias(), x, bias, name=name)
-    return y
+    return blob_of(Bias(), x, bias, name=name)

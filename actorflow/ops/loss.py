@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.ops.softmax import LogSoftmaxDown, log_softmax
 from actorflow.spec import TensorSpec
@@ -251,8 +251,7 @@ def softmax_loss(
     Source: Purine2 ``SoftmaxLoss``; `torch.nn.functional.cross_entropy`.
     """
     given = () if weights is None else (weights,)
-    y: Blob = apply(SoftmaxLoss(reduction, scale, ignore), x, labels, *given, name=name)
-    return y
+    return blob_of(SoftmaxLoss(reduction, scale, ignore), x, labels, *given, name=name)
 
 
 def nll_loss(
@@ -284,8 +283,7 @@ def nll_loss(
     Source: `torch.nn.functional.nll_loss`.
     """
     given = () if weights is None else (weights,)
-    y: Blob = apply(NllLoss(reduction, scale, ignore), x, labels, *given, name=name)
-    return y
+    return blob_of(NllLoss(reduction, scale, ignore), x, labels, *given, name=name)
 
 
 def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Blob:
@@ -307,5 +305,4 @@ def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Bl
     Gradient: none.
     Source: Purine2 ``Accuracy``.
     """
-    y: Blob = apply(Accuracy(top), x, labels, name=name)
-    return y
+    return blob_of(Accuracy(top), x, labels, name=name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actorflow.errors import ShapeError
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.spec import TensorSpec
 
@@ -111,5 +111,4 @@ def matmul(a: Blob, b: Blob, *, transpose_a: bool = False, transpose_b: bool = F
     Gradient: da = g @ b.T; db = a.T @ g; summed over axes that were broadcast.
     Source: `torch.matmul`.
     """
-    y: Blob = apply(Matmul(transpose_a, transpose_b), a, b, name=name)
-    return y
+    return blob_of(Matmul(transpose_a, transpose_b), a, b, name=name)

@@ -63,7 +63,6 @@ class DropoutDown(Operation):
     """
 
     arguments = ("g", "mask")
-    differentiable = False
 
     rate: float
 
@@ -77,6 +76,11 @@ class DropoutDown(Operation):
         if mask.shape != g.shape:
             raise ShapeError(f"DropoutDown: mask must have g's shape {g.shape}, got {mask}")
         return (g,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The same operation, which is linear in ``g``."""
+        assert grads[0] is not None
+        return [apply(self, grads[0], op.inputs[1]), None]
 
 
 def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = None) -> Blob:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.activation import ReluDown, SigmoidDown, sigmoid
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.loss import check_reduction
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.ops.terms import constant_like, plus, scaled, spread, times, total
@@ -208,8 +208,7 @@ class HuberLossDown(PairLossDown):
     def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
         """``p`` where ``x`` is nearer to the target than ``delta``, else 0."""
         distance = apply(L1Loss("none"), x, target)
-        y: Blob = apply(ReluDown(), p, plus(constant_like(self.delta, x), scaled(distance, -1.0)))
-        return y
+        return blob_of(ReluDown(), p, plus(constant_like(self.delta, x), scaled(distance, -1.0)))
 
 
 @dataclass(frozen=True)
@@ -223,8 +222,7 @@ class HingeLoss(PairLoss):
 
     def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
         """The loss is symmetric."""
-        y: Blob = apply(self.down, g, target, x)
-        return y
+        return blob_of(self.down, g, target, x)
 
 
 @dataclass(frozen=True)
@@ -256,8 +254,7 @@ class LogisticLossDown(PairLossDown):
 
     def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
         """``p`` times the slope of the sigmoid."""
-        y: Blob = apply(SigmoidDown(), p, sigmoid(x))
-        return y
+        return blob_of(SigmoidDown(), p, sigmoid(x))
 
     def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
         """``-p``."""
@@ -296,8 +293,7 @@ class BinaryCrossEntropyDown(PairLossDown):
         """``-p / (x * (1 - x))``."""
         each = BinaryCrossEntropyDown("none")
         inner = apply(each, p, x, constant_like(1.0, x))
-        y: Blob = apply(each, inner, x, constant_like(0.0, x))
-        return y
+        return blob_of(each, inner, x, constant_like(0.0, x))
 
 
 def mse_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
@@ -317,8 +313,7 @@ def mse_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1
     Gradient: dx = 2 * g * (x - target) / size; dtarget = -dx.
     Source: `torch.nn.functional.mse_loss`.
     """
-    y: Blob = apply(MseLoss(reduction, scale), x, target, name=name)
-    return y
+    return blob_of(MseLoss(reduction, scale), x, target, name=name)
 
 
 def l1_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
@@ -329,8 +324,7 @@ def l1_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.
     Gradient: dx = g * sign(x - target) / size, 0 where they are equal; dtarget = -dx.
     Source: `torch.nn.functional.l1_loss`.
     """
-    y: Blob = apply(L1Loss(reduction, scale), x, target, name=name)
-    return y
+    return blob_of(L1Loss(reduction, scale), x, target, name=name)
 
 
 def huber_loss(
@@ -358,8 +352,7 @@ def huber_loss(
     Gradient: dx = g * min(max(x - target, -delta), delta) / size; dtarget = -dx.
     Source: `torch.nn.functional.huber_loss`.
     """
-    y: Blob = apply(HuberLoss(reduction, scale, delta), x, target, name=name)
-    return y
+    return blob_of(HuberLoss(reduction, scale, delta), x, target, name=name)
 
 
 def hinge_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
@@ -370,8 +363,7 @@ def hinge_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float =
     Gradient: dx = -g * target / size where x * target < 1, else 0; dtarget likewise with x.
     Source: Rosasco et al., Are loss functions all the same?, 2004.
     """
-    y: Blob = apply(HingeLoss(reduction, scale), x, target, name=name)
-    return y
+    return blob_of(HingeLoss(reduction, scale), x, target, name=name)
 
 
 def binary_cross_entropy_with_logits(
@@ -385,8 +377,7 @@ def binary_cross_entropy_with_logits(
     Gradient: dx = g * (sigmoid(x) - target) / size; dtarget = -g * x / size.
     Source: `torch.nn.functional.binary_cross_entropy_with_logits`.
     """
-    y: Blob = apply(LogisticLoss(reduction, scale), x, target, name=name)
-    return y
+    return blob_of(LogisticLoss(reduction, scale), x, target, name=name)
 
 
 def binary_cross_entropy(
@@ -401,5 +392,4 @@ def binary_cross_entropy(
     Gradient: dx = g * (x - target) / (x * (1 - x)) / size; dtarget = g * (log(1 - x) - log(x)) / size.
     Source: `torch.nn.functional.binary_cross_entropy`.
     """
-    y: Blob = apply(BinaryCrossEntropy(reduction, scale), x, target, name=name)
-    return y
+    return blob_of(BinaryCrossEntropy(reduction, scale), x, target, name=name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.basic import reshape
-from actorflow.ops.functional import apply, spec_of
+from actorflow.ops.functional import apply, blob_of, spec_of
 from actorflow.ops.operation import Layout, Operation, same_dtype
 from actorflow.ops.windows import CHANNELS_FIRST, Pads, Steps, Windows, as_pads, as_steps, check_image, per_axis, slide
 from actorflow.spec import TensorSpec
@@ -303,8 +303,7 @@ def max_pool(
     """
     steps = None if stride is None else as_steps(stride)
     operation = MaxPool(as_steps(kernel), steps, as_pads(pad), ceil, as_steps(dilation))
-    y: Blob = apply(operation, x, name=name)
-    return y
+    return blob_of(operation, x, name=name)
 
 
 def average_pool(
@@ -335,8 +334,7 @@ def average_pool(
     Source: Purine2 ``Pool`` (average; average_exclude_padding is ``count_pad=False``), divisors as in Caffe.
     """
     steps = None if stride is None else as_steps(stride)
-    y: Blob = apply(AveragePool(as_steps(kernel), steps, as_pads(pad), ceil, count_pad), x, name=name)
-    return y
+    return blob_of(AveragePool(as_steps(kernel), steps, as_pads(pad), ceil, count_pad), x, name=name)
 
 
 def global_average(x: Blob, name: str | None = None) -> Blob:
@@ -353,8 +351,7 @@ def global_average(x: Blob, name: str | None = None) -> Blob:
     Gradient: g, divided by the number of pixels, at each pixel.
     Source: Purine2 ``GlobalAverage``.
     """
-    y: Blob = apply(GlobalAverage(), x, name=name)
-    return y
+    return blob_of(GlobalAverage(), x, name=name)
 
 
 def global_max(x: Blob, name: str | None = None) -> Blob:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from actorflow.ops.arithmetic import Binary, divide, multiply, scale, subtract
 from actorflow.ops.broadcast import broadcast_shape, number_like, sum_to, with_numbers
 from actorflow.ops.compare import equal, greater_equal, logical_and, where
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import blob_of
 from actorflow.ops.operation import Operation, same_dtype, same_numbers
 from actorflow.spec import TensorSpec
 
@@ -133,42 +133,27 @@ def exp(x: Blob, name: str | None = None) -> Blob:
     Gradient: g * y.
     Source: `numpy.exp`.
     """
-    y: Blob = apply(Exp(), x, name=name)
-    return y
+    return blob_of(Exp(), x, name=name)
 
 
 def log(x: Blob, name: str | None = None) -> Blob:
     """The natural logarithm; minus infinity of 0, not a number of what is negative.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `exp`.
     Gradient: g / x.
     Source: `numpy.log`.
     """
-    y: Blob = apply(Log(), x, name=name)
-    return y
+    return blob_of(Log(), x, name=name)
 
 
 def sqrt(x: Blob, name: str | None = None) -> Blob:
     """The square root; not a number of what is negative.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `exp`.
     Gradient: g / (2 * y).
     Source: `numpy.sqrt`.
     """
-    y: Blob = apply(Sqrt(), x, name=name)
-    return y
+    return blob_of(Sqrt(), x, name=name)
 
 
 def square(x: Blob, name: str | None = None) -> Blob:
@@ -184,25 +169,17 @@ def square(x: Blob, name: str | None = None) -> Blob:
     Gradient: 2 * g * x.
     Source: `numpy.square`.
     """
-    y: Blob = apply(Square(), x, name=name)
-    return y
+    return blob_of(Square(), x, name=name)
 
 
 def reciprocal(x: Blob, name: str | None = None) -> Blob:
     """The reciprocal: ``y = 1 / x``; infinite for 0.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `exp`.
     Gradient: -g * y * y.
     Source: `numpy.reciprocal`.
     """
-    y: Blob = apply(Reciprocal(), x, name=name)
-    return y
+    return blob_of(Reciprocal(), x, name=name)
 
 
 def power(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
@@ -221,5 +198,4 @@ def power(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
         summed over what was broadcast.
     Source: `numpy.power`; its gradient is PyTorch's.
     """
-    y: Blob = apply(Power(), *with_numbers(a, b), name=name)
-    return y
+    return blob_of(Power(), *with_numbers(a, b), name=name)

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.basic import Fill
+from actorflow.ops.basic import filled
 from actorflow.ops.functional import apply
+from actorflow.ops.joining import stack
+from actorflow.ops.linear import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linear import bias as add_bias
-from actorflow.ops.linear import inner
 from actorflow.ops.operation import Operation, rank_is, same_dtype
+from actorflow.ops.recurrent_down import (
+    LSTMDown,
+    LSTMGatesDown,
+    Trace,
+    back_through,
+    before_activation,
+    check_sequence,
+    check_shape,
+)
 from actorflow.ops.terms import constant_like, plus
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.node import Blob, Op
 
-__all__ = ["LSTM", "LSTMDown", "LSTMGates", "LSTMGatesDown", "lstm", "lstm_cell"]
-
-
-def _has_shape(kind: str, name: str, spec: TensorSpec, shape: tuple[int, ...], axes: str) -> None:
-    if spec.shape != shape:
-        raise ShapeError(f"{kind}: {name} must have shape ({axes}), here {shape}, got {spec}")
+__all__ = ["LSTM", "LSTMGates", "lstm", "lstm_cell"]
 
 
 @dataclass(frozen=True)
@@ -49,41 +53,22 @@ class LSTMGates(Operation):
         gates, cell = inputs
         same_dtype("LSTMGates", gates=gates, cell=cell)
         rank_is("LSTMGates", "cell", cell, ("batch", "hidden"))
-        _has_shape("LSTMGates", "gates", gates, (cell.shape[0], 4 * cell.shape[1]), "batch, 4 * hidden")
+        check_shape("LSTMGates", "gates", gates, (cell.shape[0], 4 * cell.shape[1]), "batch, 4 * hidden")
         return (cell, cell, gates)
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`LSTMGatesDown`; the activations have no gradient of their own."""
+        """`LSTMGatesDown`; that of the activations, which gradients of gradients have, on top."""
         g_hidden, g_cell, g_activations = grads
+        _, new_cell, activations = op.outputs
+        by_gates: list[Blob] = []
+        by_cell = None
+        if g_hidden is not None or g_cell is not None:
+            given = [constant_like(0.0, new_cell) if g is None else g for g in (g_hidden, g_cell)]
+            through_states, by_cell = apply(LSTMGatesDown(), *given, op.inputs[1], new_cell, activations)
+            by_gates.append(through_states)
         if g_activations is not None:
-            raise GraphError(f"op {op.name!r}: only the states of LSTMGates have gradients, not the activations")
-        _, cell, activations = op.outputs
-        given = [constant_like(0.0, cell) if g is None else g for g in (g_hidden, g_cell)]
-        made: Sequence[Blob] = apply(LSTMGatesDown(), *given, op.inputs[1], cell, activations)
-        return made
-
-
-@dataclass(frozen=True)
-class LSTMGatesDown(Operation):
-    """The gradient of `LSTMGates` by the gates and the cell, from its states and activations.
-
-    Has no gradient: it would take the second derivatives of five functions in one kernel, which nothing has asked for.
-    """
-
-    arguments = ("g_hidden", "g_cell", "cell", "new_cell", "activations")
-    differentiable = False
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Types of the gates and of the cell."""
-        named = dict(zip(self.arguments, inputs, strict=True))
-        same_dtype("LSTMGatesDown", **named)
-        *states, activations = inputs
-        rank_is("LSTMGatesDown", "cell", named["cell"], ("batch", "hidden"))
-        batch, hidden = named["cell"].shape
-        for name, spec in zip(self.arguments, states, strict=False):
-            _has_shape("LSTMGatesDown", name, spec, (batch, hidden), "batch, hidden")
-        _has_shape("LSTMGatesDown", "activations", activations, (batch, 4 * hidden), "batch, 4 * hidden")
-        return (activations, named["cell"])
+            by_gates.append(before_activation(g_activations, activations))
+        return [plus(*by_gates), by_cell]
 
 
 @dataclass(frozen=True)
@@ -103,67 +88,32 @@ class LSTM(Operation):
             ShapeError, DTypeError: if the inputs do not fit.
         """
         x, hidden, *_ = inputs
-        batch, width = _check_sequence("LSTM", dict(zip(self.arguments, inputs, strict=True)))
+        batch, width = check_sequence("LSTM", dict(zip(self.arguments, inputs, strict=True)))
         steps, dtype = x.shape[0], x.dtype
         states = TensorSpec((steps, batch, width), dtype)
         return (states, hidden, hidden, TensorSpec((steps, batch, 4 * width), dtype), states)
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`LSTMDown`; the activations and inner cells have no gradient of their own."""
-        if grads[3] is not None or grads[4] is not None:
-            raise GraphError(f"op {op.name!r}: only the states of LSTM have gradients, not the activations")
+        """`LSTMDown`; step by step where the activations and inner cells, too, have one: of gradients."""
         y, *last, activations, cells = op.outputs
-        given = [constant_like(0.0, o) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)]
-        x, hidden, cell, weight_x, weight_h, _ = op.inputs
-        made: Sequence[Blob] = apply(LSTMDown(), *given, x, hidden, cell, weight_x, weight_h, y, activations, cells)
-        return made
-
-
-@dataclass(frozen=True)
-class LSTMDown(Operation):
-    """The gradient of `LSTM` by all its inputs, from these, its states and activations: back through all steps.
-
-    Has no gradient: unroll `lstm_cell` from differentiable operations where gradients of gradients are needed.
-    """
-
-    arguments: ClassVar[tuple[str, ...]] = (
-        *("g_y", "g_hidden", "g_cell", "x", "hidden", "cell", "weight_x", "weight_h"),
-        *("y", "activations", "cells"),
-    )
-    differentiable = False
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Types of the inputs of `LSTM`."""
-        named = dict(zip(self.arguments, inputs, strict=True))
-        same_dtype("LSTMDown", **named)
-        x, hidden, cell, weight_x, weight_h = (named[k] for k in ("x", "hidden", "cell", "weight_x", "weight_h"))
-        bias = TensorSpec(weight_x.shape[:1], x.dtype)
-        taken = {"x": x, "hidden": hidden, "cell": cell, "weight_x": weight_x, "weight_h": weight_h, "bias": bias}
-        batch, width = _check_sequence("LSTMDown", taken)
-        steps = x.shape[0]
-        for name in ("g_y", "y", "cells"):
-            _has_shape("LSTMDown", name, named[name], (steps, batch, width), "steps, batch, hidden")
-        for name in ("g_hidden", "g_cell"):
-            _has_shape("LSTMDown", name, named[name], (batch, width), "batch, hidden")
-        _has_shape(
-            "LSTMDown", "activations", named["activations"], (steps, batch, 4 * width), "steps, batch, 4 * hidden"
+        g_y, g_hidden, g_cell = (
+            constant_like(0.0, o) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)
         )
-        return tuple(taken.values())
-
-
-def _check_sequence(kind: str, named: dict[str, TensorSpec]) -> tuple[int, int]:
-    """Check the inputs of an LSTM; its batch and hidden size."""
-    same_dtype(kind, **named)
-    rank_is(kind, "x", named["x"], ("steps", "batch", "features"))
-    rank_is(kind, "hidden", named["hidden"], ("batch", "hidden"))
-    _, batch, features = named["x"].shape
-    width = named["hidden"].shape[1]
-    _has_shape(kind, "hidden", named["hidden"], (batch, width), "batch, hidden")
-    _has_shape(kind, "cell", named["cell"], (batch, width), "batch, hidden")
-    _has_shape(kind, "weight_x", named["weight_x"], (4 * width, features), "4 * hidden, features")
-    _has_shape(kind, "weight_h", named["weight_h"], (4 * width, width), "4 * hidden, hidden")
-    _has_shape(kind, "bias", named["bias"], (4 * width,), "4 * hidden")
-    return batch, width
+        x, hidden, cell, weight_x, weight_h, _ = op.inputs
+        trace = Trace(x, hidden, cell, weight_x, weight_h, y, activations, cells)
+        if (grads[3] is None and grads[4] is None) or not x.shape[0]:
+            made: Sequence[Blob] = apply(LSTMDown(), g_y, g_hidden, g_cell, *trace)
+            return made
+        steps, by_hidden, by_cell = back_through(trace, g_y, g_hidden, g_cell, grads[3], grads[4])
+        by_gates = stack([step.by_gates for step in steps])
+        return [
+            apply(InnerDown(), by_gates, weight_x),
+            by_hidden,
+            by_cell,
+            apply(InnerWeight(), by_gates, x),
+            apply(InnerWeight(), by_gates, trace.hidden_before()),
+            apply(BiasDown(), by_gates),
+        ]
 
 
 def lstm_cell(
@@ -226,18 +176,11 @@ def lstm(
     Gradient: by all inputs.
     Source: As `lstm_cell`; `torch.nn.LSTM`.
     """
-    root = x.graph.root
-
-    def zeros(shape: tuple[int, ...]) -> Blob:
-        with root.at(x.place):
-            made: Blob = root.apply(Fill(0.0, TensorSpec(shape, x.dtype)))
-        return made
-
     rank_is("LSTM", "x", x.spec, ("steps", "batch", "features"))
     rank_is("LSTM", "weight_h", weight_h.spec, ("4 * hidden", "hidden"))
     state = (x.shape[1], weight_h.shape[1])
-    hidden = zeros(state) if hidden is None else hidden
-    cell = zeros(state) if cell is None else cell
-    bias = zeros(weight_h.shape[:1]) if bias is None else bias
+    hidden = filled(0.0, state, x) if hidden is None else hidden
+    cell = filled(0.0, state, x) if cell is None else cell
+    bias = filled(0.0, weight_h.shape[:1], x) if bias is None else bias
     y, last_hidden, last_cell, _, _ = apply(LSTM(), x, hidden, cell, weight_x, weight_h, bias, name=name)
     return y, last_hidden, last_cell

@@ -1,4 +1,4 @@
-"""Reductions along axes: mean, extremes, products, counts. The sum is in `actorflow.ops.broadcast`."""
+"""Reductions along axes: mean, extremes, counts. The sum is in `actorflow.ops.broadcast`, the product in `product`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from actorflow.ops.broadcast import (
     expand_like,
     normal_axes,
     number_like,
-    summed_dtype,
 )
 from actorflow.ops.compare import equal, where
-from actorflow.ops.functional import apply
-from actorflow.ops.operation import Operation, same_dtype, same_numbers
+from actorflow.ops.functional import apply, blob_of
+from actorflow.ops.operation import same_dtype, same_numbers
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ __all__ = [
     "ReduceMax",
     "ReduceMean",
     "ReduceMin",
-    "ReduceProd",
-    "ReduceProdDown",
     "all",
     "any",
     "argmax",
@@ -47,7 +44,6 @@ __all__ = [
     "max",
     "mean",
     "min",
-    "prod",
     "sum",
 ]
 
@@ -100,51 +96,6 @@ class ReduceMax(_Extreme):
 @dataclass(frozen=True)
 class ReduceMin(_Extreme):
     """The smallest element along axes; see `min`."""
-
-
-@dataclass(frozen=True)
-class ReduceProd(Reduction):
-    """The product along axes; see `prod`."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape; integers are multiplied in 64 bits."""
-        same_numbers(self.kind, ordered=True, x=inputs[0])
-        return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
-
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`ReduceProdDown`."""
-        assert grads[0] is not None
-        x = op.inputs[0]
-        return [apply(ReduceProdDown(self.axis), expand_like(self, grads[0], x), x)]
-
-
-@dataclass(frozen=True)
-class ReduceProdDown(Operation):
-    """``dx = g * product of all other elements``: the gradient of `ReduceProd`, also where elements are 0.
-
-    It has no gradient of its own: that takes the products without two elements, one for each pair.
-
-    Attributes:
-        axis: As in `ReduceProd`.
-    """
-
-    arguments = ("g", "x")
-    differentiable = False
-
-    axis: tuple[int, ...] | None = None
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError: if ``g`` has not length 1 along the axes, and else that of ``x``.
-        """
-        g, x = inputs
-        same_dtype("ReduceProdDown", g=g, x=x)
-        shape = Reduction(self.axis, keepdims=True).reduced(x)
-        if g.shape != shape:
-            raise ShapeError(f"ReduceProdDown: g must have shape {shape}, got {g}")
-        return (x,)
 
 
 class _Boolean(Reduction):
@@ -220,11 +171,6 @@ def _check_some(kind: str, reduction: Reduction, x: TensorSpec) -> None:
         raise ShapeError(f"{kind}: x must have at least 1 element along the axes, got {x}")
 
 
-def _reduced(operation: Operation, x: Blob, name: str | None) -> Blob:
-    y: Blob = apply(operation, x, name=name)
-    return y
-
-
 def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The sum along axes; that of several blobs is `add`.
 
@@ -241,7 +187,7 @@ def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
     Gradient: g for every element.
     Source: `numpy.sum`.
     """
-    return _reduced(ReduceSum(normal_axes(axis), keepdims), x, name)
+    return blob_of(ReduceSum(normal_axes(axis), keepdims), x, name=name)
 
 
 def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
@@ -260,7 +206,7 @@ def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = 
     Gradient: g / number of elements, for every element.
     Source: `numpy.mean`.
     """
-    return _reduced(ReduceMean(normal_axes(axis), keepdims), x, name)
+    return blob_of(ReduceMean(normal_axes(axis), keepdims), x, name=name)
 
 
 def max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
@@ -279,45 +225,17 @@ def max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
     Gradient: g, in equal shares to all elements that are the largest.
     Source: `numpy.max`; its gradient is that of ``torch.amax``.
     """
-    return _reduced(ReduceMax(normal_axes(axis), keepdims), x, name)
+    return blob_of(ReduceMax(normal_axes(axis), keepdims), x, name=name)
 
 
 def min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The smallest element along axes; not a number if one is not.
 
-    Args:
-        x: Any shape, integer or floating.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, of the dtype of ``x``.
-    Raises:
-        ShapeError: if ``x`` does not have the axes, or nothing along them.
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `max`.
     Gradient: g, in equal shares to all elements that are the smallest.
     Source: `numpy.min`; its gradient is that of ``torch.amin``.
     """
-    return _reduced(ReduceMin(normal_axes(axis), keepdims), x, name)
-
-
-def prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The product along axes.
-
-    Args:
-        x: Any shape, integer or floating.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, of the dtype of ``x``; integers are multiplied in 64 bits.
-    Raises:
-        ShapeError: if ``x`` does not have the axes.
-        DTypeError: if ``x`` is of another kind.
-    Gradient: g times the product of all other elements.
-    Source: `numpy.prod`.
-    """
-    return _reduced(ReduceProd(normal_axes(axis), keepdims), x, name)
+    return blob_of(ReduceMin(normal_axes(axis), keepdims), x, name=name)
 
 
 def any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
@@ -336,26 +254,17 @@ def any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
     Gradient: none.
     Source: `numpy.any`.
     """
-    return _reduced(ReduceAny(normal_axes(axis), keepdims), x, name)
+    return blob_of(ReduceAny(normal_axes(axis), keepdims), x, name=name)
 
 
 def all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """Whether all elements along axes are true.
 
-    Args:
-        x: Any shape, bool.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, bool.
-    Raises:
-        ShapeError: if ``x`` does not have the axes.
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `any`.
     Gradient: none.
     Source: `numpy.all`.
     """
-    return _reduced(ReduceAll(normal_axes(axis), keepdims), x, name)
+    return blob_of(ReduceAll(normal_axes(axis), keepdims), x, name=name)
 
 
 def count_nonzero(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
@@ -374,7 +283,7 @@ def count_nonzero(x: Blob, axis: Axis = None, keepdims: bool = False, name: str 
     Gradient: none.
     Source: Minerva ``count_zero``, `numpy.count_nonzero`.
     """
-    return _reduced(CountNonzero(normal_axes(axis), keepdims), x, name)
+    return blob_of(CountNonzero(normal_axes(axis), keepdims), x, name=name)
 
 
 def argmax(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
@@ -393,23 +302,14 @@ def argmax(x: Blob, axis: int | None = None, keepdims: bool = False, name: str |
     Gradient: none.
     Source: Minerva ``max_index``, `numpy.argmax`.
     """
-    return _reduced(ArgMax(normal_axes(axis), keepdims), x, name)
+    return blob_of(ArgMax(normal_axes(axis), keepdims), x, name=name)
 
 
 def argmin(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """Where the smallest element is: the first one if there are several, or the first that is not a number.
 
-    Args:
-        x: Any shape, integer or floating.
-        axis: The axis; by default the elements are taken as flat, in C order.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, int64.
-    Raises:
-        ShapeError: if ``x`` does not have the axes, or nothing along them.
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `argmax`.
     Gradient: none.
     Source: `numpy.argmin`.
     """
-    return _reduced(ArgMin(normal_axes(axis), keepdims), x, name)
+    return blob_of(ArgMin(normal_axes(axis), keepdims), x, name=name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.basic import reshape
 from actorflow.ops.broadcast import Axis
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, axes_of
 from actorflow.spec import TensorSpec
 
@@ -300,8 +300,7 @@ def flip(x: Blob, axis: Axis = None, name: str | None = None) -> Blob:
     Gradient: g, turned back.
     Source: `numpy.flip`.
     """
-    y: Blob = apply(Flip(None if axis is None else axes_of("flip", axis, len(x.shape))), x, name=name)
-    return y
+    return blob_of(Flip(None if axis is None else axes_of("flip", axis, len(x.shape))), x, name=name)
 
 
 def pad(
@@ -333,5 +332,4 @@ def pad(
     for pair in pairs:
         if len(pair) != 2:
             raise ShapeError(f"pad: widths must be one or two numbers for each axis, got {pair}")
-    y: Blob = apply(Pad(tuple([(before, after) for before, after in pairs]), mode, value), x, name=name)
-    return y
+    return blob_of(Pad(tuple([(before, after) for before, after in pairs]), mode, value), x, name=name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.errors import ShapeError
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.ops.terms import constant_like, plus, scaled, times
 from actorflow.spec import TensorSpec
@@ -195,8 +195,7 @@ def softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
     Gradient: y * (g - sum(g * y)).
     Source: Purine2 ``Softmax``.
     """
-    y: Blob = apply(Softmax(axis), x, name=name)
-    return y
+    return blob_of(Softmax(axis), x, name=name)
 
 
 def log_softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
@@ -212,5 +211,4 @@ def log_softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
         ShapeError: if ``x`` does not have the axis.
     Gradient: g - exp(y) * sum(g).
     """
-    y: Blob = apply(LogSoftmax(axis), x, name=name)
-    return y
+    return blob_of(LogSoftmax(axis), x, name=name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actorflow.ops.arithmetic import Multiply, Scale, Sum
-from actorflow.ops.basic import Fill
+from actorflow.ops.basic import filled
 from actorflow.ops.broadcast import BroadcastTo, ReduceSum
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 
 if TYPE_CHECKING:
     from actorflow.node import Blob
@@ -16,15 +16,14 @@ __all__ = ["constant_like", "plus", "scaled", "spread", "times", "total"]
 
 
 def plus(*terms: Blob) -> Blob:
-    """The sum of blobs of one type."""
-    y: Blob = apply(Sum(), *terms)
+    """The sum of one or more blobs of one type."""
+    y: Blob = terms[0] if len(terms) == 1 else apply(Sum(), *terms)
     return y
 
 
 def times(a: Blob, b: Blob) -> Blob:
     """The product of two blobs."""
-    y: Blob = apply(Multiply(), a, b)
-    return y
+    return blob_of(Multiply(), a, b)
 
 
 def scaled(x: Blob, factor: float) -> Blob:
@@ -35,8 +34,7 @@ def scaled(x: Blob, factor: float) -> Blob:
 
 def total(x: Blob) -> Blob:
     """The sum of all elements, 0-d."""
-    y: Blob = apply(ReduceSum(), x)
-    return y
+    return blob_of(ReduceSum(), x)
 
 
 def spread(x: Blob, like: Blob) -> Blob:
@@ -47,7 +45,4 @@ def spread(x: Blob, like: Blob) -> Blob:
 
 def constant_like(value: float, like: Blob) -> Blob:
     """A constant of the type and place of a blob."""
-    root = like.graph.root
-    with root.at(like.place):
-        y: Blob = root.apply(Fill(value, like.spec))
-    return y
+    return filled(value, like.shape, like)

@@ -1,4 +1,4 @@
-"""Copies between devices, which plans insert where an edge leads from one device to another."""
+"""Copies between devices and messages between ranks, which plans insert where an edge leads from one to another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-__all__ = ["Stage", "Transfer"]
+__all__ = ["Receive", "Send", "Stage", "Transfer"]
 
 
 @dataclass(frozen=True)
@@ -51,3 +51,50 @@ class Stage(Operation):
 
     def __str__(self) -> str:
         return f"staged for {self.device}"
+
+
+@dataclass(frozen=True)
+class Send(Operation):
+    """The tensor goes to another rank.
+
+    Attributes:
+        target: That rank.
+        edge: Name of the edge; the other rank's `Receive` has the same.
+    """
+
+    differentiable = False
+
+    target: int
+    edge: str
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Nothing comes out here."""
+        return ()
+
+    def __str__(self) -> str:
+        return f"to rank {self.target}"
+
+
+@dataclass(frozen=True)
+class Receive(Operation):
+    """The tensor that another rank sends.
+
+    Attributes:
+        source: That rank.
+        edge: Name of the edge; the other rank's `Send` has the same.
+        spec: What comes.
+    """
+
+    arguments = ()
+    differentiable = False
+
+    source: int
+    edge: str
+    spec: TensorSpec
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """What comes."""
+        return (self.spec,)
+
+    def __str__(self) -> str:
+        return f"from rank {self.source}"

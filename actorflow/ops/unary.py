@@ -10,7 +10,7 @@ from actorflow.errors import DTypeError, GraphError
 from actorflow.ops.arithmetic import multiply
 from actorflow.ops.broadcast import number_like
 from actorflow.ops.compare import greater_equal, less_equal, where
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, blob_of
 from actorflow.ops.operation import Operation, same_dtype, same_numbers
 from actorflow.spec import TensorSpec
 
@@ -164,8 +164,7 @@ def negative(x: Blob, name: str | None = None) -> Blob:
     Gradient: -g.
     Source: `numpy.negative`.
     """
-    y: Blob = apply(Negative(), x, name=name)
-    return y
+    return blob_of(Negative(), x, name=name)
 
 
 def absolute(x: Blob, name: str | None = None) -> Blob:
@@ -181,8 +180,7 @@ def absolute(x: Blob, name: str | None = None) -> Blob:
     Gradient: g * sign(x).
     Source: `numpy.absolute`.
     """
-    y: Blob = apply(Absolute(), x, name=name)
-    return y
+    return blob_of(Absolute(), x, name=name)
 
 
 def sign(x: Blob, name: str | None = None) -> Blob:
@@ -198,8 +196,7 @@ def sign(x: Blob, name: str | None = None) -> Blob:
     Gradient: 0.
     Source: `numpy.sign`.
     """
-    y: Blob = apply(Sign(), x, name=name)
-    return y
+    return blob_of(Sign(), x, name=name)
 
 
 def clip(x: Blob, low: float | None = None, high: float | None = None, name: str | None = None) -> Blob:
@@ -218,8 +215,7 @@ def clip(x: Blob, low: float | None = None, high: float | None = None, name: str
     Gradient: g where low <= x <= high, else 0.
     Source: `numpy.clip`.
     """
-    y: Blob = apply(Clip(low, high), x, name=name)
-    return y
+    return blob_of(Clip(low, high), x, name=name)
 
 
 def floor(x: Blob, name: str | None = None) -> Blob:
@@ -235,39 +231,24 @@ def floor(x: Blob, name: str | None = None) -> Blob:
     Gradient: 0.
     Source: `numpy.floor`.
     """
-    y: Blob = apply(Floor(), x, name=name)
-    return y
+    return blob_of(Floor(), x, name=name)
 
 
 def ceil(x: Blob, name: str | None = None) -> Blob:
     """The smallest integer that is not less than ``x``.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `floor`.
     Gradient: 0.
     Source: `numpy.ceil`.
     """
-    y: Blob = apply(Ceil(), x, name=name)
-    return y
+    return blob_of(Ceil(), x, name=name)
 
 
 def round(x: Blob, name: str | None = None) -> Blob:
     """The nearest integer; of two that are equally near, the even one.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `floor`.
     Gradient: 0.
     Source: `numpy.round`.
     """
-    y: Blob = apply(Round(), x, name=name)
-    return y
+    return blob_of(Round(), x, name=name)

@@ -106,6 +106,14 @@ def test_pool_and_global_average() -> None:
     ]
 
 
+@pytest.mark.parametrize("axis", [1, -1])
+def test_softmax_adds_up_to_1_along_its_axis(axis) -> None:
+    graph, x = image()
+    y = nn.Softmax(axis)(x)
+    result = graph.run_sync({x: np.random.default_rng(0).standard_normal(x.shape).astype("f4")})
+    np.testing.assert_allclose(result[y].sum(axis), np.ones_like(result[y].sum(axis)), rtol=1e-6)
+
+
 def test_flatten_and_softmax_loss() -> None:
     graph, x = image()
     labels = graph.blob("labels", (2,), "int64")

@@ -233,3 +233,54 @@ def test_layers_that_have_not_been_built_are_an_error() -> None:
     multipliers = nn.layer_multipliers({nn.InnerProduct(4, name="late"): nn.Multipliers(0.1)})
     with pytest.raises(af.GraphError, match="layer 'late' has no variables: build it before"):
         nn.SGD(0.1, multipliers=multipliers).minimize(loss, weights)
+
+
+class TestDescend:
+    """Updates by gradients that are made elsewhere."""
+
+    @pytest.mark.parametrize("clip", [None, nn.Clip(value=0.1, norm=0.05)])
+    async def test_it_is_minimize_without_the_gradient(self, clip) -> None:
+        values = []
+        for by_hand in (False, True):
+            graph, weights, loss = two_layers()
+            optimizer = nn.Adam(0.1, clip=clip)
+            if by_hand:
+                train = optimizer.descend(dict(zip(weights, af.gradient(loss, weights), strict=True)))
+            else:
+                train = optimizer.minimize(loss, weights)
+            for _ in range(3):
+                await graph.run(fetch=[train])
+            values.append([weight.value.copy() for weight in weights])
+            await graph.aclose()
+        np.testing.assert_array_equal(*values)
+
+    async def test_copies_take_the_factors_of_the_first_and_are_limited_apart(self) -> None:
+        graph = af.Graph("g")
+        first, second = (graph.variable(name, 2, "float64") for name in ("first", "second"))
+        grads = [graph.blob(f"g{i}", 2, "float64") for i in range(2)]
+        optimizer = nn.SGD(
+            1.0,
+            clip=nn.Clip(norm=5.0),
+            multipliers=lambda variable: nn.Multipliers(rate=3.0 if variable is first else 1.0),
+        )
+        train = optimizer.descend({first: grads[0]}, {second: grads[1]})
+        await graph.run({grads[0]: [3.0, 4.0], grads[1]: [30.0, 40.0]}, fetch=[train])
+        assert first.value.tolist() == [-9.0, -12.0]
+        np.testing.assert_allclose(second.value, [-9.0, -12.0], rtol=1e-14)
+        assert optimizer.rate.value == 1.0
+        await graph.aclose()
+
+    def test_refusals(self) -> None:
+        graph = af.Graph("g")
+        x, v = graph.blob("x", ()), graph.variable("v", ())
+        with pytest.raises(af.GraphError, match="needs at least one variable"):
+            nn.SGD(0.1).descend({})
+        with pytest.raises(af.GraphError, match="only variables can be trained"):
+            nn.SGD(0.1).descend({x: x})
+        with pytest.raises(af.GraphError, match=r"have as many variables, got \[1, 2\]"):
+            nn.SGD(0.1).descend({v: x}, {v: x, graph.variable("u", ()): x})
+        optimizer = nn.SGD(0.1)
+        optimizer.descend({v: x})
+        other = af.Graph("other")
+        with pytest.raises(af.GraphError, match="has its rate in graph 'g'"):
+            optimizer.descend({other.variable("v", ()): other.blob("x", ())})

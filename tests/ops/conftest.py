@@ -11,6 +11,7 @@ import pytest
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow.ops import Operation, find_kernel
 from actorflow.spec import TensorSpec
+from tests import layouts
 
 Compute = Callable[..., list[np.ndarray]]
 Layout = Callable[[np.ndarray, str], np.ndarray]
@@ -45,17 +46,7 @@ def compute() -> Compute:
 @pytest.fixture(scope="session")
 def laid_out() -> Layout:
     """``laid_out(array, layout)``: the same values, in memory as "C", "F" or "strided" says."""
-
-    def lay(array: np.ndarray, layout: str) -> np.ndarray:
-        if layout == "C" or not array.ndim:
-            return np.array(array, order="C")
-        if layout == "F":
-            return np.asfortranarray(array)
-        wide = np.full((*array.shape[:-1], 2 * array.shape[-1] + 1), 7, array.dtype)
-        wide[..., 1::2] = array
-        return wide[..., 1::2]
-
-    return lay
+    return layouts.laid_out
 
 
 @pytest.fixture(scope="session")

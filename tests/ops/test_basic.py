@@ -69,6 +69,12 @@ def test_fill_makes_its_blob_in_the_given_graph() -> None:
     assert graph.run_sync()[y].tolist() == [3, 3]
 
 
+def test_a_number_is_the_shape_of_one_axis() -> None:
+    graph = af.Graph("g")
+    y = ops.fill(graph, 1.0, 3)
+    assert graph.run_sync()[y].tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("shape", "new", "expected"),
     [

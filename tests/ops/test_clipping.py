@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
+from actorflow.testing import check_gradient
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6) | st.just((300, 250))
 
@@ -45,6 +46,25 @@ def test_a_computed_factor_scales_without_widening(compute, laid_out, shape, dty
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     (found,) = compute(ops.ScaleBy(), laid_out(x, layout), np.array(0.25))
     np.testing.assert_array_equal(found, (x * np.asarray(0.25, dtype)).astype(dtype), strict=True)
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 100.0])
+def test_gradients(max_norm) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3))
+    check_gradient(ops.SquareSum(), x)
+    check_gradient(ops.NormFactor(max_norm), 2.0, 3.0)
+    check_gradient(ops.ScaleBy(), x, 0.3)
+
+
+def test_a_norm_of_0_has_gradients_of_any_order() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", (3,), "float64")
+    (clipped,) = ops.clip_by_global_norm([x], 1.0)
+    first = af.gradient(ops.sum(ops.multiply(clipped, clipped)), x)
+    second = af.gradient(ops.sum(first), x)
+    result = graph.run_sync({x: np.zeros(3)}, fetch=[first, second])
+    np.testing.assert_array_equal(result[first], np.zeros(3))
+    np.testing.assert_array_equal(result[second], np.full(3, 2.0))
 
 
 @pytest.mark.parametrize("place", ["cpu", "sim:0"])

@@ -32,6 +32,7 @@ class Case(NamedTuple):
     dtype: str
     layout: str
     piece_bytes: int  # small ones force bands, large ones several images per piece
+    short_row: int = 16  # rows of fewer windows are added up across the images of a piece
 
     @property
     def how(self) -> dict[str, Any]:
@@ -70,6 +71,7 @@ def cases(draw: st.DrawFn) -> Case:
         draw(st.sampled_from(["float32", "float64"])),
         draw(st.sampled_from(["C", "F", "strided"])),
         draw(st.sampled_from([64, 512, 1 << 20])),
+        draw(st.sampled_from([0, 16])),
     )
 
 
@@ -120,6 +122,7 @@ def test_convolution_and_its_gradients_are_what_loops_give(compute, laid_out, to
     with (
         mock.patch.object(kernels, "_PIECE_BYTES", case.piece_bytes),
         mock.patch.object(kernels, "_IMAGE_BYTES", 2 * case.piece_bytes),
+        mock.patch.object(kernels, "_SHORT_ROW", case.short_row),
         mock.patch.object(depthwise, "_PIECE_BYTES", case.piece_bytes),
     ):
         found = [*compute(forward, x, weight), *compute(down, g, weight), *compute(of_weight, g, x)]
@@ -260,7 +263,7 @@ def test_a_transposed_convolution_of_a_convolution_has_its_size() -> None:
             (3, 1, 2),
             {"output_pad": 1},
             af.GraphError,
-            r"output_pad must be less than the stride \(1,\), got",
+            r"output_pad must be less than the stride \(1,\) or the dilation \(1,\), got",
         ),
         ((1, 4, 2), (3, 1, 3), {}, af.ShapeError, r"weight must have shape \(\*kernel, out_channels / groups, in_"),
         ((1, 2, 2), (1, 1, 2), {"pad": 1}, af.ShapeError, r"nothing is left of \(2,\) with kernel \(1,\) and padding"),

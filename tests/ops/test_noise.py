@@ -60,7 +60,9 @@ def test_a_large_mask_is_independent_in_all_its_blocks(compute) -> None:
 
 
 def test_dropout_gradient_uses_the_mask_of_the_frame() -> None:
-    check_gradient(ops.Dropout(0.4, seed=5), np.random.default_rng(0).standard_normal((4, 5)))
+    x = np.random.default_rng(0).standard_normal((4, 5))
+    check_gradient(ops.Dropout(0.4, seed=5), x)
+    check_gradient(ops.DropoutDown(0.4), x, x > 0)
 
 
 async def test_dropout_leaves_what_other_ops_read_alone() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.testing import check_gradient
 
 
 def _drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -114,9 +115,28 @@ def test_gates_and_cell_must_fit() -> None:
         graph.apply(ops.LSTMGates(), graph.blob("gates", (2, 8)), graph.blob("cell", (2, 3)))
 
 
-def test_the_activations_have_no_gradient() -> None:
+def test_gradients_of_a_step() -> None:
+    state, gates = (2, 3), (2, 12)
+    check_gradient(ops.LSTMGates(), *_drawn(gates, state))
+    check_gradient(ops.LSTMGatesDown(), *_drawn(state, state, state, state, gates))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_gradients_of_a_sequence(steps) -> None:
+    inputs = [(steps, 2, 3), *SHAPES[1:]]
+    check_gradient(ops.LSTM(), *_drawn(*inputs))
+    states = (steps, 2, 2)
+    check_gradient(ops.LSTMDown(), *_drawn(states, *SHAPES[1:3], *inputs[:5], states, (steps, 2, 8), states))
+
+
+def test_a_gradient_of_the_activations_alone() -> None:
     graph = af.Graph("g")
-    gates, cell = graph.variable("gates", (2, 8)), graph.variable("cell", (2, 2))
+    gates, cell = graph.variable("gates", (2, 8), "f8", _drawn((2, 8))[0]), graph.variable("cell", (2, 2), "f8")
     *_, activations = graph.apply(ops.LSTMGates(), gates, cell)
-    with pytest.raises(af.GraphError, match="only the states of LSTMGates have gradients, not the activations"):
-        af.gradient(ops.sum(activations), gates)
+    grad = af.gradient(ops.sum(activations), gates)
+    assert not any(isinstance(op.operation, ops.LSTMGatesDown) for op in graph.ops)
+    result = graph.run_sync(fetch=[grad, activations])
+    y = result[activations]
+    slope = y * (1 - y)
+    slope[:, 4:6] = 1 - y[:, 4:6] ** 2
+    np.testing.assert_allclose(result[grad], slope, rtol=1e-12)

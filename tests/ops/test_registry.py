@@ -1,5 +1,7 @@
 """The kernel registry: which kernel is found, and what a miss says."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,4 +141,37 @@ class TestOwnKernels:
             for name in ops.__all__
             if isinstance(getattr(ops, name), type) and issubclass(getattr(ops, name), ops.Operation)
         }
-        assert operations - known == {"Function", "Operation"}
+        assert operations - known == {"Function", "Operation", "AllReduce"}
+
+
+FIRST_GRAPHS = """
+import sys, threading
+import actorflow as af
+
+sys.setswitchinterval(1e-6)
+start = threading.Barrier(8)
+found = []
+
+def work(number):
+    start.wait()
+    graph = af.Graph("g")
+    x = graph.blob("x", shape=(3,))
+    y = af.ops.scale(af.ops.relu(x), float(number))
+    found.append(graph.run_sync({x: [1.0, -1.0, 2.0]})[y].tolist() == [number, 0.0, 2.0 * number])
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(found == [True] * 8)
+"""
+
+
+@pytest.mark.parametrize("time", range(3))
+def test_the_first_graphs_of_a_process_may_start_in_several_threads_at_once(time: int) -> None:
+    """Modules, kernels and devices are looked up on first use, which must not be half done for anybody."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FIRST_GRAPHS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == ("True", "")

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -31,10 +32,15 @@ needs_torch = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def library(request: pytest.FixtureRequest) -> None:
-    """Torch's kernels are registered; with CI set, a missing torch fails here."""
-    if HAS_TORCH or os.environ.get("CI"):
-        import actorflow.ops.torch  # noqa: F401
+def library() -> Iterator[None]:
+    """Torch's kernels are registered, and do what is small, too; with CI set, a missing torch fails here."""
+    if not HAS_TORCH and not os.environ.get("CI"):
+        yield
+        return
+    from actorflow.ops.torch import conv
+
+    with mock.patch.multiple(conv, LEAST_PRODUCTS=0, LEAST_WINDOWS=0):
+        yield
 
 
 class Case(NamedTuple):
@@ -173,6 +179,29 @@ def test_images_of_one_channel_are_not_read_beside(size, kernel, stride, pad) ->
     for outputs in (1, 2, 3):
         x, weight = random.standard_normal((2, *size, 1)), random.standard_normal((*kernel, 1, outputs))
         compare(ops.Conv(stride, pad), "float32", x.astype("f"), weight.astype("f"))
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("batch", "size", "channels", "by_numpy"),
+    [(2, 16, (8, 8), False), (2, 2, (8, 8), True), (2, 4, (8, 8), True), (2, 16, (1, 8), True), (2, 16, (8, 1), False)],
+)
+def test_what_is_small_is_left_to_numpy(batch: int, size: int, channels: tuple[int, int], by_numpy: bool) -> None:
+    from actorflow.ops.torch import conv
+
+    random = np.random.default_rng(0)
+    x, g = (random.standard_normal((batch, size, size, n), np.float32) for n in channels)
+    weight = random.standard_normal((3, 3, *channels), np.float32)
+    with (
+        mock.patch.multiple(conv, LEAST_PRODUCTS=30_000, LEAST_WINDOWS=16),
+        mock.patch.object(conv, "conv", wraps=conv.conv) as forward,
+        mock.patch.object(conv, "conv_down", wraps=conv.conv_down) as down,
+        mock.patch.object(conv, "conv_weight", wraps=conv.conv_weight) as of_weight,
+    ):
+        compare(ops.Conv(1, 1), "float32", x, weight)
+        compare(ops.ConvDown(1, 1, size=(size, size)), "float32", g, weight)
+        compare(ops.ConvWeight(1, 1, kernel=(3, 3)), "float32", g, x)
+    assert [taken.call_count for taken in (forward, down, of_weight)] == [by_numpy] * 3
 
 
 @needs_torch

@@ -73,6 +73,14 @@ def alexnet(net: Network, x: Any) -> Any:
     return net.finish(net.linear(net.f.relu(net.linear(x))))
 
 
+def vgg13(net: Network, x: Any) -> Any:
+    x = x.permute(0, 3, 1, 2)
+    for _ in range(5):
+        x = net.pool(net.relu(net.relu(x, 1, 1), 1, 1), 2)
+    x = net.f.relu(net.linear(x))
+    return net.finish(net.linear(net.f.relu(net.linear(x))))
+
+
 def nin(net: Network, x: Any) -> Any:
     """As `NIN.cifar10`, without dropout."""
     x = net.relu(net.relu(net.relu(x.permute(0, 3, 1, 2), 1, 2)))

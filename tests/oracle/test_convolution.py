@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actorflow import ops
-from tests.oracle.comparison import check, drawn
+from tests.oracle.comparison import check, drawn, examples
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-oracle")
 F = torch.nn.functional
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.oracle
 
 dtypes = st.sampled_from(["float32", "float64"])
 seeds = st.integers(0, 2**32 - 1)
-examples = settings(deadline=None, max_examples=25)
+many = examples(25)
 
 
 def first(x: Any) -> Any:
@@ -70,7 +70,7 @@ def convolutions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@examples
+@many
 @given(convolutions(), dtypes, seeds)
 def test_convolution(case, dtype, seed) -> None:
     how = {name: case[name] for name in ("stride", "dilation", "groups")}
@@ -80,13 +80,13 @@ def test_convolution(case, dtype, seed) -> None:
         return last(function(F.pad(first(x), flat(case["pad"])), turned(weight), **how))
 
     arrays = drawn(seed, case["x"], case["weight"], dtype=dtype)
-    check(torch, lambda x, weight: ops.conv(x, weight, pad=case["pad"], **how), oracle, arrays, orders=3)
+    check(lambda x, weight: ops.conv(x, weight, pad=case["pad"], **how), oracle, arrays, orders=3)
 
 
 @st.composite
 def transposed(draw: st.DrawFn) -> dict[str, Any]:
     axes = Axes(draw)
-    kernel, dilation, stride = axes(1, 3), axes(1, 2), axes(1, 3)
+    kernel, dilation, stride = axes(1, 3), axes(1, 3), axes(1, 3)
     groups = draw(st.sampled_from([1, 1, 2]))
     inputs, outputs = draw(st.integers(1, 3)) * groups, draw(st.integers(1, 3))
     pad = tuple(min(p, d * (k - 1) // 2) for p, d, k in zip(axes(0, 2), dilation, kernel, strict=True))
@@ -97,11 +97,11 @@ def transposed(draw: st.DrawFn) -> dict[str, Any]:
         "pad": pad,
         "dilation": dilation,
         "groups": groups,
-        "output_pad": tuple(draw(st.integers(0, s - 1)) for s in stride),
+        "output_pad": tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)),
     }
 
 
-@examples
+@many
 @given(transposed(), dtypes, seeds)
 def test_transposed_convolution(case, dtype, seed) -> None:
     how = {name: case[name] for name in ("stride", "dilation", "groups")}
@@ -114,7 +114,7 @@ def test_transposed_convolution(case, dtype, seed) -> None:
     def ours(x: Any, weight: Any) -> Any:
         return ops.conv_transpose(x, weight, pad=case["pad"], output_pad=case["output_pad"], **how)
 
-    check(torch, ours, oracle, drawn(seed, case["x"], case["weight"], dtype=dtype), orders=3)
+    check(ours, oracle, drawn(seed, case["x"], case["weight"], dtype=dtype), orders=3)
 
 
 @st.composite
@@ -132,7 +132,7 @@ def poolings(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@examples
+@many
 @given(poolings(), st.booleans(), dtypes, seeds)
 def test_max_pool(case, ties, dtype, seed) -> None:
     how = (case["kernel"], case["stride"], case["pad"])
@@ -148,10 +148,10 @@ def test_max_pool(case, ties, dtype, seed) -> None:
 
     (x,) = drawn(seed, case["x"], dtype=dtype)
     x = np.round(x) if ties else x
-    check(torch, ours, oracle, [x], orders=2)
+    check(ours, oracle, [x])
 
 
-@examples
+@many
 @given(poolings(), st.booleans(), dtypes, seeds)
 def test_average_pool(case, count_pad, dtype, seed) -> None:
     how = (case["kernel"], case["stride"], case["pad"])
@@ -164,15 +164,15 @@ def test_average_pool(case, count_pad, dtype, seed) -> None:
         return ops.average_pool(ops.multiply(x, x), *how, case["ceil"], count_pad)
 
     # Of squares, so that there is a second derivative.
-    check(torch, ours, oracle, drawn(seed, case["x"], dtype=dtype), orders=2)
+    check(ours, oracle, drawn(seed, case["x"], dtype=dtype))
 
 
-@examples
+@many
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.booleans(), dtypes, seeds)
 def test_global_pooling(size, ties, dtype, seed) -> None:
     (x,) = drawn(seed, (2, *size, 3), dtype=dtype)
     x = np.round(x) if ties else x
     axes = tuple(range(1, len(size) + 1))
-    check(torch, lambda x: ops.global_average(ops.multiply(x, x)), lambda x: (x * x).mean(axes), [x], orders=2)
+    check(lambda x: ops.global_average(ops.multiply(x, x)), lambda x: (x * x).mean(axes), [x])
     function = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[len(size) - 1]
-    check(torch, ops.global_max, lambda x: function(first(x), 1).flatten(1), [x], orders=2)
+    check(ops.global_max, lambda x: function(first(x), 1).flatten(1), [x])

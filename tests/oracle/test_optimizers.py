@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import nn, ops
 from actorflow.nn import init, rates
+from tests.oracle.comparison import examples
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test WITH=torch")
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("single_thread")]
 
 STEPS = 50
 BATCH, FEATURES, CLASSES = 6, 7, 5
 Make = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def single_thread() -> Iterator[None]:
-    """So small a network takes many times as long when torch spreads it over cores that are in use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 CASES = {
@@ -210,7 +202,7 @@ POLICIES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(POLICIES | st.builds(rates.Warmup, POLICIES, st.integers(1, 20), st.floats(0.01, 1)))
 def test_a_policy_gives_the_rates_of_a_scheduler(policy) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=getattr(policy, "policy", policy).rate)
@@ -229,4 +221,4 @@ def test_fans_are_torchs(shape) -> None:
     """A weight here is (out, in) or (*kernel, in, out), there (out, in) or (out, in, *kernel)."""
     there = shape if len(shape) == 2 else (shape[-1], shape[-2], *shape[:-2])
     fan_in, fan_out = torch.nn.init._calculate_fan_in_and_fan_out(torch.empty(there))
-    assert init.fans(af.TensorSpec.of(shape)) == (fan_in, fan_out)
+    assert init.fans(shape) == (fan_in, fan_out)

@@ -2,128 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
+from tests.layouts import laid_out
+from tests.oracle.comparison import TOLERANCE, check, drawn, examples, ours, theirs
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test WITH=torch")
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("single_thread")]
 
-TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 dtypes = st.sampled_from(sorted(TOLERANCE))
 layouts = st.sampled_from(["C", "F", "strided"])
 seeds = st.integers(0, 2**32 - 1)
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 filled = hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=4)
-examples = settings(deadline=None, max_examples=25)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def single_thread() -> Iterator[None]:
-    """So small arrays take many times as long when torch spreads them over cores that are in use."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
-    """The same values, in another order in memory."""
-    if layout == "F" and array.ndim:
-        return np.asfortranarray(array)
-    if layout == "strided" and array.ndim:
-        wide = np.full((*array.shape[:-1], 2 * array.shape[-1] + 1), 7, array.dtype)
-        wide[..., 1::2] = array
-        return wide[..., 1::2]
-    return array.copy()
-
-
-def _blobs(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _is_float(x: Any) -> bool:
-    return "float" in str(x.dtype)
-
-
-def ours(function: Callable[..., Any], arrays: Sequence[np.ndarray], orders: int) -> list[list[np.ndarray]]:
-    """Outputs, then gradients of each order, by the inputs that are floating."""
-    graph = af.Graph("tested")
-    blobs = [graph.blob(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
-    feeds: dict[Any, Any] = dict(zip(blobs, arrays, strict=True))
-    steps = [_blobs(function(*blobs))]
-    by = [blob for blob in blobs if _is_float(blob)]
-    for order in range(orders):
-        terms = []
-        for i, y in enumerate(y for y in steps[-1] if _is_float(y)):
-            weights = weights_of(y.shape, y.dtype, order, i)
-            feeds[graph.blob(f"w{order}_{i}", y.shape, y.dtype)] = weights
-            terms.append(ops.sum(ops.multiply(y, list(feeds)[-1])))
-        loss = ops.add(*terms)
-        found = []
-        for blob in by:
-            try:
-                grad = af.gradient(loss, blob)
-            except af.GraphError as error:
-                if not any(reason in str(error) for reason in ("does not depend", "which is not floating")):
-                    raise
-                grad = ops.broadcast_to(ops.fill(graph, 0.0, (), blob.dtype), blob.shape)  # of what is linear
-            found.append(grad)
-        steps.append(found)
-    result = graph.run_sync(feeds, fetch=[y for step in steps for y in step])
-    return [[result[y] for y in step] for step in steps]
-
-
-def theirs(oracle: Callable[..., Any], arrays: Sequence[np.ndarray], orders: int) -> list[list[np.ndarray]]:
-    """The same by PyTorch."""
-    tensors = [torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays]
-    by = [t.requires_grad_() for t in tensors if t.is_floating_point()]
-    steps = [_blobs(oracle(*tensors))]
-    for order in range(orders):
-        loss = torch.zeros((), dtype=by[0].dtype)
-        for i, y in enumerate(y for y in steps[-1] if y.is_floating_point()):
-            weights = weights_of(tuple(y.shape), str(y.dtype).removeprefix("torch."), order, i)
-            loss = loss + (y * torch.from_numpy(weights)).sum()
-        if loss.requires_grad:
-            found = torch.autograd.grad(loss, by, create_graph=True, allow_unused=True)
-        else:
-            found = [None] * len(by)
-        steps.append([torch.zeros_like(x) if g is None else g for g, x in zip(found, by, strict=True)])
-    return [[np.asarray(y.numpy(force=True)) for y in step] for step in steps]
-
-
-def weights_of(shape: tuple[int, ...], dtype: Any, order: int, position: int) -> np.ndarray:
-    """What an output is projected on."""
-    return np.asarray(np.random.default_rng(10 * order + position).standard_normal(shape)).astype(dtype)
-
-
-def check(
-    function: Callable[..., Any], oracle: Callable[..., Any], arrays: Sequence[np.ndarray], orders: int = 2
-) -> None:
-    dtype = next(str(a.dtype) for a in arrays if _is_float(a))
-    with np.errstate(all="ignore"):
-        expected = theirs(oracle, arrays, orders)
-    for step, (found, wanted) in enumerate(zip(ours(function, arrays, orders), expected, strict=True)):
-        for a, b in zip(found, wanted, strict=True):
-            assert a.shape == b.shape
-            scale = np.max(np.abs(b[np.isfinite(b)]), initial=1.0) if b.dtype.kind == "f" else 1.0
-            np.testing.assert_allclose(
-                a, b, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale, err_msg=f"order {step}"
-            )
-
-
-def normal(seed: int, dtype: str, *shapes: tuple[int, ...]) -> list[np.ndarray]:
-    random = np.random.default_rng(seed)
-    return [np.asarray(random.standard_normal(shape)).astype(dtype) for shape in shapes]
+many = examples(25)
 
 
 # -- elementwise ----------------------------------------------------------------------------------------------------
@@ -160,10 +62,10 @@ UNARY = [
 
 
 @pytest.mark.parametrize("case", UNARY, ids=str)
-@settings(deadline=None, max_examples=8)
+@examples(8)
 @given(shape=shapes, dtype=dtypes, layout=layouts, seed=seeds)
 def test_unary(case: Unary, shape, dtype, layout, seed) -> None:
-    (x,) = normal(seed, dtype, shape)
+    (x,) = drawn(seed, shape, dtype=dtype)
     check(case.ours, case.theirs, [laid_out(np.asarray(case.make(x)).astype(dtype), layout)])
 
 
@@ -186,23 +88,23 @@ pairs = hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, 
 
 
 @pytest.mark.parametrize("case", BINARY, ids=str)
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(shapes=pairs, dtype=dtypes, layout=layouts, seed=seeds)
 def test_binary(case: Unary, shapes, dtype, layout, seed) -> None:
     arrays = [
-        laid_out(np.asarray(case.make(x)).astype(dtype), layout) for x in normal(seed, dtype, *shapes.input_shapes)
+        laid_out(np.asarray(case.make(x)).astype(dtype), layout) for x in drawn(seed, *shapes.input_shapes, dtype=dtype)
     ]
     check(case.ours, case.theirs, arrays)
 
 
-@examples
+@many
 @given(shapes=pairs, dtype=dtypes, seed=seeds)
 def test_power(shapes, dtype, seed) -> None:
-    a, b = normal(seed, dtype, *shapes.input_shapes)
+    a, b = drawn(seed, *shapes.input_shapes, dtype=dtype)
     check(ops.power, torch.pow, [np.asarray(abs(a) + a.dtype.type(0.1)), b])
 
 
-@examples
+@many
 @given(shapes=pairs, dtype=dtypes, seed=seeds)
 def test_power_of_whole_numbers_and_zeros(shapes, dtype, seed) -> None:
     random = np.random.default_rng(seed)
@@ -219,7 +121,7 @@ def test_power_of_whole_numbers_and_zeros(shapes, dtype, seed) -> None:
 
 
 @pytest.mark.parametrize("name", ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"])
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(shapes=pairs, dtype=st.sampled_from(["float32", "float64", "float16", "int8", "int64", "uint8"]), seed=seeds)
 def test_comparisons(name, shapes, dtype, seed) -> None:
     random = np.random.default_rng(seed)
@@ -231,7 +133,7 @@ def test_comparisons(name, shapes, dtype, seed) -> None:
 
 
 @pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor", "logical_not"])
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(shapes=pairs, seed=seeds)
 def test_logic(name, shapes, seed) -> None:
     random = np.random.default_rng(seed)
@@ -241,7 +143,7 @@ def test_logic(name, shapes, seed) -> None:
     np.testing.assert_array_equal(found, wanted, strict=True)
 
 
-@examples
+@many
 @given(
     shapes=hnp.mutually_broadcastable_shapes(num_shapes=3, max_dims=3, min_side=0, max_side=4),
     dtype=dtypes,
@@ -249,7 +151,7 @@ def test_logic(name, shapes, seed) -> None:
     seed=seeds,
 )
 def test_where(shapes, dtype, layout, seed) -> None:
-    condition, *arrays = normal(seed, dtype, *shapes.input_shapes)
+    condition, *arrays = drawn(seed, *shapes.input_shapes, dtype=dtype)
     check(ops.where, torch.where, [laid_out(np.asarray(x), layout) for x in (condition > 0, *arrays)])
 
 
@@ -268,7 +170,7 @@ def _all_axes(axes: tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple[int
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(data=st.data(), keepdims=st.booleans(), dtype=dtypes, layout=layouts, seed=seeds, is_long=st.booleans())
 def test_reductions(name, data, keepdims, dtype, layout, seed, is_long) -> None:
     shape = data.draw(shapes if name in ("sum", "mean") else filled)
@@ -276,7 +178,7 @@ def test_reductions(name, data, keepdims, dtype, layout, seed, is_long) -> None:
     if is_long and shape:
         i = data.draw(st.integers(0, len(shape) - 1))
         shape = (*shape[:i], shape[i] * 50, *shape[i + 1 :])
-    (x,) = normal(seed, dtype, shape)
+    (x,) = drawn(seed, shape, dtype=dtype)
     x = laid_out(x if name in ("sum", "mean") else np.asarray(x.round()), layout)
     their = {"max": torch.amax, "min": torch.amin}.get(name, getattr(torch, name))
     check(
@@ -286,11 +188,11 @@ def test_reductions(name, data, keepdims, dtype, layout, seed, is_long) -> None:
     )
 
 
-@examples
+@many
 @given(data=st.data(), shape=shapes, keepdims=st.booleans(), dtype=dtypes, layout=layouts, seed=seeds)
 def test_prod(data, shape, keepdims, dtype, layout, seed) -> None:
     axes = _axes(data, shape)
-    (x,) = normal(seed, dtype, shape)
+    (x,) = drawn(seed, shape, dtype=dtype)
     x = np.where(np.random.default_rng(seed).random(shape) < 0.2, x.dtype.type(0), x)  # several zeros, too
 
     def oracle(x: Any) -> Any:
@@ -298,26 +200,26 @@ def test_prod(data, shape, keepdims, dtype, layout, seed) -> None:
             x = torch.prod(x, dim=axis, keepdim=keepdims)
         return x if shape else x * 1
 
-    check(lambda x: ops.prod(x, axes, keepdims), oracle, [laid_out(np.asarray(x), layout)], orders=1)
+    check(lambda x: ops.prod(x, axes, keepdims), oracle, [laid_out(np.asarray(x), layout)])
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(data=st.data(), shape=filled, keepdims=st.booleans(), seed=seeds, is_flat=st.booleans())
 def test_positions(name, data, shape, keepdims, seed, is_flat) -> None:
     axis = None if is_flat or not shape else data.draw(st.integers(-len(shape), len(shape) - 1))
-    (x,) = normal(seed, "float64", shape)
+    (x,) = drawn(seed, shape, dtype="float64")
     keepdims = keepdims and axis is not None
     ((found,),) = ours(lambda x: getattr(ops, name)(x, axis, keepdims), [x], 0)
     ((wanted,),) = theirs(lambda x: getattr(torch, name)(x, dim=axis, keepdim=keepdims), [x], 0)
     np.testing.assert_array_equal(found, wanted, strict=True)
 
 
-@examples
+@many
 @given(data=st.data(), shape=shapes, seed=seeds)
 def test_counts(data, shape, seed) -> None:
     axes = _axes(data, shape)
-    (x,) = normal(seed, "float64", shape)
+    (x,) = drawn(seed, shape, dtype="float64")
     (flags,), (wanted,) = ours(lambda x: ops.greater(x, 0.0), [x], 0)[0], theirs(lambda x: x > 0, [x], 0)[0]
     np.testing.assert_array_equal(flags, wanted, strict=True)
     for name in ("any", "all", "count_nonzero"):
@@ -330,7 +232,7 @@ def test_counts(data, shape, seed) -> None:
 # -- shapes ---------------------------------------------------------------------------------------------------------
 
 
-@examples
+@many
 @given(
     shapes=hnp.mutually_broadcastable_shapes(num_shapes=1, max_dims=4, min_side=0, max_side=4),
     seed=seeds,
@@ -344,13 +246,13 @@ def test_broadcast_to(shapes, seed, dtype, data) -> None:
             lambda other: np.broadcast_shapes(shape, other)
         )
     )
-    check(lambda x: ops.broadcast_to(x, to), lambda x: torch.broadcast_to(x, to), normal(seed, dtype, shape))
+    check(lambda x: ops.broadcast_to(x, to), lambda x: torch.broadcast_to(x, to), drawn(seed, shape, dtype=dtype))
 
 
-@examples
+@many
 @given(shape=shapes, seed=seeds, dtype=dtypes, layout=layouts, data=st.data())
 def test_axes_of_length_1(shape, seed, dtype, layout, data) -> None:
-    x = laid_out(normal(seed, dtype, shape)[0], layout)
+    x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
     axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
     check(lambda x: ops.expand_dims(x, axis), lambda x: torch.unsqueeze(x, axis), [x])
     check(lambda x: ops.squeeze(x), lambda x: torch.squeeze(x), [x])
@@ -362,7 +264,7 @@ def test_axes_of_length_1(shape, seed, dtype, layout, data) -> None:
     check(lambda x: ops.reshape(x, (-1,) if 0 not in shape else (0,)), lambda x: torch.reshape(x, (-1,)), [x])
 
 
-@examples
+@many
 @given(
     shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4),
     lengths=st.lists(st.integers(0, 3), min_size=1, max_size=4),
@@ -374,9 +276,9 @@ def test_axes_of_length_1(shape, seed, dtype, layout, data) -> None:
 def test_concat_and_split(shape, lengths, seed, dtype, layout, data) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     before, after = shape[: axis % len(shape)], shape[axis % len(shape) + 1 :]
-    parts = [laid_out(x, layout) for x in normal(seed, dtype, *[(*before, n, *after) for n in lengths])]
+    parts = [laid_out(x, layout) for x in drawn(seed, *[(*before, n, *after) for n in lengths], dtype=dtype)]
     check(lambda *parts: ops.concat(parts, axis), lambda *parts: torch.cat(parts, dim=axis), parts)
-    (whole,) = normal(seed, dtype, (*before, sum(lengths), *after))
+    (whole,) = drawn(seed, (*before, sum(lengths), *after), dtype=dtype)
     whole = laid_out(whole, layout)
     check(lambda x: ops.split(x, lengths, axis), lambda x: torch.split(x, lengths, dim=axis), [whole])
     # Some of the pieces are not used.
@@ -388,10 +290,10 @@ def test_concat_and_split(shape, lengths, seed, dtype, layout, data) -> None:
     check(lambda *parts: ops.stack(parts, axis), lambda *parts: torch.stack(parts, dim=axis), [parts[0], parts[0] + 1])
 
 
-@examples
+@many
 @given(shape=shapes, seed=seeds, dtype=dtypes, layout=layouts, data=st.data())
 def test_slice(shape, seed, dtype, layout, data) -> None:
-    x = laid_out(normal(seed, dtype, shape)[0], layout)
+    x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
     key = data.draw(hnp.basic_indices(shape, allow_newaxis=True, allow_ellipsis=True, max_dims=6))
 
     def oracle(x: Any) -> Any:
@@ -402,10 +304,10 @@ def test_slice(shape, seed, dtype, layout, data) -> None:
     check(lambda x: ops.slice(x, key), oracle, [x])
 
 
-@examples
+@many
 @given(shape=filled, seed=seeds, dtype=dtypes, data=st.data())
 def test_slices_of_slices_are_those_of_numpy(shape, seed, dtype, data) -> None:
-    (x,) = normal(seed, dtype, shape)
+    (x,) = drawn(seed, shape, dtype=dtype)
     keys = []
     part = x
     for _ in range(3):
@@ -423,15 +325,15 @@ def test_slices_of_slices_are_those_of_numpy(shape, seed, dtype, data) -> None:
     np.testing.assert_array_equal(graph.run_sync({blob: x})[y], part, strict=True)
 
 
-@examples
+@many
 @given(shape=shapes, seed=seeds, dtype=dtypes, layout=layouts, data=st.data())
 def test_flip(shape, seed, dtype, layout, data) -> None:
     axes = _axes(data, shape)
-    x = laid_out(normal(seed, dtype, shape)[0], layout)
+    x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
     check(lambda x: ops.flip(x, axes), lambda x: torch.flip(x, _all_axes(axes, shape)), [x])
 
 
-@examples
+@many
 @given(
     shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4),
     seed=seeds,
@@ -441,13 +343,13 @@ def test_flip(shape, seed, dtype, layout, data) -> None:
 )
 def test_pad_with_a_constant(shape, seed, dtype, layout, data) -> None:
     widths = [(data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))) for _ in shape]
-    x = laid_out(normal(seed, dtype, shape)[0], layout)
+    x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
     flat = [w for pair in reversed(widths) for w in pair]
     check(lambda x: ops.pad(x, widths, value=1.5), lambda x: torch.nn.functional.pad(x, flat, "constant", 1.5), [x])
 
 
 @pytest.mark.parametrize("mode", ["reflect", "edge"])
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(
     shape=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5),
     seed=seeds,
@@ -460,7 +362,7 @@ def test_pad_with_what_is_inside(mode, shape, seed, dtype, layout, data) -> None
         return n - 1 if mode == "reflect" else 4
 
     widths = [(data.draw(st.integers(0, most(n))), data.draw(st.integers(0, most(n)))) for n in shape]
-    x = laid_out(normal(seed, dtype, shape)[0], layout)
+    x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
     flat = [w for pair in reversed(widths) for w in pair]
     their = {"reflect": "reflect", "edge": "replicate"}[mode]
     check(
@@ -475,7 +377,7 @@ def test_pad_with_what_is_inside(mode, shape, seed, dtype, layout, data) -> None
 index_dtypes = st.sampled_from(["int8", "int32", "int64", "uint8"])
 
 
-@examples
+@many
 @given(
     shape=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4),
     picked=hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=5),
@@ -487,7 +389,7 @@ index_dtypes = st.sampled_from(["int8", "int32", "int64", "uint8"])
 )
 def test_take(shape, picked, seed, dtype, index_dtype, layout, data) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
-    x = laid_out(normal(seed, dtype, shape)[0], layout)
+    x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
     low = 0 if index_dtype[0] == "u" else -shape[axis]
     indices = np.asarray(np.random.default_rng(seed).integers(low, shape[axis], picked)).astype(index_dtype)
 
@@ -498,7 +400,7 @@ def test_take(shape, picked, seed, dtype, index_dtype, layout, data) -> None:
     check(lambda x, i: ops.take(x, i, axis), oracle, [x, laid_out(indices, layout)])
 
 
-@examples
+@many
 @given(
     shape=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4),
     count=st.integers(0, 6),
@@ -509,7 +411,7 @@ def test_take(shape, picked, seed, dtype, index_dtype, layout, data) -> None:
 )
 def test_take_along_axis(shape, count, seed, dtype, layout, data) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
-    x = laid_out(normal(seed, dtype, shape)[0], layout)
+    x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
     picked = [count if i == axis % len(shape) else n for i, n in enumerate(shape)]
     indices = laid_out(np.random.default_rng(seed).integers(0, shape[axis], picked), layout)
     check(
@@ -517,10 +419,10 @@ def test_take_along_axis(shape, count, seed, dtype, layout, data) -> None:
     )
 
 
-@examples
+@many
 @given(rows=st.integers(1, 6), features=st.integers(0, 5), picked=shapes, seed=seeds, dtype=dtypes)
 def test_embedding_and_one_hot(rows, features, picked, seed, dtype) -> None:
-    (weight,) = normal(seed, dtype, (rows, features))
+    (weight,) = drawn(seed, (rows, features), dtype=dtype)
     indices = np.asarray(np.random.default_rng(seed).integers(0, rows, picked))
     check(lambda w, i: ops.embedding(i, w), lambda w, i: torch.nn.functional.embedding(i, w), [weight, indices])
     ((found,),) = ours(lambda i: ops.one_hot(i, rows, "int64"), [indices], 0)

@@ -81,13 +81,13 @@ async def test_backwards(name: str) -> None:
 
 
 def test_every_operation_is_here() -> None:
-    """Whoever adds an operation adds it here."""
+    """Whoever adds an operation adds it here, but for those that no kernel computes."""
     of_package = {
         name
         for name in ops.__all__
         if isinstance(getattr(ops, name), type) and issubclass(getattr(ops, name), Operation)
     }
-    assert set(CASES) == of_package - {"Operation", "Function"}
+    assert set(CASES) == of_package - {"Operation", "Function", "AllReduce"}
     assert all(type(operation).__name__ == name for name, (operation, _) in CASES.items())
 
 

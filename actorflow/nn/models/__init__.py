@@ -7,5 +7,6 @@ from actorflow.nn.models.lenet import LeNet
 from actorflow.nn.models.mlp import MLP
 from actorflow.nn.models.nin import NIN
 from actorflow.nn.models.resnet import ResNet
+from actorflow.nn.models.vgg import VGG
 
-__all__ = ["MLP", "NIN", "AlexNet", "GoogLeNet", "LSTMLanguageModel", "LeNet", "ResNet"]
+__all__ = ["MLP", "NIN", "VGG", "AlexNet", "GoogLeNet", "LSTMLanguageModel", "LeNet", "ResNet"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from actorflow.composite import Composite
 from actorflow.nn import init
-from actorflow.nn.layers import Conv, Dropout, InnerProduct, Pool
+from actorflow.nn.layers import Dropout, Pool
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.norm import LRN
+from actorflow.nn.weighted import Conv, InnerProduct
 
 __all__ = ["AlexNet"]
 

@@ -9,9 +9,10 @@ from actorflow.composite import Chain, Composite
 from actorflow.errors import GraphError
 from actorflow.nn import init
 from actorflow.nn.inception import Inception
-from actorflow.nn.layers import Conv, Dropout, GlobalAverage, InnerProduct, Pool
+from actorflow.nn.layers import Dropout, GlobalAverage, Pool
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.norm import LRN
+from actorflow.nn.weighted import Conv, InnerProduct
 from actorflow.node import Blob, Initializer
 
 __all__ = ["GoogLeNet"]

@@ -11,8 +11,9 @@ from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
 from actorflow.nn import init
 from actorflow.nn.embedding import Embedding
-from actorflow.nn.layers import Dropout, InnerProduct
+from actorflow.nn.layers import Dropout
 from actorflow.nn.recurrent import LSTM
+from actorflow.nn.weighted import InnerProduct
 from actorflow.node import Blob
 
 __all__ = ["LSTMLanguageModel"]

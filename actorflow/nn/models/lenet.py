@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from actorflow.errors import GraphError
 from actorflow.nn import init
-from actorflow.nn.layers import Conv, InnerProduct, Pool
+from actorflow.nn.layers import Pool
 from actorflow.nn.models.layered import Layered
+from actorflow.nn.weighted import Conv, InnerProduct
 
 __all__ = ["LeNet"]
 

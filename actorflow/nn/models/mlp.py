@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from actorflow.composite import Composite
 from actorflow.nn import init
-from actorflow.nn.layers import Dropout, InnerProduct
+from actorflow.nn.layers import Dropout
 from actorflow.nn.models.layered import Layered
+from actorflow.nn.weighted import InnerProduct
 
 __all__ = ["MLP"]
 

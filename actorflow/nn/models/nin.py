@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from actorflow.composite import Composite
 from actorflow.errors import GraphError
 from actorflow.nn import init
-from actorflow.nn.layers import Conv, Dropout, GlobalAverage, NINBlock, Pool
+from actorflow.nn.layers import Dropout, GlobalAverage, Pool
 from actorflow.nn.models.layered import Layered
+from actorflow.nn.nin_block import NINBlock
+from actorflow.nn.weighted import Conv
 from actorflow.node import Initializer
 
 __all__ = ["NIN"]
@@ -72,11 +74,28 @@ class NIN(Layered):
 
     @classmethod
     def cifar10(
-        cls, classes: int = 10, *, width: int = 192, dropout: float = 0.5, seed: int = 0, name: str | None = None
+        cls,
+        classes: int = 10,
+        *,
+        width: int = 192,
+        dropout: float = 0.5,
+        weight_init: Initializer | None = None,
+        seed: int = 0,
+        name: str | None = None,
     ) -> NIN:
-        """The network of the paper and of Purine2's example, for images of 32x32: Gaussian weights of 0.05, biases 0.
+        """The network of the paper and of Purine2's example, for images of 32x32; biases are 0.
 
         Their last convolution has a relu, whose scores can be stuck at 0; this one has none.
+
+        Args:
+            classes: Number of classes.
+            width: Channels of most convolutions.
+            dropout: Share of the elements dropped after each pooling, in training.
+            weight_init: Initializer of the weights; the default, ``init.gaussian(0.05)``, is theirs. It shrinks the
+                signal in each layer, the more so the smaller ``width`` is, so the loss stays where it is for the first
+                hundreds of steps; with `init.he` it falls at once.
+            seed: Chooses initial weights and dropout.
+            name: Scope of its nodes.
         """
         return cls(
             classes,
@@ -84,7 +103,7 @@ class NIN(Layered):
             kernels=(5, 5, 3),
             pools=("max", "average"),
             dropout=dropout,
-            weight_init=init.gaussian(0.05, seed=seed),
+            weight_init=weight_init or init.gaussian(0.05, seed=seed),
             seed=seed,
             name=name,
         )

@@ -9,9 +9,10 @@ from actorflow import ops
 from actorflow.composite import Composite
 from actorflow.errors import GraphError
 from actorflow.nn import init
-from actorflow.nn.layers import Activation, Conv, GlobalAverage, InnerProduct, Pool, _arity
+from actorflow.nn.layers import Activation, GlobalAverage, Pool, bottoms
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.norm import BatchNorm
+from actorflow.nn.weighted import Conv, InnerProduct
 from actorflow.node import Blob, Initializer
 
 __all__ = ["ResNet"]
@@ -105,7 +106,7 @@ class _Block(Composite):
             self.shortcut += _normalized("_shortcut", self.channels, 1, stride, weight_init)
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
-        (x,) = _arity(self, bottom, "x")
+        (x,) = bottoms(self, bottom, "x")
         y = _through(self.layers, x, training)
         return ops.relu(ops.add(y, _through(self.shortcut, x, training), name="add"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,10 +121,40 @@ class Optimizer(ABC):
             GraphError: if there is nothing to train, one of ``wrt`` is no variable, or the optimizer has its rate in
                 another graph; and as for `af.gradient`.
         """
-        root = loss.graph.root
         variables = list(trainable(loss) if wrt is None else wrt)
         if not variables:
             raise GraphError(f"loss {loss.name!r} depends on no variable that could be trained")
+        self._check(loss.graph.root, variables)
+        with loss.graph.root.unique_subgraph(self.name) as scope:
+            self._build(scope, [dict(zip(variables, gradient(loss, variables), strict=True))])
+        return scope
+
+    def descend(self, *gradients: Mapping[Variable, Blob]) -> Graph:
+        """Build an update of each variable by a gradient that is there; `minimize` without the gradient's part.
+
+        Args:
+            gradients: The gradient of each variable. With several mappings they are of copies of one network, their
+                variables in the same order: all take the factors of the first one's, and ``clip.norm`` bounds each
+                copy's gradients together.
+        Returns:
+            The sub-graph with the updates; give it in ``fetch`` to train in that frame.
+        Raises:
+            GraphError: if there is nothing to train, a key is no variable, the copies differ in how many they have, or
+                the optimizer has its rate in another graph.
+        """
+        variables = [variable for copy in gradients for variable in copy]
+        if not variables:
+            raise GraphError("descend() needs at least one variable with its gradient")
+        for copy in gradients:
+            if len(copy) != len(gradients[0]):
+                raise GraphError(f"copies of a network have as many variables, got {[len(copy) for copy in gradients]}")
+        root = variables[0].graph.root
+        self._check(root, variables)
+        with root.unique_subgraph(self.name) as scope:
+            self._build(scope, gradients)
+        return scope
+
+    def _check(self, root: Graph, variables: Sequence[Variable]) -> None:
         for variable in variables:
             if not isinstance(variable, Variable):
                 raise GraphError(f"only variables can be trained, not {variable!r}")
@@ -132,13 +162,15 @@ class Optimizer(ABC):
             raise GraphError(
                 f"this optimizer has its rate in graph {self._rate.graph.root.name!r} and cannot train {root.name!r}"
             )
-        with root.unique_subgraph(self.name) as scope:
-            grads = self._clipped(gradient(loss, variables))
-            operations = [self.operation(self.multipliers(variable)) for variable in variables]
-            common = self._common(scope, any("step" in self.arguments(operation) for operation in operations))
-            for variable, grad, operation in zip(variables, grads, operations, strict=True):
+
+    def _build(self, scope: Graph, gradients: Sequence[Mapping[Variable, Blob]]) -> None:
+        """All updates, of each copy of a network."""
+        operations = [self.operation(self.multipliers(variable)) for variable in gradients[0]]
+        clipped = [self._clipped(list(copy.values())) for copy in gradients]
+        common = self._common(scope, any("step" in self.arguments(operation) for operation in operations))
+        for copy, grads in zip(gradients, clipped, strict=True):
+            for variable, grad, operation in zip(copy, grads, operations, strict=True):
                 self._update(scope, operation, {"weight": variable, "grad": grad, **common})
-        return scope
 
     def _clipped(self, grads: list[Blob]) -> list[Blob]:
         value, norm = self.clip

@@ -1,33 +1,35 @@
-"""Kernels of `actorflow.ops.activation`."""
+"""Kernels of `actorflow.ops.activation` and `actorflow.ops.input_activation`."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from actorflow.ops.activation import (
-    GELU_CUBIC,
-    GELU_SLOPE,
     Elu,
     EluDown,
-    Gelu,
-    GeluDown,
     LeakyRelu,
     LeakyReluDown,
-    NormalDensity,
     Relu,
     ReluDown,
     Sigmoid,
     SigmoidDown,
-    Silu,
-    SiluDown,
-    Softplus,
-    SoftplusDown,
     Tanh,
     TanhDown,
 )
 from actorflow.ops.cpu.buffers import Array, flat_blocks, keep_where, scratch
 from actorflow.ops.cpu.normal import density, tail
 from actorflow.ops.cpu.precision import in_float32
+from actorflow.ops.input_activation import (
+    GELU_CUBIC,
+    GELU_SLOPE,
+    Gelu,
+    GeluDown,
+    NormalDensity,
+    Silu,
+    SiluDown,
+    Softplus,
+    SoftplusDown,
+)
 from actorflow.ops.registry import kernel
 
 __all__: list[str] = []

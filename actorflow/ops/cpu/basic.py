@@ -14,7 +14,8 @@ __all__: list[str] = []
 
 @kernel(Copy, inplace=True)
 def _copy(operation: Copy, inputs: list[Array], outputs: list[Array]) -> None:
-    np.copyto(outputs[0], inputs[0])
+    if outputs[0] is not inputs[0]:
+        np.copyto(outputs[0], inputs[0])
 
 
 @kernel(Dummy, inplace=True)

@@ -27,7 +27,7 @@ from actorflow.ops.cpu.windows import Piece, as_matrix, compute_dtype, is_first,
 from actorflow.ops.registry import kernel
 from actorflow.ops.windows import Windows
 
-__all__: list[str] = []
+__all__ = ["conv", "conv_down", "conv_weight"]
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20
@@ -38,6 +38,9 @@ _IMAGE_BYTES = 4 << 20
 _JOINED_CHANNELS = 16
 #: Data gradients of fewer channels than this are added up with the channels first, so that additions have long runs.
 _FEW_CHANNELS = 16
+#: Where a row has fewer windows than this, runs go through all images of a piece. Turning the result then pays for
+#: fewer channels than this times the elements of a kernel.
+_SHORT_ROW, _CHANNELS_PER_ELEMENT = 16, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,26 @@ class _Geometry:
         """A matrix (row, group and what it has) as matrices (group, row, what it has), a view."""
         return rows.reshape(len(rows), self.groups, rows.shape[1] // self.groups).transpose(1, 0, 2)
 
-    def padded(self, images: Array) -> Array:
-        """The images with their border of zeros."""
+    @property
+    def is_planar(self) -> bool:
+        """Whether columns are gathered plane by plane: rows of a plane are longer runs than those of few channels."""
         w = self.windows
-        if w.size == w.padded_size:
+        run = w.kernel[-1] * self.channels if w.dilation[-1] == 1 else self.channels
+        return self.groups == 1 and w.stride[-1] == 1 and run < w.out[-1]
+
+    def padded(self, images: Array) -> Array:
+        """The images with their border of zeros; the channels come first in memory if the columns are planar."""
+        w = self.windows
+        if self.is_planar:
+            planes = np.moveaxis(images, -1, 0)
+            if w.size == w.padded_size and planes.flags.c_contiguous:
+                return images
+            shape = (images.shape[-1], len(images), *w.padded_size)
+            padded = np.moveaxis(scratch("padded", shape, images.dtype), 0, -1)
+        elif w.size == w.padded_size:
             return images
-        padded = scratch("padded", (len(images), *w.padded_size, images.shape[-1]), images.dtype)
+        else:
+            padded = scratch("padded", (len(images), *w.padded_size, images.shape[-1]), images.dtype)
         inside: tuple[slice, ...] = (slice(None),)
         for n, (before, after) in zip(w.size, w.pad, strict=True):
             if before:
@@ -105,17 +122,22 @@ class _Geometry:
         """The columns of a piece, (window, group and its column), in scratch memory."""
         w, (image, *axes, channel) = self.windows, padded.strides
         counts = [cut.stop - cut.start for cut in piece[1:]]
-        shape = (len(padded), *counts, self.groups, *w.kernel, self.channels)
-        strides = (
-            *(image, *(s * axis for s, axis in zip(w.stride, axes, strict=True))),
-            *(self.channels * channel, *(d * axis for d, axis in zip(w.dilation, axes, strict=True)), channel),
-        )
+        # Axes of the windows, then those of a column.
+        windows_shape = (len(padded), *counts)
+        windows_strides = (image, *(s * axis for s, axis in zip(w.stride, axes, strict=True)))
+        shape = (self.groups, *w.kernel, self.channels)
+        strides = (self.channels * channel, *(d * axis for d, axis in zip(w.dilation, axes, strict=True)), channel)
         # Stays inside: the last window of an axis ends within the padded size by the definition of `out`.
         starts = [slice(cut.start * s, None) for cut, s in zip(piece[1:], w.stride, strict=True)]
-        windows = as_strided(padded[(slice(None), *starts)], shape, strides, writeable=False)
+        first = padded[(slice(None), *starts)]
+        rows, length = math.prod(windows_shape), self.groups * self.columns
+        if self.is_planar:
+            shape, strides = (*shape, *windows_shape), (*strides, *windows_strides)
+        else:
+            shape, strides = (*windows_shape, *shape), (*windows_strides, *strides)
         columns = scratch("columns", shape, self.dtype)
-        np.copyto(columns, windows, casting="unsafe")
-        return columns.reshape(len(padded) * math.prod(counts), self.groups * self.columns)
+        np.copyto(columns, as_strided(first, shape, strides, writeable=False), casting="unsafe")
+        return columns.reshape(length, rows).T if self.is_planar else columns.reshape(rows, length)
 
     def column_pieces(self, x: Array) -> Iterator[tuple[Piece, Array]]:
         """The columns of ``x`` piece by piece, in scratch memory that the next piece overwrites."""
@@ -189,7 +211,8 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
 
 
 @kernel(Conv)
-def _conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
+def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
+    """The convolution; see `Conv`."""
     (x, weight), (y,) = inputs, outputs
     if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
         depthwise.forward(operation.windows(x.shape[1:-1], weight.shape[:-2]), x, weight, y)
@@ -204,7 +227,8 @@ def _conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
 
 
 @kernel(ConvWeight)
-def _conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
+def conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
+    """The weight gradient; see `ConvWeight`."""
     (dy, x), (dweight,) = inputs, outputs
     if depthwise.is_depthwise(operation.groups, dweight.shape[-2]):
         depthwise.weight(operation.windows(x.shape[1:-1], operation.kernel), dy, x, dweight)
@@ -234,7 +258,8 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
 
 
 @kernel(ConvDown)
-def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
+def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
+    """The data gradient; see `ConvDown`."""
     (dy, weight), (dx,) = inputs, outputs
     if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
         depthwise.down(operation.windows(dx.shape[1:-1], weight.shape[:-2]), dy, weight, dx)
@@ -245,15 +270,11 @@ def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -
         _multiply(g.grouped(g.rows(dy)), matrices, g.grouped(as_matrix(dx)))
         return
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(g.windows.size, g.windows.pad, strict=True))
-    few = g.groups == 1 and g.channels < _FEW_CHANNELS
+    order = _order(g)
     for piece in g.pieces(len(dx)):
         images = dx[piece[0]]
-        columns = (_columns_channels_first if few else _columns)(g, g.rows(dy[piece]), matrices, piece)
-        shape = (len(images), *g.windows.padded_size)
-        if few:
-            padded = np.moveaxis(scratch("padded", (images.shape[-1], *shape), g.dtype), 0, -1)
-        else:
-            padded = scratch("padded", (*shape, images.shape[-1]), g.dtype)
+        columns = _columns(g, dy[piece], matrices) if order is None else _columns_in(order, g, dy[piece], matrices)
+        padded = _padded_gradients(g, images, order)
         if is_first(piece):
             padded.fill(0)
         _scatter(g, columns, padded, piece)
@@ -261,22 +282,41 @@ def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -
             np.copyto(images, padded[(slice(None), *inside)], casting="unsafe")
 
 
-def _columns(g: _Geometry, rows: Array, matrices: Array, piece: Piece) -> Array:
+def _order(g: _Geometry) -> tuple[int, ...] | None:
+    """The axes (image, *spatial, channel) in the order in which data gradients are added up; None for the usual one."""
+    rank = len(g.windows.size)
+    spatial, channels = tuple(range(1, rank + 1)), g.channels
+    if g.groups == 1 and g.windows.out[-1] < _SHORT_ROW:
+        return (rank + 1, *spatial, 0) if channels < _CHANNELS_PER_ELEMENT * math.prod(g.windows.kernel) else None
+    return (rank + 1, 0, *spatial) if g.groups == 1 and channels < _FEW_CHANNELS else None
+
+
+def _padded_gradients(g: _Geometry, images: Array, order: tuple[int, ...] | None) -> Array:
+    """Scratch memory for the gradients of some images and their border, its axes in some order."""
+    shape = (len(images), *g.windows.padded_size, images.shape[-1])
+    if order is None:
+        return scratch("padded", shape, g.dtype)
+    return scratch("padded", [shape[axis] for axis in order], g.dtype).transpose(np.argsort(order))
+
+
+def _columns(g: _Geometry, dy: Array, matrices: Array) -> Array:
     """Gradients of the columns of a piece, (image, *window, *kernel, group, channel), a view of scratch memory."""
-    counts = [cut.stop - cut.start for cut in piece]
+    rows = g.rows(dy)
     columns = scratch("columns", (len(rows), g.groups * g.columns), g.dtype)
     np.matmul(g.grouped(rows), matrices, out=g.grouped(columns))
-    return np.moveaxis(columns.reshape(*counts, g.groups, *g.windows.kernel, g.channels), len(counts), -2)
+    turned = columns.reshape(*dy.shape[:-1], g.groups, *g.windows.kernel, g.channels)
+    return np.moveaxis(turned, dy.ndim - 1, -2)
 
 
-def _columns_channels_first(g: _Geometry, rows: Array, matrices: Array, piece: Piece) -> Array:
-    """As `_columns`, with the windows side by side in memory."""
-    counts = [cut.stop - cut.start for cut in piece]
+def _columns_in(order: tuple[int, ...], g: _Geometry, dy: Array, matrices: Array) -> Array:
+    """As `_columns`, with what an element of the kernel sees side by side in memory, its axes in some order."""
+    windows = order[1:]
+    rows = g.rows(dy.transpose(*windows, -1))
     columns = scratch("columns", (g.columns, len(rows)), g.dtype)
     np.matmul(matrices[0].T, rows.T, out=columns)
-    kernel_axes = len(g.windows.kernel) + 1
-    turned = columns.reshape(*g.windows.kernel, 1, g.channels, *counts)
-    return turned.transpose(*range(kernel_axes + 1, turned.ndim), *range(kernel_axes + 1))
+    turned = columns.reshape(*g.windows.kernel, 1, g.channels, *[dy.shape[axis] for axis in windows])
+    before = turned.ndim - len(windows)
+    return turned.transpose(*[before + windows.index(axis) for axis in range(len(windows))], *range(before))
 
 
 def _scatter(g: _Geometry, columns: Array, padded: Array, piece: Piece) -> None:

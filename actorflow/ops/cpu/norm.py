@@ -1,4 +1,7 @@
-"""Kernels of `actorflow.ops.norm`: blocks of rows, (rows, channels) for batches and (samples, elements) for layers."""
+"""Kernels of `actorflow.ops.batch_norm` and `actorflow.ops.layer_norm`.
+
+They take blocks of rows, (rows, channels) for batches and (samples, elements) for layers.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from actorflow.ops.batch_norm import BatchNorm, BatchNormDown, BatchNormInference, BatchNormInferenceDown
 from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
 from actorflow.ops.cpu.precision import in_float32
-from actorflow.ops.norm import (
-    BatchNorm,
-    BatchNormDown,
-    BatchNormInference,
-    BatchNormInferenceDown,
-    LayerNorm,
-    LayerNormDown,
-)
+from actorflow.ops.layer_norm import LayerNorm, LayerNormDown
 from actorflow.ops.registry import kernel
 
 __all__: list[str] = []

@@ -83,11 +83,15 @@ def max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Arr
         kept = np.where(np.isnan(maxima), np.zeros((), results.dtype), grads).reshape(one)
         np.put_along_axis(results.reshape(flat), first, kept, axis=1)
         return
+    is_seen_once = all(d * (k - 1) < s for k, d, s in zip(w.kernel, w.dilation, w.stride, strict=True))
     for piece in _pieces(w, images):
         g, y, dx = grads[piece], maxima[piece], results[piece[0]]
         if is_first(piece):
             dx.fill(0)
         for window, element, hit in _first_maxima(w, piece, images[piece[0]], y):
+            if is_seen_once:
+                keep_where(hit, g[window], dx[element])
+                continue
             share = scratch("share", hit.shape, dx.dtype)
             keep_where(hit, g[window], share)
             np.add(dx[element], share, out=dx[element])

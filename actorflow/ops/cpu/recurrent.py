@@ -6,7 +6,8 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.precision import in_float32
-from actorflow.ops.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown
+from actorflow.ops.recurrent import LSTM, LSTMGates
+from actorflow.ops.recurrent_down import LSTMDown, LSTMGatesDown
 from actorflow.ops.registry import kernel
 
 __all__: list[str] = []

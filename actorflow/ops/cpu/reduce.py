@@ -9,6 +9,7 @@ import numpy as np
 from actorflow.ops.broadcast import BroadcastTo, ReduceSum, Reduction, summed_dtype
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.precision import wide_dtype
+from actorflow.ops.product import ReduceProd, ReduceProdDown
 from actorflow.ops.reduce import (
     ArgMax,
     ArgMin,
@@ -18,8 +19,6 @@ from actorflow.ops.reduce import (
     ReduceMax,
     ReduceMean,
     ReduceMin,
-    ReduceProd,
-    ReduceProdDown,
 )
 from actorflow.ops.registry import kernel
 

@@ -1,31 +1,33 @@
-"""Kernels of `actorflow.ops.activation`."""
+"""Kernels of `actorflow.ops.activation` and `actorflow.ops.input_activation`."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from actorflow.ops.activation import (
-    GELU_CUBIC,
-    GELU_SLOPE,
     Elu,
     EluDown,
-    Gelu,
-    GeluDown,
     LeakyRelu,
     LeakyReluDown,
-    NormalDensity,
     Relu,
     ReluDown,
     Sigmoid,
     SigmoidDown,
-    Silu,
-    SiluDown,
-    Softplus,
-    SoftplusDown,
     Tanh,
     TanhDown,
 )
 from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
+from actorflow.ops.input_activation import (
+    GELU_CUBIC,
+    GELU_SLOPE,
+    Gelu,
+    GeluDown,
+    NormalDensity,
+    Silu,
+    SiluDown,
+    Softplus,
+    SoftplusDown,
+)
 
 __all__: list[str] = []
 

@@ -21,6 +21,7 @@ from actorflow.ops.cuda.launch import (
     wide_dtype,
 )
 from actorflow.ops.cuda.reduce import Columns, columns_over, sum_axes
+from actorflow.ops.product import ReduceProd, ReduceProdDown
 from actorflow.ops.reduce import (
     ArgMax,
     ArgMin,
@@ -30,8 +31,6 @@ from actorflow.ops.reduce import (
     ReduceMax,
     ReduceMean,
     ReduceMin,
-    ReduceProd,
-    ReduceProdDown,
 )
 
 __all__: list[str] = []

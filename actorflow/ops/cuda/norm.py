@@ -1,6 +1,7 @@
-"""Kernels of `actorflow.ops.norm`: elementwise kernels, and sums of what they write, in float32 at least.
+"""Kernels of `actorflow.ops.batch_norm` and `actorflow.ops.layer_norm`.
 
-The statistics broadcast: (channels,) for batches, (samples, 1) for layers.
+They are elementwise kernels, and sums of what these write, in float32 at least. The statistics broadcast: (channels,)
+for batches, (samples, 1) for layers.
 """
 
 from __future__ import annotations
@@ -11,16 +12,10 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from actorflow.ops.batch_norm import BatchNorm, BatchNormDown, BatchNormInference, BatchNormInferenceDown
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, wide_dtype
 from actorflow.ops.cuda.reduce import sum_axes
-from actorflow.ops.norm import (
-    BatchNorm,
-    BatchNormDown,
-    BatchNormInference,
-    BatchNormInferenceDown,
-    LayerNorm,
-    LayerNormDown,
-)
+from actorflow.ops.layer_norm import LayerNorm, LayerNormDown
 
 __all__: list[str] = []
 

@@ -6,7 +6,8 @@ import cupy
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
 from actorflow.ops.cuda.reduce import sum_axes
-from actorflow.ops.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown
+from actorflow.ops.recurrent import LSTM, LSTMGates
+from actorflow.ops.recurrent_down import LSTMDown, LSTMGatesDown
 
 __all__: list[str] = []
 

@@ -15,7 +15,7 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 
-__all__ = ["images", "tensor", "torch", "torch_kernel", "weights", "within_share"]
+__all__ = ["images", "lies_last", "tensor", "torch", "torch_kernel", "turned", "weights", "within_share"]
 
 torch = require("torch", extra="torch", purpose="kernel library 'torch'")
 
@@ -44,6 +44,19 @@ def images(array: Array) -> Any:
 def weights(array: Array) -> Any:
     """(*kernel, in, out) as a tensor (out, in, *kernel) on the same memory."""
     return tensor(array).movedim((-1, -2), (0, 1))
+
+
+def turned(array: Array) -> Any:
+    """As `weights`, of a copy with the channels last, as images have them: else torch makes one in twice the time."""
+    if not lies_last(array):
+        return weights(array)
+    flat = tensor(array).reshape(-1, array.shape[-1]).t().contiguous()
+    return flat.reshape(array.shape[-1], *array.shape[:-1]).movedim(-1, 1)
+
+
+def lies_last(array: Array) -> bool:
+    """Whether a weight with its channels last is told from one with its channels first, by its strides."""
+    return array.ndim == 4 and array.shape[-2] > 1 and array.shape[-1] > 1
 
 
 def within_share(function: _Function) -> _Function:

@@ -1,0 +1,263 @@
+"""Ops at run time that are one end of a channel between ranks, or one rank's part of a collective.
+
+In each frame, every edge between two ranks carries exactly one message: the tensor, or, from a frame that has stopped,
+an empty one. So whatever happens on one rank, no other waits for ever, and the next frame finds the edge in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.actors.blob import release
+from actorflow.actors.op import OpActor
+from actorflow.devices.base import Fence, Lane
+from actorflow.errors import DeviceError, GraphError, TransportError
+from actorflow.trace import NodeState
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.devices.memory import Bucket
+    from actorflow.ops.collective import AllReduce
+    from actorflow.ranks.exchange import Exchange
+
+__all__ = ["AllReduceActor", "ChannelActor", "ChannelLane", "ReceiveActor", "SendActor"]
+
+_RUNNING = int(NodeState.RUNNING)
+
+
+class ChannelLane(Lane):
+    """Messages to or from one rank. They overlap, so that nothing follows from their order."""
+
+    def submit(
+        self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
+    ) -> Fence:
+        raise DeviceError(f"lane {self.name!r} carries messages alone")
+
+    def wait(self, fence: Fence) -> bool:
+        return False
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Nothing to do: messages end on the loop."""
+
+    def close(self) -> None:
+        """Nothing to do: the transport ends."""
+
+    def join(self) -> None:
+        """Nothing to wait for."""
+
+
+class _MessageFence(Fence):
+    """A message that is under way."""
+
+    __slots__ = ("begun_ns", "waiters")
+
+    def __init__(self, lane: Lane, frame: Frame) -> None:
+        super().__init__(lane, frame)
+        self.begun = True
+        self.begun_ns = perf_counter_ns()
+        self.waiters: list[Callable[[], None]] = []
+
+    def add_waiter(self, waiter: Callable[[], None]) -> None:
+        if self.done:
+            asyncio.get_running_loop().call_soon(waiter)
+        else:
+            self.waiters.append(waiter)
+
+    def end(self, passed: Callable[[Fence], None]) -> None:
+        """The message has come through."""
+        self.done = True
+        self.elapsed_ns = perf_counter_ns() - self.begun_ns
+        for waiter in self.waiters:
+            waiter()
+        self.waiters.clear()
+        passed(self)
+
+
+class ChannelActor(OpActor):
+    """What both ends of channels, and collectives, share.
+
+    Attributes:
+        exchange: What the program exchanges with other ranks.
+    """
+
+    __slots__ = ("_expected", "exchange")
+
+    def __init__(self, *args: Any, exchange: Exchange) -> None:
+        super().__init__(*args)
+        self.exchange = exchange
+        self.guard = None  # timeout and retries are those of the op that it was made for
+        self.inline_ns = -1
+        self._expected: set[Frame] = set()
+
+    @abstractmethod
+    def start(self, frame: Frame, fence: _MessageFence) -> None:
+        """Hand the message to the transport."""
+
+    @abstractmethod
+    def void(self, serial: int) -> None:
+        """Do for a frame that has stopped, or never was on this rank, what the other ranks wait for."""
+
+    def expect(self, frame: Frame) -> None:
+        """A frame has started that will come here."""
+        self._expected.add(frame)
+
+    def skip(self, frame: Frame) -> None:
+        """The frame has stopped. A message that is under way goes on without it."""
+        if frame in self._expected:
+            self._expected.discard(frame)
+            self.void(frame.serial)
+        else:
+            frame.outstanding.pop(self, None)
+
+    def begin(self, frame: Frame) -> int:
+        self._expected.discard(frame)
+        fence = _MessageFence(self.lane, frame)
+        if frame.monitor is not None:
+            self._show(frame, _RUNNING)
+        frame.outstanding[self] = fence
+        self.start(frame, fence)
+        for blob in self.outputs:
+            blob.deliver(frame, fence)
+        return perf_counter_ns()
+
+    def compute(self, frame: Frame) -> None:
+        raise GraphError(f"{self.what} is no computation")
+
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        raise GraphError(f"{self.what} cannot be replayed")
+
+    def _follows(self, fence: Fence) -> bool:
+        return False
+
+    def _ended(self, frame: Frame, fence: _MessageFence, error: BaseException | None) -> None:
+        """The transport is done with a message."""
+        if frame.outstanding.get(self) is not fence:  # the frame has stopped
+            return
+        if error is None:
+            release(self.inputs, frame)
+            if self.unread:
+                release(self.unread, frame)
+            fence.end(self._passed)
+            frame.wake()
+        else:
+            del frame.outstanding[self]
+            if isinstance(error, TransportError):
+                frame.stop_with(error, at_once=True)
+            else:
+                self._failed(frame, error)
+
+
+class SendActor(ChannelActor):
+    """The end of an edge that sends.
+
+    Attributes:
+        peer: The other rank.
+        edge: Name of the edge.
+    """
+
+    __slots__ = ("edge", "peer")
+
+    def __init__(self, *args: Any, exchange: Exchange, peer: int, edge: str) -> None:
+        super().__init__(*args, exchange=exchange)
+        self.peer = peer
+        self.edge = edge
+
+    @property
+    def what(self) -> str:
+        return f"{self.edge} (send)"
+
+    def start(self, frame: Frame, fence: _MessageFence) -> None:
+        (value,) = self.read(frame.values)
+        self.exchange.send(frame.serial, self.peer, self.edge, value, partial(self._ended, frame, fence))
+
+    def void(self, serial: int) -> None:
+        self.exchange.send(serial, self.peer, self.edge, None, lambda _: None)
+
+
+class ReceiveActor(ChannelActor):
+    """The end of an edge that receives.
+
+    Attributes:
+        peer: The other rank.
+        edge: Name of the edge.
+        bucket: Where buffers come from.
+    """
+
+    __slots__ = ("bucket", "edge", "peer")
+
+    def __init__(self, *args: Any, exchange: Exchange, peer: int, edge: str, bucket: Bucket) -> None:
+        super().__init__(*args, exchange=exchange)
+        self.peer = peer
+        self.edge = edge
+        self.bucket = bucket
+
+    @property
+    def what(self) -> str:
+        return f"{self.edge} (receive from rank {self.peer})"
+
+    def start(self, frame: Frame, fence: _MessageFence) -> None:
+        buffer = frame.values[self.written[0].slot] = self.bucket.take()
+        self.exchange.receive(frame.serial, self.peer, self.edge, buffer, partial(self._arrived, frame, fence))
+
+    def void(self, serial: int) -> None:
+        # What the other rank may have sent before it knew has to be taken.
+        buffer = np.empty(self.bucket.spec.shape, self.bucket.spec.dtype)
+        self.exchange.receive(serial, self.peer, self.edge, buffer, lambda _, __: None)
+
+    def _arrived(self, frame: Frame, fence: _MessageFence, size_bytes: int, error: BaseException | None) -> None:
+        if size_bytes or error is not None:
+            self._ended(frame, fence, error)
+        # Else the frame has stopped over there; the note that says so, and why, is on its way and stops it here, too.
+
+
+class AllReduceActor(ChannelActor):
+    """One rank's part of a collective.
+
+    Attributes:
+        operation: Which one.
+        bucket: Where buffers for the result come from.
+    """
+
+    __slots__ = ("bucket", "operation")
+
+    def __init__(self, *args: Any, exchange: Exchange, operation: AllReduce, bucket: Bucket) -> None:
+        super().__init__(*args, exchange=exchange)
+        self.operation = operation
+        self.bucket = bucket
+
+    @property
+    def what(self) -> str:
+        return f"{self.operation.group} (all-reduce over ranks {', '.join(map(str, self.operation.ranks))})"
+
+    def start(self, frame: Frame, fence: _MessageFence) -> None:
+        (source,) = self.read(frame.values)
+        target = frame.values[self.written[0].slot] = self.bucket.take()
+        # The arrays are held here: the others need this rank's part even when the frame has stopped here.
+        run = partial(self._reduce, frame, fence, np.ascontiguousarray(source), target)
+        self.exchange.ready(frame.serial, self.operation, run)
+
+    def void(self, serial: int) -> None:
+        self.exchange.ready(serial, self.operation, None)
+
+    def _reduce(
+        self,
+        frame: Frame,
+        fence: _MessageFence,
+        source: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        done: Callable[[], None],
+    ) -> None:
+        def reduced(error: BaseException | None) -> None:
+            self._ended(frame, fence, error)
+            done()
+
+        group = self.exchange.transport.group(self.operation.ranks)
+        group.all_reduce(self.operation.operation, source, target, reduced)

@@ -1,0 +1,102 @@
+"""Looking into a graph: its nodes, by kind and by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actorflow.errors import GraphError
+from actorflow.node import Blob, Node, Op, Variable
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+    from actorflow.members import Members
+
+__all__ = ["Contents"]
+
+
+class Contents:
+    """What is in a graph or sub-graph."""
+
+    name: str
+    parent: Graph | None
+    root: Graph
+    _prefix: str
+    _members: Members
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes of this graph and its sub-graphs, in order of creation."""
+        nodes = self._members.nodes.values()
+        return tuple(nodes) if self.parent is None else tuple(n for n in nodes if n.name.startswith(self._prefix))
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """All ops, in order of creation."""
+        return tuple([node for node in self.nodes if isinstance(node, Op)])
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """All blobs, variables included, in order of creation."""
+        return tuple([node for node in self.nodes if isinstance(node, Blob)])
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """All variables, in order of creation."""
+        return tuple(node for node in self.nodes if isinstance(node, Variable))
+
+    @property
+    def sources(self) -> tuple[Blob, ...]:
+        """Blobs that must be fed: neither variables nor written by an op."""
+        return tuple(b for b in self.blobs if not b.producers and not isinstance(b, Variable))
+
+    @property
+    def sinks(self) -> tuple[Blob, ...]:
+        """Blobs that are fetched by default: written by an op, read by none, no variables."""
+        return tuple(
+            b
+            for b in self.nodes
+            if isinstance(b, Blob) and not b.consumers and b.producers and not isinstance(b, Variable)
+        )
+
+    @property
+    def revision(self) -> int:
+        """Counts the changes of the structure."""
+        return self._members.revision
+
+    @property
+    def size(self) -> int:
+        """One more than the largest `Node.id`."""
+        return self._members.next_id
+
+    def resolve(self, target: object) -> Blob | Op | Graph:
+        """The node or sub-graph that ``target`` is or names.
+
+        Raises:
+            GraphError: if there is none of that name, or it belongs to another graph.
+        """
+        members = self._members
+        if isinstance(target, str):
+            found = members.find(self._prefix + target)
+            if found is None:
+                raise GraphError(f"graph {self.name!r} has no blob, op or sub-graph named {target!r}")
+            return found
+        if not isinstance(target, Blob | Op | Contents):
+            raise GraphError(f"expected a blob, an op, a sub-graph or a name, got {target!r}")
+        found = self.root if target is self.root else members.find(target.name)
+        if found is not target:
+            if isinstance(target, Contents):
+                raise GraphError(f"{target.name!r} is not a part of graph {self.root.name!r}")
+            raise GraphError(f"{target!r} is not in graph {self.root.name!r}")
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        return self.resolve(name)
+
+    def __contains__(self, target: object) -> bool:
+        try:
+            self.resolve(target)
+        except GraphError:
+            return False
+        return True
+
+    __iter__ = None  # or Python would ask for graph[0], graph[1], ...: iterate over `nodes`, `ops` or `blobs`

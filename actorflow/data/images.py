@@ -1,0 +1,236 @@
+"""Image files, decoded by Pillow when they are asked for; folders of them, one for each class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import DataError, require
+
+__all__ = ["IMAGE_SUFFIXES", "ImageFiles", "ImageFolder", "image_folder", "read_image"]
+
+#: Names of files that are taken for images end so, in small letters or capitals.
+IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+_MODES = {1: "L", 3: "RGB"}
+_SHOWN = 8
+
+
+def read_image(
+    path: str | Path, *, size: int | tuple[int, int] | None = None, shorter: int | None = None, channels: int = 3
+) -> npt.NDArray[np.uint8]:
+    """Decode an image file: uint8, shape (height, width, channels). It blocks; most of it without the GIL.
+
+    Args:
+        path: The file, of any form that Pillow knows. How a camera was held (EXIF) is not looked at; what is
+            transparent has the color that the file gives it.
+        size: Height and width, or one number for both: the image is scaled, then its middle is taken. None leaves it as
+            it is.
+        shorter: What the shorter side is scaled to before the middle is taken, at least the larger one of ``size``, as
+            in ``size=224, shorter=256``. None scales the image so that it just covers ``size``.
+        channels: 3 for red, green and blue, 1 for grey.
+    Raises:
+        DataError: if the file cannot be read or decoded, or has more than 8 bits per channel; if a size is out of
+            range.
+        MissingExtraError: if Pillow is not installed (extra ``images``).
+    """
+    return ImageFiles([path], size=size, shorter=shorter, channels=channels, dtype=np.uint8)[0]
+
+
+class ImageFiles:
+    """Images in files, which are decoded when they are asked for, each time anew.
+
+    ::
+
+        files = ImageFiles(paths, size=224, shorter=256)
+        files[7].shape                          # (224, 224, 3)
+        files[np.array([7, 2, 9])].shape        # (3, 224, 224, 3)
+
+    Args:
+        paths: The files.
+        size, shorter, channels: As for `read_image`.
+        dtype: uint8 for values from 0 to 255; a floating one for values from 0 to 1.
+
+    Attributes:
+        paths, size, channels, dtype: As given; the size as height and width.
+
+    Raises:
+        DataError: if an argument is out of range.
+        MissingExtraError: if Pillow is not installed (extra ``images``).
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        size: int | tuple[int, int] | None = None,
+        shorter: int | None = None,
+        channels: int = 3,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
+        _pillow()
+        self.paths = tuple(map(Path, paths))
+        self.size = (size, size) if isinstance(size, int) else size
+        self.channels = channels
+        self.dtype = np.dtype(dtype)
+        self._shorter = shorter
+        if channels not in _MODES:
+            raise DataError(f"expected 3 channels for colors or 1 for grey, got {channels}")
+        if self.dtype != np.uint8 and self.dtype.kind != "f":
+            raise DataError(f"expected images of uint8 or of a floating dtype, got {self.dtype}")
+        if self.size is not None and min(self.size) < 1:
+            raise DataError(f"expected a size of at least 1, got {size}")
+        if shorter is not None and (self.size is None or shorter < max(self.size)):
+            raise DataError(f"expected a shorter side of at least the size that is taken of it, {size}, got {shorter}")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, rows: int | slice | npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One image, (height, width, channels), or a batch of some, chosen as those of an array are.
+
+        Raises:
+            DataError: as `read_image` does; if the images of a batch have several sizes, naming the first that differs.
+            IndexError: if there is no such image.
+        """
+        chosen = np.arange(len(self))[rows]
+        images: npt.NDArray[Any] = np.empty((0, *(self.size or (0, 0)), self.channels), self.dtype)
+        for place, row in enumerate(chosen.reshape(-1).tolist()):
+            image = self._decoded(self.paths[row])
+            if not place:
+                images = np.empty((chosen.size, *image.shape), self.dtype)
+            elif image.shape != images.shape[1:]:
+                raise DataError(
+                    f"{self.paths[row]}: expected an image of {_sides(images[0])} pixels, as the first of its batch "
+                    f"is, got {_sides(image)}: give a size"
+                )
+            if self.dtype == np.uint8:
+                images[place] = image
+            else:
+                np.divide(image, self.dtype.type(255), out=images[place])
+        return images if chosen.ndim else images[0]
+
+    def _decoded(self, path: Path) -> npt.NDArray[np.uint8]:
+        """One image as bytes, whatever the dtype; shape (height, width, channels)."""
+        pillow = _pillow()
+        try:
+            with pillow.open(path) as image:
+                if image.mode.startswith(("I", "F")):
+                    raise DataError(f"{path}: expected an image of 8 bits per channel, got one of mode {image.mode}")
+                if image.mode == "P" and "transparency" in image.info:
+                    image = image.convert("RGBA")  # else Pillow warns of what it drops
+                pixels = np.asarray(self._fitted(image.convert(_MODES[self.channels]), pillow))
+        except DataError:
+            raise
+        except Exception as error:  # a malformed file may raise anything
+            raise DataError(f"{path}: expected an image, but it cannot be decoded: {error}") from error
+        return pixels.reshape(*pixels.shape[:2], self.channels)
+
+    def _fitted(self, image: Any, pillow: Any) -> Any:
+        """The middle of the scaled image."""
+        if self.size is None:
+            return image
+        (height, width), (wide, high) = self.size, image.size
+        scale = max(height / high, width / wide) if self._shorter is None else self._shorter / min(high, wide)
+        # Down, but for what rounding takes from a side that fits exactly.
+        scaled = max(int(wide * scale + 1e-6), width), max(int(high * scale + 1e-6), height)
+        if scaled != image.size:
+            image = image.resize(scaled, pillow.Resampling.BILINEAR)
+        left, top = round((scaled[0] - width) / 2), round((scaled[1] - height) / 2)
+        return image.crop((left, top, left + width, top + height))
+
+
+class ImageFolder(NamedTuple):
+    """The images of a folder.
+
+    Attributes:
+        images: The files, ordered by class and then by name.
+        labels: Positions in ``classes``, int64, shape (count,).
+        classes: Names of the classes.
+    """
+
+    images: ImageFiles
+    labels: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+
+
+def image_folder(
+    root: str | Path,
+    *,
+    size: int | tuple[int, int] | None = None,
+    shorter: int | None = None,
+    channels: int = 3,
+    dtype: npt.DTypeLike = np.float32,
+) -> ImageFolder:
+    """The images in a folder of folders, one for each class: ``root/cat/1.jpg``, ``root/cat/more/2.png``, ...
+
+    Files are images whose names end with one of `IMAGE_SUFFIXES`; other files, and what begins with a dot, are passed
+    over. Nothing is decoded yet.
+
+    Args:
+        root: The folder.
+        size, shorter, channels, dtype: As for `ImageFiles`.
+    Returns:
+        Classes are sorted by name, files by class and path, both by code points: the same order on each machine.
+    Raises:
+        DataError: if there is no such folder, no class in it, or a class without images; all such classes are named.
+        MissingExtraError: if Pillow is not installed (extra ``images``).
+    """
+    folder = Path(root)
+    classes = _subfolders(folder)
+    found = [_images_below(folder / name) for name in classes]
+    empty = [name for name, paths in zip(classes, found, strict=True) if not paths]
+    if empty:
+        shown = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
+        raise DataError(f"{folder}: expected images ({', '.join(IMAGE_SUFFIXES)}) in each class; none in: {shown}")
+    files = ImageFiles(
+        [path for paths in found for path in paths], size=size, shorter=shorter, channels=channels, dtype=dtype
+    )
+    return ImageFolder(files, np.repeat(np.arange(len(classes)), [len(paths) for paths in found]), classes)
+
+
+def _pillow() -> Any:
+    """Pillow's module of images.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    return require("PIL.Image", extra="images", purpose="reading image files")
+
+
+def _subfolders(folder: Path) -> tuple[str, ...]:
+    try:
+        entries = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    except OSError as error:
+        raise DataError(f"{folder}: expected a folder of images per class, but {error.strerror}") from error
+    classes = tuple(name for name in entries if not name.startswith("."))
+    if not classes:
+        raise DataError(f"{folder}: expected a folder of images per class, but there are no folders in it")
+    return classes
+
+
+def _images_below(folder: Path) -> list[str]:
+    """Image files of a class, those in folders of its own included."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: expected a folder of images, but {error.strerror}") from error
+
+    found = []
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [
+            os.path.join(place, name)
+            for name in names
+            if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+        ]
+    return sorted(found, key=lambda path: path.split(os.sep))
+
+
+def _sides(image: npt.NDArray[Any]) -> str:
+    """As errors say it: width x height."""
+    return f"{image.shape[1]}x{image.shape[0]}"

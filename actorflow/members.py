@@ -1,0 +1,101 @@
+"""What a root graph and its sub-graphs share: nodes and scopes by full name, and the count of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from actorflow.errors import GraphError
+from actorflow.node import Blob, Node, Op
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+
+__all__ = ["Members"]
+
+
+class Members:
+    """The nodes and sub-graphs of one root.
+
+    Attributes:
+        nodes: Every node by full name, in order of creation.
+        scopes: Every sub-graph by full name.
+        revision: Counts the changes of the structure.
+        next_id: The `Node.id` of the next node.
+        has_lost_nodes: Whether some were deleted, so that a node at hand may be one of them.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Blob | Op] = {}
+        self.scopes: dict[str, Graph] = {}
+        self.revision = 0
+        self.next_id = 0
+        self.has_lost_nodes = False
+        self._taken: dict[str, int] = {}  # numbers given to names that were asked for twice
+
+    def find(self, full: str) -> Blob | Op | Graph | None:
+        """What has that name; None if nothing has."""
+        return self.nodes.get(full) or self.scopes.get(full)
+
+    def take_id(self) -> int:
+        """The next node's id."""
+        self.next_id += 1
+        return self.next_id - 1
+
+    def free_name(self, full: str) -> str:
+        """``full`` itself if nothing has that name, else with a number behind it that makes it free."""
+        if full not in self.nodes and full not in self.scopes:
+            return full
+        number = self._taken.get(full, 0)
+        while True:
+            number += 1
+            candidate = f"{full}_{number}"
+            if candidate not in self.nodes and candidate not in self.scopes:
+                self._taken[full] = number
+                return candidate
+
+    def check_free(self, full: str) -> None:
+        """Check that nothing has that name.
+
+        Raises:
+            GraphError: if a node or a sub-graph has it.
+        """
+        if full in self.nodes or full in self.scopes:
+            taken = self.find(full)
+            site = f", created at {taken.site}" if isinstance(taken, Node) else ""
+            raise GraphError(f"the name {full!r} is taken by {taken!r}{site}")
+
+    def add(self, node: Blob | Op) -> None:
+        """Enter a node that was just made."""
+        self.nodes[node.name] = node
+        self.revision += 1
+
+    def has_lost(self, node: Node) -> bool:
+        """Whether a node that was here has been deleted."""
+        return self.has_lost_nodes and self.nodes.get(node.name) is not node
+
+    def delete(self, nodes: Iterable[Node]) -> None:
+        """Delete nodes, and the connections of the remaining blobs to them."""
+        gone = set(nodes)
+        self.has_lost_nodes = self.has_lost_nodes or bool(gone)
+        for node in gone:
+            del self.nodes[node.name]
+        for node in self.nodes.values():
+            if isinstance(node, Blob):
+                node._set_producers([op for op in node.producers if op not in gone])
+                node.consumers = [op for op in node.consumers if op not in gone]
+        self.revision += 1
+
+    def delete_scope(self, full: str) -> None:
+        """Delete a sub-graph with all that is in it.
+
+        Raises:
+            GraphError: if there is none of that name.
+        """
+        if full not in self.scopes:
+            known = ", ".join(sorted(self.scopes)) or "none"
+            raise GraphError(f"no sub-graph {full!r} to delete; sub-graphs: {known}")
+        prefix = full + "/"
+        self.delete(node for node in self.nodes.values() if node.name.startswith(prefix))
+        for scope in [s for s in self.scopes if s == full or s.startswith(prefix)]:
+            del self.scopes[scope]

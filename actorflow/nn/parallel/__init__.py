@@ -1,0 +1,28 @@
+"""Composites for several places: devices of one machine, or of several machines.
+
+A parallel scheme is a graph like any other: ops and blobs with places. Nothing here runs or knows of messages; the plan
+makes a copy, or a message between ranks, of each edge that leads from one place to another.
+
+`Copy`, `Distribute`, `Split`, `Concat`, `Aggregate` and `AllReduce` move blobs, `Vectorize` builds a layer at several
+places; `DataParallel` and `Pipeline` train a network at several places, `ParameterServer` spreads variables over them.
+"""
+
+from actorflow.nn.parallel.data import DataParallel
+from actorflow.nn.parallel.moving import Concat, Copy, Distribute, Split
+from actorflow.nn.parallel.pipeline import Pipeline
+from actorflow.nn.parallel.reducing import Aggregate, AllReduce
+from actorflow.nn.parallel.server import ParameterServer
+from actorflow.nn.parallel.vectorize import Vectorize
+
+__all__ = [
+    "Aggregate",
+    "AllReduce",
+    "Concat",
+    "Copy",
+    "DataParallel",
+    "Distribute",
+    "ParameterServer",
+    "Pipeline",
+    "Split",
+    "Vectorize",
+]

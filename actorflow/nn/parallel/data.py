@@ -1,0 +1,197 @@
+"""Data parallel training: a network at several places, each on its share of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from actorflow import ops
+from actorflow.autograd import gradient, trainable
+from actorflow.composite import Composite
+from actorflow.errors import GraphError, ShapeError
+from actorflow.graph import Graph
+from actorflow.nn.optim import Optimizer
+from actorflow.nn.parallel.moving import as_places, moved, pieces_of
+from actorflow.nn.parallel.reducing import AllReduce, summed
+from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, start_alike
+from actorflow.nn.parallel.server import ParameterServer
+from actorflow.node import Blob, Variable
+from actorflow.place import Place
+
+__all__ = ["DataParallel"]
+
+_SCHEMES = ("allreduce", "server", "aggregate")
+
+
+class DataParallel(Composite):
+    """A network at several places, each on its share of the batch; trained as one network on the whole batch.
+
+    ::
+
+        model = nn.parallel.DataParallel(nn.LeNet(10), ["0/cuda:0", "1/cuda:0"], loss=ops.softmax_loss)
+        loss = model(images, labels)
+        train = model.minimize(nn.SGD(0.1, momentum=0.9))
+
+    Bottom: batches, of which the first is the network's input and the others are the targets of ``loss``. Each is cut
+    along its first axis into a share for each place; with ``split=False`` give them in shares instead: the inputs of
+    all places, then the targets of all places, ... Top: the loss, 0-d, at the first place: the mean of all places'
+    losses, weighted by their shares, so that a loss that is the mean over samples is the mean over the whole batch.
+
+    Three schemes share the weights. All give the same weights as one place with the whole batch, but for rounding:
+
+    - ``"allreduce"``: each place has variables of its own, which begin alike and stay alike. Gradients are summed by
+      `AllReduce`, one collective per variable, those of front layers first.
+    - ``"server"``: variables are spread over ``servers`` (`ParameterServer`), read from there and updated there.
+    - ``"aggregate"``: likewise, all of them at the first of ``servers``.
+
+    An update runs as soon as its variable's gradient is reduced, and the next frame's first layers as soon as they are
+    updated: frames in flight hide what is sent behind what is computed.
+
+    Batch normalization takes the statistics of each place's share, not of the whole batch. With ``"allreduce"`` each
+    place has running statistics of its own, else the first place alone moves them. Dropout draws for each place.
+
+    Args:
+        net: Any composite. With ``"allreduce"`` it must not have been built yet: the places after the first have copies
+            of it.
+        places: Where it is built; a place may be named more than once.
+        scheme: "allreduce", "server" or "aggregate".
+        loss: Makes the loss of the network's top and of the targets, ``loss(top, *targets)``; None if the top is the
+            loss. The network gets all of the bottom then.
+        servers: Where the variables live in the other schemes; the default is ``places``.
+        split: Whether the bottom is whole batches.
+        name: Scope of its nodes; that of each place is ``replica0``, ``replica1``, ... in it.
+    Attributes:
+        replicas: The network at each place; ``net`` itself is the first.
+        outputs: The network's top at each place, of the latest build.
+        losses: The loss at each place, of the latest build.
+    Raises:
+        GraphError: if the scheme is unknown, there are no places, or ``net`` has been built; PlaceError if a place is
+            none.
+    Source: Purine2 composite ``DataParallel``.
+    """
+
+    def __init__(
+        self,
+        net: Composite,
+        places: Iterable[Place | str],
+        *,
+        scheme: str = "allreduce",
+        loss: Loss | None = None,
+        servers: Iterable[Place | str] | None = None,
+        split: bool = True,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        if scheme not in _SCHEMES:
+            raise GraphError(f"DataParallel: scheme must be one of {', '.join(_SCHEMES)}, got {scheme!r}")
+        self.places = as_places("DataParallel", places)
+        count = len(self.places)
+        self._server: ParameterServer | None = None
+        if scheme == "allreduce":
+            if servers is not None:
+                raise GraphError("DataParallel: scheme 'allreduce' has no servers")
+            self.replicas = copies_of("DataParallel", net, count)
+        else:
+            self.replicas = [net] * count
+            held_at = as_places("DataParallel", self.places if servers is None else servers)
+            self._server = ParameterServer(held_at if scheme == "server" else held_at[:1])
+        self.split = split
+        self.outputs: list[tuple[Blob, ...]] = []
+        self.losses: list[Blob] = []
+        self._loss = loss
+        self._shares: list[Blob] = []  # losses, weighted, of the latest build in training
+        self._scopes: list[Graph] = []  # of the replicas, with their variables
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """Batches, or their shares; one top blob."""
+        root, count = bottom[0].graph.root, len(self.places)
+        shares = self._cut(bottom)
+        sizes = [blobs[0].shape[0] for blobs in shares]
+        self.outputs, self.losses, terms, scopes = [], [], [], []
+        for i, (net, place, blobs, size) in enumerate(zip(self.replicas, self.places, shares, sizes, strict=True)):
+            with root.unique_subgraph(f"replica{i}") as scope, root.at(place):
+                loss = self._built(net, blobs, training)
+                terms.append(ops.scale(loss, size / sum(sizes), name="share") if count > 1 else loss)
+            start_alike(scope)
+            self.losses.append(loss)
+            scopes.append(scope)
+        if not self._scopes:
+            self._scopes = scopes
+            self._place_variables(terms[0])
+        if training:
+            self._shares = terms
+        return summed(terms, self.places[0])
+
+    def minimize(self, optimizer: Optimizer, wrt: Sequence[Variable] | None = None) -> Graph:
+        """Build the gradients of the latest build in training, their sums over places, and the updates.
+
+        Args:
+            optimizer: What updates the variables.
+            wrt: The variables to train, of ``net``; the default is all that the loss can be differentiated by.
+        Returns:
+            The sub-graph with all of it; give it in ``fetch`` to train in that frame.
+        Raises:
+            GraphError: if it has not been built for training, or as for `Optimizer.minimize`.
+        """
+        if not self._shares:
+            raise GraphError(f"DataParallel {self.name!r}: build it for training first, then call minimize()")
+        variables = list(trainable(self._shares[0]) if wrt is None else wrt)
+        with self._shares[0].graph.root.unique_subgraph("train") as scope:
+            if self._server is None:
+                optimizer.descend(*self._all_reduced(variables))
+            else:
+                grads = [gradient(share, variables) for share in self._shares]
+                of_each = dict(zip(variables, zip(*grads, strict=True), strict=True))
+                optimizer.descend(self._server.gather(of_each))
+        return scope
+
+    def _cut(self, bottom: Sequence[Blob]) -> list[tuple[Blob, ...]]:
+        """The blobs of each place."""
+        count = len(self.places)
+        for blob in bottom:
+            if not blob.shape:
+                raise ShapeError(f"DataParallel: a bottom blob has shape (batch, ...), {blob.name!r} is {blob.spec}")
+        if not self.split:
+            if len(bottom) % count:
+                raise GraphError(f"DataParallel takes bottom blobs for each of {count} places, got {len(bottom)}")
+            return [tuple(bottom[i::count]) for i in range(count)]
+        pieces = [pieces_of("DataParallel", blob, count) for blob in bottom]
+        return [
+            tuple(moved(piece, place) for piece in of_place)
+            for of_place, place in zip(zip(*pieces, strict=True), self.places, strict=True)
+        ]
+
+    def _built(self, net: Composite, blobs: Sequence[Blob], training: bool) -> Blob:
+        """The loss of one replica."""
+        inputs, targets = (blobs[:1], blobs[1:]) if self._loss is not None else (blobs, ())
+        top = net(*inputs, training=training)
+        self.outputs.append(net.top)
+        return loss_of("DataParallel", top, self._loss, targets)
+
+    def _place_variables(self, loss: Blob) -> None:
+        """Bring what the first build has made to the servers, if there are any."""
+        if self._server is not None:
+            own = set(self._scopes[0].variables)
+            self._server.hold(variable for variable in trainable(loss) if variable in own)
+
+    def _all_reduced(self, variables: Sequence[Variable]) -> list[dict[Variable, Blob]]:
+        """The variables of each replica, with the gradients of the whole batch."""
+        twins = [[self._twin(variable, scope) for variable in variables] for scope in self._scopes]
+        grads = [gradient(share, own) for share, own in zip(self._shares, twins, strict=True)]
+        whole: list[dict[Variable, Blob]] = [{} for _ in twins]
+        for i, (variable, terms) in enumerate(zip(variables, zip(*grads, strict=True), strict=True)):
+            reduce = AllReduce(priority=len(variables) - i, name=variable.name.replace("/", "."))
+            reduce(*terms)
+            for of_place, own, grad in zip(whole, twins, reduce.top, strict=True):
+                of_place[own[i]] = grad
+        return whole
+
+    def _twin(self, variable: Variable, scope: Graph) -> Variable:
+        """The variable of another replica that corresponds to one of the first."""
+        prefix = self._scopes[0].name + "/"
+        found = scope.resolve(variable.name.removeprefix(prefix)) if variable.name.startswith(prefix) else None
+        if not isinstance(found, Variable):
+            raise GraphError(
+                f"variable {variable.name!r} is not of the network of DataParallel {self.name!r}, "
+                f"whose variables are in {prefix!r}: it has no copy for each place"
+            )
+        return found

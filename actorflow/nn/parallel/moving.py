@@ -1,0 +1,165 @@
+"""Composites that bring blobs to other places, whole or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from actorflow import ops
+from actorflow.composite import Composite
+from actorflow.errors import GraphError, ShapeError
+from actorflow.node import Blob
+from actorflow.ops.operation import axes_of
+from actorflow.place import Place
+
+__all__ = ["Concat", "Copy", "Distribute", "Split", "as_places", "lengths_of", "moved", "pieces_of", "spread"]
+
+
+def as_places(kind: str, places: Iterable[Place | str]) -> tuple[Place, ...]:
+    """Places, from their text forms or as they are.
+
+    Raises:
+        GraphError: if there are none; PlaceError if a text is no place.
+    """
+    if isinstance(places, Place | str):
+        raise GraphError(f"{kind}: places must be a sequence of places, got {str(places)!r} alone")
+    found = tuple(Place.parse(place) for place in places)
+    if not found:
+        raise GraphError(f"{kind}: give at least one place")
+    return found
+
+
+def moved(x: Blob, place: Place) -> Blob:
+    """A blob at a place: itself where it lives, else a copy."""
+    if x.place == place:
+        return x
+    with x.graph.root.at(place):
+        return ops.copy(x)
+
+
+def spread(x: Blob, places: Sequence[Place]) -> list[Blob]:
+    """A blob at each place, one copy for all that are the same; the plan sends one message to each other rank."""
+    at = {place: moved(x, place) for place in dict.fromkeys(places)}
+    return [at[place] for place in places]
+
+
+def lengths_of(kind: str, length: int, parts: int) -> tuple[int, ...]:
+    """How many of ``length`` elements each of so many parts gets: as even as can be, the first ones one more.
+
+    Raises:
+        ShapeError: if one would get none.
+    """
+    if length < parts:
+        raise ShapeError(f"{kind}: an axis of {length} elements cannot be split into {parts} parts")
+    return tuple(length // parts + (i < length % parts) for i in range(parts))
+
+
+def pieces_of(kind: str, x: Blob, parts: int, axis: int = 0) -> list[Blob]:
+    """A blob cut along an axis, where it lives; see `lengths_of`."""
+    if parts == 1:
+        return [x]
+    (axis,) = axes_of(kind, axis, len(x.shape))
+    with x.graph.root.at(x.place):
+        return ops.split(x, lengths_of(kind, x.shape[axis], parts), axis)
+
+
+class Copy(Composite):
+    """The bottom at another place; what lives there already stays itself.
+
+    Bottom and top: any blobs, as many as these.
+
+    Args:
+        place: Where to.
+        name: Scope of its nodes.
+    Raises:
+        PlaceError: if it is no place.
+    Source: Purine2 composite ``Copy``.
+    """
+
+    def __init__(self, place: Place | str, name: str | None = None) -> None:
+        super().__init__(name)
+        self.place = Place.parse(place)
+
+    def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
+        """As many top blobs as bottom blobs."""
+        return [moved(x, self.place) for x in bottom]
+
+
+class Distribute(Composite):
+    """One blob at several places: one message to each other rank, and from there to its places.
+
+    Bottom: one blob. Top: one per place.
+
+    Args:
+        places: Where to, in the order of the top.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if there are no places; PlaceError if one is none.
+    Gradient: the sum of all places' gradients.
+    Source: Purine2 composite ``Distribute``.
+    """
+
+    def __init__(self, places: Iterable[Place | str], name: str | None = None) -> None:
+        super().__init__(name)
+        self.places = as_places("Distribute", places)
+
+    def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
+        """One bottom blob, a top blob for each place."""
+        if len(bottom) != 1:
+            raise GraphError(f"Distribute takes 1 bottom blob (x), got {len(bottom)}")
+        return spread(bottom[0], self.places)
+
+
+class Split(Composite):
+    """Each blob cut along an axis, a part for each place; no more than its part is sent anywhere.
+
+    Bottom: one or more blobs. Top: the parts of the first one at all places, then those of the second one, ...
+
+    The parts are as long as each other, or the first ones one longer.
+
+    Args:
+        places: Where to, in the order of the parts.
+        axis: Where it is cut, counted from the end if negative.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if there are no places; PlaceError if one is none. ShapeError, when built, if there is no such axis
+            or it is shorter than there are places.
+    Source: Purine2 composite ``Split``.
+    """
+
+    def __init__(self, places: Iterable[Place | str], axis: int = 0, name: str | None = None) -> None:
+        super().__init__(name)
+        self.places = as_places("Split", places)
+        self.axis = axis
+
+    def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
+        """As many top blobs for each bottom blob as there are places."""
+        return [
+            moved(part, place)
+            for x in bottom
+            for part, place in zip(pieces_of("Split", x, len(self.places), self.axis), self.places, strict=True)
+        ]
+
+
+class Concat(Composite):
+    """Blobs of any places, joined along an axis at one place.
+
+    Bottom: one or more blobs. Top: one.
+
+    Args:
+        place: Where to.
+        axis: Where they are joined, counted from the end if negative.
+        name: Scope of its nodes.
+    Raises:
+        PlaceError: if it is no place. ShapeError, DTypeError, when built, as for `ops.concat`.
+    Source: Purine2 composite ``Concat``.
+    """
+
+    def __init__(self, place: Place | str, axis: int = 0, name: str | None = None) -> None:
+        super().__init__(name)
+        self.place = Place.parse(place)
+        self.axis = axis
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One or more bottom blobs, one top blob."""
+        with bottom[0].graph.root.at(self.place):
+            return ops.concat(bottom, self.axis, name="join")

@@ -1,0 +1,66 @@
+"""What composites share that build a network several times: copies of it, and equal first values."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+from actorflow.composite import Composite
+from actorflow.errors import GraphError, ShapeError
+from actorflow.graph import Graph
+from actorflow.node import Blob, Initializer, as_blobs
+
+__all__ = ["Loss", "copies_of", "loss_of", "start_alike"]
+
+#: Makes the loss, 0-d, of a network's top and the targets: ``ops.softmax_loss``, say.
+Loss = Callable[..., Blob]
+
+
+def copies_of(kind: str, net: Composite, count: int) -> list[Composite]:
+    """A network and copies of it, that will have variables of their own.
+
+    Raises:
+        GraphError: if it has been built: copies are made of what is only described.
+    """
+    check_not_built(kind, net)
+    return [net, *(copy.deepcopy(net) for _ in range(count - 1))]
+
+
+def check_not_built(kind: str, net: Composite) -> None:
+    """Raises GraphError if a composite, or one of those in it, has been built."""
+    if net.bottom or net.variables:
+        raise GraphError(f"{kind}: composite {net.name!r} has been built: give it first, and build it for tests later")
+    for child in net.children():
+        check_not_built(kind, child)
+
+
+def start_alike(scope: Graph) -> None:
+    """Let the variables of a scope begin as if it were not there, so that they are alike in scopes beside it.
+
+    Initializers draw by the variable's name; ``net/replica1/conv/weight`` draws as ``net/conv/weight``.
+    """
+    own = scope.name.rpartition("/")[2]
+    for variable in scope.variables:
+        init = variable._init
+        if callable(init):
+            rest = variable.name[len(scope.name) + 1 :]
+            variable._init = _renamed(init, f"{own}/{rest}", rest)
+
+
+def _renamed(init: Initializer, old: str, new: str) -> Initializer:
+    return lambda spec, name: init(spec, name.removesuffix(old) + new)
+
+
+def loss_of(kind: str, top: Blob | Sequence[Blob], loss: Loss | None, targets: Sequence[Blob]) -> Blob:
+    """The loss of a network's top: ``loss(top, *targets)``, or the top itself.
+
+    Raises:
+        GraphError: if the top is several blobs and there is no loss; ShapeError if the loss is not 0-d.
+    """
+    found = as_blobs(top if loss is None else loss(top, *targets)) or ()
+    if len(found) != 1:
+        raise GraphError(f"{kind}: give loss=, a function of the top and the targets, or a net whose top is the loss")
+    (blob,) = found
+    if blob.shape:
+        raise ShapeError(f"{kind}: the loss must be 0-d, blob {blob.name!r} is {blob.spec}")
+    return blob

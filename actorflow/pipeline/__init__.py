@@ -1,0 +1,27 @@
+"""Data pipelines on the application's own loop, made of the actors, credits and lanes that graphs are made of."""
+
+from actorflow.pipeline.calling import Executor
+from actorflow.pipeline.collate import pad, stack, unstack
+from actorflow.pipeline.feeding import Feeding
+from actorflow.pipeline.limiter import Limiter
+from actorflow.pipeline.pipeline import Pipeline, concat, interleave, merge, source, zip_
+from actorflow.pipeline.policy import Skip
+from actorflow.pipeline.stats import LoaderStats, StageSnapshot
+
+__all__ = [
+    "Executor",
+    "Feeding",
+    "Limiter",
+    "LoaderStats",
+    "Pipeline",
+    "Skip",
+    "StageSnapshot",
+    "concat",
+    "interleave",
+    "merge",
+    "pad",
+    "source",
+    "stack",
+    "unstack",
+    "zip_",
+]

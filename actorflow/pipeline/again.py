@@ -1,0 +1,179 @@
+"""Streams that come again: repeat, and cache, which keeps the items of the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from actorflow.errors import PipelineError, StageError
+from actorflow.pipeline.definition import Build, Stage
+from actorflow.pipeline.passing import PassActor
+from actorflow.pipeline.sizes import size_of
+from actorflow.pipeline.stage import StageActor, Wait
+
+__all__ = ["Cache", "Repeat"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Repeat(Stage):
+    """`Pipeline.repeat`."""
+
+    kind: ClassVar[str] = "repeat"
+
+    times: int | None
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        done = 0 if state is None else state[0]
+        front = self.front_build(build, done)
+        return _RepeatActor(self, build, front.front(self, None if state is None else state[1]), done, state is None)
+
+    def front_build(self, build: Build, done: int) -> Build:
+        """What the stages in front are built for when they begin for the next time."""
+        return replace(build, epoch=build.epoch * (self.times or 1) + done)
+
+
+class _RepeatActor(PassActor):
+    """When the stages in front have ended, it has them built anew."""
+
+    def __init__(self, stage: Repeat, build: Build, source: StageActor, done: int, is_fresh: bool) -> None:
+        super().__init__(stage, build, source)
+        self._stage = stage
+        self._build = build
+        self._done = done
+        self._source = source
+        self._is_empty = is_fresh
+        self.start = (source, source.start, done)
+
+    def step(self, now: int) -> Wait:
+        if self._stage.times == 0:
+            self.finish()
+            return Wait.NOTHING
+        return super().step(now)
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        self._is_empty = False
+        self.out.items.append((value, (self._source, at, self._done)))
+
+    def _end(self, error: BaseException | None) -> None:
+        times = self._stage.times
+        if error is not None or self._done + 1 == times:
+            self.finish(error)
+        elif times is None and self._is_empty:
+            stage = self._stage
+            problem = PipelineError("an empty stream would be repeated for ever")
+            self.finish(StageError.of(stage.name, stage.kind, stage.site, 0, None, problem))
+        else:
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        run, inbox = self.run, self.inboxes[0]
+        known = len(run.actors)
+        self._done += 1
+        self._is_empty = True
+        inbox.end = None
+        self._source = self._stage.front_build(self._build, self._done).front(self._stage, None)
+        inbox.source = self._source
+        self._source.out = inbox
+        for actor in run.actors[known:]:
+            actor.wake()
+        run.forget_ended()
+
+    def freeze(self, position: Any) -> Any:
+        source, at, done = position
+        return [done, source.freeze(at)]
+
+
+class _Store:
+    """Items kept by a cache, from run to run of one loader.
+
+    Attributes:
+        items: In order.
+        epoch: That they were computed for.
+        front: Position of the stages in front, from which they come again in this order.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self.items: list[Any] = []
+        self.epoch = epoch
+        self.front: Any = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cache(Stage):
+    """`Pipeline.cache`."""
+
+    kind: ClassVar[str] = "cache"
+
+    size_bytes: int | None
+    size: Callable[[Any], int] | None
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        front, count, epoch = (None, 0, build.epoch) if state is None else state
+        store = build.session.caches.get(self)
+        if store is not None and (state is None or store.epoch == epoch):
+            return _KeptActor(self, build, store, count)
+        source = replace(build, epoch=epoch).front(self, front)
+        return _CacheActor(self, build, source, _Store(epoch), count)
+
+
+class _CacheActor(PassActor):
+    """The first time: keeps what passes. A run that begins in the middle computes what went out before, and keeps it."""
+
+    def __init__(self, stage: Cache, build: Build, source: StageActor, store: _Store, count: int) -> None:
+        super().__init__(stage, build, source)
+        self._stage = stage
+        self._store = store
+        self._size = stage.size or size_of
+        self._bytes = 0
+        self._given = self.start = count
+        self._caches = build.session.caches
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        stage, items = self._stage, self._store.items
+        if stage.size_bytes is not None:
+            self._bytes += self._size(value)
+            if self._bytes > stage.size_bytes:
+                problem = PipelineError(f"the items take more than size_bytes={stage.size_bytes}")
+                self.finish(StageError.of(stage.name, stage.kind, stage.site, len(items), value, problem))
+                return
+            self.stats.holds_bytes(self._bytes)
+        items.append(value)
+        if len(items) > self._given:
+            self._given += 1
+            self.out.items.append((value, self._given))
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            self._store.front = self.upstream.freeze(self.upstream.start)
+            self._caches[self._stage] = self._store
+        self.finish(error)
+
+    def freeze(self, position: Any) -> Any:
+        return [self.upstream.freeze(self.upstream.start), position, self._store.epoch]
+
+
+class _KeptActor(StageActor):
+    """From then on: gives what was kept."""
+
+    def __init__(self, stage: Cache, build: Build, store: _Store, count: int) -> None:
+        super().__init__(build.run, build.stats(stage), 0)
+        self._store = store
+        self._given = self.start = count
+
+    def step(self, now: int) -> Wait:
+        out, items, before = self.out, self._store.items, self._given
+        while len(out.items) < out.capacity and self._given < len(items):
+            value = items[self._given]
+            self._given += 1
+            out.items.append((value, self._given))
+        if self._given > before:
+            self.stats.items_out += self._given - before
+            out.owner.wake()
+        if self._given == len(items):
+            self.finish()
+            return Wait.NOTHING
+        return Wait.PUT
+
+    def freeze(self, position: Any) -> Any:
+        return [self._store.front, position, self._store.epoch]

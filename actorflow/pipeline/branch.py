@@ -1,0 +1,267 @@
+"""Branches: items take different ways by their keys, and come together again in the order in which they came.
+
+Each item is followed by a mark. A branch may give any number of items for one, now or later, but passes the marks on
+in order. So what it gives in front of a mark belongs to the mark's item, and where the branches join they know whose turn
+it is, without a guess at how long a branch will take.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from actorflow.errors import PipelineError, StageError
+from actorflow.pipeline.definition import Build, Stage
+from actorflow.pipeline.joins import JoinActor
+from actorflow.pipeline.stage import MARK, End, StageActor, Wait
+
+__all__ = ["Join", "Port", "Split"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Split(Stage):
+    """Where branches part.
+
+    Attributes:
+        key: Gives the key of an item.
+        keys: Of the branches, in order.
+    """
+
+    kind: ClassVar[str] = "branch"
+
+    key: Callable[[Any], Any]
+    keys: tuple[Any, ...]
+
+    @property
+    def executor(self) -> str:
+        return "loop"
+
+    @property
+    def shape(self) -> str:
+        return f"{self.kind}({len(self.keys)})"
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        raise PipelineError(f"stage {self.name!r}: branches must come together again")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Port(Stage):
+    """Where one branch begins."""
+
+    kind: ClassVar[str] = "port"
+    keeps_marks: ClassVar[bool] = True
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        port = build.ports[self]
+        assert isinstance(port, _PortActor)
+        if state is not None:
+            port.begin_behind(state)
+        return port
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Join(Stage):
+    """Where branches come together again; ``upstream`` are the branches' last stages.
+
+    Attributes:
+        split: Where they part.
+        ports: Where they begin.
+    """
+
+    kind: ClassVar[str] = "join"
+
+    split: Split
+    ports: tuple[Port, ...]
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        front, number, states = (None, 0, [None] * len(self.ports)) if state is None else state
+        split = _SplitActor(self.split, build, build.front(self.split, front), number)
+        ports = [_PortActor(split, number) for _ in self.ports]
+        split.ports = ports
+        inner = replace(build, ports={**build.ports, **dict(zip(self.ports, ports, strict=True))})
+        ends = [stage.build(inner, its) for stage, its in zip(self.upstream, states, strict=True)]
+        return _JoinedActor(self, build, ends, split)
+
+
+class _Passed:
+    """A position in a branch: behind an item.
+
+    Attributes:
+        number: Of the item among those of all branches.
+        before: Position before it, in front of the branches.
+        after: Position behind it, there.
+        next: The position behind the next item of the same branch.
+    """
+
+    __slots__ = ("after", "before", "next", "number")
+
+    def __init__(self, number: int, before: Any, after: Any) -> None:
+        self.number = number
+        self.before = before
+        self.after = after
+        self.next: _Passed | None = None
+
+
+class _PortActor(StageActor):
+    """Hands on what the split gives it."""
+
+    def __init__(self, split: _SplitActor, number: int) -> None:
+        super().__init__(split.run, split.stats, 0)
+        self.stats.actor = split
+        self._split = split
+        self.start = self.last = self.frozen = _Passed(number - 1, None, None)
+
+    def begin_behind(self, number: int) -> None:
+        """Items up to this one have been through the branch."""
+        self.start = self.last = self.frozen = _Passed(number, None, None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another item may come."""
+        return len(self.out.items) < self.out.capacity
+
+    def give(self, value: Any, passed: _Passed) -> None:
+        """Hand on an item."""
+        self.last.next = passed
+        self.last = passed
+        if not self.is_over:
+            self.out.items += ((value, passed), (MARK, passed))
+            self.out.owner.wake()
+
+    def wake(self) -> None:
+        self._split.wake()
+
+    def step(self, now: int) -> Wait:
+        raise AssertionError("a port is never fired")
+
+    def freeze(self, position: _Passed) -> int:
+        self.frozen = position
+        return position.number
+
+
+class _SplitActor(StageActor):
+    """Gives each item to its branch.
+
+    Attributes:
+        ports: Where the branches begin.
+        turns: Branch and position of each item whose results have not come together yet.
+        has_ended: Whether all have been given.
+    """
+
+    ports: list[_PortActor]
+
+    def __init__(self, stage: Split, build: Build, source: StageActor, number: int) -> None:
+        super().__init__(build.run, build.stats(stage))
+        self.reads(source)
+        self.turns: deque[tuple[int, _Passed]] = deque()
+        self.has_ended = False
+        self._stage = stage
+        self._indices = {key: index for index, key in enumerate(stage.keys)}
+        self._number = number
+        self._before = self.start = source.start
+        self._error: BaseException | None = None
+
+    def step(self, now: int) -> Wait:
+        inbox, stats = self.inboxes[0], self.stats
+        taken = 0
+        while inbox.items:
+            value, after = inbox.items[0]
+            port = self._port(value)
+            if port is None:
+                return Wait.NOTHING
+            if not (self.ports[port].has_room or self.ports[port].is_over):
+                break
+            inbox.items.popleft()
+            taken += 1
+            passed = _Passed(self._number, self._before, after)
+            self._number += 1
+            self._before = after
+            if passed.number > self.ports[port].last.number:  # else it has been through the branch
+                self.turns.append((port, passed))
+                self.ports[port].give(value, passed)
+        stats.items_in += taken
+        stats.items_out += taken
+        if taken:
+            inbox.source.wake()
+        if not inbox.items and inbox.end is not None:
+            self._end(inbox.end.error)
+            return Wait.NOTHING
+        return Wait.PUT if inbox.items else Wait.GET
+
+    def _port(self, value: Any) -> int | None:
+        """Index of an item's branch."""
+        stage = self._stage
+        try:
+            key = stage.key(value)
+            if key not in self._indices:
+                raise PipelineError(f"no branch for key {key!r}; there are {', '.join(map(repr, stage.keys))}")
+        except Exception as error:  # noqa: BLE001  it becomes the item's
+            self._end(StageError.of(stage.name, stage.kind, stage.site, self._number, value, error))
+            return None
+        return self._indices[key]
+
+    def _end(self, error: BaseException | None) -> None:
+        self.has_ended = True
+        for port in self.ports:
+            if not port.is_over:
+                port.out.end = End(error)
+                port.is_over = True
+                port.out.owner.wake()
+        self.stop()
+
+    def freeze(self, position: Any) -> Any:
+        return self.upstream.freeze(position)
+
+
+class _JoinedActor(JoinActor):
+    """Gives what the branches give, by the numbers of the items that it came of."""
+
+    def __init__(self, stage: Join, build: Build, ends: list[StageActor], split: _SplitActor) -> None:
+        super().__init__(stage, build, ends)
+        self._split = split
+        self._number = split._number
+        self._latest: _Passed | None = None
+        self.start = tuple(self.at), None
+
+    def next_item(self) -> tuple[Any, Any] | None:
+        turns = self._split.turns
+        while turns:
+            index, self._latest = turns[0]
+            inbox = self.inboxes[index]
+            if not inbox.items:
+                self.has_ended(inbox)
+                return None
+            value = self.taken(index)
+            if value is MARK:
+                turns.popleft()
+            else:
+                return value, (tuple(self.at), self._latest)
+        return self._last_item() if self._split.has_ended else None
+
+    def _last_item(self) -> tuple[Any, Any] | None:
+        """What the branches still give when no item will come: in their order."""
+        for index, inbox in enumerate(self.inboxes):
+            if inbox.items:
+                return self.taken(index), (tuple(self.at), self._latest)
+            if not self.has_ended(inbox) or self.is_over:
+                return None
+        self.finish()
+        return None
+
+    def halt(self) -> None:
+        self._split.stop()
+
+    def freeze(self, position: Any) -> Any:
+        at, latest = position
+        states = self.freeze_all(at)
+        split = self._split
+        if latest is None:
+            return [split.freeze(split.start), self._number, states]
+        first = latest.number + 1, latest.after
+        for port in split.ports:
+            following = port.frozen.next
+            if following is not None and following.number < first[0]:
+                first = following.number, following.before
+        return [split.freeze(first[1]), first[0], states]

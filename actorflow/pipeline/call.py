@@ -1,0 +1,363 @@
+"""Stages that call the user's function for each item: on the loop, in threads, in processes, or as tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from concurrent.futures import BrokenExecutor
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from actorflow.actors.op import FOREVER_NS, INLINE_NS
+from actorflow.errors import StageError, StageTimeoutError
+from actorflow.pipeline.job import Job, Slot, SlotState
+from actorflow.pipeline.order import InOrder, Unordered
+from actorflow.pipeline.stage import MARK, SLICE_NS, StageActor, Wait
+from actorflow.pipeline.workers import Workers
+
+if TYPE_CHECKING:
+    from actorflow.pipeline.calling import Calling
+    from actorflow.pipeline.crew import Crew
+    from actorflow.pipeline.run import Run
+    from actorflow.pipeline.stats import StageStats
+
+__all__ = ["CallActor"]
+
+#: What calls that wait in a thread's queue should take together, so that no thread waits for the loop.
+_AHEAD_NS = 1_000_000
+_MOST_AHEAD = 32
+#: What a process gets at once should take so long, so that sending it costs little beside.
+_SENT_NS = 4_000_000
+_MOST_SENT = 64
+
+
+class CallActor(StageActor):
+    """Calls a function for each item. Subclasses say what becomes of what it returns.
+
+    Attributes:
+        how: How the function is called.
+        order: In which order results go out.
+        waiting: Items whose call is to begin, or to be repeated.
+        running: Calls that run.
+        cost_ns: Expected time of a call: the smaller one of the last two times, as for ops.
+    """
+
+    def __init__(self, run: Run, stats: StageStats, how: Calling, *sources: StageActor, state: Any) -> None:
+        super().__init__(run, stats, len(sources), max(2, how.concurrency))
+        self.reads(*sources)
+        self.how = how
+        self.order = self.make_order(state)
+        self.start = self.order.start
+        self.waiting: deque[Slot] = deque()
+        self.running = 0
+        self.cost_ns = self._last_ns = 0 if how.executor == "loop" else FOREVER_NS
+        self.crew: Crew | None = None
+        self.workers: Workers | None = None
+        self._last: Any = sources[0].start if sources else None
+        self._capacity = max(2, how.concurrency)
+        self._is_plain = how.is_plain
+        self._share = 1  # items that one job has, in another process
+
+    def make_order(self, state: Any) -> InOrder | Unordered:
+        """In which order results go out."""
+        return InOrder(self, state) if self.how.ordered else Unordered(self, state)
+
+    # -- what subclasses bring ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def call(self, slot: Slot) -> Any:
+        """Call the function; in whatever thread."""
+
+    async def call_async(self, slot: Slot) -> Any:
+        """Await the function."""
+        return await self.how.fn(slot.value)
+
+    @abstractmethod
+    def take(self, slot: Slot, result: Any) -> None:
+        """A call has ended well: keep its outputs."""
+
+    # -- one turn -----------------------------------------------------------------------------------------------
+
+    def step(self, now: int) -> Wait:
+        inbox, deadline = self.inboxes[0], now + SLICE_NS
+        slots = self.order.slots
+        while True:
+            blocked = self.order.emit()
+            if self.is_over:
+                return Wait.NOTHING
+            self._begin_waiting()
+            began = False
+            while inbox.items and self._has_room():
+                self._accept(*inbox.items.popleft())
+                began = True
+                self._begin_waiting()
+            if began:
+                inbox.source.wake()
+                self.stats.holds(self.held)
+            elif not self.order.is_due():
+                break
+            if perf_counter_ns() > deadline:
+                self.wake()
+                return Wait.NOTHING
+        if not slots and not inbox.items and inbox.end is not None:
+            self.finish(inbox.end.error)
+            return Wait.NOTHING
+        return Wait.PUT if blocked else Wait.CALLS if slots else Wait.GET
+
+    def _has_room(self) -> bool:
+        """Whether another item may be accepted."""
+        return (
+            len(self.waiting) < self._share
+            and self.running < self._limit()
+            and self.order.has_room(self._limit() * self._share)
+        )
+
+    def _limit(self) -> int:
+        """Calls that may run, or wait in the queue of the threads or processes."""
+        how, cost_ns = self.how, self.cost_ns
+        if how.pool is not None:
+            return how.concurrency + 1
+        if self.crew is None or how.timeout_s is not None or not 0 < cost_ns < _AHEAD_NS:
+            return how.concurrency
+        return how.concurrency + min(_MOST_AHEAD, _AHEAD_NS // cost_ns)
+
+    def _accept(self, value: Any, after: Any) -> None:
+        slot = self.order.accept(value, self._last, after)
+        self._last = after
+        self.stats.items_in += value is not MARK
+        if slot.state is SlotState.WAITING:
+            self.waiting.append(slot)
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def _begin_waiting(self) -> None:
+        waiting = self.waiting
+        while waiting and self.running < self._limit():
+            limiter = self.how.limiter
+            if limiter is not None and not limiter.enter(self):
+                return
+            self._begin([waiting.popleft() for _ in range(min(self._share, len(waiting)))], limiter is not None)
+
+    def _begin(self, slots: list[Slot], has_limit: bool) -> None:
+        how = self.how
+        job = Job(slots, self.call)
+        job.has_limit = has_limit
+        for slot in slots:
+            slot.state = SlotState.RUNNING
+            slot.job = job
+        self.running += 1
+        self.stats.running += 1
+        if how.is_async:
+            if self.workers is None:
+                name, size = self.stats.name, how.concurrency
+                self.workers = Workers(name, size, self.run, self.call_async, how.timeout_s, self.ended)
+            self.workers.submit(job)
+            return
+        elif how.pool is not None:
+            self._begin_elsewhere(job)
+        elif self._is_inline():
+            start = perf_counter_ns()
+            job.work()
+            job.elapsed_ns = perf_counter_ns() - start
+            self.ended(job)
+            return
+        else:
+            if self.crew is None:
+                self.crew = self.run.make_crew(self.stats.name, how.concurrency, self.ended)
+            self.crew.submit(job)
+        if how.timeout_s is not None:
+            job.timer = self.run.loop.call_later(how.timeout_s, self._expire, job)
+
+    def _is_inline(self) -> bool:
+        """Whether a call now would be on the loop; one that may take longer than a hand-over to a thread is not."""
+        executor = self.how.executor
+        if executor == "loop":
+            return True
+        return executor == "auto" and self.cost_ns <= INLINE_NS and self.how.timeout_s is None
+
+    def _begin_elsewhere(self, job: Job) -> None:
+        assert self.how.pool is not None
+        try:
+            future = self.how.pool.submit([slot.value for slot in job.slots])
+        except Exception as error:  # noqa: BLE001  a broken pool becomes the items' error
+            job.error = error
+            self.run.loop.call_soon(self.ended, job)
+            return
+        job.handle = asyncio.wrap_future(future, loop=self.run.loop)
+        job.handle.add_done_callback(lambda _: self._ended_elsewhere(job))
+
+    def _ended_elsewhere(self, job: Job) -> None:
+        handle, pool = job.handle, self.how.pool
+        assert handle is not None
+        assert pool is not None
+        if handle.cancelled():
+            job.error = asyncio.CancelledError()
+        elif (error := handle.exception()) is not None:
+            job.error = error
+            if isinstance(error, BrokenExecutor):
+                pool.drop()
+        else:
+            job.elapsed_ns, job.results = handle.result()
+        self.ended(job)
+
+    def _expire(self, job: Job) -> None:
+        """A call in a thread or process takes too long: it goes on, and what it gives is dropped."""
+        job.timer = None
+        self.stats.timed_out += 1
+        job.is_expired = True
+        slot = job.slots[0]
+        job.is_dead = True
+        slot.job = None
+        self._leave()  # another call may run in its place
+        if self.crew is not None:
+            self.crew.grow()
+        self._failed(slot, self._timeout_error(slot))
+        self.wake()
+
+    def ended(self, job: Job) -> None:
+        """A call has ended, in whatever way; on the loop."""
+        if job.has_limit:
+            assert self.how.limiter is not None
+            self.how.limiter.leave()
+        if job.timer is not None:
+            job.timer.cancel()
+            job.timer = None
+        if not (job.is_dead and job.is_expired):
+            self._leave()
+        if job.is_dead or self.is_over:
+            self.dispose(job)
+            return
+        error = job.error
+        self.stats.timed_out += job.is_expired
+        if error is None and self.how.pool is not None:
+            self._timed(job.elapsed_ns, len(job.slots))
+            for slot, outcome in zip(job.slots, job.results, strict=True):
+                self._concluded(slot, *outcome)
+        else:
+            self._timed(job.elapsed_ns, self._units(job))
+            for slot in job.slots:
+                self._concluded(slot, job.results, self._timeout_error(slot) if job.is_expired else error)
+        if self.how.is_async:
+            self.fire(self.run)  # so that the task finds its next call
+        else:
+            self.wake()
+
+    def _concluded(self, slot: Slot, result: Any, error: BaseException | None) -> None:
+        slot.job = None
+        if error is None:
+            self.take(slot, result)
+        else:
+            self._failed(slot, error)
+
+    def _leave(self) -> None:
+        self.running -= 1
+        self.stats.running -= 1
+
+    def _units(self, job: Job) -> int:
+        """How many outputs a call has to show for its time."""
+        return 1
+
+    def _timed(self, elapsed_ns: int, count: int) -> None:
+        each_ns = elapsed_ns // count
+        for _ in range(count):
+            self.stats.called(each_ns)
+        last = self._last_ns
+        if self.how.executor != "loop":
+            self.cost_ns = min(each_ns, last)
+        self._last_ns = each_ns
+        if self.how.pool is not None and self.how.timeout_s is None:
+            self._share = max(1, min(_MOST_SENT, _SENT_NS // max(1, self.cost_ns)))
+            inbox = self.inboxes[0]
+            inbox.least = inbox.capacity = max(self._capacity, 2 * self._share)
+            inbox.source.wake()
+
+    # -- failures -----------------------------------------------------------------------------------------------
+
+    def _failed(self, slot: Slot, error: BaseException) -> None:
+        if slot.attempt < self.how.retries and isinstance(error, Exception):
+            rest_s = self.how.backoff_s * 2**slot.attempt
+            slot.attempt += 1
+            slot.skip, slot.iterator = slot.emitted + len(slot.outputs), None
+            slot.state = SlotState.RESTING
+            self.stats.retried += 1
+            if not rest_s:
+                self.again(slot)
+            else:
+                slot.timer = self.run.loop.call_later(rest_s, self.again, slot)
+            return
+        slot.error = error
+        slot.state = SlotState.DONE
+        self.order.gained(slot)
+
+    def again(self, slot: Slot) -> None:
+        """Call for an item once more, before all that has not begun."""
+        slot.timer = None
+        if not self.is_over:
+            slot.state = SlotState.WAITING
+            self.waiting.appendleft(slot)
+            self.wake()
+
+    def resume(self, slot: Slot) -> None:
+        """There is room for more of what an item gives."""
+        slot.state = SlotState.WAITING
+        self.waiting.appendleft(slot)
+
+    def leaves_out(self, slot: Slot) -> bool:
+        """An item has failed, and it is its turn: whether the stage goes on without it."""
+        error = slot.error
+        assert error is not None
+        if isinstance(error, Exception) and self.how.policy.allows(self.order.seen, self.order.skipped):
+            self.stats.skipped += 1
+            self.how.skips.add(self.stats.name, slot.number, slot.value, error)
+            return True
+        self.finish(self._stage_error(slot, error))
+        return False
+
+    def _stage_error(self, slot: Slot, error: BaseException) -> StageError:
+        if isinstance(error, StageError):
+            return error
+        return StageError.of(self.stats.name, self.stats.kind, self.stats.site, slot.number, slot.value, error)
+
+    def _timeout_error(self, slot: Slot) -> StageTimeoutError:
+        assert self.how.timeout_s is not None
+        stats = self.stats
+        return StageTimeoutError(stats.name, stats.kind, stats.site, slot.number, slot.value, self.how.timeout_s)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def halt(self) -> None:
+        self.waiting.clear()
+        if self.how.limiter is not None:
+            self.how.limiter.forget(self)
+        for slot in self.order.slots:
+            if slot.timer is not None:
+                slot.timer.cancel()
+            job = slot.job
+            if job is None:
+                self.close(slot.iterator)
+                continue
+            job.is_dead = True
+            if job.timer is not None:
+                job.timer.cancel()
+                job.timer = None
+            if job.handle is not None:
+                job.handle.cancel()
+        self.order.slots.clear()
+        if self.crew is not None:
+            self.crew.close()
+        if self.workers is not None:
+            self.workers.close()
+
+    def dispose(self, job: Job) -> None:
+        """A call has ended that nobody waits for any more: close what it has open."""
+
+    def close(self, iterator: Any) -> None:
+        """Nobody wants what an iterator would still give. No call of it runs."""
+
+    def freeze(self, position: Any) -> Any:
+        return self.order.freeze(position)
+
+    @property
+    def held(self) -> int:
+        return super().held + sum(not slot.is_gone for slot in self.order.slots)

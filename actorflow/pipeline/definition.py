@@ -1,0 +1,128 @@
+"""Stages as they are defined: a tree of plain data, which each iteration builds its actors from."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actorflow.errors import PipelineError
+from actorflow.node import PACKAGE, Site
+
+if TYPE_CHECKING:
+    from actorflow.pipeline.run import Run
+    from actorflow.pipeline.session import Session
+
+    from actorflow.pipeline.stage import StageActor
+    from actorflow.pipeline.stats import StageStats
+
+__all__ = ["Build", "Stage", "calling_site", "check_at_least", "signature", "walk"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stage:
+    """One stage of a pipeline.
+
+    Class attributes:
+        kind: What it does, in one word: the method that adds it.
+        keeps_marks: Whether it may stand in a branch.
+
+    Attributes:
+        name: For messages and statistics.
+        site: The line of user code that added it.
+        upstream: Where its items come from.
+    """
+
+    kind: ClassVar[str]
+    keeps_marks: ClassVar[bool] = False
+
+    name: str
+    site: Site
+    upstream: tuple[Stage, ...] = ()
+
+    @property
+    def concurrency(self) -> int:
+        """Calls that may run at once."""
+        return 1
+
+    @property
+    def executor(self) -> str:
+        """Where its calls run; nothing if it calls nothing of the user."""
+        return ""
+
+    @property
+    def shape(self) -> str:
+        """What a saved position must agree with, besides the stages in front."""
+        return self.kind
+
+    @abstractmethod
+    def build(self, build: Build, state: Any) -> StageActor:
+        """An actor for this stage, and for those in front of it.
+
+        Args:
+            build: What they are built for.
+            state: The position to go on at, as `StageActor.freeze` gave it; None for the beginning.
+        """
+
+    def on(self, *upstream: Stage) -> Stage:
+        """The same stage behind other ones."""
+        return replace(self, upstream=upstream)
+
+
+@dataclass(frozen=True)
+class Build:
+    """What actors are built for.
+
+    Attributes:
+        run: The run that they are a part of.
+        session: What the runs of one loader share.
+        epoch: Of the data; seeds of shuffles depend on it.
+        ports: Where branches begin.
+    """
+
+    run: Run
+    session: Session
+    epoch: int
+    ports: Mapping[Stage, StageActor] = field(default_factory=dict)
+
+    def stats(self, stage: Stage) -> StageStats:
+        """What is counted of a stage."""
+        return self.session.stats[stage]
+
+    def front(self, stage: Stage, state: Any) -> StageActor:
+        """The actors of the stage in front of one that has one."""
+        (upstream,) = stage.upstream
+        return upstream.build(self, state)
+
+
+def calling_site() -> Site:
+    """The innermost line outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def walk(stage: Stage) -> list[Stage]:
+    """A stage and all in front of it, in the order of the data."""
+    found: dict[Stage, None] = {}
+    for upstream in stage.upstream:
+        found |= dict.fromkeys(walk(upstream))
+    return [*found, stage]
+
+
+def signature(stage: Stage) -> str:
+    """What a saved position must agree with."""
+    return " -> ".join(part.shape for part in walk(stage))
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Refuse a number that is too small.
+
+    Raises:
+        PipelineError: naming it.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PipelineError(f"{name} must be an integer of at least {least}, got {value!r}")

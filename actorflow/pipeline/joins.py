@@ -1,0 +1,261 @@
+"""Several streams made one: zip, concat, interleave, merge."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from actorflow.errors import PipelineError, StageError
+from actorflow.pipeline.definition import Build, Stage
+from actorflow.pipeline.stage import Inbox, StageActor, Wait
+
+__all__ = ["Concat", "Interleave", "JoinActor", "Merge", "Zip"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Join(Stage):
+    @property
+    def shape(self) -> str:
+        return f"{self.kind}({len(self.upstream)})"
+
+    def sources(self, build: Build, states: Any) -> list[StageActor]:
+        """The actors in front."""
+        states = [None] * len(self.upstream) if states is None else states
+        return [stage.build(build, state) for stage, state in zip(self.upstream, states, strict=True)]
+
+
+class JoinActor(StageActor):
+    """Gives an item whenever `next_item` has one."""
+
+    def __init__(self, stage: Stage, build: Build, sources: list[StageActor]) -> None:
+        super().__init__(build.run, build.stats(stage), len(sources))
+        self.reads(*sources)
+        self.at = [source.start for source in sources]  # behind what was taken of each
+
+    @abstractmethod
+    def next_item(self) -> tuple[Any, Any] | None:
+        """The next item and its position; None if it has not come, or there is none (then `finish` was called)."""
+
+    def step(self, now: int) -> Wait:
+        out, outputs, stats = self.out, self.out.items, self.stats
+        given = 0
+        while len(outputs) < out.capacity:
+            item = self.next_item()
+            if item is None:
+                break
+            outputs.append(item)
+            given += 1
+        stats.items_in += given
+        stats.items_out += given
+        if given:
+            out.owner.wake()
+        if self.is_over:
+            return Wait.NOTHING
+        return Wait.PUT if len(outputs) >= out.capacity else Wait.GET
+
+    def taken(self, index: int) -> Any:
+        """Take an item of a stream."""
+        inbox = self.inboxes[index]
+        value, self.at[index] = inbox.items.popleft()
+        inbox.source.wake()
+        return value
+
+    def has_ended(self, inbox: Inbox) -> bool:
+        """Whether nothing more comes of a stream; an error ends all of them."""
+        if inbox.items or inbox.end is None:
+            return False
+        if inbox.end.error is not None and not self.is_over:
+            self.finish(inbox.end.error)
+        return True
+
+    def freeze_all(self, positions: Any) -> list[Any]:
+        """Positions of all streams as plain data."""
+        return [inbox.source.freeze(at) for inbox, at in zip(self.inboxes, positions, strict=True)]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Zip(_Join):
+    """`zip_`."""
+
+    kind: ClassVar[str] = "zip"
+
+    strict: bool
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _ZipActor(self, build, self.sources(build, state))
+
+
+class _ZipActor(JoinActor):
+    def __init__(self, stage: Zip, build: Build, sources: list[StageActor]) -> None:
+        super().__init__(stage, build, sources)
+        self._stage = stage
+        self.start = tuple(self.at)
+
+    def next_item(self) -> tuple[Any, Any] | None:
+        if any(not inbox.items for inbox in self.inboxes):
+            self._look_for_end()
+            return None
+        values = tuple([self.taken(index) for index in range(len(self.inboxes))])
+        return values, tuple(self.at)
+
+    def _look_for_end(self) -> None:
+        ended = [self.has_ended(inbox) for inbox in self.inboxes]
+        if self.is_over or not any(ended):
+            return
+        if not self._stage.strict:
+            self.finish()
+        elif all(ended):
+            self.finish()
+        elif all(done or inbox.items for done, inbox in zip(ended, self.inboxes, strict=True)):
+            stage, count = self._stage, self.stats.items_out
+            problem = PipelineError("the streams are not of one length")
+            self.finish(StageError.of(stage.name, stage.kind, stage.site, count, ended, problem))
+
+    def freeze(self, position: Any) -> Any:
+        return self.freeze_all(position)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Concat(_Join):
+    """`concat`."""
+
+    kind: ClassVar[str] = "concat"
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _ConcatActor(self, build, self.sources(build, None if state is None else state[1]), state)
+
+
+class _ConcatActor(JoinActor):
+    def __init__(self, stage: Stage, build: Build, sources: list[StageActor], state: Any) -> None:
+        super().__init__(stage, build, sources)
+        self._index = 0 if state is None else state[0]
+        for source in sources[: self._index]:
+            source.stop()
+        self.start = self._index, tuple(self.at)
+
+    def next_item(self) -> tuple[Any, Any] | None:
+        while self._index < len(self.inboxes):
+            inbox = self.inboxes[self._index]
+            if inbox.items:
+                value = self.taken(self._index)
+                return value, (self._index, tuple(self.at))
+            if not self.has_ended(inbox):
+                return None
+            if self.is_over:
+                return None
+            self._index += 1
+        self.finish()
+        return None
+
+    def freeze(self, position: Any) -> Any:
+        index, at = position
+        return [index, self.freeze_all(at)]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Interleave(_Join):
+    """`interleave`."""
+
+    kind: ClassVar[str] = "interleave"
+
+    block: int
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _InterleaveActor(self, build, self.sources(build, None if state is None else state[2]), state)
+
+
+class _InterleaveActor(JoinActor):
+    def __init__(self, stage: Interleave, build: Build, sources: list[StageActor], state: Any) -> None:
+        super().__init__(stage, build, sources)
+        self._block = stage.block
+        self._index, self._left = (0, stage.block) if state is None else state[:2]
+        self.start = self._index, self._left, tuple(self.at)
+
+    def next_item(self) -> tuple[Any, Any] | None:
+        for _ in range(len(self.inboxes)):
+            inbox = self.inboxes[self._index]
+            if inbox.items:
+                value = self.taken(self._index)
+                self._left -= 1
+                if not self._left:
+                    self._turn()
+                return value, (self._index, self._left, tuple(self.at))
+            if not self.has_ended(inbox) or self.is_over:
+                return None
+            self._turn()
+        self.finish()
+        return None
+
+    def _turn(self) -> None:
+        self._index = (self._index + 1) % len(self.inboxes)
+        self._left = self._block
+
+    def freeze(self, position: Any) -> Any:
+        index, left, at = position
+        return [index, left, self.freeze_all(at)]
+
+
+class _Turn:
+    """A position in a merged stream: behind what was taken of each stream, with the way to the next position."""
+
+    __slots__ = ("at", "index", "next")
+
+    def __init__(self, at: tuple[Any, ...], index: int) -> None:
+        self.at = at
+        self.index = index
+        self.next: _Turn | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Merge(_Join):
+    """`merge`."""
+
+    kind: ClassVar[str] = "merge"
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _MergeActor(self, build, self.sources(build, None if state is None else state[0]), state)
+
+
+class _MergeActor(JoinActor):
+    """Takes from the streams in turn, as far as they have something; in what a saved position knows of, as before."""
+
+    def __init__(self, stage: Stage, build: Build, sources: list[StageActor], state: Any) -> None:
+        super().__init__(stage, build, sources)
+        self._known: deque[int] = deque(() if state is None else state[1])
+        self._index = 0
+        self.start = self._turn = _Turn(tuple(self.at), -1)
+
+    def next_item(self) -> tuple[Any, Any] | None:
+        count = len(self.inboxes)
+        while self._known:
+            index = self._known[0]
+            if self.inboxes[index].items:
+                self._known.popleft()
+                return self._take(index)
+            if not self.has_ended(self.inboxes[index]) or self.is_over:
+                return None
+            self._known.popleft()  # it gives less than it did before
+        for index in [(self._index + i) % count for i in range(count)]:
+            if self.inboxes[index].items:
+                self._index = (index + 1) % count
+                return self._take(index)
+        if all([self.has_ended(inbox) for inbox in self.inboxes]) and not self.is_over:
+            self.finish()
+        return None
+
+    def _take(self, index: int) -> tuple[Any, Any]:
+        value = self.taken(index)
+        turn = _Turn(tuple(self.at), index)
+        self._turn.next = turn
+        self._turn = turn
+        return value, turn
+
+    def freeze(self, position: Any) -> Any:
+        known = []
+        following = position.next
+        while following is not None:
+            known.append(following.index)
+            following = following.next
+        return [self.freeze_all(position.at), known]

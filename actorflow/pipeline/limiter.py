@@ -1,0 +1,66 @@
+"""A bound on the calls of several stages together."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from actorflow.pipeline.definition import check_at_least
+
+if TYPE_CHECKING:
+    from actorflow.pipeline.stage import StageActor
+
+__all__ = ["Limiter"]
+
+
+class Limiter:
+    """Bounds the calls that stages make at once, of one loader or of several on one loop.
+
+    ::
+
+        disk = af.pipeline.Limiter(4, "disk")
+        images = af.pipeline.source(a).map(read, concurrency=8, limiter=disk)
+        labels = af.pipeline.source(b).map(read, concurrency=8, limiter=disk)
+
+    Args:
+        limit: Calls at once, at least 1.
+        name: What is limited.
+
+    Attributes:
+        running: Calls that run now.
+
+    Raises:
+        PipelineError: if the limit is less than 1.
+    """
+
+    def __init__(self, limit: int, name: str = "limiter") -> None:
+        check_at_least("limit", limit, 1)
+        self.limit = limit
+        self.name = name
+        self.running = 0
+        self._waiting: deque[StageActor] = deque()
+
+    def enter(self, stage: StageActor) -> bool:
+        """Whether a stage may begin a call; otherwise it is woken when it may try again."""
+        if self.running < self.limit:
+            self.running += 1
+            return True
+        if stage not in self._waiting:
+            self._waiting.append(stage)
+        return False
+
+    def leave(self) -> None:
+        """A call has ended."""
+        self.running -= 1
+        if self._waiting:
+            self._waiting.popleft().wake()
+
+    def forget(self, stage: StageActor) -> None:
+        """A stage has stopped; who waits behind it gets its turn."""
+        if stage in self._waiting:
+            self._waiting.remove(stage)
+            if self._waiting and self.running < self.limit:
+                self._waiting.popleft().wake()
+
+    def __repr__(self) -> str:
+        return f"<Limiter {self.name!r} {self.running}/{self.limit}>"

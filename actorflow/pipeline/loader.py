@@ -1,0 +1,256 @@
+"""Iterating a pipeline: epochs, positions, statistics, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Mapping
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from actorflow.errors import PipelineError
+from actorflow.pipeline.branch import Port
+from actorflow.pipeline.definition import Build, Stage, signature, walk
+from actorflow.pipeline.policy import Skip
+from actorflow.pipeline.run import Run
+from actorflow.pipeline.session import Session
+from actorflow.pipeline.stats import LoaderStats, bottleneck
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from actorflow.pipeline.stage import StageActor
+
+__all__ = ["Iteration", "Loader"]
+
+_VERSION = 1
+
+
+class Loader:
+    """Iterates a pipeline, epoch after epoch; see `Pipeline`, which it is the base of.
+
+    Attributes:
+        stage: The last stage.
+        epoch: That the next item belongs to, counted from 0.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.epoch = 0
+        self._saved: Any = None  # the position in the epoch where the next run begins; None for its beginning
+        self._session: Session | None = None
+        self._run: Run | None = None
+        self._last: StageActor | None = None
+        self._iteration: weakref.ref[Iteration] | None = None
+        self._elapsed_ns = self._wait_ns = self._delivered = 0
+
+    # -- iterating ----------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Take the rest of an epoch: the first time all of the first one, then all of the second, ...
+
+        What was left in the middle goes on there: what was in flight is computed again.
+
+        Raises:
+            PipelineError: if an iteration is under way, or a source cannot be iterated again.
+        """
+        loop = asyncio.get_running_loop()
+        if self._run is not None:
+            if self._is_running:
+                raise PipelineError("the loader is being iterated: end that first, with aclose() or by leaving it")
+            self._leave()
+        if self._session is None:
+            self._session = Session(self.stages)
+        run = Run(loop)
+        try:
+            last = self.stage.build(Build(run, self._session, self.epoch), self._saved)
+        except BaseException:
+            run.stop()
+            raise
+        self._run, self._last = run, last
+        run.begin(last)
+        iteration = Iteration(self, run)
+        self._iteration = weakref.ref(iteration)
+        return iteration
+
+    async def __aenter__(self) -> Loader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop, and wait until no task, thread or process of the loader is left. It can be iterated again.
+
+        Cancellation: what is under way ends by itself.
+        """
+        await self.stopped()
+        if self._session is not None:
+            await self._session.aclose()
+
+    async def stopped(self) -> None:
+        """End the iteration that is under way, and wait until nothing of it runs; what later ones need stays."""
+        run = self._run
+        if run is not None:
+            run.stop()
+            self._leave()
+            await run.closed()
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether somebody iterates."""
+        run, iteration = self._run, None if self._iteration is None else self._iteration()
+        return run is not None and run.ended_ns is None and iteration is not None and not run.loop.is_closed()
+
+    def _leave(self) -> None:
+        """A run has stopped, at its end or before: the next one begins where it was."""
+        run = self._run
+        if run is None:
+            return
+        self._saved = self._frozen(run.position)
+        run.stop()
+        self._count(run)
+        self._run = self._last = None
+
+    def _finished(self, run: Run) -> None:
+        """All items of the epoch have been taken."""
+        self._count(run)
+        self.epoch += 1
+        self._saved = None
+        if self._run is run:
+            self._run = self._last = None
+
+    def _count(self, run: Run) -> None:
+        assert run.ended_ns is not None
+        self._elapsed_ns += run.ended_ns - run.started_ns
+        self._wait_ns += run.wait_ns
+        self._delivered += run.delivered
+
+    # -- positions ----------------------------------------------------------------------------------------------
+
+    def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
+        """The place behind the last item that was taken, as plain data: what JSON can hold.
+
+        What was in flight then is computed again, so nothing is lost and nothing comes twice. The items that follow are
+        those that would have followed, in the same order, if the functions give the same for the same items.
+
+        Args:
+            delivered: The place behind so many items of this iteration instead, one of the last 1,024: for those who
+                have asked for items that they are not done with, as `Graph.stream` does.
+        Raises:
+            PipelineError: if that place is not known any more.
+        """
+        run = self._run
+        position = self._saved
+        if run is not None:
+            at = run.delivered if delivered is None else delivered
+            known = at - run.delivered + len(run.recent) - 1
+            if not 0 <= known < len(run.recent):
+                raise PipelineError(
+                    f"expected delivered from {run.delivered - len(run.recent) + 1} to {run.delivered}, got {delivered}"
+                )
+            position = self._frozen(run.recent[known])
+        elif delivered is not None:
+            raise PipelineError(f"the loader is not being iterated, so no item {delivered} is known")
+        return {"version": _VERSION, "stages": signature(self.stage), "epoch": self.epoch, "position": position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a place that `state_dict` gave, of this loader or of one that was made in the same way.
+
+        Concurrency, executors, buffers, timeouts and batch sizes may differ.
+
+        Raises:
+            PipelineError: if it is the place of another pipeline, or the loader is being iterated.
+        """
+        if self._is_running:
+            raise PipelineError("the loader is being iterated: end that first, with aclose() or by leaving it")
+        missing = {"version", "stages", "epoch", "position"} - state.keys()
+        if missing:
+            raise PipelineError(f"expected what state_dict() gave, but {', '.join(sorted(missing))} is missing")
+        if state["version"] != _VERSION:
+            raise PipelineError(f"expected a state of version {_VERSION}, got {state['version']!r}")
+        stages = signature(self.stage)
+        if state["stages"] != stages:
+            raise PipelineError(f"the state is that of another pipeline\n  here: {stages}\n  there: {state['stages']}")
+        if self._run is not None:
+            self._leave()
+        self.epoch, self._saved = state["epoch"], state["position"]
+
+    def _frozen(self, position: Any) -> Any:
+        assert self._last is not None
+        return self._last.freeze(position)
+
+    # -- what is known ------------------------------------------------------------------------------------------
+
+    @property
+    def stages(self) -> list[Stage]:
+        """All stages, in the order of the data."""
+        return [stage for stage in walk(self.stage) if not isinstance(stage, Port)]
+
+    @property
+    def skips(self) -> tuple[Skip, ...]:
+        """The newest items that were left out since their calls had failed; at most 1,000."""
+        return () if self._session is None else tuple(self._session.skips.records)
+
+    def stats(self) -> LoaderStats:
+        """What every stage has done so far, over all iterations; cheap enough to be asked for again and again."""
+        elapsed_ns, wait_ns, delivered = self._elapsed_ns, self._wait_ns, self._delivered
+        run = self._run
+        if run is not None:
+            elapsed_ns += (run.ended_ns or perf_counter_ns()) - run.started_ns
+            wait_ns += run.wait_ns
+            delivered += run.delivered
+        session = self._session or Session(self.stages)
+        snapshots = tuple(session.stats[stage].snapshot(elapsed_ns) for stage in self.stages)
+        return LoaderStats(snapshots, delivered, elapsed_ns * 1e-9, wait_ns * 1e-9)
+
+    def bottleneck(self) -> str:
+        """Which stage to widen, in words."""
+        return bottleneck(self.stats(), [stage.executor for stage in self.stages])
+
+
+class Iteration(AsyncIterator[Any]):
+    """One iteration of a loader. Dropping it stops what is under way; `aclose` also waits for the end."""
+
+    def __init__(self, loader: Loader, run: Run) -> None:
+        self._loader = loader
+        self._run = run
+        self._items = run.outlet.items
+
+    async def __anext__(self) -> Any:
+        run, items = self._run, self._items
+        if not items and not await run.fill():
+            await self._end()
+        value, run.position = items.popleft()
+        run.delivered += 1
+        run.recent.append(run.position)
+        run.outlet.source.wake()
+        return value
+
+    async def aclose(self) -> None:
+        """Stop, and wait until nothing of this iteration runs any more. Idempotent."""
+        self._run.stop()
+        await self._run.closed()
+
+    async def _end(self) -> None:
+        run = self._run
+        error, is_first = run.error, run.ended_ns is None
+        has_ended = run.outlet.end is not None
+        run.stop()
+        await run.tasks_ended()
+        if error is not None and is_first:
+            raise error
+        if is_first and has_ended:
+            self._loader._finished(run)
+        raise StopAsyncIteration
+
+    def __del__(self) -> None:
+        run = self._run
+        if run.ended_ns is None and not run.loop.is_closed():
+            try:
+                run.loop.call_soon_threadsafe(run.stop)
+            except RuntimeError:  # closed since
+                run.stop()
+

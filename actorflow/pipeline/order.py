@@ -1,0 +1,321 @@
+"""In which order the results of calls go out, and which positions they go out with.
+
+In order, a position is that of the input, with how many outputs of an item have gone out where there can be several. When
+results go out as they come, it also says which of the items behind the oldest one have gone out. Then the order itself is
+chance, and positions further down, which count items of the stream, hold only if it is repeated: so a position
+leads to the ones given after it, and makes of them the order in which a run that begins there gives its first items.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actorflow.pipeline.job import Slot, SlotState
+from actorflow.pipeline.stage import MARK
+
+if TYPE_CHECKING:
+    from actorflow.pipeline.call import CallActor
+
+__all__ = ["InOrder", "Trail", "Unordered"]
+
+
+class _Place(NamedTuple):
+    """A position in the order of the inputs.
+
+    Attributes:
+        at: Position in front of the stage.
+        emitted: Outputs of the item behind it that have gone out.
+        seen: Items whose turn has come, for those who limit the share of failures.
+        skipped: Those of them that were left out.
+    """
+
+    at: Any
+    emitted: int
+    seen: int
+    skipped: int
+
+
+class InOrder:
+    """Results go out in the order of the items.
+
+    Args:
+        actor: The stage.
+        state: What a position was saved as.
+
+    Attributes:
+        slots: Items in the stage, oldest first.
+        start: The position before the first one.
+        accepted: Items that have come.
+        seen: As in the stage's positions.
+        skipped: As there.
+    """
+
+    def __init__(self, actor: CallActor, state: Any) -> None:
+        self.slots: deque[Slot] = deque()
+        self.seen = self.skipped = 0
+        self._actor = actor
+        self.accepted = 0
+        self._is_simple = not (actor.how.expands or actor.how.policy.is_limited)
+        self._skip = 0
+        at = actor.upstream.start
+        if state is not None and not self._is_simple:
+            _, self._skip, self.seen, self.skipped = state
+        self.start = at if self._is_simple else _Place(at, self._skip, self.seen, self.skipped)
+
+    @staticmethod
+    def front(how: Any, state: Any) -> Any:
+        """What a saved position says of the stages in front."""
+        return state[0] if state is not None and (how.expands or how.policy.is_limited) else state
+
+    def accept(self, value: Any, before: Any, after: Any) -> Slot:
+        """An item has come."""
+        slot = Slot(self.accepted, value, before, after)
+        if value is MARK:
+            slot.outputs.append(MARK)
+            slot.state = SlotState.DONE
+        else:
+            self.accepted += 1
+            slot.skip = slot.emitted = self._skip
+            self._skip = 0
+        self.slots.append(slot)
+        return slot
+
+    def has_room(self, limit: int) -> bool:
+        """Whether there is room for another item, while up to ``limit`` are in calls."""
+        return len(self.slots) < limit + self._actor.how.buffer
+
+    def gained(self, slot: Slot) -> None:
+        """An item has outputs, or its last call has ended."""
+
+    def is_due(self) -> bool:
+        """Whether `emit` would find something to do."""
+        if not self.slots or len(self._actor.out.items) >= self._actor.out.capacity:
+            return False
+        slot = self.slots[0]
+        return bool(slot.outputs) or slot.state in (SlotState.DONE, SlotState.PAUSED)
+
+    def emit(self) -> bool:
+        """Give what can be given; whether something is left that there is no room for."""
+        actor, out, slots = self._actor, self._actor.out, self.slots
+        given = 0
+        while slots:
+            slot = slots[0]
+            if slot.outputs:
+                if len(out.items) >= out.capacity:
+                    break
+                value = slot.outputs.popleft()
+                if value is not MARK:
+                    slot.emitted += 1
+                    given += 1
+                out.items.append((value, self._position(slot)))
+                out.owner.wake()
+            elif slot.state is SlotState.DONE:
+                self.seen += slot.value is not MARK
+                if slot.error is not None:
+                    self.skipped += 1
+                    if not actor.leaves_out(slot):
+                        break
+                slots.popleft()
+            else:
+                if slot.state is SlotState.PAUSED and len(out.items) < out.capacity:
+                    actor.resume(slot)
+                break
+        actor.stats.items_out += given
+        return bool(slots) and bool(slots[0].outputs)
+
+    def _position(self, slot: Slot) -> Any:
+        if self._is_simple:
+            return slot.after
+        if self._actor.how.expands and slot.value is not MARK:
+            return _Place(slot.before, slot.emitted, self.seen, self.skipped)
+        return _Place(slot.after, 0, self.seen + (slot.value is not MARK), self.skipped)
+
+    def freeze(self, position: Any) -> Any:
+        """A position as plain data."""
+        upstream = self._actor.upstream
+        if self._is_simple:
+            return upstream.freeze(position)
+        return [upstream.freeze(position.at), position.emitted, position.seen, position.skipped]
+
+
+class Trail:
+    """A position in a stream whose order is chance.
+
+    Attributes:
+        at: Position in front of the stage, before the oldest item that has not gone out.
+        origin: Number of that item.
+        mask: Bit i says that item ``origin + i`` has gone out.
+        partly: Items of which a part has gone out, as (number, outputs).
+        seen: As in the order of the inputs.
+        skipped: As there.
+        number: Item whose output has gone out at this position.
+        next: The next position.
+    """
+
+    __slots__ = ("at", "mask", "next", "number", "origin", "partly", "seen", "skipped")
+
+    def __init__(
+        self, at: Any, origin: int, mask: int, partly: tuple[tuple[int, int], ...], seen: int, skipped: int, number: int
+    ) -> None:
+        self.at = at
+        self.origin = origin
+        self.mask = mask
+        self.partly = partly
+        self.seen = seen
+        self.skipped = skipped
+        self.number = number
+        self.next: Trail | None = None
+
+
+class Unordered:
+    """Results go out as they come; in what a saved position knows of, in the order in which they went out before.
+
+    Args:
+        actor: The stage.
+        state: What a position was saved as.
+
+    Attributes: as those of `InOrder`.
+    """
+
+    def __init__(self, actor: CallActor, state: Any) -> None:
+        self.slots: deque[Slot] = deque()
+        self.seen = self.skipped = 0
+        self._actor = actor
+        self.accepted = 0
+        self._origin = 0
+        self._at = actor.upstream.start
+        self._mask = 0
+        self._partly: dict[int, int] = {}
+        self._known: deque[int] = deque()  # numbers of the items that go out next, as they did before
+        self._ready: deque[Slot] = deque()
+        self._open = 0
+        if state is not None:
+            _, self._mask, partly, self.seen, self.skipped, known = state
+            self._partly = {int(number): emitted for number, emitted in partly}
+            self._known.extend(known)
+        self._reach = max(self._known, default=-1)
+        self.start = self._trail = Trail(
+            self._at, 0, self._mask, tuple(self._partly.items()), self.seen, self.skipped, -1
+        )
+
+    @staticmethod
+    def front(how: Any, state: Any) -> Any:  # noqa: ARG004
+        """What a saved position says of the stages in front."""
+        return None if state is None else state[0]
+
+    def accept(self, value: Any, before: Any, after: Any) -> Slot:
+        """An item has come."""
+        slot = Slot(self.accepted, value, before, after)
+        self.accepted += 1
+        self.slots.append(slot)
+        if self._mask >> (slot.number - self._origin) & 1:  # it went out before
+            slot.state = SlotState.DONE
+            slot.is_gone = True
+            self._advance()
+        else:
+            slot.skip = slot.emitted = self._partly.get(slot.number, 0)
+            self._open += 1
+        return slot
+
+    def has_room(self, limit: int) -> bool:
+        """Whether there is room for another item, while up to ``limit`` are in calls."""
+        if self.accepted <= self._reach:  # it is to go out next
+            return True
+        room = limit + self._actor.how.buffer
+        return self._open < room and len(self.slots) < 64 * room
+
+    def gained(self, slot: Slot) -> None:
+        """An item has outputs, or its last call has ended."""
+        if slot not in self._ready:
+            self._ready.append(slot)
+
+    def is_due(self) -> bool:
+        """Whether `emit` would find something to do."""
+        out = self._actor.out
+        if len(out.items) >= out.capacity:
+            return False
+        slot = self._pick()
+        return slot is not None and (bool(slot.outputs) or slot.state in (SlotState.DONE, SlotState.PAUSED))
+
+    def emit(self) -> bool:
+        """Give what can be given; whether something is left that there is no room for."""
+        actor, out = self._actor, self._actor.out
+        while (slot := self._pick()) is not None:
+            if slot.outputs:
+                if len(out.items) >= out.capacity:
+                    return True
+                value = slot.outputs.popleft()
+                slot.emitted += 1
+                actor.stats.items_out += 1
+                self._gave(slot)
+                out.items.append((value, self._trail))
+                out.owner.wake()
+            elif slot.state is SlotState.DONE:
+                if slot.error is not None:
+                    self.skipped += 1
+                    if not actor.leaves_out(slot):
+                        return False
+                self._leave(slot)
+            elif slot.state is SlotState.PAUSED and len(out.items) >= out.capacity:
+                return False
+            else:
+                if slot in self._ready:
+                    self._ready.remove(slot)
+                if slot.state is SlotState.PAUSED:
+                    actor.resume(slot)
+                elif self._known:
+                    break
+        return False
+
+    def _pick(self) -> Slot | None:
+        """The item whose turn it is."""
+        if self._known:
+            index = self._known[0] - self._origin
+            return self.slots[index] if 0 <= index < len(self.slots) else None
+        return self._ready[0] if self._ready else None
+
+    def _gave(self, slot: Slot) -> None:
+        """An output of an item has gone out: note where we are."""
+        if self._known:
+            self._known.popleft()
+        if slot.state is SlotState.DONE and not slot.outputs and slot.error is None:
+            self._leave(slot)
+        else:
+            self._partly[slot.number] = slot.emitted
+        trail = Trail(
+            self._at, self._origin, self._mask, tuple(self._partly.items()), self.seen, self.skipped, slot.number
+        )
+        self._trail.next = trail
+        self._trail = trail
+
+    def _leave(self, slot: Slot) -> None:
+        """All of an item has gone out."""
+        slot.is_gone = True
+        self._open -= 1
+        self.seen += 1
+        self._partly.pop(slot.number, None)
+        if slot in self._ready:
+            self._ready.remove(slot)
+        while self._known and self._known[0] == slot.number:  # it gives less than it did before
+            self._known.popleft()
+        self._mask |= 1 << (slot.number - self._origin)
+        self._advance()
+
+    def _advance(self) -> None:
+        while self.slots and self.slots[0].is_gone:
+            self._at = self.slots.popleft().after
+            self._origin += 1
+            self._mask >>= 1
+
+    def freeze(self, position: Trail) -> Any:
+        """A position as plain data."""
+        known = []
+        following = position.next
+        while following is not None:
+            known.append(following.number - position.origin)
+            following = following.next
+        partly = [[number - position.origin, emitted] for number, emitted in position.partly]
+        front = self._actor.upstream.freeze(position.at)
+        return [front, position.mask, partly, position.seen, position.skipped, known]
+

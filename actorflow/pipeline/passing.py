@@ -1,0 +1,343 @@
+"""Stages that pass items on as they come, on the loop: take, skip, enumerate, shard, batch, prefetch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from actorflow.pipeline.definition import Build, Stage
+from actorflow.pipeline.sizes import size_of
+from actorflow.pipeline.stage import MARK, StageActor, Wait
+
+__all__ = ["Enumerate", "Group", "PassActor", "Prefetch", "Shard", "SkipFirst", "Take"]
+
+
+class PassActor(StageActor):
+    """Gives at most one item for each that it takes, and perhaps some at the end."""
+
+    def __init__(self, stage: Stage, build: Build, source: StageActor, *, capacity: int = 2) -> None:
+        super().__init__(build.run, build.stats(stage), capacity=capacity)
+        self.reads(source)
+        self.start = source.start
+
+    @abstractmethod
+    def pass_on(self, value: Any, at: Any) -> None:
+        """An item has come: append to ``self.out.items`` what goes out, if anything does."""
+
+    def mark(self, at: Any) -> Any:
+        """The position to give a mark that came with position ``at``."""
+        return at
+
+    def flush(self) -> bool:
+        """No more items will come: give one that is left; False if there is none."""
+        return False
+
+    def step(self, now: int) -> Wait:
+        inbox, out, stats = self.inboxes[0], self.out, self.stats
+        items, outputs, room = inbox.items, out.items, out.capacity
+        before, taken, marks = len(outputs), 0, 0
+        while items and len(outputs) < room and not self.is_over:
+            value, at = items.popleft()
+            if value is MARK:
+                outputs.append((MARK, self.mark(at)))
+                marks += 1
+            else:
+                taken += 1
+                self.pass_on(value, at)
+        if not self.is_over and not items and inbox.end is not None:
+            self._end(inbox.end.error)
+        given = len(outputs) - before
+        stats.items_in += taken
+        stats.items_out += given - marks
+        if given:
+            out.owner.wake()
+        if self.is_over:
+            return Wait.NOTHING
+        if taken or marks:
+            inbox.source.wake()
+            stats.holds(self.held)
+        return Wait.PUT if len(outputs) >= room else Wait.GET
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            while len(self.out.items) < self.out.capacity:
+                if not self.flush():
+                    break
+            else:
+                return
+        self.finish(error)
+
+    def freeze(self, position: Any) -> Any:
+        return self.upstream.freeze(position)
+
+
+class _CountActor(PassActor):
+    """Positions have a count of items besides the one in front."""
+
+    def __init__(self, stage: Stage, build: Build, state: Any) -> None:
+        super().__init__(stage, build, build.front(stage, None if state is None else state[0]))
+        self.count = 0 if state is None else state[1]
+        self.start = (self.start, self.count)
+
+    def mark(self, at: Any) -> Any:
+        return at, self.count
+
+    def freeze(self, position: Any) -> Any:
+        return [self.upstream.freeze(position[0]), position[1]]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Take(Stage):
+    """`Pipeline.take`."""
+
+    kind: ClassVar[str] = "take"
+
+    count: int
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _TakeActor(self, build, state)
+
+
+class _TakeActor(_CountActor):
+    def __init__(self, stage: Take, build: Build, state: Any) -> None:
+        super().__init__(stage, build, state)
+        self._limit = stage.count
+
+    def step(self, now: int) -> Wait:
+        if self.count >= self._limit:
+            self.finish()
+            return Wait.NOTHING
+        return super().step(now)
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        self.count += 1
+        self.out.items.append((value, (at, self.count)))
+        if self.count >= self._limit:
+            self.finish()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SkipFirst(Stage):
+    """`Pipeline.skip`."""
+
+    kind: ClassVar[str] = "skip"
+    keeps_marks: ClassVar[bool] = True
+
+    count: int
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _SkipActor(self, build, state)
+
+
+class _SkipActor(_CountActor):
+    def __init__(self, stage: SkipFirst, build: Build, state: Any) -> None:
+        super().__init__(stage, build, state)
+        self._limit = stage.count
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        if self.count < self._limit:
+            self.count += 1
+        else:
+            self.out.items.append((value, (at, self.count)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Enumerate(Stage):
+    """`Pipeline.enumerate`."""
+
+    kind: ClassVar[str] = "enumerate"
+    keeps_marks: ClassVar[bool] = True
+
+    first: int
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _EnumerateActor(self, build, state)
+
+
+class _EnumerateActor(_CountActor):
+    def __init__(self, stage: Enumerate, build: Build, state: Any) -> None:
+        super().__init__(stage, build, state)
+        self._first = stage.first
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        number = self._first + self.count
+        self.count += 1
+        self.out.items.append(((number, value), (at, self.count)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shard(Stage):
+    """`Pipeline.shard`."""
+
+    kind: ClassVar[str] = "shard"
+
+    rank: int
+    world: int
+    even: bool
+
+    @property
+    def shape(self) -> str:
+        return f"{self.kind}({self.rank} of {self.world})"
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _ShardActor(self, build, state)
+
+
+class _ShardActor(_CountActor):
+    """With ``even``, an item goes out when the last one of its round has come; its position is that of the round."""
+
+    def __init__(self, stage: Shard, build: Build, state: Any) -> None:
+        super().__init__(stage, build, state)
+        self._stage = stage
+        self._mine: Any = None
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        stage, turn = self._stage, self.count % self._stage.world
+        self.count += 1
+        if turn == stage.rank:
+            self._mine = value
+        if turn == (stage.world - 1 if stage.even else stage.rank):
+            value, self._mine = self._mine, None
+            self.out.items.append((value, (at, self.count)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Group(Stage):
+    """The first half of `Pipeline.batch`: lists of items."""
+
+    kind: ClassVar[str] = "batch"
+    keeps_marks: ClassVar[bool] = True
+
+    size: int
+    drop_last: bool
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _GroupActor(self, build, build.front(self, state))
+
+
+class _GroupActor(PassActor):
+    def __init__(self, stage: Group, build: Build, source: StageActor) -> None:
+        super().__init__(stage, build, source)
+        self._size = stage.size
+        self._drop_last = stage.drop_last
+        self._group: list[Any] = []
+        self._clean = self._last = self.start  # behind the last batch, behind the last item
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        group = self._group
+        group.append(value)
+        self._last = at
+        if len(group) == self._size:
+            self.out.items.append((group, at))
+            self._group = []
+            self._clean = at
+
+    def mark(self, at: Any) -> Any:
+        if not self._group:
+            self._clean = at
+        return self._clean
+
+    def flush(self) -> bool:
+        group, self._group = self._group, []
+        if group and not self._drop_last:
+            self.out.items.append((group, self._last))
+            return True
+        return False
+
+    @property
+    def held(self) -> int:
+        return super().held + len(self._group)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prefetch(Stage):
+    """`Pipeline.prefetch`."""
+
+    kind: ClassVar[str] = "prefetch"
+    keeps_marks: ClassVar[bool] = True
+
+    count: int
+    size_bytes: int | None
+    size: Callable[[Any], int] | None
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _PrefetchActor(self, build, build.front(self, state))
+
+
+class _PrefetchActor(StageActor):
+    """Takes an item out of its inbox when there is room for its bytes, so the one behind is not even asked for."""
+
+    def __init__(self, stage: Prefetch, build: Build, source: StageActor) -> None:
+        super().__init__(build.run, build.stats(stage), capacity=1)
+        self.inboxes[0].least = None  # one item, however cheap, is all that may wait in front of the bound
+        self.reads(source)
+        self.start = source.start
+        self._stage = stage
+        self._size = stage.size or size_of
+        self._buffer: deque[tuple[Any, Any, int]] = deque()
+        self._bytes = 0
+        self._next: int | None = None  # bytes of the item in the inbox
+
+    def step(self, now: int) -> Wait:
+        while True:
+            given = self._give()
+            taken = self._take()
+            if not given and not taken:
+                break
+        inbox, out = self.inboxes[0], self.out
+        if not self._buffer and not inbox.items and inbox.end is not None:
+            self.finish(inbox.end.error)
+            return Wait.NOTHING
+        return Wait.PUT if len(out.items) >= out.capacity and self._buffer else Wait.GET
+
+    def _give(self) -> bool:
+        out, buffer = self.out, self._buffer
+        given = 0
+        while buffer and len(out.items) < out.capacity:
+            value, at, size_bytes = buffer.popleft()
+            self._bytes -= size_bytes
+            given += value is not MARK
+            out.items.append((value, at))
+            out.owner.wake()
+        self.stats.items_out += given
+        if given and self._stage.size_bytes is not None:
+            self.stats.holds_bytes(self._bytes)
+        return bool(given)
+
+    def _take(self) -> bool:
+        """Take an item into the buffer, if there is room."""
+        inbox, stage, items = self.inboxes[0], self._stage, self.inboxes[0].items
+        if not items or len(self._buffer) >= stage.count:
+            return False
+        value, at = items[0]
+        size_bytes = 0
+        if stage.size_bytes is not None and value is not MARK:
+            if self._next is None:
+                self._next = self._size(value)
+            size_bytes = self._next
+            # One that is larger than all the room there is has to pass, too: alone.
+            if self._buffer and self._bytes + size_bytes > stage.size_bytes:
+                return False
+        self._next = None
+        items.popleft()
+        self.stats.items_in += value is not MARK
+        self._buffer.append((value, at, size_bytes))
+        self._bytes += size_bytes
+        if stage.size_bytes is not None:
+            self.stats.holds_bytes(self._bytes)
+        self.stats.holds(self.held)
+        inbox.source.wake()
+        return True
+
+    def halt(self) -> None:
+        self._buffer.clear()
+
+    def freeze(self, position: Any) -> Any:
+        return self.upstream.freeze(position)
+
+    @property
+    def held(self) -> int:
+        return super().held + len(self._buffer)

@@ -1,0 +1,504 @@
+"""How pipelines are written down: each method adds a stage and gives a new pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from actorflow.data.sampler import Sampler
+from actorflow.errors import PipelineError
+from actorflow.graph import Graph
+from actorflow.node import Blob
+from actorflow.pipeline.again import Cache, Repeat
+from actorflow.pipeline.branch import Join, Port, Split
+from actorflow.pipeline.calling import Executor, Options, is_async_function
+from actorflow.pipeline.calls import Call, Filter, Map
+from actorflow.pipeline.collate import stack, unstack
+from actorflow.pipeline.definition import Stage, calling_site, check_at_least, walk
+from actorflow.pipeline.expand import Expand
+from actorflow.pipeline.feeding import Feeding
+from actorflow.pipeline.joins import Concat, Interleave, Merge, Zip
+from actorflow.pipeline.limiter import Limiter
+from actorflow.pipeline.loader import Loader
+from actorflow.pipeline.passing import Enumerate, Group, Prefetch, Shard, SkipFirst, Take
+from actorflow.pipeline.shuffle import Shuffle
+from actorflow.pipeline.source import Source, check_data, is_indexable
+from actorflow.pipeline.sync import iterate
+from actorflow.pipeline.transfer import Transfer
+from actorflow.place import Place
+
+__all__ = ["Pipeline", "concat", "interleave", "merge", "source", "zip_"]
+
+
+class Pipeline(Loader):
+    """Stages that items go through, and the loader that takes them out at the end.
+
+    ::
+
+        loader = (
+            af.pipeline.source(paths, shuffle=True, seed=0)
+            .map(fetch, concurrency=32, timeout=5, retries=2)
+            .map(decode, concurrency=4)
+            .batch(128, drop_last=True)
+            .prefetch(4)
+        )
+        async with loader:
+            async for batch in loader: ...
+
+    A method adds a stage and gives a new pipeline; the old one stays what it is. Nothing runs before somebody iterates.
+    Items keep their order unless a stage is told otherwise.
+    """
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def map(
+        self,
+        fn: Callable[[Any], Any],
+        *,
+        concurrency: int = 1,
+        ordered: bool = True,
+        executor: Executor = "auto",
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.0,
+        on_error: str | float = "raise",
+        limiter: Limiter | None = None,
+        buffer: int | None = None,
+        name: str | None = None,
+    ) -> Pipeline:
+        """Put what a function gives for an item in its place.
+
+        Args:
+            fn: An ``async def`` function runs as a task on the loop. Any other one runs in threads, unless its calls turn
+                out to take less than 100 us: then on the loop.
+            concurrency: Calls at once.
+            ordered: Whether results go out in the order of the items, else as they come.
+            executor: Where a function that is not async runs: "auto", "loop", "thread", or "process" for work that holds
+                the GIL; there it must be one that pickle can send, and so must items and results.
+            timeout: Longest time of one call in seconds; past it the call counts as failed.
+            retries: How often a failed call is repeated.
+            backoff: Seconds before the first repetition; each further one waits twice as long.
+            on_error: What becomes of an item whose call has failed: "raise" ends the iteration with its error, in its turn;
+                "skip" leaves it out; a whole number leaves out at most so many; a share below 1 at most such a part of
+                the items, counted from the hundredth on.
+            limiter: Bounds these calls together with those of other stages.
+            buffer: Results that may wait for their turn, besides those in calls; ``concurrency`` by default.
+            name: For messages and statistics; the function's by default.
+        Raises:
+            PipelineError: if something is out of range or does not go together.
+        """
+        options = Options(
+            fn=fn,
+            concurrency=concurrency,
+            ordered=ordered,
+            executor=executor,
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+            on_error=on_error,
+            limiter=limiter,
+            buffer=buffer,
+        )
+        return self._call(Map, options, name)
+
+    def filter(
+        self,
+        fn: Callable[[Any], Any],
+        *,
+        concurrency: int = 1,
+        ordered: bool = True,
+        executor: Executor = "auto",
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.0,
+        on_error: str | float = "raise",
+        limiter: Limiter | None = None,
+        buffer: int | None = None,
+        name: str | None = None,
+    ) -> Pipeline:
+        """Keep the items for which a function says so; everything else is as for `map`."""
+        options = Options(
+            fn=fn,
+            concurrency=concurrency,
+            ordered=ordered,
+            executor=executor,
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+            on_error=on_error,
+            limiter=limiter,
+            buffer=buffer,
+        )
+        return self._call(Filter, options, name)
+
+    def flat_map(
+        self,
+        fn: Callable[[Any], Any],
+        *,
+        concurrency: int = 1,
+        ordered: bool = True,
+        executor: Executor = "auto",
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.0,
+        on_error: str | float = "raise",
+        limiter: Limiter | None = None,
+        buffer: int | None = None,
+        name: str | None = None,
+    ) -> Pipeline:
+        """Put all items that a function gives for one in its place.
+
+        The function gives an iterable, or is a generator function, async or not; a few items are taken from it at a
+        time, as there is room. A call for the next few is one for ``timeout``. Everything else is as for `map`.
+        """
+        options = Options(
+            fn=fn,
+            concurrency=concurrency,
+            ordered=ordered,
+            executor=executor,
+            timeout=timeout,
+            retries=retries,
+            backoff=backoff,
+            on_error=on_error,
+            limiter=limiter,
+            buffer=buffer,
+            expands=True,
+        )
+        return self._call(Expand, options, name)
+
+    # -- batches ------------------------------------------------------------------------------------------------
+
+    def batch(
+        self,
+        size: int,
+        *,
+        drop_last: bool = False,
+        collate: Callable[[Sequence[Any]], Any] | None = None,
+        concurrency: int = 1,
+        executor: Executor = "auto",
+        name: str = "batch",
+    ) -> Pipeline:
+        """Make one item of each ``size`` items.
+
+        Args:
+            size: Items per batch, at least 1.
+            drop_last: Whether a last batch that is not full is left out.
+            collate: Makes a batch of a list of items: `stack` by default; `pad` makes a function that fills up arrays of
+                different shapes; ``list`` leaves the list.
+            concurrency: Batches that are made at once.
+            executor: Where ``collate`` runs, as for `map`.
+            name: For messages and statistics.
+        """
+        check_at_least("size", size, 1)
+        grouped = self._add(Group, name, size=size, drop_last=drop_last)
+        if collate is list:
+            return grouped
+        options = Options(fn=collate or stack, concurrency=concurrency, executor=executor)
+        return grouped._call(Map, options, f"{name}/collate")
+
+    def unbatch(self, *, name: str = "unbatch") -> Pipeline:
+        """Make items of batches: of arrays, lists, and tuples or mappings of these. Undoes `batch`."""
+        return self._call(Expand, Options(fn=unstack, expands=True), name)
+
+    # -- order and number ---------------------------------------------------------------------------------------
+
+    def shuffle(self, size: int, *, seed: int = 0, name: str = "shuffle") -> Pipeline:
+        """Mix the items through a buffer; another order each epoch.
+
+        Args:
+            size: Items that are held. The more, the better they are mixed; a sequence is mixed wholly, and at no cost,
+                by ``source(..., shuffle=True)``.
+            seed: The same seed gives the same order.
+            name: For messages and statistics.
+        """
+        check_at_least("size", size, 1)
+        check_at_least("seed", seed, 0)
+        return self._add(Shuffle, name, size=size, seed=seed)
+
+    def take(self, count: int, *, name: str = "take") -> Pipeline:
+        """The first ``count`` items; then the stages in front stop."""
+        check_at_least("count", count, 0)
+        return self._add(Take, name, count=count)
+
+    def skip(self, count: int, *, name: str = "skip") -> Pipeline:
+        """All items but the first ``count``."""
+        check_at_least("count", count, 0)
+        return self._add(SkipFirst, name, count=count)
+
+    def enumerate(self, start: int = 0, *, name: str = "enumerate") -> Pipeline:
+        """Pairs (number, item), numbered from ``start``."""
+        return self._add(Enumerate, name, first=start)
+
+    def shard(self, rank: int, world: int, *, even: bool = True, name: str = "shard") -> Pipeline:
+        """Every ``world``-th item, from number ``rank`` on; put it right behind the source, so that no work is done twice.
+
+        Args:
+            rank: Which share, from 0 to ``world - 1``.
+            world: Number of shares.
+            even: Whether all shares get as many items, so that no rank waits for one in vain; up to ``world - 1`` items
+                at the end are left out then.
+            name: For messages and statistics.
+        """
+        check_at_least("world", world, 1)
+        check_at_least("rank", rank, 0)
+        if rank >= world:
+            raise PipelineError(f"rank must be less than world, got rank {rank} and world {world}")
+        return self._add(Shard, name, rank=rank, world=world, even=even)
+
+    def repeat(self, times: int | None = None, *, name: str = "repeat") -> Pipeline:
+        """The items of several epochs, one behind the other, without an end if ``times`` is None.
+
+        Shuffles in front of it have another order each time.
+        """
+        if times is not None:
+            check_at_least("times", times, 0)
+        return self._add(Repeat, name, times=times)
+
+    def cache(
+        self, *, size_bytes: int | None = None, size: Callable[[Any], int] | None = None, name: str = "cache"
+    ) -> Pipeline:
+        """Keep all items the first time; later epochs get these very objects, in the order of the first.
+
+        Args:
+            size_bytes: If the items take more, the iteration fails.
+            size: Bytes of an item; by default those of arrays, texts and byte strings in it.
+            name: For messages and statistics.
+        """
+        if size_bytes is not None:
+            check_at_least("size_bytes", size_bytes, 1)
+        return self._add(Cache, name, size_bytes=size_bytes, size=size)
+
+    def prefetch(
+        self,
+        count: int,
+        *,
+        size_bytes: int | None = None,
+        size: Callable[[Any], int] | None = None,
+        name: str = "prefetch",
+    ) -> Pipeline:
+        """Hold up to ``count`` items ready.
+
+        Args:
+            count: Items, at least 1.
+            size_bytes: Most bytes that these take. An item that does not fit waits in front, and so do all stages
+                there; one that is larger than all the room is held alone.
+            size: Bytes of an item; by default those of arrays, texts and byte strings in it.
+            name: For messages and statistics.
+        """
+        check_at_least("count", count, 1)
+        if size_bytes is not None:
+            check_at_least("size_bytes", size_bytes, 1)
+        return self._add(Prefetch, name, count=count, size_bytes=size_bytes, size=size)
+
+    def to(
+        self, place: Place | str, *, graph: Graph | None = None, in_flight: int = 2, name: str | None = None
+    ) -> Pipeline:
+        """Copy the arrays of each item to a device, on its lane "inbound", through pinned memory where it has that.
+
+        Args:
+            place: Where to; nothing happens on the CPU.
+            graph: The graph that will be fed: its device is used, and the copies count against its memory budget there.
+            in_flight: Items that are copied at once.
+            name: For messages and statistics.
+        Raises:
+            PlaceError, DeviceUnavailableError: if there is no such device.
+        """
+        check_at_least("in_flight", in_flight, 1)
+        parsed = Place.parse(place) if isinstance(place, str) else place
+        return self._add(Transfer, name or f"to {parsed}", place=parsed, graph=graph, in_flight=in_flight)
+
+    # -- several streams ----------------------------------------------------------------------------------------
+
+    def branch(
+        self,
+        key: Callable[[Any], Any],
+        branches: Mapping[Any, Callable[[Pipeline], Pipeline]],
+        *,
+        name: str = "branch",
+    ) -> Pipeline:
+        """Send items different ways, and bring together what comes of them.
+
+        ::
+
+            loader.branch(lambda item: item.suffix, {".jpg": lambda p: p.map(decode), ".npy": lambda p: p.map(np.load)})
+
+        What comes of an item keeps its place among the others, whichever way it went; what a branch gives when all
+        items are through, a last batch say, comes at the end.
+
+        Args:
+            key: Gives the key of an item; runs on the loop.
+            branches: By key, what adds stages to a pipeline: map, filter, flat_map, batch, unbatch, shuffle, skip,
+                enumerate and prefetch, all in order.
+            name: For messages and statistics.
+        Raises:
+            PipelineError: if a branch has other stages. An item whose key has no branch ends the iteration.
+        """
+        if not branches:
+            raise PipelineError("expected at least one branch, got none")
+        site = calling_site()
+        names = {stage.name for stage in self.stages}
+        split = Split(name=_unique(name, names), site=site, upstream=(self.stage,), key=key, keys=tuple(branches))
+        ports, ends = [], []
+        names.add(split.name)
+        for label, make in branches.items():
+            port = Port(name=f"{split.name}[{label!r}]", site=site, upstream=(split,))
+            made = make(Pipeline(port))
+            _check_branch(label, made, port)
+            ports.append(port)
+            ends.append(made.stage)
+        joined = Join(name=f"{split.name}/join", site=site, upstream=tuple(ends), split=split, ports=tuple(ports))
+        return Pipeline(joined)
+
+    def zip(self, *others: Pipeline, strict: bool = False, name: str = "zip") -> Pipeline:
+        """Tuples of an item of each pipeline; see `zip_`."""
+        return zip_(self, *others, strict=strict, name=name)
+
+    # -- taking items out ---------------------------------------------------------------------------------------
+
+    def feed(self, *blobs: Blob | str, **parts: Blob | str) -> Feeding:
+        """Feeds for `Graph.stream`, `Trainer.steps` and the like.
+
+        Args:
+            blobs: What the parts of each item, a tuple, are fed to; a single blob is fed the item itself.
+            parts: What the parts of each item, a mapping, are fed to, by key.
+        Raises:
+            PipelineError: if neither or both are given.
+        """
+        return Feeding(self, blobs, parts)
+
+    def iter_sync(self, *, ahead: int = 2) -> Iterator[Any]:
+        """Take the rest of an epoch in a program without a loop: stages run on one in a thread of their own.
+
+        Args:
+            ahead: Items that are handed over before they are asked for, at least 1.
+        Raises:
+            PipelineError: within a running loop, which this would block.
+        """
+        check_at_least("ahead", ahead, 1)
+        return iterate(self, ahead)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {' -> '.join(stage.name for stage in self.stages)}>"
+
+    # -- adding stages ------------------------------------------------------------------------------------------
+
+    def _add(self, kind: type[Stage], name: str, **fields: Any) -> Pipeline:
+        names = {stage.name for stage in self.stages}
+        stage = kind(name=_unique(name, names), site=calling_site(), upstream=(self.stage,), **fields)
+        return Pipeline(stage)
+
+    def _call(self, kind: type[Call], options: Options, name: str | None) -> Pipeline:
+        return self._add(kind, name or _name_of(options.fn), options=options)
+
+
+def source(
+    data: Any,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    sampler: Sampler | None = None,
+    executor: Executor = "auto",
+    name: str = "source",
+) -> Pipeline:
+    """A pipeline that gives the items of something.
+
+    Args:
+        data: A sequence (anything with ``len`` and ``[]``, an array or a map-style data set say), an iterable, an async
+            iterable, or a function that gives one of these for an epoch, counted from 0. One that has `state_dict` and
+            `load_state_dict` goes on in the middle by these; a sequence by numbers; others are taken up again from their
+            start, and what went out before is dropped.
+        shuffle: Whether the items of a sequence come in another order each epoch.
+        seed: Of these orders.
+        sampler: The order of a sequence's items, instead.
+        executor: Where it is iterated: "loop", "thread", or "auto" for the loop if it takes less than 100 us per item.
+        name: For messages and statistics.
+    Raises:
+        PipelineError: if it is nothing of that, or something other than a sequence is to be shuffled.
+    """
+    check_data(data)
+    if executor not in ("auto", "loop", "thread"):
+        raise PipelineError(f"the executor of a source must be auto, loop or thread, got {executor!r}")
+    if is_async_function(data):
+        raise PipelineError("a source's function must give an iterable, not a coroutine: it may give an async iterable")
+    if (shuffle or sampler is not None) and not is_indexable(data):
+        raise PipelineError(
+            f"only a sequence can be taken in another order, got {type(data).__name__}: .shuffle(size) mixes any stream"
+        )
+    if shuffle and sampler is None and len(data):
+        check_at_least("seed", seed, 0)
+        sampler = Sampler(len(data), seed)
+    if sampler is not None and sampler.count != len(data):
+        raise PipelineError(f"the sampler is for {sampler.count} items, but there are {len(data)}")
+    return Pipeline(Source(name=name, site=calling_site(), data=data, sampler=sampler, place=executor))
+
+
+def zip_(*pipelines: Pipeline, strict: bool = False, name: str = "zip") -> Pipeline:
+    """Tuples of an item of each pipeline, until the shortest ends.
+
+    Args:
+        pipelines: At least one.
+        strict: Whether it is an error if they are not of one length.
+        name: For messages and statistics.
+    """
+    return _join(Zip, pipelines, name, strict=strict)
+
+
+def concat(*pipelines: Pipeline, name: str = "concat") -> Pipeline:
+    """All items of the first pipeline, then all of the second, ..."""
+    return _join(Concat, pipelines, name)
+
+
+def interleave(*pipelines: Pipeline, block: int = 1, name: str = "interleave") -> Pipeline:
+    """``block`` items of each pipeline in turn; one that has ended is left out."""
+    check_at_least("block", block, 1)
+    return _join(Interleave, pipelines, name, block=block)
+
+
+def merge(*pipelines: Pipeline, name: str = "merge") -> Pipeline:
+    """The items of several pipelines as they come; those of each one keep their order."""
+    return _join(Merge, pipelines, name)
+
+
+def _join(kind: type[Stage], pipelines: Sequence[Pipeline], name: str, **fields: Any) -> Pipeline:
+    if not pipelines:
+        raise PipelineError(f"{name}: expected at least one pipeline, got none")
+    for pipeline in pipelines:
+        if not isinstance(pipeline, Pipeline):
+            raise PipelineError(f"{name}: expected pipelines, got {type(pipeline).__name__}")
+    parts = [stage for pipeline in pipelines for stage in pipeline.stages]
+    if len(parts) != len(set(parts)):
+        raise PipelineError(f"{name}: a pipeline is joined with itself: make it twice")
+    stage = kind(
+        name=_unique(name, {part.name for part in parts}),
+        site=calling_site(),
+        upstream=tuple(pipeline.stage for pipeline in pipelines),
+        **fields,
+    )
+    return Pipeline(stage)
+
+
+def _check_branch(label: Any, made: Any, port: Port) -> None:
+    if not isinstance(made, Pipeline):
+        raise PipelineError(f"branch {label!r}: expected a pipeline, got {type(made).__name__}")
+    inside = walk(made.stage)
+    if port not in inside:
+        raise PipelineError(f"branch {label!r} must add stages to the pipeline that it is given")
+    for stage in inside[inside.index(port) :]:
+        if not stage.keeps_marks or (isinstance(stage, Call) and not stage.options.ordered):
+            raise PipelineError(f"branch {label!r}: stage {stage.name!r} ({stage.shape}) cannot stand in a branch")
+
+
+def _unique(name: str, names: set[str]) -> str:
+    if name not in names:
+        return name
+    number = 2
+    while f"{name}#{number}" in names:
+        number += 1
+    return f"{name}#{number}"
+
+
+def _name_of(fn: Any) -> str:
+    inner = getattr(fn, "func", fn)  # of a functools.partial
+    name: str = getattr(inner, "__name__", type(inner).__name__)
+    return name
+

@@ -1,0 +1,223 @@
+"""One iteration of a loader: its actors, what drives them, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from actorflow.actors.dispatcher import Dispatcher
+from actorflow.pipeline.crew import Crew
+from actorflow.pipeline.stage import SLICE_NS, Inbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from actorflow.pipeline.job import Job
+    from actorflow.pipeline.stage import StageActor
+
+__all__ = ["Run"]
+
+_log = logging.getLogger("actorflow")
+#: How long a call in a thread may outlive its stopped run before it is reported, in seconds.
+_GRACE_S = 0.5
+#: How many of the last positions are kept, for those who are behind with what they have got.
+_KEPT = 1024
+
+
+class _PipelineDispatcher(Dispatcher):
+    """Fires stages, in the context of the application that iterates."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
+        super().__init__(loop)
+        self._context = context
+
+    def wake(self) -> None:
+        if self.ready and not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._run_slice, context=self._context)
+
+    def help(self, outlet: Inbox, deadline: int) -> None:
+        """Fire what is ready, without a turn of the loop, until there is an item or the time is over."""
+        if self.ready:
+            self._context.run(self._help, outlet, deadline)
+
+    def _help(self, outlet: Inbox, deadline: int) -> None:
+        ready, items = self.ready, outlet.items
+        scheduled, self._scheduled = self._scheduled, True  # nothing is to be scheduled meanwhile
+        try:
+            while ready and not items and outlet.end is None:
+                actor, run = self.take()
+                try:
+                    if actor.fire(run) > deadline:
+                        break
+                except Exception as error:  # noqa: BLE001  as in a slice
+                    run.fail(actor, error)
+        finally:
+            self._scheduled = scheduled
+            self.wake()
+
+
+class _Outlet:
+    """Where the application takes its items from."""
+
+    def __init__(self, run: Run, capacity: int) -> None:
+        self.inbox = Inbox(self, capacity)
+        self._run = run
+
+    def wake(self) -> None:
+        """An item, or the end, has come."""
+        waiter = self._run.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class Run:
+    """One iteration of a loader.
+
+    Args:
+        loop: The loop that it runs on.
+
+    Attributes:
+        context: Copy of the application's, which all stages run in.
+        actors: All stages, also those of earlier epochs.
+        outlet: Items that the application has not taken yet.
+        waiter: What the application waits on.
+        position: That of the item which it took last.
+        delivered: Items that it has taken.
+        recent: Positions of the last of them.
+        wait_ns: Time in which it waited.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.context = contextvars.copy_context()
+        self.dispatcher = _PipelineDispatcher(loop, self.context)
+        self.actors: list[StageActor] = []
+        self._outlet = _Outlet(self, 1)
+        self.outlet = self._outlet.inbox
+        self.waiter: asyncio.Future[None] | None = None
+        self.position: Any = None
+        self.delivered = 0
+        self.recent: deque[Any] = deque(maxlen=_KEPT)
+        self.wait_ns = 0
+        self.started_ns = perf_counter_ns()
+        self.ended_ns: int | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._crews: list[Crew] = []
+        self._turn_ns = 0
+
+    def begin(self, last: StageActor) -> None:
+        """All actors are there; ``last`` gives what the application takes."""
+        self.outlet.source = last
+        last.out = self.outlet
+        self.position = last.start
+        self.recent.append(last.start)
+        for actor in self.actors:
+            actor.wake()
+
+    def post(self, actor: StageActor) -> None:
+        """Have an actor fired."""
+        self.dispatcher.ready.append((actor, self))
+        self.dispatcher.wake()
+
+    def fail(self, actor: StageActor, error: BaseException) -> None:
+        """A stage has failed outside of the user's code."""
+        if actor.is_over:
+            raise error
+        actor.finish(error)
+
+    # -- the application's side ---------------------------------------------------------------------------------
+
+    async def fill(self) -> bool:
+        """Wait until there is an item; False at the end.
+
+        Cancellation: loses nothing.
+        """
+        outlet, loop = self.outlet, self.loop
+        start = now = perf_counter_ns()
+        try:
+            while not outlet.items:
+                if outlet.end is not None:
+                    return False
+                if now > self._turn_ns + SLICE_NS:  # the application may never wait for anything else
+                    await asyncio.sleep(0)
+                    now = self._turn_ns = perf_counter_ns()
+                self.dispatcher.help(outlet, now + SLICE_NS)
+                if outlet.items or outlet.end is not None:
+                    continue
+                if self.dispatcher.ready:
+                    self._turn_ns = 0
+                    continue
+                self.waiter = loop.create_future()
+                try:
+                    await self.waiter
+                finally:
+                    self.waiter = None
+                now = self._turn_ns = perf_counter_ns()
+            return True
+        finally:
+            self.wait_ns += perf_counter_ns() - start
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the stream has ended, once it has."""
+        return None if self.outlet.end is None else self.outlet.end.error
+
+    # -- what stages start --------------------------------------------------------------------------------------
+
+    def start_task(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run a coroutine as a task that ends with the run. Its context is a copy of the application's."""
+        task = self.loop.create_task(coroutine, name=name, context=self.context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def make_crew(self, name: str, size: int, ended: Callable[[Job], None]) -> Crew:
+        """Threads that end with the run."""
+        crew = Crew(name, size, self.loop, self.context, ended)
+        self._crews.append(crew)
+        return crew
+
+    def forget_ended(self) -> None:
+        """Stages in front of a repeated one have ended, and others have taken their place."""
+        self.actors[:] = [actor for actor in self.actors if not actor.is_over]
+        self._crews[:] = [crew for crew in self._crews if not crew.is_done]
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Start nothing more, cancel tasks; threads end after the calls that run. Idempotent."""
+        if self.ended_ns is not None:
+            return
+        self.ended_ns = perf_counter_ns()
+        for actor in self.actors:
+            actor.stop()
+        for task in self._tasks:
+            task.cancel()
+        for crew in self._crews:
+            crew.close()
+
+    async def tasks_ended(self) -> None:
+        """After `stop`: wait until the tasks have ended."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def closed(self) -> None:
+        """After `stop`: wait until nothing runs any more."""
+        await self.tasks_ended()
+        late = self.loop.call_later(_GRACE_S, self._report_threads)
+        try:
+            for crew in self._crews:
+                await crew.closed()
+        finally:
+            late.cancel()
+        await self.tasks_ended()
+
+    def _report_threads(self) -> None:
+        for crew in self._crews:
+            if crew.outstanding:
+                _log.warning("stage %r: a call still runs in a thread; waiting for its end", crew.name)

@@ -1,0 +1,75 @@
+"""What the runs of one loader share."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from functools import partial
+from typing import Any
+
+from actorflow.errors import PipelineError
+from actorflow.pipeline.calling import Calling
+from actorflow.pipeline.calls import Call
+from actorflow.pipeline.definition import Stage
+from actorflow.pipeline.policy import Skips
+from actorflow.pipeline.processes import Processes
+from actorflow.pipeline.stats import StageStats
+
+__all__ = ["Session"]
+
+
+class Session:
+    """Counts, kept items and processes of a loader.
+
+    Args:
+        stages: All of its stages.
+
+    Attributes:
+        stats: What is counted of each stage.
+        skips: Items left out.
+        caches: What caches have kept.
+    """
+
+    def __init__(self, stages: list[Stage]) -> None:
+        self.stats = {stage: StageStats(stage.name, stage.kind, stage.site, stage.concurrency) for stage in stages}
+        self.skips = Skips()
+        self.caches: dict[Stage, Any] = {}
+        self._pools: dict[Stage, Processes] = {}
+        self._used: set[Stage] = set()
+        weakref.finalize(self, _close_all, self._pools)
+
+    def calling(self, stage: Call) -> Calling:
+        """How a run calls the function of a stage."""
+        return stage.options.bind(self.skips, partial(self._pool, stage))
+
+    def use_up(self, stage: Stage) -> None:
+        """A source that can be iterated once is iterated.
+
+        Raises:
+            PipelineError: the second time.
+        """
+        if stage in self._used:
+            raise PipelineError(
+                f"source {stage.name!r} is an iterator, which can be iterated once, from its start: give a sequence, an "
+                "iterable that begins anew each time, or a function that gives one for an epoch"
+            )
+        self._used.add(stage)
+
+    async def aclose(self) -> None:
+        """Stop the processes and forget what was kept."""
+        self.caches.clear()
+        if self._pools:
+            await asyncio.to_thread(_close_all, self._pools)
+
+    def _pool(self, stage: Call) -> Processes:
+        pool = self._pools.get(stage)
+        if pool is None:
+            options = stage.options
+            pool = self._pools[stage] = Processes(options.fn, options.concurrency, options.expands)
+        return pool
+
+
+def _close_all(pools: dict[Stage, Processes]) -> None:
+    while pools:
+        _, pool = pools.popitem()
+        pool.close()

@@ -1,0 +1,187 @@
+"""A seeded shuffle of a stream, through a buffer.
+
+An item of the buffer is chosen when another one comes for its place. What is chosen depends on the seed, the epoch and how many
+were chosen before, and never on the items. So the buffer need not be saved: a position names the numbers of the items
+that are in it, and a run that begins there takes the stream up again at the oldest of them, and drops the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from actorflow.pipeline.definition import Build, Stage
+from actorflow.pipeline.passing import PassActor
+from actorflow.pipeline.stage import StageActor
+
+__all__ = ["Shuffle"]
+
+_BITS = (1 << 64) - 1
+#: The position before the first item.
+_START: Any = (None, 0)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shuffle(Stage):
+    """`Pipeline.shuffle`."""
+
+    kind: ClassVar[str] = "shuffle"
+    keeps_marks: ClassVar[bool] = True
+
+    size: int
+    seed: int
+
+    @property
+    def shape(self) -> str:
+        return f"{self.kind}({self.size}, seed={self.seed})"
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        return _ShuffleActor(self, build, build.front(self, None if state is None else state[0]), state)
+
+
+class _Draws:
+    """Numbers of a splitmix64 generator, whose whole state is one integer.
+
+    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: int) -> None:
+        self.state = state
+
+    @classmethod
+    def of(cls, seed: int, epoch: int) -> _Draws:
+        """The generator for an epoch."""
+        return cls(_mixed(_mixed(seed & _BITS) + epoch & _BITS))
+
+    def below(self, limit: int) -> int:
+        """An integer from 0 to ``limit - 1``."""
+        self.state = (self.state + 0x9E3779B97F4A7C15) & _BITS
+        return _mixed(self.state) * limit >> 64
+
+
+def _mixed(word: int) -> int:
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _BITS
+    return word ^ (word >> 31)
+
+
+class _Basis:
+    """What the buffer held at some time; positions after it tell only how many items have gone out since.
+
+    Attributes:
+        held: Number of each item in the buffer, and the position before it.
+        came: Positions before the items that have come since.
+        number: Of the first of these.
+        draws: State of the generator.
+        is_draining: Whether the stream has ended.
+    """
+
+    __slots__ = ("came", "draws", "held", "is_draining", "number")
+
+    def __init__(self, held: list[tuple[int, Any]], number: int, draws: int, is_draining: bool) -> None:
+        self.held = held
+        self.came: list[Any] = []
+        self.number = number
+        self.draws = draws
+        self.is_draining = is_draining
+
+
+class _ShuffleActor(PassActor):
+    def __init__(self, stage: Shuffle, build: Build, source: StageActor, state: Any) -> None:
+        super().__init__(stage, build, source)
+        self._size = stage.size
+        self._draws = _Draws.of(stage.seed, build.epoch)
+        self._before: Any = source.start
+        self._number = 0  # of the next item
+        self._buffer: list[tuple[Any, int, Any]] = []
+        self._since = 0
+        # Of the items that come first in a run that begins at a saved position: their places in the buffer, by number.
+        self._first: Any = [[], 0, self._draws.state] if state is None else state[1:]
+        places, self._known, self._draws.state = self._first
+        self._places = {number: place for place, number in enumerate(places)}
+        self._buffer = [(None, number, None) for number in places]
+        self._basis = self._basis_now(False)
+        self.start = _START
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        number, before = self._number, self._before
+        self._number += 1
+        self._before = at
+        if number < self._known:  # it was in the buffer, or had gone out
+            place = self._places.pop(number, None)
+            if place is not None:
+                self._buffer[place] = value, number, before
+            if self._number == self._known:
+                self._basis = self._basis_now(False)
+            return
+        buffer = self._buffer
+        if len(buffer) < self._size:
+            buffer.append((value, number, before))
+            if len(buffer) == self._size:
+                self._basis = self._basis_now(False)
+            return
+        place = self._draws.below(self._size)
+        chosen = buffer[place]
+        buffer[place] = value, number, before
+        self._basis.came.append(before)
+        self._give(chosen[0])
+
+    def flush(self) -> bool:
+        buffer = self._buffer
+        for place in sorted(self._places.values(), reverse=True):  # they did not come again
+            del buffer[place]
+        self._places.clear()
+        if not buffer:
+            return False
+        if not self._basis.is_draining:
+            self._basis = self._basis_now(True)
+        place = self._draws.below(len(buffer))
+        chosen, buffer[place] = buffer[place], buffer[-1]
+        buffer.pop()
+        self._give(chosen[0])
+        return True
+
+    def mark(self, at: Any) -> Any:
+        if len(self._buffer) < self._size or self._number < self._known:
+            return self.start
+        return self._basis, self._since
+
+    def _give(self, value: Any) -> None:
+        self._since += 1
+        self.out.items.append((value, (self._basis, self._since)))
+        if self._since >= self._size and not self._basis.is_draining:
+            self._basis = self._basis_now(False)
+
+    def _basis_now(self, is_draining: bool) -> _Basis:
+        self._since = 0
+        held = [(number, before) for _, number, before in self._buffer]
+        return _Basis(held, self._number, self._draws.state, is_draining)
+
+    def freeze(self, position: Any) -> Any:
+        basis, since = position
+        if position is _START:
+            return [self.upstream.freeze(self.upstream.start), *self._first]
+        held, draws = list(basis.held), _Draws(basis.draws)
+        for i in range(since):
+            place = draws.below(len(held))
+            if basis.is_draining:
+                held[place] = held[-1]
+                held.pop()
+            else:
+                held[place] = basis.number + i, basis.came[i]
+        following = basis.number + (0 if basis.is_draining else since)
+        origin, at = min(held, default=(following, None), key=_number_of)
+        if not held:
+            origin = following
+            at = self._before
+        return [self.upstream.freeze(at), [number - origin for number, _ in held], following - origin, draws.state]
+
+    @property
+    def held(self) -> int:
+        return super().held + len(self._buffer)
+
+
+def _number_of(entry: tuple[int, Any]) -> int:
+    return entry[0]

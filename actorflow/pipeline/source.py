@@ -1,0 +1,245 @@
+"""Where items come from: sequences, iterables, async iterables, functions that give one of these for an epoch."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, ClassVar
+
+import numpy as np
+
+from actorflow.data.loader import Resumable
+from actorflow.data.sampler import Sampler
+from actorflow.errors import PipelineError
+from actorflow.pipeline.calling import Calling
+from actorflow.pipeline.definition import Build, Stage
+from actorflow.pipeline.expand import ExpandActor
+from actorflow.pipeline.job import Slot, SlotState
+from actorflow.pipeline.order import InOrder
+from actorflow.pipeline.policy import Policy
+from actorflow.pipeline.stage import SLICE_NS, StageActor, Wait
+
+__all__ = ["Source", "is_indexable"]
+
+#: What gives its items in no time.
+_IN_MEMORY = (list, tuple, range, np.ndarray, str, bytes)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Source(Stage):
+    """`source`.
+
+    Attributes:
+        data: What gives the items.
+        sampler: In which order they are taken out of a sequence.
+        place: Where it is iterated: "auto", "loop" or "thread".
+    """
+
+    kind: ClassVar[str] = "source"
+
+    data: Any
+    sampler: Sampler | None = None
+    place: str = "auto"
+
+    @property
+    def executor(self) -> str:
+        return "thread" if self.place == "auto" else self.place
+
+    @property
+    def shape(self) -> str:
+        if self.sampler is None:
+            return self.kind
+        return f"{self.kind}(seed={self.sampler.seed}, count={self.sampler.count})"
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        data = self.data
+        if callable(data) and not isinstance(data, Iterable | AsyncIterable):
+            data = data(build.epoch)
+        is_async = isinstance(data, AsyncIterable)
+        if not is_async and not isinstance(data, Iterable) and not is_indexable(data):
+            raise PipelineError(f"source {self.name!r}: expected an iterable, got {type(data).__name__} for epoch {build.epoch}")
+        if isinstance(data, Iterator | AsyncIterator) and data is self.data:
+            build.session.use_up(self)
+        in_memory = isinstance(data, _IN_MEMORY) and self.place == "auto"
+        how = Calling(
+            fn=iter,
+            concurrency=1,
+            ordered=True,
+            executor="task" if is_async else "loop" if in_memory else self.place,
+            is_async=is_async,
+            timeout_s=None,
+            retries=0,
+            backoff_s=0.0,
+            policy=Policy(),
+            limiter=None,
+            buffer=0,
+            expands=True,
+            skips=build.session.skips,
+            pool=None,
+        )
+        opening = _Opening(data, self.sampler, build.epoch)
+        return _SourceActor(opening, build.run, build.stats(self), how, state=state)
+
+
+class _Opening:
+    """How the items of one epoch are iterated, from any of them on.
+
+    Attributes:
+        states: Of a source that knows its place: what it said behind each item that waits to go out.
+    """
+
+    def __init__(self, data: Any, sampler: Sampler | None, epoch: int) -> None:
+        self.data = data
+        self.sampler = sampler
+        self.epoch = epoch
+        self.states: deque[Any] = deque()
+        self.is_resumable = isinstance(data, Resumable) and not isinstance(data, AsyncIterable)
+
+    @property
+    def seeks(self) -> bool:
+        """Whether it can begin at any item, without giving those before it."""
+        return self.is_resumable or (is_indexable(self.data) and not isinstance(self.data, Mapping))
+
+    def open(self, first: int, state: Any) -> Iterator[Any]:
+        """The items from a place on."""
+        data = self.data
+        if self.is_resumable:
+            data.load_state_dict(copy.deepcopy(state))
+            return self._with_states(data)
+        set_epoch = getattr(data, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(self.epoch)
+        if not self.seeks:
+            return iter(data)
+        if self.sampler is not None:
+            return map(data.__getitem__, self.sampler.rows(self.epoch)[first:].tolist())
+        if isinstance(data, list | tuple | range):
+            return iter(data[first:] if first else data)
+        return map(data.__getitem__, range(first, len(data)))
+
+    def _with_states(self, data: Any) -> Iterator[Any]:
+        for item in data:
+            self.states.append(copy.deepcopy(data.state_dict()))
+            yield item
+
+
+class _SourceOrder(InOrder):
+    """Positions are how many items have been given, with what the source says itself if it knows its place."""
+
+    def __init__(self, actor: _SourceActor, state: Any) -> None:
+        self.slots = deque()
+        self.accepted = 1
+        self.seen = self.skipped = 0
+        self._actor = actor
+        self._is_simple = False
+        opening = actor.opening
+        self._states = opening.states if opening.is_resumable else None
+        self.start: Any = 0 if state is None else state
+        if self._states is not None and state is None:
+            self.start = 0, copy.deepcopy(opening.data.state_dict())
+        first = self.start if self._states is None else self.start[0]
+        slot = Slot(0, None, None, None)
+        slot.emitted = first
+        slot.skip = 0 if opening.seeks else first
+        self.slots.append(slot)
+
+    def _position(self, slot: Slot) -> Any:
+        return slot.emitted if self._states is None else (slot.emitted, self._states.popleft())
+
+    def freeze(self, position: Any) -> Any:
+        return position if self._states is None else list(position)
+
+
+class _SourceActor(ExpandActor):
+    """One item, the data, which is expanded."""
+
+    def __init__(self, opening: _Opening, *args: Any, **kwargs: Any) -> None:
+        self.opening = opening
+        super().__init__(*args, **kwargs)
+        self.waiting.extend(self.order.slots)
+
+    def make_order(self, state: Any) -> InOrder:
+        return _SourceOrder(self, state)
+
+    def open(self, slot: Slot) -> Iterator[Any]:
+        start = self.start
+        return self.opening.open(slot.emitted, start[1] if self.opening.is_resumable else None)
+
+    def open_async(self, slot: Slot) -> Any:
+        return aiter(self.opening.data)
+
+    def step(self, now: int) -> Wait:
+        order, deadline = self.order, now + SLICE_NS
+        while True:
+            blocked = order.emit()
+            if self.is_over:
+                return Wait.NOTHING
+            if self.waiting and self._gives():
+                self._give(self.waiting.popleft())
+                if order.slots[0].state is SlotState.PAUSED:
+                    return Wait.PUT
+            self._begin_waiting()
+            if not order.is_due():
+                break
+            if perf_counter_ns() > deadline:
+                self.wake()
+                return Wait.NOTHING
+        if not order.slots:
+            self.finish()
+            return Wait.NOTHING
+        return Wait.PUT if blocked or not self.running else Wait.CALLS
+
+    def _gives(self) -> bool:
+        """Whether items can go out one by one, without anything in between."""
+        slot = self.waiting[0]
+        return slot.iterator is not None and not slot.skip and not self.opening.is_resumable and self._is_inline()
+
+    def _give(self, slot: Slot) -> None:
+        """Give item after item, on the loop; what sources in memory do."""
+        out = self.out
+        outputs, room, iterator = out.items, out.capacity, slot.iterator
+        before = emitted = slot.emitted
+        start = perf_counter_ns()
+        error: Exception | None = None
+        slot.state = SlotState.PAUSED
+        try:
+            while len(outputs) < room:
+                value = next(iterator)
+                emitted += 1
+                outputs.append((value, emitted))
+        except StopIteration:
+            slot.iterator = None
+            slot.state = SlotState.DONE
+        except Exception as failure:  # noqa: BLE001  what came before it goes out first
+            error = failure
+        slot.emitted = emitted
+        if emitted > before:
+            self.stats.items_out += emitted - before
+            elapsed_ns = perf_counter_ns() - start
+            self._timed(elapsed_ns, emitted - before)
+            out.fit(elapsed_ns // (emitted - before))
+            out.owner.wake()
+        if error is not None:
+            slot.iterator = None
+            self._failed(slot, error)
+
+
+def is_indexable(data: Any) -> bool:
+    """Whether items can be taken by number."""
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping | set | frozenset)
+
+
+def check_data(data: Any) -> None:
+    """Check that something can be a source.
+
+    Raises:
+        PipelineError: if it cannot.
+    """
+    if not isinstance(data, Iterable | AsyncIterable | Callable) and not is_indexable(data):  # type: ignore[arg-type]
+        raise PipelineError(
+            "a source must be a sequence, an iterable, an async iterable, or a function that gives one for an epoch, "
+            f"got {type(data).__name__}"
+        )

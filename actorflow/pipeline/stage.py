@@ -1,0 +1,201 @@
+"""What all stages of a running pipeline have in common: an inbox with room, an end, and how they are fired.
+
+Sequence of one item, for ``source.map(f)`` with f too long for the loop::
+
+    Dispatcher      source           inbox of f      f: CallActor      thread        outlet        application
+      |--- fire ----->|                  |                |              |             |               | awaits
+      |               |--- (item, at) -->|                |              |             |               |
+      |               |--- wake ------------------------->|              |             |               |
+      |--- fire ----------------------------------------->|-- submit --->|             |               |
+      |               |<-- wake: there is room -----------|              |             |               |
+      |               |                  |                |<-- one wake-up of the loop |               |
+      |--- fire ----------------------------------------->|--- (result, at) ---------->|--- wake ----->|
+
+An item travels with a position: where its stream is to be taken up again to get what comes after the item. Positions are
+cheap and opaque; only the stage that made one knows what it means, and makes plain data of it when somebody asks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from enum import Enum
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actorflow.pipeline.run import Run
+
+    from actorflow.pipeline.stats import StageStats
+
+__all__ = ["MARK", "SLICE_NS", "End", "Inbox", "StageActor", "Wait"]
+
+#: How long a stage goes on within one turn, in nanoseconds; as long as the dispatcher's slice.
+SLICE_NS = 1_000_000
+
+
+#: An item that takes less to make, in nanoseconds, has hardly any bytes of its own.
+_NO_TIME_NS = 10_000
+#: How many of these may wait for a stage, so that firing it pays.
+_BURST = 16
+
+
+class _Mark(Enum):
+    """Within a branch, what follows each item, so that the place where branches join knows that it has passed."""
+
+    MARK = "mark"
+
+
+MARK = _Mark.MARK
+
+
+class Wait(Enum):
+    """What a stage waits for: nothing, an item, room for one, or calls that run."""
+
+    NOTHING = 0
+    GET = 1
+    PUT = 2
+    CALLS = 3
+
+
+class End:
+    """What comes behind the last item of a stream.
+
+    Attributes:
+        error: Why the stream ends early, if it does.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class Inbox:
+    """Items that wait for a stage.
+
+    Attributes:
+        items: Items with their positions.
+        capacity: How many there may be: the credit of the stage in front.
+        least: What that is where items take long to make; None if it never changes.
+        end: What came behind the last one, once it has.
+        owner: The stage.
+        source: The stage in front, which is woken when there is room.
+    """
+
+    __slots__ = ("capacity", "end", "items", "least", "owner", "source")
+
+    source: StageActor
+
+    def __init__(self, owner: StageActor, capacity: int) -> None:
+        self.items: deque[tuple[Any, Any]] = deque()
+        self.capacity = capacity
+        self.least: int | None = capacity
+        self.end: End | None = None
+        self.owner = owner
+
+    def fit(self, cost_ns: int) -> None:
+        """Have room for many items if one takes next to no time to make: such ones are small, and come in bursts."""
+        if self.least is not None:
+            self.capacity = max(self.least, _BURST) if cost_ns < _NO_TIME_NS else self.least
+
+
+class StageActor(ABC):
+    """One stage of a running pipeline.
+
+    Attributes:
+        run: What it is a part of.
+        stats: What is counted of the stage, over all runs.
+        inboxes: One for each stream that it reads.
+        out: Where its items go.
+        start: The position before its first item in this run.
+        is_over: Whether it has ended or was stopped; it does nothing more.
+    """
+
+    start: Any
+    out: Inbox
+
+    def __init__(self, run: Run, stats: StageStats, inputs: int = 1, capacity: int = 2) -> None:
+        self.run = run
+        self.stats = stats
+        self.inboxes = tuple(Inbox(self, capacity) for _ in range(inputs))
+        self.is_over = False
+        self._is_ready = False
+        stats.actor = self
+        run.actors.append(self)
+
+    def reads(self, *sources: StageActor) -> None:
+        """Name the stages in front."""
+        for inbox, source in zip(self.inboxes, sources, strict=True):
+            inbox.source = source
+            source.out = inbox
+
+    # -- being fired --------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something has changed: an item came, there is room, a call has ended."""
+        if not self._is_ready and not self.is_over:
+            self._is_ready = True
+            self.run.post(self)
+
+    def fire(self, run: Run) -> int:
+        """Do what can be done.
+
+        Returns:
+            The time, `perf_counter_ns`, at the end.
+        """
+        self._is_ready = False
+        now = perf_counter_ns()
+        if self.is_over:
+            return now
+        stats = self.stats
+        stats.resume(now)
+        wait = self.step(now)
+        now = perf_counter_ns()
+        stats.pause(wait, now)
+        return now
+
+    @abstractmethod
+    def step(self, now: int) -> Wait:
+        """Take items and give items for at most `SLICE_NS`; says what is waited for then.
+
+        Who stops for the time alone wakes himself.
+        """
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Nothing more comes out of this stage; what is in front of it stops."""
+        self.out.end = End(error)
+        self.stop()
+        self.out.owner.wake()
+
+    def stop(self) -> None:
+        """Do nothing more, nor let the stages in front. Idempotent."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.stats.left(self)
+        self.halt()
+        for inbox in self.inboxes:
+            inbox.items.clear()
+            inbox.source.stop()
+
+    def halt(self) -> None:  # noqa: B027  most stages have nothing under way
+        """Cancel what is under way."""
+
+    # -- positions and counts -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def freeze(self, position: Any) -> Any:
+        """A position that this stage has given, as plain data: what JSON can hold, if the source's is."""
+
+    @property
+    def upstream(self) -> StageActor:
+        """The stage in front, where there is one."""
+        return self.inboxes[0].source
+
+    @property
+    def held(self) -> int:
+        """Items that the stage holds."""
+        return sum(len(inbox.items) for inbox in self.inboxes)

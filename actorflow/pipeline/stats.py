@@ -1,0 +1,257 @@
+"""What is counted of each stage, and which of them holds up the others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from actorflow.node import Site
+from actorflow.pipeline.stage import Wait
+
+if TYPE_CHECKING:
+    from actorflow.pipeline.stage import StageActor
+
+__all__ = ["LoaderStats", "StageSnapshot", "StageStats", "bottleneck"]
+
+#: Calls whose times the percentiles are taken from.
+_RECENT = 1024
+#: The share of time waited for, below which nobody has to wait.
+_LITTLE = 0.05
+
+
+@dataclass(frozen=True)
+class StageSnapshot:
+    """What is known of one stage, over all iterations of its loader.
+
+    Attributes:
+        name: Of the stage; unique in its loader.
+        kind: What it does.
+        site: The line of user code that added it.
+        concurrency: Calls that may run at once.
+        running: Calls that run now.
+        held: Items that it holds now, waiting ones and those in calls.
+        peak_held: Most items that it has held.
+        held_bytes: Bytes that it holds, where it bounds them.
+        peak_bytes: Most bytes that it has held, where it bounds them.
+        items_in: Items taken.
+        items_out: Items given.
+        calls: Calls of the user's function.
+        skipped: Items left out, since their calls failed.
+        retried: Calls repeated.
+        timed_out: Calls that took too long.
+        busy_s: Time in calls, of all of them together.
+        wait_get_s: Time without anything to do, since no item was there.
+        wait_put_s: Time with an item done, and no room for it.
+        elapsed_s: Time that the loader was iterated.
+        p50_s: Half of the recent calls took less.
+        p99_s: Of 100 recent calls 99 took less.
+    """
+
+    name: str
+    kind: str
+    site: Site
+    concurrency: int
+    running: int
+    held: int
+    peak_held: int
+    held_bytes: int
+    peak_bytes: int
+    items_in: int
+    items_out: int
+    calls: int
+    skipped: int
+    retried: int
+    timed_out: int
+    busy_s: float
+    wait_get_s: float
+    wait_put_s: float
+    elapsed_s: float
+    p50_s: float
+    p99_s: float
+
+    @property
+    def items_per_s(self) -> float:
+        """Items given per second of iterating."""
+        return self.items_out / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def utilization(self) -> float:
+        """Share of the calls that it may run at once that ran, from 0 to 1."""
+        return min(1.0, self.busy_s / (self.elapsed_s * self.concurrency)) if self.elapsed_s else 0.0
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """What is known of a loader.
+
+    Attributes:
+        stages: In the order of the data.
+        delivered: Items that the application has got.
+        elapsed_s: Time that it was iterated.
+        wait_s: Time of that in which the application waited for an item.
+    """
+
+    stages: tuple[StageSnapshot, ...]
+    delivered: int
+    elapsed_s: float
+    wait_s: float
+
+    def __getitem__(self, name: str) -> StageSnapshot:
+        """The stage of a name."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(f"no stage {name!r}; there are {', '.join(stage.name for stage in self.stages)}")
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'stage':20} {'kind':12} {'items':>9} {'items/s':>9} {'calls':>10} {'busy':>5} {'wait get':>9} "
+            f"{'wait put':>9} {'held':>5} {'p50 ms':>8} {'p99 ms':>8}"
+        ]
+        for stage in self.stages:
+            lines.append(
+                f"{stage.name:20} {stage.kind:12} {stage.items_out:9} {stage.items_per_s:9.0f} "
+                f"{f'{stage.running}/{stage.concurrency}':>10} {stage.utilization:5.0%} {stage.wait_get_s:8.2f}s "
+                f"{stage.wait_put_s:8.2f}s {stage.held:5} {stage.p50_s * 1e3:8.2f} {stage.p99_s * 1e3:8.2f}"
+            )
+        share = self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
+        lines.append(f"{self.delivered} items delivered in {self.elapsed_s:.2f} s; waited for {share:.0%} of that")
+        return "\n".join(lines)
+
+
+class StageStats:
+    """What is counted of one stage; kept by its loader, since a stage has another actor in each run."""
+
+    __slots__ = (
+        "_paused_ns",
+        "_wait",
+        "actor",
+        "busy_ns",
+        "calls",
+        "concurrency",
+        "durations",
+        "held_bytes",
+        "items_in",
+        "items_out",
+        "kind",
+        "name",
+        "peak_bytes",
+        "peak_held",
+        "retried",
+        "running",
+        "site",
+        "skipped",
+        "timed_out",
+        "wait_get_ns",
+        "wait_put_ns",
+    )
+
+    def __init__(self, name: str, kind: str, site: Site, concurrency: int) -> None:
+        self.name = name
+        self.kind = kind
+        self.site = site
+        self.concurrency = concurrency
+        self.actor: StageActor | None = None
+        self.items_in = self.items_out = self.calls = self.skipped = self.retried = self.timed_out = 0
+        self.running = self.peak_held = self.held_bytes = self.peak_bytes = 0
+        self.busy_ns = self.wait_get_ns = self.wait_put_ns = 0
+        self.durations: deque[int] = deque(maxlen=_RECENT)
+        self._wait = Wait.NOTHING
+        self._paused_ns = 0
+
+    def resume(self, now: int) -> None:
+        """The stage is fired."""
+        wait = self._wait
+        if wait is Wait.GET:
+            self.wait_get_ns += now - self._paused_ns
+        elif wait is Wait.PUT:
+            self.wait_put_ns += now - self._paused_ns
+
+    def pause(self, wait: Wait, now: int) -> None:
+        """It has done what it could."""
+        self._wait = wait
+        self._paused_ns = now
+
+    def called(self, elapsed_ns: int) -> None:
+        """A call has ended."""
+        self.calls += 1
+        self.busy_ns += elapsed_ns
+        self.durations.append(elapsed_ns)
+
+    def holds(self, count: int) -> None:
+        """The stage holds so many items."""
+        self.peak_held = max(self.peak_held, count)
+
+    def holds_bytes(self, count: int) -> None:
+        """The stage holds so many bytes."""
+        self.held_bytes = count
+        self.peak_bytes = max(self.peak_bytes, count)
+
+    def left(self, actor: StageActor) -> None:
+        """An actor of the stage is over."""
+        if self.actor is actor:
+            self.resume(perf_counter_ns())
+            self._wait = Wait.NOTHING
+            self.actor = None
+            self.held_bytes = 0
+
+    def snapshot(self, elapsed_ns: int) -> StageSnapshot:
+        """What is known now."""
+        times = sorted(self.durations)
+        held = 0 if self.actor is None else self.actor.held
+        return StageSnapshot(
+            name=self.name,
+            kind=self.kind,
+            site=self.site,
+            concurrency=self.concurrency,
+            running=self.running,
+            held=held,
+            peak_held=max(self.peak_held, held),
+            held_bytes=self.held_bytes,
+            peak_bytes=self.peak_bytes,
+            items_in=self.items_in,
+            items_out=self.items_out,
+            calls=self.calls,
+            skipped=self.skipped,
+            retried=self.retried,
+            timed_out=self.timed_out,
+            busy_s=self.busy_ns * 1e-9,
+            wait_get_s=self.wait_get_ns * 1e-9,
+            wait_put_s=self.wait_put_ns * 1e-9,
+            elapsed_s=elapsed_ns * 1e-9,
+            p50_s=times[len(times) // 2] * 1e-9 if times else 0.0,
+            p99_s=times[min(len(times) - 1, len(times) * 99 // 100)] * 1e-9 if times else 0.0,
+        )
+
+
+def bottleneck(stats: LoaderStats, executors: Sequence[str]) -> str:
+    """Which stage to widen, in words.
+
+    Args:
+        stats: Of the loader.
+        executors: Where each stage's calls run: "loop", "thread", "process", "task", or "" for stages without calls.
+    """
+    if not stats.delivered:
+        return "nothing has been delivered yet"
+    waited = stats.wait_s / stats.elapsed_s if stats.elapsed_s else 0.0
+    if waited < _LITTLE:
+        return f"the application: it waited for items {waited:.0%} of the time, so no stage needs to be wider"
+    called = [(stage, where) for stage, where in zip(stats.stages, executors, strict=True) if stage.calls]
+    if not called:
+        return f"no stage calls anything; the application waited for items {waited:.0%} of the time"
+    stage, where = max(called, key=lambda pair: pair[0].utilization)
+    found = (
+        f"stage {stage.name!r} ({stage.kind}): its {stage.concurrency} call{'s' if stage.concurrency > 1 else ''} at once "
+        f"were busy {stage.utilization:.0%} of the time, {stage.p50_s * 1e3:.3g} ms each; the application waited for "
+        f"items {waited:.0%} of the time"
+    )
+    if where in ("loop", "thread"):
+        wider = f"concurrency={2 * stage.concurrency}, or executor='process' if it holds the GIL"
+    else:
+        wider = f"concurrency={2 * stage.concurrency}"
+    if stage.utilization < 0.5:
+        return f"{found}. No stage is busy: deepen prefetch, or look at what else the loop does"
+    return f"{found}. Try {wider}"

@@ -1,0 +1,118 @@
+"""Loaders in programs without a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from actorflow.errors import PipelineError
+from actorflow.runtime import run
+
+if TYPE_CHECKING:
+    from actorflow.pipeline.loader import Loader
+
+__all__ = ["iterate"]
+
+
+class _Bridge:
+    """A loader in a thread with a loop, and a queue between that and the program."""
+
+    def __init__(self, loader: Loader, ahead: int) -> None:
+        self._loader = loader
+        self._items: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self._room = ahead
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wanted: asyncio.Event | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+        context = contextvars.copy_context()
+        self.thread = threading.Thread(
+            target=context.run, args=(run, self._main()), name="actorflow-loader", daemon=True
+        )
+
+    def take(self) -> tuple[bool, Any]:
+        """The next item and True, or False and why there is none: an error or None. Blocks."""
+        is_item, value = self._items.get()
+        if is_item:
+            self._call(self._give_room)
+        return is_item, value
+
+    def close(self) -> None:
+        """Stop, and block until the thread has ended."""
+        with self._lock:
+            self._is_closed = True
+        self._call(self._cancel)
+        self.thread.join()
+
+    def _call(self, callback: Any) -> None:
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(callback)
+
+    def _give_room(self) -> None:
+        assert self._wanted is not None
+        self._room += 1
+        self._wanted.set()
+
+    def _cancel(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+
+    async def _main(self) -> None:
+        self._wanted = asyncio.Event()
+        self._task = asyncio.current_task()
+        with self._lock:
+            self._loop = asyncio.get_running_loop()
+            is_closed = self._is_closed
+        error: BaseException | None = None
+        try:
+            if not is_closed:
+                await self._pass_on()
+        except asyncio.CancelledError:  # nobody takes anything any more
+            pass
+        except BaseException as failure:  # noqa: BLE001  the program gets it
+            error = failure
+        finally:
+            await self._loader.stopped()
+            with self._lock:
+                self._loop = None
+            self._items.put((False, error))
+
+    async def _pass_on(self) -> None:
+        assert self._wanted is not None
+        async for item in self._loader:
+            while not self._room:
+                self._wanted.clear()
+                await self._wanted.wait()
+            self._room -= 1
+            self._items.put((True, item))
+
+
+def iterate(loader: Loader, ahead: int) -> Iterator[Any]:
+    """Check that no loop runs, and make the generator; see `Pipeline.iter_sync`."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _iterate(loader, ahead)
+    raise PipelineError("iter_sync would block the running loop: use `async for item in loader` there")
+
+
+def _iterate(loader: Loader, ahead: int) -> Iterator[Any]:
+    bridge = _Bridge(loader, ahead)
+    bridge.thread.start()
+    try:
+        while True:
+            is_item, value = bridge.take()
+            if is_item:
+                yield value
+            elif value is not None:
+                raise value
+            else:
+                return
+    finally:
+        bridge.close()

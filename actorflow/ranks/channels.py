@@ -1,0 +1,290 @@
+"""What the engine of one graph exchanges with its counterparts on the other ranks.
+
+The ranks start the same frames in the same order (each runs the same program), and number those that exchange messages
+alike. Besides the messages of the edges there are notes: that a frame has stopped and why, that a stream has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from actorflow.errors import GraphError, PeerFailedError, PeerLostError
+from actorflow.ranks.collectives import Collectives
+from actorflow.ranks.exchange import WINDOW
+from actorflow.ranks.hub import Recipient, hub_of
+from actorflow.ranks.identity import Identity, difference
+from actorflow.transport.base import Transport
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.ranks.exchange import Exchange
+
+__all__ = ["Channels"]
+
+_log = logging.getLogger("actorflow")
+
+#: Seconds after which a rank says that it waits for others to begin.
+_PATIENCE_S = 10.0
+
+
+class Channels(Recipient):
+    """What one graph's engine exchanges with the other ranks.
+
+    Attributes:
+        transport: What carries it.
+        collectives: Their order.
+        serial: Number of the next frame that exchanges messages.
+    """
+
+    def __init__(self, name: str, transport: Transport) -> None:
+        self.transport = transport
+        self.serial = 0
+        self._name = name
+        self._hub = hub_of(transport)
+        self._key = self._hub.open(name, self)
+        self.collectives = Collectives(transport, self._post)
+        self._frames: dict[int, Frame] = {}
+        self._refused: dict[int, PeerFailedError] = {}  # frames that stopped elsewhere before they started here
+        self._plans = 0
+        self._proposals: dict[int, dict[int, tuple[str, int]]] = {}  # on rank 0: of each rank, by program
+        self._answers: dict[int, asyncio.Future[int]] = {}
+        self._proposed: dict[int, Identity] = {}
+        self._streams = 0  # of which this rank has seen the end
+        self._ends: dict[int, dict[int, int]] = {}  # by stream: where each rank ended it
+        self._settled: asyncio.Future[None] | None = None
+        self._last: Exchange | None = None
+
+        self._handlers: dict[str, Callable[..., None]] = {
+            "plan": self._heard_plan,
+            "agreed": self._heard_agreed,
+            "differs": self._heard_differs,
+            "disagreed": self._heard_disagreed,
+            "stopped": self._heard_stopped,
+            "ended": self._heard_ended,
+        }
+        self._collective_handlers: dict[str, Callable[..., None]] = {
+            "ready": self.collectives.heard_ready,
+            "start": self.collectives.heard_start,
+            "void": self.collectives.heard_void,
+        }
+
+    @property
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.transport.size) if rank != self.transport.rank]
+
+    def _post(self, rank: int, kind: str, *content: Any) -> None:
+        self._hub.post(self._key, rank, kind, *content)
+
+    def _post_to_all(self, ranks: Iterable[int], kind: str, *content: Any) -> None:
+        for rank in ranks:
+            self._post(rank, kind, *content)
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Name the loop that messages come on."""
+        self.transport.bind(loop)
+        self._hub.catch_up(self._key)
+
+    def heard(self, rank: int, kind: str, *content: Any) -> None:
+        if kind in self._handlers:
+            self._handlers[kind](rank, *content)
+        else:
+            self._collective_handlers[kind](*content)
+
+    # -- before frames ------------------------------------------------------------------------------------------
+
+    def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
+        """What must be awaited before a frame of a program may start; None if nothing must."""
+        self._last = exchange
+        if exchange.agreed and self._settled is None and not self._hub.dead:
+            return None
+        return self._prepare(exchange)
+
+    async def _prepare(self, exchange: Exchange) -> None:
+        if self._hub.dead:
+            raise PeerLostError(self._hub.dead[0])
+        while self._settled is not None:
+            await asyncio.shield(self._settled)
+        if not exchange.agreed:
+            if exchange.agreement is None or exchange.agreement.done():
+                exchange.agreement = asyncio.ensure_future(self._agree(exchange))
+            await asyncio.shield(exchange.agreement)
+
+    async def _agree(self, exchange: Exchange) -> None:
+        """Find out whether all ranks have the same program.
+
+        Raises:
+            GraphError: if not, naming the first difference.
+        """
+        number = self._plans
+        self._plans += 1
+        loop = asyncio.get_running_loop()
+        answer = self._answers[number] = loop.create_future()
+        self._proposed[number] = exchange.identity
+        timer = loop.call_later(_PATIENCE_S, self._complain, number)
+        try:
+            self._post(0, "plan", number, exchange.identity.digest, exchange.most_edges)
+            exchange.agree(await answer)
+        finally:
+            timer.cancel()
+            del self._answers[number], self._proposed[number]
+
+    def _complain(self, number: int) -> None:
+        there = self._proposals.get(number, {})
+        missing = [rank for rank in range(self.transport.size) if rank not in there] if self.transport.rank == 0 else []
+        whom = f"ranks {missing}" if missing else "the other ranks"
+        _log.warning(
+            "graph %r: rank %d has waited %g s for %s to run it, too",
+            self._name,
+            self.transport.rank,
+            _PATIENCE_S,
+            whom,
+        )
+
+    def _heard_plan(self, rank: int, number: int, digest: str, edges: int) -> None:
+        """To rank 0: what a rank has."""
+        proposals = self._proposals.setdefault(number, {})
+        proposals[rank] = digest, edges
+        if len(proposals) < self.transport.size:
+            return
+        del self._proposals[number]
+        own, _ = proposals[0]
+        others = [rank for rank, (digest, _) in sorted(proposals.items()) if digest != own]
+        if others:
+            lines = base64.b85encode(self._proposed[number].lines).decode()
+            self._post(others[0], "differs", number, lines)
+            return
+        block = max(edges for _, edges in proposals.values()) * WINDOW
+        hub = self._hub
+        if hub.tags + block > self.transport.max_tag:
+            hub.tags = 0  # those of programs long ago
+        if block > self.transport.max_tag:
+            message = f"graph {self._name!r} has more edges between two ranks than {self.transport.name} can number"
+            self._post_to_all(range(self.transport.size), "disagreed", number, message)
+            return
+        first, hub.tags = hub.tags, hub.tags + block
+        self._post_to_all(range(self.transport.size), "agreed", number, first)
+
+    def _heard_agreed(self, _: int, number: int, first_tag: int) -> None:
+        if not self._answers[number].done():
+            self._answers[number].set_result(first_tag)
+
+    def _heard_differs(self, _: int, number: int, lines: str) -> None:
+        """To a rank whose program is not rank 0's: find out where, and say so."""
+        here = self._proposed[number].lines
+        message = f"graph {self._name!r}: {difference(here, base64.b85decode(lines), self.transport.rank, 0)}"
+        self._post_to_all(range(self.transport.size), "disagreed", number, message)
+
+    def _heard_disagreed(self, _: int, number: int, message: str) -> None:
+        if not self._answers[number].done():
+            self._answers[number].set_exception(GraphError(message))
+
+    # -- frames -------------------------------------------------------------------------------------------------
+
+    def enter(self, frame: Frame) -> None:
+        """A frame starts here."""
+        if len(self._frames) >= WINDOW:
+            raise GraphError(f"graph {self._name!r}: more than {WINDOW} frames in flight between ranks")
+        frame.serial = self.serial
+        self.serial += 1
+        self._frames[frame.serial] = frame
+        error = self._refused.pop(frame.serial, None) or self._after_end(frame.serial)
+        if error is not None:
+            asyncio.get_running_loop().call_soon(frame.stop_with, error, True)
+
+    def refuse(self, number: int, error: Exception) -> int:
+        """A frame cannot start here; returns its serial number."""
+        serial = self.serial
+        self.serial += 1
+        self._post_to_all(self._others, "stopped", serial, number, f"could not start: {error}")
+        return serial
+
+    def leave(self, frame: Frame) -> None:
+        """A frame has ended here."""
+        self._frames.pop(frame.serial, None)
+
+    def stopped(self, frame: Frame) -> None:
+        """A frame has failed here, or was cancelled: tell the other ranks, unless they have told this one."""
+        if isinstance(frame.error, PeerFailedError | PeerLostError):
+            return
+        what = "was cancelled" if frame.error is None else f"failed: {frame.error}"
+        self._post_to_all(self._others, "stopped", frame.serial, frame.number, what)
+
+    def _heard_stopped(self, rank: int, serial: int, number: int, what: str) -> None:
+        error = PeerFailedError(
+            rank, f"frame {number} {what}\n  on rank {rank}; it cannot end on rank {self.transport.rank}"
+        )
+        if serial >= self.serial:
+            self._refused[serial] = error
+        elif serial in self._frames:
+            self._frames[serial].stop_with(error, at_once=True)
+
+    def lost(self, rank: int) -> None:
+        waiting: Sequence[asyncio.Future[Any]] = [*self._answers.values()]
+        if self._settled is not None:
+            waiting = [*waiting, self._settled]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(PeerLostError(rank))
+        for frame in list(self._frames.values()):
+            frame.stop_with(PeerLostError(rank), at_once=True)
+
+    # -- the ends of streams ------------------------------------------------------------------------------------
+
+    def end_stream(self) -> None:
+        """A stream has ended on this rank; the others may have started more frames of it, or fewer.
+
+        The next frame has to wait until all have said how many: what some have started and others have not is made up
+        for then, so that all go on with the same number.
+        """
+        if self._last is None or self._hub.dead:
+            return
+        number = self._streams
+        self._streams += 1
+        if self._settled is None:
+            self._settled = asyncio.get_running_loop().create_future()
+        self._post_to_all(range(self.transport.size), "ended", number, self.serial)
+
+    def _heard_ended(self, rank: int, number: int, serial: int) -> None:
+        ends = self._ends.setdefault(number, {})
+        ends[rank] = serial
+        if number >= self._streams:  # here it goes on
+            for later in [frame for frame in self._frames if frame >= serial]:
+                error = self._after_end(later)
+                assert error is not None
+                self._frames[later].stop_with(error, at_once=True)
+        elif len(ends) == self.transport.size:
+            self._settle(number)
+
+    def _after_end(self, serial: int) -> PeerFailedError | None:
+        """Why a frame that starts now cannot end: another rank has ended the stream before it."""
+        for rank, end in self._ends.get(self._streams, {}).items():
+            if serial >= end:
+                return PeerFailedError(
+                    rank, f"rank {rank} ended its stream before this frame, rank {self.transport.rank} did not"
+                )
+        return None
+
+    def _settle(self, number: int) -> None:
+        ends = self._ends.pop(number)
+        assert self._last is not None
+        assert self._settled is not None
+        last = max(ends.values())
+        for serial in range(self.serial, last):
+            self._last.void(serial)
+        self.serial = last
+        self._refused = {serial: error for serial, error in self._refused.items() if serial >= last}
+        if number < self._streams - 1:
+            return
+        settled, self._settled = self._settled, None
+        if not settled.done():
+            settled.set_result(None)
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until all ranks have ended their streams, for a while at most."""
+        settled = self._settled
+        if settled is not None and not self._hub.dead:
+            await asyncio.wait([settled], timeout=timeout_s)

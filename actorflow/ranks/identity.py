@@ -1,0 +1,58 @@
+"""What ranks compare before the first frame: that they have built the same graph."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from actorflow.node import Blob, Op
+
+__all__ = ["Identity", "difference", "identity_of"]
+
+
+class Identity(NamedTuple):
+    """A selection of a graph's ops, whatever the order in which they were built.
+
+    Attributes:
+        digest: Equal on all ranks, or they have different graphs.
+        lines: What it is the digest of, compressed: a line per op, sorted.
+    """
+
+    digest: str
+    lines: bytes
+
+
+def identity_of(ops: Iterable[Op], fetched: Iterable[Blob]) -> Identity:
+    """The identity of a selection of ops, and of what is fetched of them."""
+    lines = sorted(
+        f"op {op.name!r}\t{op.operation} on {op.place}, {_blobs(op.inputs)} -> {_blobs(op.outputs)}" for op in ops
+    )
+    lines += sorted(f"fetch of {blob.name!r}\t{_blobs([blob])}" for blob in fetched)
+    text = "\n".join(lines).encode()
+    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1))
+
+
+def _blobs(blobs: Iterable[Blob]) -> str:
+    return ", ".join(f"{blob.name} {blob.spec} on {blob.place}" for blob in blobs) or "nothing"
+
+
+def difference(here: bytes, there: bytes, rank: int, other: int) -> str:
+    """The first difference between two ranks' lines, in words.
+
+    Args:
+        here: Lines of rank ``rank``.
+        there: Lines of rank ``other``.
+    """
+    ours, theirs = (_by_name(lines) for lines in (here, there))
+    differing = [name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)]
+    name = min(differing, key=lambda name: (name.startswith("fetch"), name))
+    found = {rank: ours.get(name, "has none"), other: theirs.get(name, "has none")}
+    shown = "; ".join(f"rank {key}: {found[key]}" for key in sorted(found))
+    return f"ranks {min(found)} and {max(found)} have different graphs; the first difference is {name}: {shown}"
+
+
+def _by_name(lines: bytes) -> dict[str, str]:
+    parts = (line.partition("\t") for line in zlib.decompress(lines).decode().split("\n"))
+    return {name: rest for name, _, rest in parts}

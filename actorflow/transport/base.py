@@ -1,0 +1,181 @@
+"""What several machines offer the engine: messages between ranks, and collectives.
+
+A transport moves bytes and knows nothing of graphs. All methods are called on the loop's thread, and all callbacks come
+there, never within the call that asked for them. A buffer that was handed over must stay as it is until its callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from actorflow.errors import TransportError
+
+__all__ = ["Group", "Listener", "Received", "Sent", "Transport", "flat"]
+
+#: Called when a message has been received by the other side, or why not.
+Sent = Callable[[BaseException | None], None]
+#: Called with the number of bytes that arrived, or why none did.
+Received = Callable[[int, BaseException | None], None]
+
+
+class Listener(ABC):
+    """Whoever is told what a transport hears of the other ranks."""
+
+    @abstractmethod
+    def heard(self, rank: int, note: bytes) -> None:
+        """A note has come (`Transport.post`), in the order in which that rank posted them."""
+
+    @abstractmethod
+    def lost(self, rank: int) -> None:
+        """A rank has died. What is under way with it fails with `PeerLostError` by itself."""
+
+
+class Group(ABC):
+    """Some ranks that compute collectives together.
+
+    Attributes:
+        ranks: Which ones, ascending.
+    """
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = tuple(ranks)
+
+    @abstractmethod
+    def all_reduce(self, operation: str, source: Any, target: Any, done: Sent) -> None:
+        """Reduce the ``source`` of all ranks of the group, and give each the result.
+
+        All ranks of a group call it in the same order; calls overlap. The result is the same to the last bit on all
+        ranks.
+
+        Args:
+            operation: ``"sum"``, ``"max"`` or ``"min"``.
+            source: A C-contiguous host array of numbers; of one shape and dtype on all ranks.
+            target: Where the result goes, of the same type; may be ``source`` itself.
+            done: Called when ``target`` holds the result.
+        """
+
+
+class Transport(ABC):
+    """This process among those that run the same program.
+
+    Attributes:
+        rank: Its number, from 0.
+        size: How many there are.
+        max_tag: The largest tag.
+        name: What errors and ``actorflow doctor`` call it.
+    """
+
+    name: str = "transport"
+
+    def __init__(self, rank: int, size: int, max_tag: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.max_tag = max_tag
+
+    # -- one loop at a time -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Name the loop that callbacks come on. Idempotent; another loop only while nothing is under way.
+
+        Raises:
+            TransportError: if something is under way on another loop that still runs.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what is under way and free what is held; nothing is called back any more. Idempotent."""
+
+    # -- edges: tensors whose type both sides know ----------------------------------------------------------------
+
+    @abstractmethod
+    def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
+        """Send bytes to another rank.
+
+        Messages of one tag between two ranks arrive in the order in which they were sent. ``done`` is called when the
+        other side has asked for the message (`receive`) and has it, or will without further help of this process: it
+        is the credit for another one. Messages may have any size.
+
+        Args:
+            rank: The other side, not this rank.
+            tag: From 0 to `max_tag`.
+            data: Contiguous bytes of the host; empty ones carry no data, and tell the other side so.
+            done: Called with None, or with `PeerLostError` or another `TransportError`.
+        """
+
+    @abstractmethod
+    def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
+        """Receive bytes from another rank into a writable, contiguous buffer of the host.
+
+        ``done`` gets the number of bytes: all of the buffer, or 0 for an empty message. Any other number is an error.
+        """
+
+    # -- notes: what the engines tell each other ----------------------------------------------------------------
+
+    @abstractmethod
+    def post(self, rank: int, note: bytes) -> None:
+        """Send a note of any size to a rank, this one included, for its `Listener`. Nothing needs to ask for it."""
+
+    @abstractmethod
+    def listen(self, listener: Listener | None) -> None:
+        """Name who hears the notes; those that came before are kept for it, and it hears of former deaths."""
+
+    # -- collectives --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def group(self, ranks: Sequence[int]) -> Group:
+        """The group of these ranks, made on first use.
+
+        All of its ranks call this, in the same order for groups that share ranks; it may block until they have.
+        """
+
+    # -- devices ------------------------------------------------------------------------------------------------
+
+    def takes(self, kind: str) -> bool:
+        """Whether arrays of this kind of device go without a copy to the host."""
+        return False
+
+    def check_rank(self, rank: int) -> None:
+        """Raises TransportError if there is no such rank, or if it is this one."""
+        if not 0 <= rank < self.size or rank == self.rank:
+            raise TransportError(f"rank {self.rank} of {self.size} cannot send to or receive from rank {rank}")
+
+    def check_address(self, rank: int, tag: int) -> None:
+        """Raises TransportError if nothing can be sent to or received from a rank with a tag."""
+        self.check_rank(rank)
+        if not 0 <= tag <= self.max_tag:
+            raise TransportError(f"tags go from 0 to {self.max_tag}, got {tag} for rank {rank}")
+
+    def check_group(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """The ranks of a group, ascending.
+
+        Raises:
+            TransportError: if one is not there, or twice, or if this rank is not among them.
+        """
+        ascending = tuple(sorted(ranks))
+        if (
+            len(set(ascending)) != len(ascending)
+            or self.rank not in ascending
+            or not 0 <= ascending[0] <= (ascending[-1]) < self.size
+        ):
+            raise TransportError(
+                f"rank {self.rank} of {self.size} cannot be of a group of ranks {list(ranks)}: each must exist, once, "
+                f"and rank {self.rank} be among them"
+            )
+        return ascending
+
+
+def flat(data: memoryview) -> memoryview:
+    """Contiguous memory as plain bytes.
+
+    Raises:
+        TransportError: if it is not contiguous.
+    """
+    if not data.c_contiguous:
+        raise TransportError(f"a message must be contiguous, got strides {data.strides} for shape {data.shape}")
+    if data.format == "B" and data.ndim == 1:
+        return data
+    return data.cast("B") if data.nbytes else memoryview(b"")

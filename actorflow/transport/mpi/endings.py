@@ -1,0 +1,67 @@
+"""How a job ends when a rank does: all of it, with one traceback."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from mpi4py import MPI
+
+from actorflow.errors import PeerFailedError
+
+__all__ = ["end_job_on_exceptions"]
+
+#: How long ranks wait for each other before one that has failed or was interrupted ends the job.
+_GRACE_S = 2.0
+_LOOK_S = 0.01
+_INTERRUPTED = 130
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def end_job_on_exceptions() -> None:
+    """From now on, an exception that nothing catches ends all ranks; otherwise they would wait for this one forever.
+
+    The rank on which it arose shows it. One that heard of it from another (`PeerFailedError`) leaves it to that rank,
+    and says so if nothing happens.
+    """
+    before: Hook = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if MPI.Is_finalized():
+            before(kind, error, trace)
+            return
+        status = 1
+        if isinstance(error, KeyboardInterrupt):
+            status = _INTERRUPTED
+            if _all_ranks_end():
+                _say("interrupted", only_first=True)
+        elif isinstance(error, PeerFailedError):
+            time.sleep(_GRACE_S)  # it ends the job meanwhile
+            _say(f"stopped, as rank {error.rank} has failed, which has not ended the job: {error}")
+        else:
+            before(kind, error, trace)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(status)
+
+    sys.excepthook = hook
+
+
+def _all_ranks_end() -> bool:
+    """Wait until all ranks are here, so that none is killed while it still tidies up; for a while."""
+    barrier = MPI.COMM_WORLD.Ibarrier()
+    deadline_s = time.monotonic() + _GRACE_S
+    while not barrier.Test():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def _say(text: str, only_first: bool = False) -> None:
+    rank = MPI.COMM_WORLD.rank
+    if rank == 0 or not only_first:
+        sys.stderr.write(f"actorflow: {'' if only_first else f'rank {rank}: '}{text}\n")

@@ -1,0 +1,131 @@
+"""Collectives: MPI's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from actorflow.transport.base import Group, Sent
+from actorflow.transport.mpi.edges import Link, Parts
+from actorflow.transport.mpi.table import Entry
+from actorflow.transport.reduction import OPERATIONS, check_reduction
+
+__all__ = ["MPIGroup", "Operations"]
+
+_TYPES = {
+    "int8": MPI.INT8_T,
+    "int16": MPI.INT16_T,
+    "int32": MPI.INT32_T,
+    "int64": MPI.INT64_T,
+    "uint8": MPI.UINT8_T,
+    "uint16": MPI.UINT16_T,
+    "uint32": MPI.UINT32_T,
+    "uint64": MPI.UINT64_T,
+    "float32": MPI.FLOAT,
+    "float64": MPI.DOUBLE,
+}
+_NATIVE = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+
+
+class Operations:
+    """What MPI reduces with.
+
+    Its own maximum and minimum leave open which rank's operand comes first, and so whether the result is NaN or which
+    sign a zero has, which could differ between ranks. For floats they are made of NumPy's, in the order of the ranks.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[tuple[str, str], MPI.Op] = {}
+
+    def get(self, operation: str, dtype: np.dtype[Any]) -> MPI.Op:
+        """The operation for arrays of a dtype that MPI knows."""
+        if operation == "sum" or dtype.kind != "f":
+            return _NATIVE[operation]
+        op = self._own.get((operation, dtype.name))
+        if op is None:
+            combine = partial(_combine, OPERATIONS[operation], dtype)
+            op = self._own[operation, dtype.name] = MPI.Op.Create(combine, commute=False)
+        return op
+
+    def free(self) -> None:
+        """Give back what MPI holds."""
+        for op in self._own.values():
+            op.Free()
+        self._own.clear()
+
+
+def _combine(function: Callable[..., Any], dtype: np.dtype[Any], lower: Any, higher: Any, _: MPI.Datatype) -> None:
+    """Reduce into the second of two pieces of memory; the first is of lower ranks."""
+    target = np.frombuffer(higher, dtype)
+    function(np.frombuffer(lower, dtype), target, out=target)
+
+
+class MPIGroup(Group):
+    """Some ranks, with a communicator of their own.
+
+    Args:
+        ranks: Which ones, ascending.
+        comm: The communicator of all ranks, of which these make one.
+        link: What collectives need.
+        operations: What is reduced with.
+    """
+
+    def __init__(self, ranks: Sequence[int], comm: MPI.Intracomm, link: Link, operations: Operations) -> None:
+        super().__init__(ranks)
+        everybody = comm.Get_group()
+        members = everybody.Incl(self.ranks)
+        self._comm = comm.Create_group(members)
+        members.Free()
+        everybody.Free()
+        self._others = [rank for rank in self.ranks if rank != comm.rank]
+        self._table, self._bell, self._failures, self._chunk_bytes = link
+        self._operations = operations
+
+    def all_reduce(self, operation: str, source: Any, target: Any, done: Sent) -> None:
+        check_reduction(operation, source, target)
+        if any(rank in self._failures.dead for rank in self._others):
+            self._table.call_soon(self._reduced, operation, target, target, done, 0, MPI.ERR_PROC_FAILED)
+            return
+        if not self._others or not source.size:
+            np.copyto(target, source)
+            self._table.call_soon(done, None)
+            return
+        # MPI has no type for 16 bits: the sum is rounded once.
+        wire = target if source.dtype.name in _TYPES else np.empty(source.shape, np.float32)
+        if wire is not source:
+            np.copyto(wire, source, casting="unsafe")
+        flat = wire.reshape(-1)
+        op, kind = self._operations.get(operation, wire.dtype), _TYPES[wire.dtype.name]
+        step = max(1, self._chunk_bytes // wire.itemsize)
+        starts = range(0, wire.size, step)
+        ended = partial(self._reduced, operation, wire, target, done)
+        entry = Entry(self.ranks, False, Parts(len(starts), ended))
+        for i in starts:
+            part = (flat[i : i + step], kind)
+            self._table.start(partial(self._comm.Iallreduce, MPI.IN_PLACE, part, op), entry)
+        self._wake_others()
+
+    def free(self) -> None:
+        """Give back what MPI holds."""
+        self._comm.Free()
+
+    def _reduced(
+        self, operation: str, wire: npt.NDArray[Any], target: npt.NDArray[Any], done: Sent, _: int, code: int
+    ) -> None:
+        error = None
+        if code:
+            error = self._failures.error(code, self.ranks, f"{operation} over ranks {list(self.ranks)}")
+        else:
+            if wire is not target:
+                np.copyto(target, wire, casting="unsafe")
+            self._wake_others()  # one may wait for what this rank has just passed on
+        done(error)
+
+    def _wake_others(self) -> None:
+        for rank in self._others:
+            self._bell.ring(rank)

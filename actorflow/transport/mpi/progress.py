@@ -1,0 +1,178 @@
+"""When MPI is asked for news: all the time while there are some, seldom while there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+__all__ = ["Progress", "Watched"]
+
+#: Looks in one callback of the loop: its own turn costs more than one look.
+_LOOKS = 4
+#: Looks without news before the rank parks, and where ranks outnumber cores: another one may have to run first.
+_LOOKS_BEFORE_PARKING, _LOOKS_CROWDED = 200, 40
+#: How often what is under way is looked at while the rank is parked: this share of the time for which nothing happened.
+_SHARE = 1 / 16
+_SHORTEST_S, _LONGEST_S = 1e-3, 0.05
+#: How often with nothing under way: to hear of deaths, and of notes whose ring was lost.
+_HEARTBEAT_S = 0.5
+
+
+class State(Enum):
+    """What progress does now."""
+
+    UNBOUND = "unbound"
+    SPINNING = "spinning"
+    PARKED = "parked"
+    CLOSED = "closed"
+
+
+class Watched(Protocol):
+    """What progress looks after."""
+
+    def poll(self) -> bool:
+        """Let MPI go on, and call back for what has ended; whether anything has."""
+
+    def check(self) -> None:
+        """Look for ranks that have died."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is under way, besides waiting for notes."""
+
+    @property
+    def sending(self) -> bool:
+        """Whether others must do something for what is under way to end."""
+
+
+class Doorbell(Protocol):
+    """How others wake this rank."""
+
+    def fileno(self) -> int: ...
+    def park(self, sending: bool) -> None: ...
+    def wake(self) -> None: ...
+    def drain(self) -> None: ...
+
+
+class Progress:
+    """Spins, parks and wakes.
+
+    While there is news, it looks at every turn of the loop, so the application gets its turns, too. After some looks
+    without news it parks: whoever sends something rings, and a timer looks ever more seldom at what is under way,
+    since MPI's own messages ring nobody.
+
+    Args:
+        watched: What is looked at.
+        bell: How others wake this rank.
+        crowded: Whether ranks of this host outnumber its cores.
+    """
+
+    def __init__(self, watched: Watched, bell: Doorbell, crowded: bool) -> None:
+        self._watched = watched
+        self._bell = bell
+        self._crowded = crowded
+        self._limit = _LOOKS_CROWDED if crowded else _LOOKS_BEFORE_PARKING
+        self._state = State.UNBOUND
+        self._looks = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._call_soon: Callable[..., asyncio.Handle]
+        self._next: asyncio.Handle | None = None
+        self._news_s = self._checked_s = 0.0
+        # Of its own: callbacks must not run in the context of whoever happened to wake it.
+        self._context = contextvars.Context()
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Go on, on another loop."""
+        self._leave()
+        self._loop, self._call_soon = loop, loop.call_soon
+        loop.add_reader(self._bell.fileno(), self._rung)
+        self._checked_s = loop.time()
+        if self._state is State.UNBOUND:
+            self._state = State.PARKED
+        elif self._state is State.SPINNING:  # the other loop has ended before it parked
+            self._bell.park(self._watched.sending)
+            self._state = State.PARKED
+        self.wake()
+
+    def wake(self) -> None:
+        """Something was started here, or may have come."""
+        self._looks = 0
+        if self._state is State.PARKED:
+            self._state = State.SPINNING
+            self._bell.wake()
+            self._cancel_next()
+            self._next = self._call_soon(self._turn, context=self._context)
+
+    def close(self) -> None:
+        """Look no more. Idempotent."""
+        if self._state is not State.CLOSED:
+            self._state = State.CLOSED
+            self._leave()
+
+    def _is(self, state: State) -> bool:
+        return self._state is state
+
+    def _leave(self) -> None:
+        self._cancel_next()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._bell.fileno())
+        self._loop = None
+
+    def _cancel_next(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _rung(self) -> None:
+        self._bell.drain()
+        self.wake()
+
+    def _turn(self) -> None:
+        if self._state is not State.SPINNING:
+            return
+        poll = self._watched.poll
+        for _ in range(_LOOKS):
+            if poll():
+                self._looks = 0
+                break
+            self._looks += 1
+            if self._crowded:
+                os.sched_yield()
+        if not self._is(State.SPINNING):  # a callback has closed the transport
+            return
+        if self._looks < self._limit:
+            self._next = self._call_soon(self._turn, context=self._context)
+        else:
+            self._park()
+
+    def _park(self) -> None:
+        assert self._loop is not None
+        self._state = State.PARKED
+        self._bell.park(self._watched.sending)
+        self._news_s = self._loop.time()
+        self._look()  # once more: what came before others could see that it is parked rang nobody
+
+    def _look(self) -> None:
+        """Look once while parked, and say when to look again."""
+        self._next = None
+        loop = self._loop
+        if self._watched.poll():
+            self.wake()
+            return
+        if not self._is(State.PARKED):
+            return
+        assert loop is not None
+        now_s = loop.time()
+        if now_s - self._checked_s >= _HEARTBEAT_S:
+            self._checked_s = now_s
+            self._watched.check()
+            if not self._is(State.PARKED):
+                return
+        delay_s = _HEARTBEAT_S
+        if self._watched.pending:
+            delay_s = min(max((now_s - self._news_s) * _SHARE, _SHORTEST_S), _LONGEST_S)
+        self._next = loop.call_later(delay_s, self._look, context=self._context)

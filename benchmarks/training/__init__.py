@@ -1,0 +1,119 @@
+"""How long does a whole training step take beside torch eager, and how much of it is not spent in kernels?
+
+Forward, backward and the update by SGD with momentum, of the same network from the same weights on the same batch, on
+one core and on all of them. Each contender is a process of its own, since BLAS and OpenMP read their settings when they
+are loaded and their idle threads spin. The processes take turns, round by round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
+from benchmarks.machine import cores
+from benchmarks.training.names import CONTENDERS, NUMPY, NUMPY_WIDE, OURS, TORCH, TORCH_LAST, TORCH_LIBRARY
+from benchmarks.training.process import Process, Stepped
+from benchmarks.training.tasks import TASKS, Task
+from benchmarks.training.vectors import core_type
+
+__all__ = ["measure"]
+
+_NEEDS_TORCH = (TORCH_LIBRARY, TORCH, TORCH_LAST)
+_SHARE = 0.03
+_TOLERANCE = 1e-3
+
+
+async def measure(harness: Harness) -> list[Table]:
+    """Training steps of each network, on one core and on all cores."""
+    names = _names(harness)
+    tables = []
+    for count in sorted({1, cores()}) if not harness.quick else (1,):
+        async with _processes(names, count) as processes:
+            for task in TASKS if not harness.quick else TASKS[:1]:
+                tables += await _compare(harness, task, processes, count)
+    return tables
+
+
+def _names(harness: Harness) -> list[str]:
+    """The contenders that can run here."""
+    names = list(CONTENDERS)
+    if core_type() is None:
+        harness.leave_out(f"{NUMPY_WIDE}: BLAS has found out by itself what the processor can do, or is no OpenBLAS")
+        names.remove(NUMPY_WIDE)
+    if harness.peer("torch") is None:
+        names = [name for name in names if name not in _NEEDS_TORCH]
+    # Processes that import torch take their time to start.
+    return [name for name in names if name in (NUMPY, TORCH_LIBRARY, TORCH)] if harness.quick else names
+
+
+@asynccontextmanager
+async def _processes(names: Sequence[str], count: int) -> AsyncIterator[dict[str, Process]]:
+    async with AsyncExitStack() as stack:
+        yield {name: await stack.enter_async_context(Process.started(name, count)) for name in names}
+
+
+async def _compare(harness: Harness, task: Task, processes: dict[str, Process], count: int) -> list[Table]:
+    """The time per step, and the share of it outside kernels, of one network."""
+    steps = harness.pick(task.steps, 1)
+    batch = harness.pick(task.batch, 2)
+    results: dict[str, list[Stepped]] = {name: [] for name in processes}
+
+    def case(name: str, process: Process) -> Case:
+        async def figure() -> float:
+            result = await process.step(task.name, batch, steps)
+            results[name].append(result)
+            return result.wall_ms
+
+        return figure
+
+    on = f"{count} core{'s' if count > 1 else ''}"
+    title = f"{task.title}, batch {batch}, {on}"
+    table = await harness.compare(
+        title,
+        "ms per step",
+        {name: case(name, process) for name, process in processes.items()},
+        reference=TORCH if TORCH in processes else next(iter(processes)),
+        budgets=_budgets(task),
+        warm_up=2,
+    )
+    _check(task, results)
+    if count > 1:
+        return [table]
+    timed = {name: found[-harness.rounds :] for name, found in results.items()}
+    return [table, _processor(table, timed), _shares(title, timed)]
+
+
+def _budgets(task: Task) -> list[Budget]:
+    limits = {NUMPY: task.numpy_ratio, NUMPY_WIDE: task.numpy_ratio, TORCH_LIBRARY: 1.0}
+    return [
+        Budget(f"{name}: at least {limit} of the speed of {TORCH}", name, Relation.BELOW, limit, TORCH)
+        for name, limit in limits.items()
+    ]
+
+
+def _processor(table: Table, timed: Mapping[str, Sequence[Stepped]]) -> Table:
+    """The same steps in time of the processor, which says more on a machine that others use, too."""
+    rows = {name: Row(name, [result.processor_ms for result in results]) for name, results in timed.items()}
+    return Table(f"{table.title}: time of the processor", table.unit, rows, table.reference)
+
+
+def _shares(title: str, timed: Mapping[str, Sequence[Stepped]]) -> Table:
+    """What of a step is not spent in kernels; on several cores their times overlap, and there is no such share."""
+    rows = {
+        name: Row(name, [100 * (1 - result.kernels_ms / result.wall_ms) for result in timed[name]])
+        for name in OURS
+        if name in timed
+    }
+    budgets = [
+        Budget(f"{name}: at most {_SHARE:.0%} outside kernels", name, Relation.AT_MOST, 100 * _SHARE) for name in rows
+    ]
+    return Table(f"{title}: outside kernels", "% of the step", rows, budgets=budgets)
+
+
+def _check(task: Task, results: dict[str, list[Stepped]]) -> None:
+    """All contenders have the same loss after the steps of the warm-up, or they do not train the same network."""
+    losses = {name: found[0].loss for name, found in results.items()}
+    first = next(iter(losses.values()))
+    if any(not abs(loss - first) <= _TOLERANCE * abs(first) for loss in losses.values()):
+        raise AssertionError(f"{task.name}: the contenders' losses after the same steps differ: {losses}")

@@ -1,0 +1,188 @@
+"""Edges between ranks are just edges."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import ops
+from tests.ranks.conftest import Ranks
+
+
+def there_and_back(graph: af.Graph) -> af.Blob:
+    with graph.at("0/cpu"):
+        x = graph.blob("x", (4,))
+        a = ops.scale(x, 2.0, name="a")
+    with graph.at("1/cpu"):
+        b = ops.scale(a, 3.0, name="b")
+    with graph.at("0/cpu"):
+        return ops.scale(b, 5.0, name="c")
+
+
+async def test_a_value_goes_there_and_back() -> None:
+    ranks = Ranks(there_and_back)
+    x = np.arange(4, dtype=np.float32)
+    first, second = await ranks.all(lambda graph, _: graph.run({"x": x}))
+    np.testing.assert_array_equal(first["c/out"], 30 * x)
+    assert list(second) == []
+    await ranks.aclose()
+
+
+def test_the_plan_of_each_rank_has_its_own_ops_alone(world_of: Any) -> None:
+    plans = []
+    for transport in world_of(3):
+        graph = af.Graph("ranks", world=transport)
+        there_and_back(graph)
+        plans.append(graph.compile().summary())
+    assert "send of a/out" in plans[0]
+    assert "receive of b/out" in plans[0]
+    assert "to rank 1" in plans[0]
+    assert "b/out" not in plans[2]
+    assert "fetched: nothing" in plans[1]
+
+
+async def test_one_message_serves_all_readers_of_a_rank() -> None:
+    def build(graph: af.Graph) -> list[af.Blob]:
+        with graph.at("0/cpu"):
+            x = graph.blob("x", (2,))
+            a = ops.scale(x, 2.0, name="a")
+        with graph.at("1/cpu"):
+            return [ops.scale(a, float(i), name=f"y{i}") for i in range(3)]
+
+    ranks = Ranks(build)
+    assert ranks.graphs[0].compile().summary().count("send of") == 1
+    _, result = await ranks.all(lambda graph, _: graph.run({"x": [1, 2]}))
+    assert [result[f"y{i}/out"].tolist() for i in range(3)] == [[0, 0], [2, 4], [4, 8]]
+    await ranks.aclose()
+
+
+async def test_terms_of_several_ranks_are_summed_in_declared_order() -> None:
+    terms = [1e16, 1.0, -1e16]
+
+    def build(graph: af.Graph) -> af.Blob:
+        y = graph.blob("y", (), "float64", "1/cpu")
+        for rank, term in enumerate(terms):
+            graph.function(f"term{rank}", lambda term=term: term, place=f"{rank}/cpu") >> [y]
+        return y
+
+    for seed in range(6):
+        ranks = Ranks(build, 3, seed)
+        results = await ranks.all(lambda graph, y: graph.run(fetch=[y]))
+        assert results[1]["y"] == (1e16 + 1.0) - 1e16
+        assert list(results[0]) == list(results[2]) == []
+        await ranks.aclose()
+
+
+async def test_a_variable_is_read_and_updated_from_elsewhere() -> None:
+    def build(graph: af.Graph) -> af.Variable:
+        w = graph.variable("w", (2,), "float64", init=1.0, place="0/cpu")
+        with graph.at("1/cpu"):
+            y = ops.scale(w, 2.0, name="double")
+            [y] >> graph.op("keep", ops.Scale(1.0)) >> [w]
+        return w
+
+    ranks = Ranks(build)
+
+    async def work(graph: af.Graph, w: af.Variable) -> None:
+        async for _ in graph.stream(({} for _ in range(5)), in_flight=3):
+            pass
+
+    assert await ranks.all(work) == [None, None]
+    np.testing.assert_array_equal(ranks.built[0].value, [32.0, 32.0])
+    with pytest.raises(af.errors.PlaceError, match="variable 'w' is on rank 0, this is rank 1"):
+        _ = ranks.built[1].value
+    await ranks.aclose()
+
+
+async def test_values_of_accelerators_go_by_way_of_their_hosts() -> None:
+    def build(graph: af.Graph) -> af.Blob:
+        with graph.at("0/sim:0"):
+            x = graph.blob("x", (8,))
+            a = ops.scale(x, 2.0, name="a")
+        with graph.at("1/sim:0"):
+            return ops.scale(a, 2.0, name="b")
+
+    ranks = Ranks(build)
+    _, result = await ranks.all(lambda graph, _: graph.run({"x": np.ones(8, np.float32)}))
+    np.testing.assert_array_equal(af.to_numpy(result["b/out"]), np.full(8, 4.0))
+    assert "copy of a/out" in ranks.graphs[0].compile().summary()
+    await ranks.aclose()
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (3, 5)])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "complex128"])
+async def test_any_shape_and_dtype(shape: tuple[int, ...], dtype: str) -> None:
+    def build(graph: af.Graph) -> af.Blob:
+        x = graph.blob("x", shape, dtype, "0/cpu")
+        return graph.op("read", ops.Copy(), place="1/cpu")(x)
+
+    ranks = Ranks(build)
+    value = (np.random.default_rng(0).standard_normal(shape) * 5).astype(dtype)
+    _, result = await ranks.all(lambda graph, _: graph.run({"x": value}))
+    np.testing.assert_array_equal(result["read/out"], value)
+    assert result["read/out"].dtype == value.dtype
+    await ranks.aclose()
+
+
+async def test_a_value_that_is_not_contiguous_is_sent() -> None:
+    def build(graph: af.Graph) -> af.Blob:
+        with graph.at("0/cpu"):
+            x = graph.blob("x", (2, 3))
+            turned = graph.function("turn", np.transpose, af.TensorSpec.of((3, 2)))(x)
+        return graph.op("read", ops.Copy(), place="1/cpu")(turned)
+
+    ranks = Ranks(build)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    _, result = await ranks.all(lambda graph, _: graph.run({"x": x}))
+    np.testing.assert_array_equal(result["read/out"], x.T)
+    await ranks.aclose()
+
+
+def test_python_objects_stay_on_their_rank(world_of: Any) -> None:
+    graph = af.Graph("ranks", world=world_of(2)[0])
+    x = graph.blob("x", (), object, "0/cpu")
+    graph.function("read", len, af.TensorSpec.of((), "int64"), place="1/cpu")(x)
+    with pytest.raises(af.errors.DTypeError, match="blob 'x' of Python objects cannot be sent to another rank"):
+        graph.compile()
+
+
+def test_a_rank_that_is_not_there_is_named(world_of: Any) -> None:
+    graph = af.Graph("ranks", world=world_of(2)[0])
+    ops.relu(graph.blob("x", (3,), place="3/cpu"))
+    with pytest.raises(af.errors.PlaceError, match=r"'3/cpu' is on rank 3, but this program has 2 ranks: .*-n 4"):
+        graph.compile()
+
+
+async def test_frames_that_stay_on_one_rank_need_no_other() -> None:
+    def build(graph: af.Graph) -> af.Blob:
+        there_and_back(graph)
+        with graph.at("0/cpu"):
+            return ops.scale(graph.blob("own", ()), 2.0, name="alone")
+
+    ranks = Ranks(build)
+    assert (await ranks.graphs[0].run({"own": 4.0}, fetch=[ranks.built[0]]))["alone/out"] == 8.0
+    results = await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}, fetch=["c/out"]))
+    np.testing.assert_array_equal(results[0]["c/out"], np.full(4, 30.0))
+    await ranks.aclose()
+
+
+async def test_many_graphs_of_one_name_share_the_ranks() -> None:
+    transports = Ranks(there_and_back).local.transports
+    pairs = []
+    for number in range(3):
+        graphs = [af.Graph("ranks", world=transport) for transport in transports]
+        for graph in graphs:
+            there_and_back(graph)
+        pairs.append((number, graphs))
+
+    async def run(number: int, graph: af.Graph) -> Any:
+        return await graph.run({"x": np.full(4, number, np.float32)})
+
+    results = await asyncio.gather(*(run(number, graph) for number, graphs in pairs for graph in graphs))
+    assert [result["c/out"][0] for result in results[::2]] == [0.0, 30.0, 60.0]
+    for _, graphs in pairs:
+        await asyncio.gather(*(graph.aclose() for graph in graphs))

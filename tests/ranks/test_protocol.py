@@ -1,0 +1,308 @@
+"""What ranks agree on, and what happens when one of them does otherwise, fails, or dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import ops
+from tests.ranks.conftest import Ranks
+from tests.ranks.test_edges import there_and_back
+
+
+class PlantedError(Exception):
+    pass
+
+
+def with_function(fn: Any) -> Any:
+    """A graph whose rank 1 computes a function of a value from rank 0, and gives it back."""
+
+    def build(graph: af.Graph) -> af.Blob:
+        with graph.at("0/cpu"):
+            x = graph.blob("x", (), "float64")
+        with graph.at("1/cpu"):
+            y = graph.function("risky", fn, af.TensorSpec.of((), "float64"))(x)
+        with graph.at("0/cpu"):
+            return ops.scale(y, 2.0, name="z")
+
+    return build
+
+
+# -- the same graph ------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_difference_is_named_on_all_ranks() -> None:
+    def build(graph: af.Graph) -> None:
+        with graph.at("0/cpu"):
+            a = ops.scale(graph.blob("x", (4,)), 2.0, name="a")
+        with graph.at("1/cpu"):
+            ops.scale(a, 3.0 if graph.world.rank < 2 else 4.0, name="b")
+
+    ranks = Ranks(build, 3)
+    errors = await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}))
+    for error in errors:
+        assert isinstance(error, af.GraphError)
+        assert "ranks 0 and 2 have different graphs; the first difference is op 'b'" in str(error)
+        assert "Scale(factor=3.0)" in str(error)
+        assert "Scale(factor=4.0)" in str(error)
+    await ranks.aclose()
+
+
+async def test_an_op_that_only_one_rank_has_is_named() -> None:
+    def build(graph: af.Graph) -> None:
+        there_and_back(graph)
+        if graph.world.rank == 1:
+            ops.scale(graph["c/out"], 1.0, name="more")
+
+    ranks = Ranks(build)
+    for error in await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)})):
+        assert isinstance(error, af.GraphError)
+        assert "op 'more': rank 0: has none; rank 1: Scale" in str(error)
+    await ranks.aclose()
+
+
+async def test_different_fetches_are_named() -> None:
+    ranks = Ranks(there_and_back)
+
+    async def work(graph: af.Graph, c: af.Blob) -> Any:
+        return await graph.run({"x": np.ones(4, np.float32)}, fetch=[c] if graph.world.rank else ["b/out"])
+
+    for error in await ranks.all(work):
+        assert isinstance(error, af.GraphError)
+        assert "the first difference is" in str(error)
+    await ranks.aclose()
+
+
+async def test_the_order_of_building_does_not_matter() -> None:
+    def build(graph: af.Graph) -> list[af.Blob]:
+        with graph.at("0/cpu"):
+            x = graph.blob("x", (2,))
+        names = ["p", "q", "r", "s"]
+        made = {}
+        for name in names if graph.world.rank else reversed(names):
+            with graph.at("0/cpu"):
+                a = ops.scale(x, float(ord(name)), name=f"{name}0")
+            with graph.at("1/cpu"):
+                made[name] = ops.scale(a, 1.0, name=f"{name}1")
+        return [made[name] for name in names]
+
+    ranks = Ranks(build)
+    _, result = await ranks.all(lambda graph, fetch: graph.run({"x": [1, 0]}, fetch=fetch))
+    assert [result[f"{name}1/out"][0] for name in "pqrs"] == [ord(name) for name in "pqrs"]
+    await ranks.aclose()
+
+
+async def test_waiting_for_a_rank_that_does_not_run_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("actorflow.ranks.channels._PATIENCE_S", 0.0)
+    ranks = Ranks(there_and_back)
+    logged = asyncio.Event()
+    monkeypatch.setattr(
+        logging.getLogger("actorflow"), "warning", lambda *args: (caplog.set_level(0), logged.set(), args)
+    )
+    run = asyncio.create_task(ranks.graphs[0].run({"x": np.ones(4, np.float32)}))
+    async with asyncio.timeout(10):
+        await logged.wait()
+    second = asyncio.create_task(ranks.graphs[1].run({"x": np.ones(4, np.float32)}))
+    np.testing.assert_array_equal((await run)["c/out"], np.full(4, 30.0))
+    await second
+    await ranks.aclose()
+
+
+# -- failure -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+async def test_an_error_reaches_every_rank_that_waits(seed: int | None) -> None:
+    failing = True
+
+    def risky(x: float) -> float:
+        if failing:
+            raise PlantedError("here")
+        return x
+
+    ranks = Ranks(with_function(risky), 2, seed)
+    first, second = await ranks.all(lambda graph, _: graph.run({"x": 1.0}))
+    assert isinstance(second, af.OpError)
+    assert isinstance(second.__cause__, PlantedError)
+    assert isinstance(first, af.PeerFailedError)
+    assert first.rank == 1
+    assert "op 'risky'" in str(first)
+    assert "failed with PlantedError: here" in str(first)
+    failing = False
+    first, _ = await ranks.all(lambda graph, _: graph.run({"x": 3.0}))
+    assert first["z/out"] == 6.0
+    await ranks.aclose()
+
+
+async def test_a_feed_that_does_not_fit_on_one_rank_stops_the_others() -> None:
+    ranks = Ranks(there_and_back)
+    shapes = {0: (5,), 1: (4,)}
+    first, second = await ranks.all(lambda graph, _: graph.run({"x": np.ones(shapes[graph.world.rank], np.float32)}))
+    assert isinstance(first, af.errors.ShapeError)
+    assert isinstance(second, af.PeerFailedError)
+    assert "frame 0 could not start: feed for blob 'x'" in str(second)
+    first, _ = await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}))
+    np.testing.assert_array_equal(first["c/out"], np.full(4, 30.0))
+    await ranks.aclose()
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+async def test_a_cancelled_run_ends_the_frame_on_the_other_ranks(seed: int | None) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def risky(x: float) -> float:
+        entered.set()
+        await release.wait()
+        return x
+
+    ranks = Ranks(with_function(risky), 2, seed)
+    runs = [asyncio.create_task(graph.run({"x": 1.0})) for graph in ranks.graphs]
+    await entered.wait()
+    runs[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await runs[0]
+    with pytest.raises(af.PeerFailedError, match="frame 0 was cancelled\n  on rank 0"):
+        await runs[1]
+    release.set()
+    first, _ = await ranks.all(lambda graph, _: graph.run({"x": 3.0}))
+    assert first["z/out"] == 6.0
+    await ranks.aclose()
+
+
+async def test_a_timeout_names_the_message_that_is_missing() -> None:
+    release = asyncio.Event()
+
+    async def risky(x: float) -> float:
+        await release.wait()
+        return x
+
+    ranks = Ranks(with_function(risky))
+
+    async def work(graph: af.Graph, _: af.Blob) -> Any:
+        return await graph.run({"x": 1.0}, timeout=0.05 if graph.world.rank == 0 else None)
+
+    first, second = await ranks.all(work)
+    assert isinstance(first, af.RunTimeoutError)
+    assert "(receive from rank 1)" in str(first)
+    assert isinstance(second, af.PeerFailedError)
+    release.set()
+    await ranks.aclose()
+
+
+async def test_a_stream_that_goes_on_alone_fails() -> None:
+    ranks = Ranks(there_and_back)
+
+    async def work(graph: af.Graph, _: af.Blob) -> int:
+        count = 0
+        async for _ in graph.stream(
+            ({"x": np.ones(4, np.float32)} for _ in range(3 + 2 * graph.world.rank)), in_flight=2
+        ):
+            count += 1
+        return count
+
+    first, second = await ranks.all(work)
+    assert first == 3
+    assert isinstance(second, af.PeerFailedError)
+    assert "rank 0 ended its stream before this frame, rank 1 did not" in str(second)
+    first, _ = await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}))
+    np.testing.assert_array_equal(first["c/out"], np.full(4, 30.0))
+    await ranks.aclose()
+
+
+async def test_a_lost_rank_fails_what_is_under_way_and_what_follows() -> None:
+    entered = asyncio.Event()
+
+    async def risky(x: float) -> float:
+        entered.set()
+        await asyncio.get_running_loop().create_future()
+        return x
+
+    ranks = Ranks(with_function(risky))
+    runs = [asyncio.create_task(graph.run({"x": 1.0})) for graph in ranks.graphs]
+    await entered.wait()
+    ranks.local.kill(1)
+    with pytest.raises(af.PeerLostError, match="rank 1 is lost"):
+        await runs[0]
+    with pytest.raises(af.PeerLostError):
+        await ranks.graphs[0].run({"x": 1.0})
+    runs[1].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await runs[1]
+    await ranks.aclose()
+
+
+# -- collectives ---------------------------------------------------------------------------------------------------
+
+
+def reduced(graph: af.Graph) -> list[af.Blob]:
+    """Three collectives over two of three ranks; those of rank 1 become ready in the other order."""
+    outputs = []
+    for number in range(3):
+        for rank in (0, 2):
+            with graph.at(f"{rank}/cpu"):
+                x = graph.blob(f"x{number}.{rank}", (3,), "float64")
+                operation = ops.AllReduce(f"sum{number}", (0, 2), priority=number)
+                outputs.append(graph.op(f"reduce{number}.{rank}", operation)(ops.scale(x, 2.0)))
+    return outputs
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+async def test_collectives_run_in_one_order(seed: int | None) -> None:
+    ranks = Ranks(reduced, 3, seed)
+    feed = {f"x{number}.{rank}": np.full(3, 10.0**number * (rank + 1)) for number in range(3) for rank in (0, 2)}
+
+    async def work(graph: af.Graph, outputs: list[af.Blob]) -> list[Any]:
+        return [result async for result in graph.stream([feed] * 6, fetch=outputs, in_flight=3)]
+
+    results = await ranks.all(work)
+    for rank in (0, 2):
+        for result in results[rank]:
+            assert [result[f"reduce{number}.{rank}/out"][0] for number in range(3)] == [8.0, 80.0, 800.0]
+    assert [list(result) for result in results[1]] == [[]] * 6
+    await ranks.aclose()
+
+
+async def test_a_part_of_a_collective_brings_the_others() -> None:
+    ranks = Ranks(reduced, 3)
+    feed = {f"x1.{rank}": np.ones(3) for rank in (0, 2)}
+    results = await ranks.all(lambda graph, outputs: graph.run(feed, fetch=outputs[2:3]))
+    np.testing.assert_array_equal(results[0]["reduce1.0/out"], np.full(3, 4.0))
+    await ranks.aclose()
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+async def test_a_frame_that_fails_before_its_collective_takes_it_from_the_others(seed: int | None) -> None:
+    failing = True
+
+    def risky(x: np.ndarray) -> np.ndarray:
+        if failing:
+            raise PlantedError
+        return x
+
+    def build(graph: af.Graph) -> list[af.Blob]:
+        outputs = []
+        for rank in range(2):
+            with graph.at(f"{rank}/cpu"):
+                x = graph.blob(f"x{rank}", (3,), "float64")
+                if rank:
+                    x = graph.function("risky", risky, x.spec)(x)
+                outputs.append(graph.op(f"reduce{rank}", ops.AllReduce("sum", (0, 1)))(x))
+        return outputs
+
+    ranks = Ranks(build, 2, seed)
+    feed = {"x0": np.ones(3), "x1": np.ones(3)}
+    first, second = await ranks.all(lambda graph, _: graph.run(feed))
+    assert isinstance(first, af.PeerFailedError)
+    assert isinstance(second, af.OpError)
+    failing = False
+    first, second = await ranks.all(lambda graph, _: graph.run(feed))
+    np.testing.assert_array_equal(first["reduce0/out"], np.full(3, 2.0))
+    np.testing.assert_array_equal(second["reduce1/out"], np.full(3, 2.0))
+    await ranks.aclose()
