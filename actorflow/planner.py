@@ -20,6 +20,7 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan import Plan, PlannedOp, Slot
+from actorflow.ranks.cutting import crosses_ranks, home_of, is_gathered
 from actorflow.ranks.identity import identity_of
 from actorflow.schedule import assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.segments import captures, find_segments
@@ -93,7 +94,6 @@ class _Planner:
         self._notes: dict[str, list[str]] = {}
         self._rank = graph.world.rank
         self._edges: dict[str, Slot] = {}  # what goes to other ranks, and what comes from there
-        self._crosses = False
 
     def plan(self, fetched: Sequence[Blob]) -> Plan:
         rank = self._rank
@@ -122,7 +122,7 @@ class _Planner:
             tuple(self._updates),
             self._notes,
             find_segments(self._ops, self._slots) if capture else (),
-            identity_of(self._ordered, fetched) if self._crosses else None,
+            identity_of(self._ordered, fetched) if self._crosses(fetched) else None,
         )
 
     # -- ops ----------------------------------------------------------------------------------------------------
@@ -131,7 +131,6 @@ class _Planner:
         operation = op.operation
         typed = op.inputs or op.outputs
         if isinstance(operation, AllReduce):
-            self._crosses = True
             choice = Choice(Place(self._rank), None)
         else:
             choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
@@ -150,68 +149,6 @@ class _Planner:
             for blob in op.outputs:
                 if blob in self._terms:
                     self._complete(op, blob)
-
-    # -- other ranks --------------------------------------------------------------------------------------------
-
-    def _plan_elsewhere(self, op: Op) -> None:
-        """An op of another rank: send what it reads from here, receive what it adds to what is here."""
-        self._crosses |= isinstance(op.operation, AllReduce)
-        for blob in op.inputs:
-            if self._home(blob) == self._rank:
-                self._send(self._values.get(blob) or self._source(blob), op.place.rank, blob.name, op)
-            elif self._home(blob) != op.place.rank:
-                self._crosses = True
-        for blob in op.outputs:
-            if self._is_gathered(blob):
-                if blob.place.rank == self._rank:
-                    slot = self._receive(blob, op.place.rank, f"{blob.name} from {op.name}", op)
-                    self._terms.setdefault(blob, []).append((op, slot))
-                    self._complete(op, blob)
-                elif blob.place.rank != op.place.rank:
-                    self._crosses = True
-
-    def _home(self, blob: Blob) -> int:
-        """The rank on which a blob's value is first."""
-        if not blob.producers or self._is_gathered(blob):
-            return blob.place.rank
-        return blob.producers[0].place.rank
-
-    def _is_gathered(self, blob: Blob) -> bool:
-        """Whether what producers write goes to where the blob lives, to be summed or to become a variable's value."""
-        return isinstance(blob, Variable) or blob.has_several_producers
-
-    def _is_brought(self, blob: Blob) -> bool:
-        """Whether a fetched blob is this rank's; if its value is here and it is not, send it."""
-        home, rank = self._home(blob), blob.place.rank
-        self._crosses |= home != rank
-        if rank != self._rank and home == self._rank:
-            self._send(self._values.get(blob) or self._source(blob), rank, blob.name, blob.producers[0])
-        return rank == self._rank
-
-    def _send(self, slot: Slot, rank: int, what: str, op: Op) -> None:
-        edge = f"{what} to {rank}"
-        if edge not in self._edges:
-            self._edges[edge] = slot
-            self._check_sendable(slot.blob)
-            host = self._at(slot, Place(self._rank), op)
-            self._add(op, slot.blob, Send(rank, edge), Choice(host.place, None), [host], [], f"to {rank}")
-
-    def _receive(self, blob: Blob, rank: int, what: str, op: Op) -> Slot:
-        edge = f"{what} to {self._rank}"
-        slot = self._edges.get(edge)
-        if slot is None:
-            self._check_sendable(blob)
-            host = Place(self._rank)
-            slot = self._edges[edge] = self._new_slot(blob, blob.spec, host)
-            self._add(op, blob, Receive(rank, edge, blob.spec), Choice(host, None), [], [slot], f"from {rank}")
-        return slot
-
-    def _check_sendable(self, blob: Blob) -> None:
-        self._crosses = True
-        if blob.spec.dtype.hasobject:
-            raise DTypeError(f"blob {blob.name!r} of Python objects cannot be sent to another rank")
-
-    # -- sums and updates ---------------------------------------------------------------------------------------
 
     def _plan_converted(self, op: Op, choice: Choice) -> None:
         """An op whose kernel wants its arrays in another layout or dtype."""
@@ -243,6 +180,53 @@ class _Planner:
             if axes is not None:
                 slot = self._form(slot, Transpose(axes).inverse(), op)
             self._written(op, blob, slot)
+
+    # -- other ranks --------------------------------------------------------------------------------------------
+
+    def _crosses(self, fetched: Sequence[Blob]) -> bool:
+        return self._graph.world.size > 1 and crosses_ranks(self._ordered, fetched)
+
+    def _plan_elsewhere(self, op: Op) -> None:
+        """An op of another rank: send what it reads from here, receive what it adds to what is here."""
+        for blob in op.inputs:
+            if home_of(blob) == self._rank:
+                self._send(self._values.get(blob) or self._source(blob), op.place.rank, blob.name, op)
+        for blob in op.outputs:
+            if is_gathered(blob) and blob.place.rank == self._rank:
+                slot = self._receive(blob, op.place.rank, f"{blob.name} from {op.name}", op)
+                self._terms.setdefault(blob, []).append((op, slot))
+                self._complete(op, blob)
+
+    def _is_brought(self, blob: Blob) -> bool:
+        """Whether a fetched blob is this rank's; if its value is here and it is not, send it."""
+        home, rank = home_of(blob), blob.place.rank
+        if rank != self._rank and home == self._rank:
+            self._send(self._values.get(blob) or self._source(blob), rank, blob.name, blob.producers[0])
+        return rank == self._rank
+
+    def _send(self, slot: Slot, rank: int, what: str, op: Op) -> None:
+        edge = f"{what} to {rank}"
+        if edge not in self._edges:
+            self._edges[edge] = slot
+            self._check_sendable(slot.blob)
+            host = self._at(slot, Place(self._rank), op)
+            self._add(op, slot.blob, Send(rank, edge), Choice(host.place, None), [host], [], f"to {rank}")
+
+    def _receive(self, blob: Blob, rank: int, what: str, op: Op) -> Slot:
+        edge = f"{what} to {self._rank}"
+        slot = self._edges.get(edge)
+        if slot is None:
+            self._check_sendable(blob)
+            host = Place(self._rank)
+            slot = self._edges[edge] = self._new_slot(blob, blob.spec, host)
+            self._add(op, blob, Receive(rank, edge, blob.spec), Choice(host, None), [], [slot], f"from {rank}")
+        return slot
+
+    def _check_sendable(self, blob: Blob) -> None:
+        if blob.spec.dtype.hasobject:
+            raise DTypeError(f"blob {blob.name!r} of Python objects cannot be sent to another rank")
+
+    # -- sums and updates ---------------------------------------------------------------------------------------
 
     def _complete(self, op: Op, blob: Blob) -> None:
         """A producer of a blob with several ones, or of a variable, is planned: sum up, update, or send it there."""
@@ -337,7 +321,7 @@ class _Planner:
 
     def _source(self, blob: Blob) -> Slot:
         """The slot of a value that no op of this rank writes."""
-        home = self._home(blob)
+        home = home_of(blob)
         if home != self._rank:
             slot = self._receive(blob, home, blob.name, (blob.producers or blob.consumers)[0])
         elif isinstance(blob, Variable):
@@ -360,7 +344,7 @@ class _Planner:
 
     def _written(self, op: Op, blob: Blob, slot: Slot) -> None:
         """An op writes a blob, or one term of it, to a slot."""
-        if isinstance(blob, Variable) or blob.has_several_producers:
+        if is_gathered(blob):
             self._terms.setdefault(blob, []).append((op, slot))
         else:
             self._values[blob] = slot

@@ -30,6 +30,7 @@ from actorflow.plan import Plan
 from actorflow.planner import make_plan
 from actorflow.program import Program, Result
 from actorflow.ranks.channels import Channels
+from actorflow.ranks.watching import Watching
 from actorflow.stream import stream
 from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile
 from actorflow.watchdog import LoopWatchdog
@@ -122,6 +123,7 @@ class Engine:
         self._dispatcher: Dispatcher | None = None
         self._running: set[Frame] = set()
         self._channels: Channels | None = None
+        self._watching: Watching | None = None
         self._late: dict[Frame, asyncio.TimerHandle] = {}
         self._idle: asyncio.Event | None = None
         limit_s = graph.modes.block_limit_s
@@ -180,6 +182,11 @@ class Engine:
         self.make_program = make_program
         self._programs.clear()
 
+    def common_budget(self) -> Budget | None:
+        """The memory that frames may take, for others who take from it; None without a limit."""
+        self._set_budget()
+        return self.budget
+
     def _set_budget(self) -> None:
         modes = self.graph.modes
         limits = [modes.memory_budget_bytes, *(options.memory_budget for options in modes.devices.values())]
@@ -221,7 +228,10 @@ class Engine:
         """What is exchanged with the other ranks."""
         if self._channels is None:
             self._channels = Channels(self.graph.name, self.graph.world)
+            self._watching = Watching(self, self._channels)
             self._channels.bind(self.dispatcher.loop)
+            if self.monitor is not None:
+                self._watching.start()
         return self._channels
 
     @property
@@ -392,7 +402,8 @@ class Engine:
         if self._running and self.dispatcher.loop.is_closed():
             self._move_to(asyncio.get_running_loop())  # or nobody would be told when the threads of those frames end
         await self.cancel(list(self._running))
-        if self._channels is not None:
+        if self._channels is not None and self._watching is not None:
+            self._watching.close()
             await self._channels.settle(_GRACE_S)
         if self._running:
             self._idle = asyncio.Event()
@@ -471,6 +482,8 @@ class Engine:
         if self.monitor is None:
             self.monitor = Monitor(self.graph.size)
             self._time_each(True)
+            if self._watching is not None:
+                self._watching.start()
         return self.monitor
 
     def unwatch(self) -> None:
@@ -479,6 +492,8 @@ class Engine:
         if not self._watchers:
             self.monitor = None
             self._time_each(False)
+            if self._watching is not None:
+                self._watching.stop()
 
     def _time_each(self, detailed: bool) -> None:
         for device in self._devices.values():

@@ -30,7 +30,7 @@ async def train(data: af.data.Dataset, model: str, steps: int, batch: int) -> fl
     with graph.subgraph("test"):
         best = ops.argmax(network(images, training=False), axis=-1)
         right = ops.cast(ops.equal(best, labels), "float32")
-    updates = nn.SGD(nn.rates.Poly(0.05, steps), momentum=0.9, weight_decay=1e-4).minimize(loss)
+    updates = nn.Adam(nn.rates.Poly(0.001, steps)).minimize(loss)
     trainer = nn.Trainer(loss, updates)
 
     def feeds():
@@ -51,8 +51,8 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description="Train a perceptron or LeNet on Fashion-MNIST or MNIST.")
     parser.add_argument("directory", type=Path, metavar="DIR", help="where the IDX files are")
     parser.add_argument("--model", choices=("mlp", "lenet"), default="mlp", help="mlp has two layers of weights")
-    parser.add_argument("--steps", type=int, default=4_680, help="of training; 468 are an epoch of the whole set")
-    parser.add_argument("--batch", type=int, default=128, help="images per step")
+    parser.add_argument("--steps", type=int, default=4_685, help="of training; 937 are an epoch of the whole set")
+    parser.add_argument("--batch", type=int, default=64, help="images per step")
     options = parser.parse_args()
     try:
         data = af.data.fashion_mnist(options.directory)

@@ -1,10 +1,15 @@
 """Train the Network in Network of the paper on CIFAR-10, and tell how many test images it recognizes.
 
 Run it with ``python examples/nin_cifar10.py DIR --place cuda:0``. DIR holds CIFAR-10's binary or Python batches, or its
-images in a folder per class; nothing is downloaded. On a CPU, begin with ``--steps 100 --width 48``.
+images in a folder per class; nothing is downloaded.
 
 Settings are those of Purine2's example, which reports 10.4% errors: 50,000 steps of 128 images, rate 0.1 (biases twice,
 last layer a tenth), momentum 0.9, decay 1e-4 of the weights alone. The rate falls to a tenth after 80% and after 90%.
+They are for that many steps. First weights as small as these, Gaussian of 0.05, make scores that hardly depend on the
+image: the loss begins at 2.303, that of a guess, and stays there for a while, the longer the fewer channels there are.
+
+On a CPU, see it learn with ``--steps 500 --batch 64 --width 48 --init he --rate 0.05``: 75 seconds of computing, to a
+loss of 1.6 and 37% of the test images recognized. With the other settings, 100 steps of width 48 end at 2.302 and 10%.
 """
 
 import argparse

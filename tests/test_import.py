@@ -43,6 +43,8 @@ def test_module_can_be_imported_alone(module: str) -> None:
         pytest.skip("CuPy is not installed: pip install 'actorflow[cuda12]'")
     if module.startswith("actorflow.ops.torch") and find_spec("torch") is None:
         pytest.skip("torch is not installed: make test WITH=torch")
+    if module.startswith("actorflow.transport.mpi") and find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed: pip install 'actorflow[mpi]'")
     loaded = loaded_by(module)
     if module.startswith("actorflow.ops.torch"):
         assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"})
@@ -50,6 +52,8 @@ def test_module_can_be_imported_alone(module: str) -> None:
         assert loaded.isdisjoint(OPTIONAL | {"rich"})
     elif module.startswith("actorflow.cli"):
         assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
+    elif module.startswith("actorflow.transport.mpi"):
+        assert loaded <= {"mpi4py", "numpy"}
     else:
         assert loaded <= {"numpy"}
 

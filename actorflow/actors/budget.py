@@ -10,7 +10,7 @@ holds for it.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from actorflow.place import Place
@@ -60,12 +60,14 @@ class Budget:
         capacities: How much that is, in bytes, for each place with a limit.
         shared: Bytes taken from the shared part of each place.
         freed: Slots given back, from whatever thread, and not yet counted.
+        waiting: What is called, once, when something was given back: loaders take from the shared part, too.
     """
 
     def __init__(self) -> None:
         self.capacities: dict[Place, int] = {}
         self.shared: Counter[Place] = Counter()
         self.freed: deque[tuple[Frame, int]] = deque()
+        self.waiting: list[Callable[[], None]] = []
         self._accounts: dict[Frame, Account] = {}  # oldest first
         self._parked: list[tuple[int, int, OpActor, Frame]] = []
 
@@ -85,7 +87,7 @@ class Budget:
         for place, taken in account.shared.values():
             self.shared[place] -= taken
         self._parked = [entry for entry in self._parked if entry[3] is not frame]
-        self._retry()
+        self.retry()
 
     def admit(self, frame: Frame, actor: OpActor) -> bool:
         """Whether an op may run now; otherwise it becomes ready again when it may."""
@@ -115,8 +117,12 @@ class Budget:
             account.ended[actor.index] = 1
             while account.next < len(account.ended) and account.ended[account.next]:
                 account.next += 1
-        if self._parked:
-            self._retry()
+        if self._parked or self.waiting:
+            self.retry()
+
+    def reserve(self, place: Place) -> int:
+        """What is kept for the oldest frame on a place."""
+        return max((account.peaks.get(place, 0) for account in self._accounts.values()), default=0)
 
     def _fits(self, frame: Frame, account: Account, actor: OpActor) -> bool:
         need = account.needs[actor.index]
@@ -125,8 +131,7 @@ class Budget:
             place = account.places[actor.index]
             capacity = self.capacities.get(place)
             if capacity is not None:
-                reserve = max(other.peaks.get(place, 0) for other in self._accounts.values())
-                if self.shared[place] + need > capacity - reserve:
+                if self.shared[place] + need > capacity - self.reserve(place):
                     return False
                 self.shared[place] += need
                 for blob in actor.written:
@@ -142,7 +147,8 @@ class Budget:
             if taken is not None:
                 self.shared[taken[0]] -= taken[1]
 
-    def _retry(self) -> None:
+    def retry(self) -> None:
+        """Something was given back: let those go on who may."""
         self._count_freed()
         parked, self._parked = self._parked, []
         for entry in parked:
@@ -152,3 +158,6 @@ class Budget:
                 frame.wake()
             else:
                 self._parked.append(entry)
+        waiting, self.waiting = self.waiting, []
+        for wake in waiting:
+            wake()

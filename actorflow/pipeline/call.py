@@ -149,10 +149,7 @@ class CallActor(StageActor):
         self.running += 1
         self.stats.running += 1
         if how.is_async:
-            if self.workers is None:
-                name, size = self.stats.name, how.concurrency
-                self.workers = Workers(name, size, self.run, self.call_async, how.timeout_s, self.ended)
-            self.workers.submit(job)
+            self.make_workers().submit(job)
             return
         elif how.pool is not None:
             self._begin_elsewhere(job)
@@ -168,6 +165,15 @@ class CallActor(StageActor):
             self.crew.submit(job)
         if how.timeout_s is not None:
             job.timer = self.run.loop.call_later(how.timeout_s, self._expire, job)
+
+    def make_workers(self) -> Workers:
+        """The tasks that await the calls."""
+        if self.workers is None:
+            self.workers = Workers(self)
+        return self.workers
+
+    async def burst(self) -> None:
+        """Await calls of items in the inbox, as long as these do not have to wait for anything."""
 
     def _is_inline(self) -> bool:
         """Whether a call now would be on the loop; one that may take longer than a hand-over to a thread is not."""
@@ -360,4 +366,4 @@ class CallActor(StageActor):
 
     @property
     def held(self) -> int:
-        return super().held + sum(not slot.is_gone for slot in self.order.slots)
+        return super().held + self.order.open

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -28,7 +29,6 @@ class MapActor(CallActor):
     def __init__(self, *args: Any, is_filter: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.is_filter = is_filter
-        self._current: _Current | None = None
 
     def call(self, slot: Slot) -> Any:
         return self.how.fn(slot.value)
@@ -42,76 +42,20 @@ class MapActor(CallActor):
         self.order.gained(slot)
 
     def step(self, now: int) -> Wait:
-        if not self._is_plain or not (self.how.is_async or self._is_inline()):
+        if not (self._is_plain and self._is_inline()):
             return super().step(now)
-        if self._current is not None:
-            self._make_slot(self._current)
         if self.order.slots:  # these go first
             wait = super().step(now)
             if self.is_over or self.order.slots:
                 return wait
-        inbox, out = self.inboxes[0], self.out
-        if not self.how.is_async:
-            self._pass_through(now)
-        elif inbox.items and len(out.items) < out.capacity:
-            self.make_workers().kick()
+        self._pass_through(now)
+        inbox = self.inboxes[0]
         if self.order.slots or (inbox.end is not None and not inbox.items):
             return super().step(now)
         return Wait.PUT if inbox.items else Wait.GET
 
     def _has_room(self) -> bool:
-        return not (self._is_plain and not self.how.is_async and self._is_inline()) and super()._has_room()
-
-    # -- async calls that do not wait ---------------------------------------------------------------------------
-
-    async def burst(self) -> bool:
-        """Await call after call. One that has to wait gets a slot when the stage is fired, and others run beside it."""
-        inbox, out, order, stats, fn = self.inboxes[0], self.out, self.order, self.stats, self.how.fn
-        items, outputs = inbox.items, out.items
-        if not self._is_plain or order.slots or self._current is not None or self.is_over:
-            return False
-        start = perf_counter_ns()
-        deadline = start + SLICE_NS
-        calls = given = busy_ns = 0
-        while items and len(outputs) < out.capacity:
-            value, at = items.popleft()
-            if value is MARK:
-                outputs.append((value, at))
-                self._last = at
-                continue
-            if items:
-                self.wake()
-            current = self._current = _Current(value, at)
-            error: BaseException | None = None
-            try:
-                result = await fn(value)
-            except asyncio.CancelledError as failure:
-                if self.is_over:
-                    raise
-                error = failure
-            except Exception as failure:  # noqa: BLE001  it becomes the item's
-                error = failure
-            end = perf_counter_ns()
-            if current.slot is not None or error is not None or self.is_over:
-                break
-            self._current = None
-            self._last = at
-            stats.durations.append(end - start)
-            busy_ns += end - start
-            calls += 1
-            start = end
-            if not self.is_filter:
-                outputs.append((result, at))
-            elif result:
-                outputs.append((value, at))
-            else:
-                continue
-            given += 1
-            if end > deadline:
-                break
-        else:
-            current = None
-        return False
+        return not (self._is_plain and self._is_inline()) and super()._has_room()
 
     def _pass_through(self, now: int) -> None:
         """Call for item after item, on the loop; what all short functions do nearly always."""
@@ -172,6 +116,116 @@ class MapActor(CallActor):
             self.wake()
 
 
+class _Current:
+    """An item whose call has begun without a place in the stage, since it may end at once."""
+
+    __slots__ = ("at", "slot", "value")
+
+    def __init__(self, value: Any, at: Any) -> None:
+        self.value = value
+        self.at = at
+        self.slot: Slot | None = None
+
+
+class AsyncMapActor(MapActor):
+    """Awaits call after call in one task, as long as no call has to wait for anything.
+
+    One that does is found waiting when the stage is fired; then it gets its place, and further calls run beside it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._current: _Current | None = None
+        self._is_direct = not self.how.policy.is_limited
+
+    def step(self, now: int) -> Wait:
+        current, inbox = self._current, self.inboxes[0]
+        if current is not None and current.slot is None:
+            current.slot = self._place(current)
+            self.running += 1
+            self.stats.running += 1
+        if self._is_direct and inbox.items and not self.order.slots:
+            if len(self.out.items) >= self.out.capacity:
+                return Wait.PUT
+            self.make_workers().kick()
+            return Wait.CALLS
+        return super().step(now)
+
+    async def burst(self) -> None:
+        inbox, out, stats = self.inboxes[0], self.out, self.stats
+        items, outputs, fn, order = inbox.items, out.items, self.how.fn, self.order
+        start = perf_counter_ns()
+        deadline = start + SLICE_NS
+        while items and self._is_direct and not (order.slots or self._current or self.is_over):
+            if len(outputs) >= out.capacity or start > deadline:
+                self.wake()
+                return
+            value, at = items.popleft()
+            inbox.source.wake()
+            if value is MARK:
+                self._give(value, at)
+                continue
+            if items:
+                self.wake()  # another call may begin if this one has to wait
+            current = self._current = _Current(value, at)
+            result, error = None, None
+            try:
+                result = await fn(value)
+            except Exception as failure:  # noqa: BLE001  it becomes the item's
+                error = failure
+            except asyncio.CancelledError as failure:
+                if self.is_over:
+                    self._abandon(current)
+                    raise
+                error = failure  # of something that the function waited for
+            end = perf_counter_ns()
+            elapsed_ns, start = end - start, end
+            if current.slot is not None or error is not None or self.is_over:
+                self._conclude(current, result, error, elapsed_ns)
+                return
+            self._current = None
+            stats.items_in += 1
+            stats.calls += 1
+            stats.busy_ns += elapsed_ns
+            stats.durations.append(elapsed_ns)
+            order.accepted += 1
+            order.seen += 1
+            if not self.is_filter:
+                self._give(result, at)
+                stats.items_out += 1
+            elif result:
+                self._give(value, at)
+                stats.items_out += 1
+            else:
+                self._last = at
+            out.fit(elapsed_ns)
+
+    def _give(self, value: Any, at: Any) -> None:
+        self._last = at
+        self.out.items.append((value, at))
+        self.out.owner.wake()
+
+    def _place(self, current: _Current) -> Slot:
+        slot = self.order.accept(current.value, self._last, current.at)
+        slot.state = SlotState.RUNNING
+        self._last = current.at
+        self.stats.items_in += 1
+        return slot
+
+    def _abandon(self, current: _Current) -> None:
+        self._current = None
+        if current.slot is not None:
+            self._leave()
+
+    def _conclude(self, current: _Current, result: Any, error: BaseException | None, elapsed_ns: int) -> None:
+        """A call has ended that had to wait, or has failed."""
+        self._abandon(current)
+        if not self.is_over:
+            self._timed(elapsed_ns, 1)
+            self._concluded(current.slot or self._place(current), result, error)
+            self.fire(self.run)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Call(Stage):
     """A stage that calls a function.
@@ -193,6 +247,12 @@ class Call(Stage):
         if self.options.is_async:
             return "task"
         return "thread" if self.options.executor == "auto" else self.options.executor
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether an async function needs nothing but to be awaited."""
+        options = self.options
+        return options.is_async and options.ordered and options.timeout is None and options.limiter is None
 
     @property
     def shape(self) -> str:
@@ -217,7 +277,7 @@ class Map(Call):
     kind = "map"
 
     def actor(self, *args: Any, **kwargs: Any) -> StageActor:
-        return MapActor(*args, **kwargs, is_filter=False)
+        return (AsyncMapActor if self.is_direct else MapActor)(*args, **kwargs, is_filter=False)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -227,4 +287,4 @@ class Filter(Call):
     kind = "filter"
 
     def actor(self, *args: Any, **kwargs: Any) -> StageActor:
-        return MapActor(*args, **kwargs, is_filter=True)
+        return (AsyncMapActor if self.is_direct else MapActor)(*args, **kwargs, is_filter=True)

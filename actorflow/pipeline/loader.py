@@ -253,4 +253,3 @@ class Iteration(AsyncIterator[Any]):
                 run.loop.call_soon_threadsafe(run.stop)
             except RuntimeError:  # closed since
                 run.stop()
-

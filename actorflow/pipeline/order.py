@@ -81,6 +81,11 @@ class InOrder:
         self.slots.append(slot)
         return slot
 
+    @property
+    def open(self) -> int:
+        """Items of which something is still to go out."""
+        return len(self.slots)
+
     def has_room(self, limit: int) -> bool:
         """Whether there is room for another item, while up to ``limit`` are in calls."""
         return len(self.slots) < limit + self._actor.how.buffer
@@ -189,7 +194,7 @@ class Unordered:
         self._partly: dict[int, int] = {}
         self._known: deque[int] = deque()  # numbers of the items that go out next, as they did before
         self._ready: deque[Slot] = deque()
-        self._open = 0
+        self.open = 0
         if state is not None:
             _, self._mask, partly, self.seen, self.skipped, known = state
             self._partly = {int(number): emitted for number, emitted in partly}
@@ -215,7 +220,7 @@ class Unordered:
             self._advance()
         else:
             slot.skip = slot.emitted = self._partly.get(slot.number, 0)
-            self._open += 1
+            self.open += 1
         return slot
 
     def has_room(self, limit: int) -> bool:
@@ -223,7 +228,7 @@ class Unordered:
         if self.accepted <= self._reach:  # it is to go out next
             return True
         room = limit + self._actor.how.buffer
-        return self._open < room and len(self.slots) < 64 * room
+        return self.open < room and len(self.slots) < 64 * room
 
     def gained(self, slot: Slot) -> None:
         """An item has outputs, or its last call has ended."""
@@ -292,7 +297,7 @@ class Unordered:
     def _leave(self, slot: Slot) -> None:
         """All of an item has gone out."""
         slot.is_gone = True
-        self._open -= 1
+        self.open -= 1
         self.seen += 1
         self._partly.pop(slot.number, None)
         if slot in self._ready:
@@ -318,4 +323,3 @@ class Unordered:
         partly = [[number - position.origin, emitted] for number, emitted in position.partly]
         front = self._actor.upstream.freeze(position.at)
         return [front, position.mask, partly, position.seen, position.skipped, known]
-

@@ -501,4 +501,3 @@ def _name_of(fn: Any) -> str:
     inner = getattr(fn, "func", fn)  # of a functools.partial
     name: str = getattr(inner, "__name__", type(inner).__name__)
     return name
-

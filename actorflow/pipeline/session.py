@@ -7,13 +7,16 @@ import weakref
 from functools import partial
 from typing import Any
 
+from actorflow.devices import Device, open_device
 from actorflow.errors import PipelineError
+from actorflow.graph import Graph
 from actorflow.pipeline.calling import Calling
 from actorflow.pipeline.calls import Call
 from actorflow.pipeline.definition import Stage
 from actorflow.pipeline.policy import Skips
 from actorflow.pipeline.processes import Processes
 from actorflow.pipeline.stats import StageStats
+from actorflow.place import Place
 
 __all__ = ["Session"]
 
@@ -35,12 +38,22 @@ class Session:
         self.skips = Skips()
         self.caches: dict[Stage, Any] = {}
         self._pools: dict[Stage, Processes] = {}
+        self._devices: dict[Stage, Device] = {}
         self._used: set[Stage] = set()
-        weakref.finalize(self, _close_all, self._pools)
+        weakref.finalize(self, _close_all, self._pools, self._devices)
 
     def calling(self, stage: Call) -> Calling:
         """How a run calls the function of a stage."""
         return stage.options.bind(self.skips, partial(self._pool, stage))
+
+    def device(self, stage: Stage, place: Place, graph: Graph | None, loop: asyncio.AbstractEventLoop) -> Device:
+        """The loader's own device for a stage, with the options of the graph's."""
+        device = self._devices.get(stage)
+        if device is None:
+            options = None if graph is None else graph.root.modes.devices.get(place)
+            device = self._devices[stage] = open_device(place, options)
+        device.bind(loop)
+        return device
 
     def use_up(self, stage: Stage) -> None:
         """A source that can be iterated once is iterated.
@@ -58,8 +71,12 @@ class Session:
     async def aclose(self) -> None:
         """Stop the processes and forget what was kept."""
         self.caches.clear()
+        devices = list(self._devices.values())
+        _close_all({}, self._devices)
+        for device in devices:
+            device.join()
         if self._pools:
-            await asyncio.to_thread(_close_all, self._pools)
+            await asyncio.to_thread(_close_all, self._pools, {})
 
     def _pool(self, stage: Call) -> Processes:
         pool = self._pools.get(stage)
@@ -69,7 +86,10 @@ class Session:
         return pool
 
 
-def _close_all(pools: dict[Stage, Processes]) -> None:
+def _close_all(pools: dict[Stage, Processes], devices: dict[Stage, Device]) -> None:
+    for device in devices.values():
+        device.close()
+    devices.clear()
     while pools:
         _, pool = pools.popitem()
         pool.close()

@@ -60,7 +60,9 @@ class Source(Stage):
             data = data(build.epoch)
         is_async = isinstance(data, AsyncIterable)
         if not is_async and not isinstance(data, Iterable) and not is_indexable(data):
-            raise PipelineError(f"source {self.name!r}: expected an iterable, got {type(data).__name__} for epoch {build.epoch}")
+            raise PipelineError(
+                f"source {self.name!r}: expected an iterable, got {type(data).__name__} for epoch {build.epoch}"
+            )
         if isinstance(data, Iterator | AsyncIterator) and data is self.data:
             build.session.use_up(self)
         in_memory = isinstance(data, _IN_MEMORY) and self.place == "auto"

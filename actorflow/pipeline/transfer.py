@@ -1,17 +1,35 @@
-"""Items to a device: copies on the lane "inbound", a few items at a time, in order."""
+"""Items to a device: copies on the lane "inbound", a few items at a time, in order.
+
+On a device with streams the copies are launched on the loop and run later, from pinned memory where the device has that;
+an item goes out when the loop has seen its copies end, so what takes it need not wait for anything. On any
+other device the lane's thread copies.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.devices import Device, Fence
+from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.errors import OutOfMemoryError, StageError
 from actorflow.graph import Graph
+from actorflow.pipeline.admission import Admission
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.stage import StageActor, Wait
 from actorflow.place import Place
+from actorflow.spec import TensorSpec
 
 __all__ = ["Transfer"]
+
+_LANE = "inbound"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -24,5 +42,200 @@ class Transfer(Stage):
     graph: Graph | None
     in_flight: int
 
+    @property
+    def concurrency(self) -> int:
+        return self.in_flight
+
     def build(self, build: Build, state: Any) -> StageActor:
-        raise NotImplementedError
+        source = build.front(self, state)
+        loop, graph = build.run.loop, None if self.graph is None else self.graph.root
+        device = build.session.device(self, self.place, graph, loop)
+        limit_bytes = None if graph is None else graph.budget_of(self.place)
+        budget = None if graph is None or limit_bytes is None else graph.engine.common_budget()
+        admission = None
+        if graph is not None and limit_bytes is not None and budget is not None and not device.is_host:
+            admission = Admission(graph, self.place, budget, limit_bytes, loop)
+        return _TransferActor(self, build, source, None if device.is_host else device, admission)
+
+
+class _Copies:
+    """An item under way.
+
+    Attributes:
+        value: The item, with the device's arrays in place of the host's.
+        at: Its position.
+        left: Copies that have not ended.
+        error: What one of them raised.
+        size_bytes: Of the arrays on the device.
+        kept: What the copies read, until they have ended.
+    """
+
+    __slots__ = ("at", "error", "item", "kept", "left", "number", "size_bytes", "started_ns", "value")
+
+    def __init__(self, number: int, item: Any, at: Any, size_bytes: int) -> None:
+        self.number = number
+        self.item = item
+        self.value: Any = None
+        self.at = at
+        self.left = 0
+        self.error: BaseException | None = None
+        self.size_bytes = size_bytes
+        self.kept: list[_Copy] = []
+        self.started_ns = perf_counter_ns()
+
+
+class _Copy:
+    """One array under way."""
+
+    __slots__ = ("copies", "device", "source", "staged", "target")
+
+    def __init__(self, copies: _Copies, device: Device, source: npt.NDArray[Any]) -> None:
+        self.copies = copies
+        self.device = device
+        self.source = source
+        self.staged: npt.NDArray[Any] | None = None
+        self.target: Any = None
+
+
+class _TransferActor(StageActor):
+    def __init__(
+        self, stage: Transfer, build: Build, source: StageActor, device: Device | None, admission: Admission | None
+    ) -> None:
+        super().__init__(build.run, build.stats(stage))
+        self.reads(source)
+        self.start = source.start
+        self._stage = stage
+        self._device = device  # None for the host's
+        self._admission = admission
+        self._flight: deque[_Copies] = deque()
+        self._number = 0
+
+    def step(self, now: int) -> Wait:
+        inbox, out = self.inboxes[0], self.out
+        while self._give() or self._begin():
+            if self.is_over:
+                return Wait.NOTHING
+        if self.is_over:
+            return Wait.NOTHING
+        if not self._flight and not inbox.items and inbox.end is not None:
+            self.finish(inbox.end.error)
+            return Wait.NOTHING
+        return Wait.PUT if len(out.items) >= out.capacity else Wait.CALLS if self._flight else Wait.GET
+
+    def _give(self) -> bool:
+        """Give the oldest item, if its copies have ended and there is room."""
+        flight, out = self._flight, self.out
+        if not flight or flight[0].left or len(out.items) >= out.capacity:
+            return False
+        copies = flight.popleft()
+        if copies.error is not None:
+            stats = self.stats
+            self.finish(StageError.of(stats.name, stats.kind, stats.site, copies.number, copies.item, copies.error))
+            return False
+        self.stats.items_out += 1
+        out.items.append((copies.value, copies.at))
+        out.owner.wake()
+        return True
+
+    def _begin(self) -> bool:
+        """Begin to copy the next item, if there is room for it."""
+        inbox = self.inboxes[0]
+        if not inbox.items or len(self._flight) >= self._stage.in_flight:
+            return False
+        item, at = inbox.items[0]
+        size_bytes = 0 if self._device is None else _host_bytes(item)
+        copies = _Copies(self._number, item, at, size_bytes)
+        if self._admission is not None and size_bytes:
+            try:
+                if not self._admission.admit(size_bytes, self.wake):
+                    return False
+            except OutOfMemoryError as error:
+                copies.error = error
+        inbox.items.popleft()
+        inbox.source.wake()
+        self._number += 1
+        self.stats.items_in += 1
+        self._flight.append(copies)
+        if copies.error is None:
+            try:
+                copies.value = item if self._device is None else self._moved(item, copies, self._device)
+            except Exception as error:  # noqa: BLE001  it becomes the item's
+                copies.error = error
+        return True
+
+    def _moved(self, value: Any, copies: _Copies, device: Device) -> Any:
+        """The item with arrays of the device; they are written later."""
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            return self._copy(np.asarray(value), copies, device)
+        if isinstance(value, Mapping):
+            return {key: self._moved(part, copies, device) for key, part in value.items()}
+        if isinstance(value, tuple | list):
+            parts = [self._moved(part, copies, device) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return value
+
+    def _copy(self, source: npt.NDArray[Any], copies: _Copies, device: Device) -> Any:
+        copy = _Copy(copies, device, np.ascontiguousarray(source))
+        lane, spec = device.lane(_LANE), TensorSpec(source.shape, source.dtype)
+        if device.is_staged:
+            copy.staged = device.staging.bucket(spec).take()
+            np.copyto(copy.staged, source)
+        if not isinstance(device, StreamDevice):
+            copy.target = device.memory.bucket(spec).take()
+        copies.kept.append(copy)
+        copies.left += 1
+        self.stats.running += 1
+        lane.submit(_launch, copy, self._passed, True)
+        if self._admission is not None:
+            if copy.target is None:  # it could not be allocated
+                self._admission.release(spec.size_bytes)
+            else:
+                weakref.finalize(copy.target, self._admission.release, spec.size_bytes).atexit = False
+        return copy.target
+
+    def _passed(self, fence: Fence) -> None:
+        copy: _Copy = fence.argument
+        copies = copy.copies
+        copies.left -= 1
+        self.stats.running -= 1
+        copies.error = copies.error or fence.error
+        if copy.staged is not None:
+            copy.device.staging.bucket(TensorSpec(copy.staged.shape, copy.staged.dtype)).give_back(copy.staged)
+        if not copies.left:
+            copies.kept.clear()
+            self.stats.called(perf_counter_ns() - copies.started_ns)
+            self.wake()
+
+    def halt(self) -> None:
+        self._flight.clear()
+        if self._admission is not None:
+            self._admission.forget(self.wake)
+
+    def freeze(self, position: Any) -> Any:
+        return self.upstream.freeze(position)
+
+    @property
+    def held(self) -> int:
+        return super().held + len(self._flight)
+
+
+def _launch(copy: _Copy) -> None:
+    """As the lane's work."""
+    device, source = copy.device, copy.source if copy.staged is None else copy.staged
+    if copy.target is None:
+        assert isinstance(device, StreamDevice)
+        lane = device.lane(_LANE)
+        assert isinstance(lane, StreamLane)
+        copy.target = device.memory.take(TensorSpec(source.shape, source.dtype), lane)
+    device.copy_in(source, copy.target)
+
+
+def _host_bytes(value: Any) -> int:
+    """Bytes that the arrays of an item will take on a device."""
+    if isinstance(value, np.ndarray | np.generic):
+        return 0 if value.dtype.hasobject else value.nbytes
+    if isinstance(value, Mapping):
+        return sum(_host_bytes(part) for part in value.values())
+    if isinstance(value, tuple | list):
+        return sum(_host_bytes(part) for part in value)
+    return 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.job import Job, Slot
-    from actorflow.pipeline.run import Run
+    from actorflow.pipeline.call import CallActor
+    from actorflow.pipeline.job import Job
 
 __all__ = ["Workers"]
 
@@ -19,32 +18,11 @@ class Workers:
     """As many tasks as calls run at once: one for each item would cost more than most of a short call.
 
     Args:
-        name: Of the stage, for the tasks' names.
-        size: How many calls run at once, at most; tasks are started as they are needed.
-        run: What they are a part of.
-        call: Computes what becomes of an item.
-        timeout_s: Longest time of a call.
-        ended: Called for each job whose call has ended; it may submit another one.
-        burst: Awaits calls for items that wait, without jobs, as long as these do not have to wait for anything.
+        actor: The stage; each task takes its jobs, and awaits its bursts when there are none.
     """
 
-    def __init__(
-        self,
-        name: str,
-        size: int,
-        run: Run,
-        call: Callable[[Slot], Awaitable[Any]],
-        timeout_s: float | None,
-        ended: Callable[[Job], None],
-        burst: Callable[[], Awaitable[bool]] | None = None,
-    ) -> None:
-        self._name = name
-        self._size = size
-        self._run = run
-        self._call = call
-        self._timeout_s = timeout_s
-        self._ended = ended
-        self._burst = burst
+    def __init__(self, actor: CallActor) -> None:
+        self._actor = actor
         self._jobs: deque[Job] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
@@ -62,8 +40,8 @@ class Workers:
         """Have a task look for something to do."""
         if self._idle:
             self._idle.popleft().set_result(None)
-        elif len(self._tasks) < self._size:
-            self._tasks.append(self._run.start_task(self._work(), self._name))
+        elif len(self._tasks) < self._actor.how.concurrency:
+            self._tasks.append(self._actor.run.start_task(self._work(), self._actor.stats.name))
 
     def close(self) -> None:
         """Cancel the calls that run, and end. Idempotent."""
@@ -71,43 +49,47 @@ class Workers:
         for task in self._tasks:
             task.cancel()
         while self._jobs:
-            self._ended(self._jobs.popleft())
+            self._actor.ended(self._jobs.popleft())
 
     async def _work(self) -> None:
-        jobs, loop = self._jobs, self._run.loop
+        jobs, actor = self._jobs, self._actor
+        timeout_s = actor.how.timeout_s
         while not self._is_closed:
             if not jobs:
-                if self._burst is not None and await self._burst():
-                    continue
-                waiter = loop.create_future()
-                self._idle.append(waiter)
-                await waiter
+                await actor.burst()
+                if not (jobs or self._is_closed):
+                    await self._job()
                 continue
             job = jobs.popleft()
             start = perf_counter_ns()
             try:
-                if self._timeout_s is None:
-                    job.results = await self._call(job.slots[0])
+                if timeout_s is None:
+                    job.results = await actor.call_async(job.slots[0])
                 else:
-                    await self._call_in_time(job, self._timeout_s)
+                    await self._call_in_time(job, timeout_s)
             except asyncio.CancelledError as error:
                 if self._is_closed:
-                    job.elapsed_ns = perf_counter_ns() - start
-                    self._ended(job)
+                    actor.ended(job)
                     raise
                 job.error = error  # of something that the function waited for
             except Exception as error:  # noqa: BLE001  it becomes the item's
                 job.error = error
             job.elapsed_ns = perf_counter_ns() - start
             self._is_between = True
-            self._ended(job)
+            actor.ended(job)
             self._is_between = False
+
+    async def _job(self) -> None:
+        """Wait until there may be a job."""
+        waiter = self._actor.run.loop.create_future()
+        self._idle.append(waiter)
+        await waiter
 
     async def _call_in_time(self, job: Job, timeout_s: float) -> None:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                job.results = await self._call(job.slots[0])
+                job.results = await self._actor.call_async(job.slots[0])
         except TimeoutError as error:
             job.is_expired = limit.expired()
             job.error = error

@@ -36,6 +36,7 @@ class Channels(Recipient):
 
     Attributes:
         transport: What carries it.
+        handlers: Who is told what the counterparts say, by kind; called with the rank and what it said.
         collectives: Their order.
         serial: Number of the next frame that exchanges messages.
     """
@@ -46,7 +47,7 @@ class Channels(Recipient):
         self._name = name
         self._hub = hub_of(transport)
         self._key = self._hub.open(name, self)
-        self.collectives = Collectives(transport, self._post)
+        self.collectives = Collectives(transport, self.post)
         self._frames: dict[int, Frame] = {}
         self._refused: dict[int, PeerFailedError] = {}  # frames that stopped elsewhere before they started here
         self._plans = 0
@@ -57,16 +58,13 @@ class Channels(Recipient):
         self._ends: dict[int, dict[int, int]] = {}  # by stream: where each rank ended it
         self._settled: asyncio.Future[None] | None = None
         self._last: Exchange | None = None
-
-        self._handlers: dict[str, Callable[..., None]] = {
+        self.handlers: dict[str, Callable[..., None]] = {
             "plan": self._heard_plan,
             "agreed": self._heard_agreed,
             "differs": self._heard_differs,
             "disagreed": self._heard_disagreed,
             "stopped": self._heard_stopped,
             "ended": self._heard_ended,
-        }
-        self._collective_handlers: dict[str, Callable[..., None]] = {
             "ready": self.collectives.heard_ready,
             "start": self.collectives.heard_start,
             "void": self.collectives.heard_void,
@@ -76,23 +74,20 @@ class Channels(Recipient):
     def _others(self) -> list[int]:
         return [rank for rank in range(self.transport.size) if rank != self.transport.rank]
 
-    def _post(self, rank: int, kind: str, *content: Any) -> None:
+    def post(self, rank: int, kind: str, *content: Any) -> None:
+        """Say something to the counterpart on a rank."""
         self._hub.post(self._key, rank, kind, *content)
 
     def _post_to_all(self, ranks: Iterable[int], kind: str, *content: Any) -> None:
         for rank in ranks:
-            self._post(rank, kind, *content)
+            self.post(rank, kind, *content)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Name the loop that messages come on."""
-        self.transport.bind(loop)
-        self._hub.catch_up(self._key)
+        self._hub.bind(loop, self._key)
 
     def heard(self, rank: int, kind: str, *content: Any) -> None:
-        if kind in self._handlers:
-            self._handlers[kind](rank, *content)
-        else:
-            self._collective_handlers[kind](*content)
+        self.handlers[kind](rank, *content)
 
     # -- before frames ------------------------------------------------------------------------------------------
 
@@ -126,7 +121,7 @@ class Channels(Recipient):
         self._proposed[number] = exchange.identity
         timer = loop.call_later(_PATIENCE_S, self._complain, number)
         try:
-            self._post(0, "plan", number, exchange.identity.digest, exchange.most_edges)
+            self.post(0, "plan", number, exchange.identity.digest, exchange.most_edges)
             exchange.agree(await answer)
         finally:
             timer.cancel()
@@ -155,7 +150,7 @@ class Channels(Recipient):
         others = [rank for rank, (digest, _) in sorted(proposals.items()) if digest != own]
         if others:
             lines = base64.b85encode(self._proposed[number].lines).decode()
-            self._post(others[0], "differs", number, lines)
+            self.post(others[0], "differs", number, lines)
             return
         block = max(edges for _, edges in proposals.values()) * WINDOW
         hub = self._hub

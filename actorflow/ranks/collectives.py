@@ -60,7 +60,7 @@ class Collectives:
         keeper = operation.ranks[0]
         self._post(keeper, "ready", serial, operation.group, list(operation.ranks), operation.priority, run is not None)
 
-    def heard_ready(self, serial: int, name: str, ranks: list[int], priority: int, is_ready: bool) -> None:
+    def heard_ready(self, _: int, serial: int, name: str, ranks: list[int], priority: int, is_ready: bool) -> None:
         """To the keeper of the order: a rank has said `ready`."""
         group = tuple(ranks)
         tally = self._tallies.setdefault((serial, name), _Tally(group, priority))
@@ -77,14 +77,14 @@ class Collectives:
             heapq.heappush(self._ready.setdefault(group, []), entry)
             self._start_next(group)
 
-    def heard_start(self, serial: int, name: str, ranks: list[int]) -> None:
+    def heard_start(self, _: int, serial: int, name: str, ranks: list[int]) -> None:
         """The keeper says that a collective starts now."""
         run = self._waiting.pop((serial, name))
         assert run is not None
         group = tuple(ranks)
         run(lambda: self._ended(group))
 
-    def heard_void(self, serial: int, name: str) -> None:
+    def heard_void(self, _: int, serial: int, name: str) -> None:
         """The keeper says that a collective does not take place: a rank's frame has stopped."""
         self._waiting.pop((serial, name), None)
 

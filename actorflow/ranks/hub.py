@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import weakref
 from abc import ABC, abstractmethod
@@ -42,7 +43,7 @@ class Hub(Listener):
         self._recipients: weakref.WeakValueDictionary[str, Recipient] = weakref.WeakValueDictionary()
         self._counts: dict[str, int] = {}
         self._early: dict[str, list[tuple[int, str, list[Any]]]] = {}
-        transport.listen(self)
+        self._listens = False
 
     def open(self, name: str, recipient: Recipient) -> str:
         """Make an engine known; returns the key for `post`. What its counterparts have said already is told soon."""
@@ -51,8 +52,12 @@ class Hub(Listener):
         self._recipients[key] = recipient
         return key
 
-    def catch_up(self, key: str) -> None:
-        """Tell an engine what its counterparts said before it was known."""
+    def bind(self, loop: asyncio.AbstractEventLoop, key: str) -> None:
+        """Name the loop that notes come on, and tell an engine what its counterparts said before it was known."""
+        self.transport.bind(loop)
+        if not self._listens:
+            self._listens = True
+            self.transport.listen(self)
         for rank, kind, content in self._early.pop(key, ()):
             self._recipients[key].heard(rank, kind, *content)
 

@@ -64,7 +64,7 @@ def _connected() -> Transport:
     from actorflow.transport.mpi import MPITransport, end_job_on_exceptions
 
     transport = MPITransport()
-    end_job_on_exceptions()
+    end_job_on_exceptions(transport.close)
     return transport
 
 

@@ -91,9 +91,9 @@ class NIN(Layered):
             classes: Number of classes.
             width: Channels of most convolutions.
             dropout: Share of the elements dropped after each pooling, in training.
-            weight_init: Initializer of the weights; the default, ``init.gaussian(0.05)``, is theirs. It shrinks the
-                signal in each layer, the more so the smaller ``width`` is, so the loss stays where it is for the first
-                hundreds of steps; with `init.he` it falls at once.
+            weight_init: Initializer of the weights; the default, ``init.gaussian(0.05)``, is theirs. It shrinks what
+                tells images apart, the more so the smaller ``width`` is (scores of standardized images begin 3e-3 apart
+                with 192 channels, 1e-5 with 48, and 0.3 with `init.he`), so a training begins slowly.
             seed: Chooses initial weights and dropout.
             name: Scope of its nodes.
         """

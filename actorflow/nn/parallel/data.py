@@ -186,12 +186,16 @@ class DataParallel(Composite):
         return whole
 
     def _twin(self, variable: Variable, scope: Graph) -> Variable:
-        """The variable of another replica that corresponds to one of the first."""
-        prefix = self._scopes[0].name + "/"
-        found = scope.resolve(variable.name.removeprefix(prefix)) if variable.name.startswith(prefix) else None
+        """The variable of a replica that corresponds to one of the first."""
+        first = self._scopes[0]
+        if scope is first:
+            return variable
+        prefix = first.name + "/"
+        rest = variable.name.removeprefix(prefix)
+        found = scope[rest] if variable.name.startswith(prefix) and rest in scope else None
         if not isinstance(found, Variable):
             raise GraphError(
-                f"variable {variable.name!r} is not of the network of DataParallel {self.name!r}, "
-                f"whose variables are in {prefix!r}: it has no copy for each place"
+                f"variable {variable.name!r} has no copy in {scope.name!r}: with scheme 'allreduce' variables belong "
+                f"to composites that are attributes of the network {self.replicas[0].name!r}, or of those"
             )
         return found

@@ -46,7 +46,7 @@ class Pipeline(Composite):
         loss: Makes the loss of the last top and the targets, ``loss(top, *targets)``; None if the top is the loss.
         schedule: "gpipe": a stage begins whatever it can, so its place holds what all micro-batches need for the way
             back. "1f1b": stage ``s`` of ``n`` begins a micro-batch once the one ``n - s`` before it has come back, so
-            the place holds no more than ``n - s`` of them.
+            the place holds no more than ``n - s`` of them; one without variables begins whatever it can.
         name: Scope of its nodes; that of each micro-batch is ``micro0``, ``micro1``, ... in it.
     Attributes:
         outputs: The last stage's top for each micro-batch, of the latest build.
@@ -127,7 +127,10 @@ class Pipeline(Composite):
         for i, (stage, place) in enumerate(zip(self.stages, self.places, strict=True)):
             with root.at(place):
                 x = self._in_turn(moved(x, place), i, grads)
-                x = stage(x, training=training)
+                y = stage(x, training=training)
+            if not isinstance(y, Blob):
+                raise GraphError(f"Pipeline: stage {stage.name!r} must have one top blob, got {len(stage.top)}")
+            x = y
         self.outputs.append(x)
         with root.at(self.places[-1]):
             return loss_of("Pipeline", x, self._loss, targets)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import mmap
-import os
 import socket
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 
 from mpi4py import MPI
+
+from actorflow.transport.mpi.memory import remove_names, shared_memory
 
 __all__ = ["Bell"]
 
@@ -38,11 +37,12 @@ class Bell:
     def __init__(self, comm: MPI.Intracomm, host: str | None = None, shared: bool = True) -> None:
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_size = node.size
+        remove_names(node)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind((host or ("127.0.0.1" if node.size == comm.size else _own_address()), 0))
         leader = node.bcast(comm.rank)
-        self._map = _shared_memory(node) if shared else mmap.mmap(-1, node.size * _STRIDE * 4)
+        self._map = shared_memory(node, node.size * _STRIDE * 4) if shared else mmap.mmap(-1, node.size * _STRIDE * 4)
         self._flags = memoryview(self._map).cast("I")
         self._mine = node.rank * _STRIDE
         self._flags[self._mine] = 1  # parked, until there is a loop
@@ -107,30 +107,6 @@ class Bell:
         self._socket.close()
         self._flags.release()
         self._map.close()
-
-
-def _shared_memory(node: MPI.Comm) -> mmap.mmap:
-    """Memory of the ranks of one host: a file that has no name any more when this returns."""
-    size = node.size * _STRIDE * 4
-    path = ""
-    if node.rank == 0:
-        folder = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108  a private file, made by mkstemp
-        descriptor, path = tempfile.mkstemp(prefix="actorflow-", dir=folder)
-        os.ftruncate(descriptor, size)
-    else:
-        descriptor = -1
-    path = node.bcast(path)
-    try:
-        if descriptor < 0:
-            descriptor = os.open(path, os.O_RDWR)
-        node.Barrier()
-    finally:
-        if node.rank == 0:
-            Path(path).unlink()
-    try:
-        return mmap.mmap(descriptor, size)
-    finally:
-        os.close(descriptor)
 
 
 def _own_address() -> str:

@@ -21,11 +21,14 @@ _INTERRUPTED = 130
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
-def end_job_on_exceptions() -> None:
+def end_job_on_exceptions(close: Callable[[], None]) -> None:
     """From now on, an exception that nothing catches ends all ranks; otherwise they would wait for this one forever.
 
     The rank on which it arose shows it. One that heard of it from another (`PeerFailedError`) leaves it to that rank,
     and says so if nothing happens.
+
+    Args:
+        close: Frees what this rank holds of MPI.
     """
     before: Hook = sys.excepthook
 
@@ -38,6 +41,9 @@ def end_job_on_exceptions() -> None:
             status = _INTERRUPTED
             if _all_ranks_end():
                 _say("interrupted", only_first=True)
+                close()
+                MPI.Finalize()
+                sys.exit(status)
         elif isinstance(error, PeerFailedError):
             time.sleep(_GRACE_S)  # it ends the job meanwhile
             _say(f"stopped, as rank {error.rank} has failed, which has not ended the job: {error}")

@@ -1,0 +1,116 @@
+"""What the other ranks' ops do, shown on rank 0: states, calls and times, at a tick and not per event."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.trace import OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.ranks.channels import Channels
+    from actorflow.runtime import Engine
+    from actorflow.trace import Changes
+
+__all__ = ["Watching"]
+
+#: Seconds between two reports of a rank; the live page's own ticks are as long.
+_INTERVAL_S = 0.06
+#: One op in a report: its number on the rank that reports, and its state, calls and times there.
+_RECORD = np.dtype([("id", "<i4"), ("state", "u1"), ("calls", "<i8"), ("total_ns", "<i8"), ("last_ns", "<i8")])
+
+
+class Watching:
+    """Has the ranks report to rank 0 while somebody watches there.
+
+    Nodes have the same names on all ranks, but not the same numbers: a rank that begins to report says which is which.
+
+    Args:
+        engine: Of the graph.
+        channels: What its notes go through.
+    """
+
+    def __init__(self, engine: Engine, channels: Channels) -> None:
+        self._engine = engine
+        self._channels = channels
+        self._changes: Changes | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._numbers: dict[int, npt.NDArray[np.intp]] = {}  # on rank 0: here, by rank and number there
+        channels.handlers |= {"watch": self._heard_watch, "nodes": self._heard_nodes, "states": self._heard_states}
+
+    def start(self) -> None:
+        """Somebody watches this rank: if it is rank 0, all others report to it."""
+        self._tell_others(True)
+
+    def stop(self) -> None:
+        """Nobody watches any more."""
+        self._tell_others(False)
+
+    def close(self) -> None:
+        """Stop reporting."""
+        self._heard_watch(0, False)
+
+    def _tell_others(self, on: bool) -> None:
+        if self._channels.transport.rank == 0:
+            for rank in range(1, self._channels.transport.size):
+                self._channels.post(rank, "watch", on)
+
+    # -- on the ranks that report -------------------------------------------------------------------------------
+
+    def _heard_watch(self, _: int, on: bool) -> None:
+        if on and self._changes is None:
+            nodes = self._engine.graph.nodes
+            self._channels.post(0, "nodes", [node.id for node in nodes], [node.name for node in nodes])
+            monitor = self._engine.watch()
+            self._changes = monitor.changes()
+            self._report()
+        elif not on and self._changes is not None:
+            assert self._timer is not None
+            self._timer.cancel()
+            self._timer = self._changes = None
+            self._engine.unwatch()
+
+    def _report(self) -> None:
+        engine, changes = self._engine, self._changes
+        assert changes is not None
+        assert engine.monitor is not None
+        ids = changes.take()
+        if len(ids):
+            records = np.zeros(len(ids), _RECORD)
+            records["id"] = ids
+            records["state"] = np.frombuffer(engine.monitor.states, np.uint8)[ids]
+            for record, node_id in zip(records, ids.tolist(), strict=True):
+                profile = engine.profile.get(node_id)
+                if profile is not None:
+                    record["calls"], record["total_ns"] = profile.calls, profile.total_ns
+                    record["last_ns"] = profile.last_ns
+            self._channels.post(0, "states", base64.b64encode(records.tobytes()).decode())
+        self._timer = engine.dispatcher.loop.call_later(_INTERVAL_S, self._report)
+
+    # -- on rank 0 ----------------------------------------------------------------------------------------------
+
+    def _heard_nodes(self, rank: int, ids: list[int], names: list[str]) -> None:
+        graph = self._engine.graph
+        numbers = self._numbers[rank] = np.full(max(ids, default=-1) + 1, -1, np.intp)
+        for node_id, name in zip(ids, names, strict=True):
+            if name in graph:
+                numbers[node_id] = graph[name].id
+
+    def _heard_states(self, rank: int, content: str) -> None:
+        monitor = self._engine.monitor
+        if monitor is None:
+            return
+        records = np.frombuffer(base64.b64decode(content), _RECORD)
+        numbers = self._numbers[rank]
+        for record in records[records["id"] < len(numbers)].tolist():
+            node_id, state, calls, total_ns, last_ns = record
+            here = int(numbers[node_id])
+            if 0 <= here < len(monitor.states):
+                profile = self._engine.profile.setdefault(here, OpProfile())
+                profile.calls, profile.total_ns, profile.last_ns = calls, total_ns, last_ns
+                monitor.states[here] = state
+                monitor.dirty[here] = 1

@@ -1,0 +1,58 @@
+"""Rank 0 sees what the ops of all ranks do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from actorflow.trace import NodeState
+from tests.ranks.conftest import Ranks
+from tests.ranks.test_edges import there_and_back
+
+
+async def test_rank_0_shows_the_ops_of_all_ranks() -> None:
+    ranks = Ranks(there_and_back)
+    graph = ranks.graphs[0]
+    monitor = graph.engine.watch()
+    feed = {"x": np.ones(4, np.float32)}
+    for count in range(1, 4):
+        await ranks.all(lambda graph, _: graph.run(feed))
+        async with asyncio.timeout(10):
+            while graph.engine.profile.get(graph["b"].id) is None or graph.engine.profile[graph["b"].id].calls < count:
+                await asyncio.sleep(0)
+    assert monitor.states[graph["b"].id] == NodeState.DONE
+    assert graph.engine.profile[graph["b"].id].total_ns > 0
+    assert ranks.graphs[1].engine.monitor is not None
+    graph.engine.unwatch()
+    async with asyncio.timeout(10):
+        while ranks.graphs[1].engine.monitor is not None:
+            await asyncio.sleep(0)
+    await ranks.aclose()
+
+
+async def test_nodes_are_known_by_their_names() -> None:
+    def build(graph: object) -> None:
+        if graph.world.rank:  # a node more: all numbers after it are others
+            graph.blob("unused", ())
+        there_and_back(graph)
+
+    ranks = Ranks(build)
+    graph = ranks.graphs[0]
+    assert ranks.graphs[1]["b"].id != graph["b"].id
+    graph.engine.watch()
+    await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}, fetch=["c/out"]))
+    async with asyncio.timeout(10):
+        while graph.engine.profile.get(graph["b"].id) is None:
+            await asyncio.sleep(0)
+    assert graph.engine.profile[graph["b"].id].calls == 1
+    graph.engine.unwatch()
+    await ranks.aclose()
+
+
+async def test_closing_ends_the_reports() -> None:
+    ranks = Ranks(there_and_back)
+    ranks.graphs[0].engine.watch()
+    await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}))
+    await ranks.aclose()
+    assert ranks.graphs[1].engine.monitor is None
