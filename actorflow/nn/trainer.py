@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from actorflow.checkpoint import Checkpoints
 from actorflow.data import Resumable
@@ -17,8 +18,11 @@ from actorflow.errors import CheckpointError, DataError, GraphError
 from actorflow.graph import Graph
 from actorflow.interchange import to_numpy
 from actorflow.nn.metrics import Mean, means
+from actorflow.nn.parallel.moving import spread
 from actorflow.nn.progress import Progress
 from actorflow.node import Blob
+from actorflow.place import Place
+from actorflow.program import Result
 from actorflow.runnable import Feeds
 
 __all__ = ["Epoch", "Feeding", "Step", "Trainer"]
@@ -74,6 +78,8 @@ class Trainer:
     It is an async iterator, not a framework of callbacks: what is to happen between steps stands in the loop's body, in
     the application's own task. `fit` is for those who want nothing in between.
 
+    On several ranks each of them has a trainer, and each gets all losses and metrics, wherever they are computed.
+
     Steps overlap, ``in_flight`` at a time. Checkpoints are taken between two steps without stopping either, and written
     in a thread meanwhile.
 
@@ -113,7 +119,8 @@ class Trainer:
         self._graph = loss.graph.root
         self._loss = loss
         self._metrics = dict(metrics or {})
-        self._fetch: list[Blob | Graph] = [loss, *self._metrics.values(), train]
+        self._copies: dict[Blob, list[Blob]] = {}
+        self._fetch: list[Blob | Graph] = [*self._everywhere([loss, *self._metrics.values()]), train]
         self._in_flight = in_flight
         self._checkpoints = checkpoints
         self._every = every
@@ -233,12 +240,12 @@ class Trainer:
                 rows.append(count)
                 yield feed
 
-        stream = self._graph.stream(source(), fetch=list(metrics.values()), in_flight=self._in_flight)
+        stream = self._graph.stream(source(), fetch=self._everywhere(metrics.values()), in_flight=self._in_flight)
         async with aclosing(stream) as results:
             async for result in results:
                 count = rows.popleft()
                 for name, blob in metrics.items():
-                    value = to_numpy(result[blob])
+                    value = self._value(result, blob)
                     if blob.shape:
                         part = value[:count]
                         gathered[name].add(float(part.mean(dtype=np.float64)) if part.size else 0.0, len(part))
@@ -261,8 +268,8 @@ class Trainer:
             stream = self._graph.stream(source, fetch=self._fetch, in_flight=self._in_flight)
             async with aclosing(stream) as results:
                 async for result in results:
-                    values = {name: float(to_numpy(result[blob])) for name, blob in self._metrics.items()}
-                    yield Step(*begun.popleft(), float(to_numpy(result[self._loss])), values)
+                    values = {name: float(self._value(result, blob)) for name, blob in self._metrics.items()}
+                    yield Step(*begun.popleft(), float(self._value(result, self._loss)), values)
             await self._save()
             if self._saving is not None:
                 await self._saving
@@ -273,6 +280,18 @@ class Trainer:
                 await asyncio.wait([saving])
             if saving is not None and not saving.cancelled():
                 saving.exception()  # raised above, or less than what is being raised
+
+    def _everywhere(self, blobs: Collection[Blob]) -> list[Blob]:
+        """What all ranks fetch so that each of them has the values: a copy of each blob on every rank."""
+        ranks = [Place(rank) for rank in range(self._graph.world.size)]
+        for blob in blobs:
+            if blob not in self._copies:
+                self._copies[blob] = spread(blob, ranks) if len(ranks) > 1 else [blob]
+        return [copy for blob in blobs for copy in self._copies[blob]]
+
+    def _value(self, result: Result, blob: Blob) -> npt.NDArray[Any]:
+        """What a run gave for a blob."""
+        return to_numpy(result[self._copies[blob][self._graph.world.rank]])
 
     def _settle(self, feeds: object) -> None:
         """Bring feeds that know their place to where the training is."""

@@ -4,7 +4,8 @@ from actorflow.pipeline.calling import Executor
 from actorflow.pipeline.collate import pad, stack, unstack
 from actorflow.pipeline.feeding import Feeding
 from actorflow.pipeline.limiter import Limiter
-from actorflow.pipeline.pipeline import Pipeline, concat, interleave, merge, source, zip_
+from actorflow.pipeline.make import concat, interleave, merge, source, zip_
+from actorflow.pipeline.pipeline import Pipeline
 from actorflow.pipeline.policy import Skip
 from actorflow.pipeline.stats import LoaderStats, StageSnapshot
 

@@ -118,7 +118,7 @@ class Cache(Stage):
 
 
 class _CacheActor(PassActor):
-    """The first time: keeps what passes. A run that begins in the middle computes what went out before, and keeps it."""
+    """The first time: keeps what passes. A run that begins in the middle computes, and keeps, what went out before."""
 
     def __init__(self, stage: Cache, build: Build, source: StageActor, store: _Store, count: int) -> None:
         super().__init__(stage, build, source)

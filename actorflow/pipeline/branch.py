@@ -1,8 +1,8 @@
 """Branches: items take different ways by their keys, and come together again in the order in which they came.
 
 Each item is followed by a mark. A branch may give any number of items for one, now or later, but passes the marks on
-in order. So what it gives in front of a mark belongs to the mark's item, and where the branches join they know whose turn
-it is, without a guess at how long a branch will take.
+in order. So what it gives in front of a mark belongs to the mark's item, and where the branches join it is known whose
+turn it is, without a guess at how long a branch will take.
 """
 
 from __future__ import annotations

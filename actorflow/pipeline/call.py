@@ -151,7 +151,7 @@ class CallActor(StageActor):
         if how.is_async:
             self.make_workers().submit(job)
             return
-        elif how.pool is not None:
+        if how.pool is not None:
             self._begin_elsewhere(job)
         elif self._is_inline():
             start = perf_counter_ns()

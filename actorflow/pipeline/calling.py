@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from actorflow.errors import PipelineError
 from actorflow.modes import attempts_of
@@ -14,10 +14,24 @@ from actorflow.pipeline.limiter import Limiter
 from actorflow.pipeline.policy import Policy, Skips
 from actorflow.pipeline.processes import Processes, check_picklable
 
-__all__ = ["Calling", "Executor", "Options", "is_async_function"]
+__all__ = ["CallOptions", "Calling", "Executor", "Options", "is_async_function"]
 
 #: Where calls run: "auto" is the loop for calls that turn out to take less than 100 us, else threads.
 Executor = Literal["auto", "loop", "thread", "process"]
+
+
+class CallOptions(TypedDict, total=False):
+    """What can be said of the calls of a stage; see `Pipeline.map`."""
+
+    concurrency: int
+    ordered: bool
+    executor: Executor
+    timeout: float | None
+    retries: int
+    backoff: float
+    on_error: str | float
+    limiter: Limiter | None
+    buffer: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ class MapActor(CallActor):
             stats.items_in += 1
             self._timed(perf_counter_ns() - start, 1)
             self._failed(slot, failure[1])
-        if items and len(outputs) < room or failure is not None:
+        if (items and len(outputs) < room) or failure is not None:
             self.wake()
 
 
@@ -156,7 +156,7 @@ class AsyncMapActor(MapActor):
         items, outputs, fn, order = inbox.items, out.items, self.how.fn, self.order
         start = perf_counter_ns()
         deadline = start + SLICE_NS
-        while items and self._is_direct and not (order.slots or self._current or self.is_over):
+        while items and self._may_begin():
             if len(outputs) >= out.capacity or start > deadline:
                 self.wake()
                 return
@@ -168,7 +168,8 @@ class AsyncMapActor(MapActor):
             if items:
                 self.wake()  # another call may begin if this one has to wait
             current = self._current = _Current(value, at)
-            result, error = None, None
+            result = None
+            error: BaseException | None = None
             try:
                 result = await fn(value)
             except Exception as failure:  # noqa: BLE001  it becomes the item's
@@ -199,6 +200,9 @@ class AsyncMapActor(MapActor):
             else:
                 self._last = at
             out.fit(elapsed_ns)
+
+    def _may_begin(self) -> bool:
+        return self._is_direct and not (self.order.slots or self._current or self.is_over)
 
     def _give(self, value: Any, at: Any) -> None:
         self._last = at

@@ -14,7 +14,6 @@ from actorflow.node import PACKAGE, Site
 if TYPE_CHECKING:
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.session import Session
-
     from actorflow.pipeline.stage import StageActor
     from actorflow.pipeline.stats import StageStats
 
@@ -124,5 +123,5 @@ def check_at_least(name: str, value: int, least: int) -> None:
     Raises:
         PipelineError: naming it.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise PipelineError(f"{name} must be an integer of at least {least}, got {value!r}")
+    if value < least:
+        raise PipelineError(f"{name} must be at least {least}, got {value}")

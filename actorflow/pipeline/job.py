@@ -13,7 +13,7 @@ __all__ = ["Job", "Slot", "SlotState"]
 
 
 class SlotState(Enum):
-    """Where an item is: WAITING -> RUNNING -> DONE, over RESTING if a call is repeated, and PAUSED if more will come."""
+    """Where an item is: WAITING -> RUNNING -> DONE, by way of RESTING if a call is repeated, of PAUSED if more comes."""
 
     WAITING = "waiting"
     RUNNING = "running"

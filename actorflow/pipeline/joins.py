@@ -104,9 +104,7 @@ class _ZipActor(JoinActor):
         ended = [self.has_ended(inbox) for inbox in self.inboxes]
         if self.is_over or not any(ended):
             return
-        if not self._stage.strict:
-            self.finish()
-        elif all(ended):
+        if not self._stage.strict or all(ended):
             self.finish()
         elif all(done or inbox.items for done, inbox in zip(ended, self.inboxes, strict=True)):
             stage, count = self._stage, self.stats.items_out
@@ -170,7 +168,8 @@ class _InterleaveActor(JoinActor):
     def __init__(self, stage: Interleave, build: Build, sources: list[StageActor], state: Any) -> None:
         super().__init__(stage, build, sources)
         self._block = stage.block
-        self._index, self._left = (0, stage.block) if state is None else state[:2]
+        self._index: int = 0 if state is None else state[0]
+        self._left: int = stage.block if state is None else state[1]
         self.start = self._index, self._left, tuple(self.at)
 
     def next_item(self) -> tuple[Any, Any] | None:
@@ -241,7 +240,8 @@ class _MergeActor(JoinActor):
             if self.inboxes[index].items:
                 self._index = (index + 1) % count
                 return self._take(index)
-        if all([self.has_ended(inbox) for inbox in self.inboxes]) and not self.is_over:
+        ended = [self.has_ended(inbox) for inbox in self.inboxes]  # an error counts before the others' ends
+        if all(ended) and not self.is_over:
             self.finish()
         return None
 

@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from actorflow.errors import PipelineError
 from actorflow.pipeline.branch import Port
@@ -73,7 +73,7 @@ class Loader:
         self._iteration = weakref.ref(iteration)
         return iteration
 
-    async def __aenter__(self) -> Loader:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -1,8 +1,8 @@
 """In which order the results of calls go out, and which positions they go out with.
 
-In order, a position is that of the input, with how many outputs of an item have gone out where there can be several. When
-results go out as they come, it also says which of the items behind the oldest one have gone out. Then the order itself is
-chance, and positions further down, which count items of the stream, hold only if it is repeated: so a position
+In order, a position is that of the input, with how many outputs of an item have gone out where there can be several.
+When results go out as they come, it also says which of the items behind the oldest one have gone out. Then the order
+itself is chance, and positions further down, which count items of the stream, hold only if it is repeated: so a position
 leads to the ones given after it, and makes of them the order in which a run that begins there gives its first items.
 """
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from actorflow.data.sampler import Sampler
 from actorflow.errors import PipelineError
 from actorflow.graph import Graph
 from actorflow.node import Blob
 from actorflow.pipeline.again import Cache, Repeat
 from actorflow.pipeline.branch import Join, Port, Split
-from actorflow.pipeline.calling import Executor, Options, is_async_function
+from actorflow.pipeline.calling import CallOptions, Executor, Options
 from actorflow.pipeline.calls import Call, Filter, Map
 from actorflow.pipeline.collate import stack, unstack
 from actorflow.pipeline.definition import Stage, calling_site, check_at_least, walk
 from actorflow.pipeline.expand import Expand
 from actorflow.pipeline.feeding import Feeding
-from actorflow.pipeline.joins import Concat, Interleave, Merge, Zip
-from actorflow.pipeline.limiter import Limiter
 from actorflow.pipeline.loader import Loader
 from actorflow.pipeline.passing import Enumerate, Group, Prefetch, Shard, SkipFirst, Take
 from actorflow.pipeline.shuffle import Shuffle
-from actorflow.pipeline.source import Source, check_data, is_indexable
 from actorflow.pipeline.sync import iterate
 from actorflow.pipeline.transfer import Transfer
 from actorflow.place import Place
 
-__all__ = ["Pipeline", "concat", "interleave", "merge", "source", "zip_"]
+__all__ = ["Pipeline", "unique_name"]
 
 
 class Pipeline(Loader):
@@ -55,116 +51,55 @@ class Pipeline(Loader):
         self,
         fn: Callable[[Any], Any],
         *,
-        concurrency: int = 1,
-        ordered: bool = True,
-        executor: Executor = "auto",
-        timeout: float | None = None,
-        retries: int = 0,
-        backoff: float = 0.0,
-        on_error: str | float = "raise",
-        limiter: Limiter | None = None,
-        buffer: int | None = None,
         name: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pipeline:
         """Put what a function gives for an item in its place.
 
         Args:
-            fn: An ``async def`` function runs as a task on the loop. Any other one runs in threads, unless its calls turn
-                out to take less than 100 us: then on the loop.
+            fn: An ``async def`` function runs in tasks on the loop. Any other one runs in threads, unless its calls
+                turn out to take less than 100 us: then on the loop.
             concurrency: Calls at once.
             ordered: Whether results go out in the order of the items, else as they come.
-            executor: Where a function that is not async runs: "auto", "loop", "thread", or "process" for work that holds
-                the GIL; there it must be one that pickle can send, and so must items and results.
+            executor: Where a function that is not async runs: "auto", "loop", "thread", or "process" for work that
+                holds the GIL; there it must be one that pickle can send, and so must items and results.
             timeout: Longest time of one call in seconds; past it the call counts as failed.
             retries: How often a failed call is repeated.
             backoff: Seconds before the first repetition; each further one waits twice as long.
-            on_error: What becomes of an item whose call has failed: "raise" ends the iteration with its error, in its turn;
-                "skip" leaves it out; a whole number leaves out at most so many; a share below 1 at most such a part of
-                the items, counted from the hundredth on.
+            on_error: What becomes of an item whose call has failed: "raise" ends the iteration with its error, in its
+                turn; "skip" leaves it out; a whole number leaves out at most so many; a share below 1 at most such a
+                part of the items so far, which count as 100 at least.
             limiter: Bounds these calls together with those of other stages.
             buffer: Results that may wait for their turn, besides those in calls; ``concurrency`` by default.
             name: For messages and statistics; the function's by default.
         Raises:
             PipelineError: if something is out of range or does not go together.
         """
-        options = Options(
-            fn=fn,
-            concurrency=concurrency,
-            ordered=ordered,
-            executor=executor,
-            timeout=timeout,
-            retries=retries,
-            backoff=backoff,
-            on_error=on_error,
-            limiter=limiter,
-            buffer=buffer,
-        )
-        return self._call(Map, options, name)
+        return self._call(Map, Options(fn=fn, **options), name)
 
     def filter(
         self,
         fn: Callable[[Any], Any],
         *,
-        concurrency: int = 1,
-        ordered: bool = True,
-        executor: Executor = "auto",
-        timeout: float | None = None,
-        retries: int = 0,
-        backoff: float = 0.0,
-        on_error: str | float = "raise",
-        limiter: Limiter | None = None,
-        buffer: int | None = None,
         name: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pipeline:
         """Keep the items for which a function says so; everything else is as for `map`."""
-        options = Options(
-            fn=fn,
-            concurrency=concurrency,
-            ordered=ordered,
-            executor=executor,
-            timeout=timeout,
-            retries=retries,
-            backoff=backoff,
-            on_error=on_error,
-            limiter=limiter,
-            buffer=buffer,
-        )
-        return self._call(Filter, options, name)
+        return self._call(Filter, Options(fn=fn, **options), name)
 
     def flat_map(
         self,
         fn: Callable[[Any], Any],
         *,
-        concurrency: int = 1,
-        ordered: bool = True,
-        executor: Executor = "auto",
-        timeout: float | None = None,
-        retries: int = 0,
-        backoff: float = 0.0,
-        on_error: str | float = "raise",
-        limiter: Limiter | None = None,
-        buffer: int | None = None,
         name: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pipeline:
         """Put all items that a function gives for one in its place.
 
         The function gives an iterable, or is a generator function, async or not; a few items are taken from it at a
         time, as there is room. A call for the next few is one for ``timeout``. Everything else is as for `map`.
         """
-        options = Options(
-            fn=fn,
-            concurrency=concurrency,
-            ordered=ordered,
-            executor=executor,
-            timeout=timeout,
-            retries=retries,
-            backoff=backoff,
-            on_error=on_error,
-            limiter=limiter,
-            buffer=buffer,
-            expands=True,
-        )
-        return self._call(Expand, options, name)
+        return self._call(Expand, Options(fn=fn, expands=True, **options), name)
 
     # -- batches ------------------------------------------------------------------------------------------------
 
@@ -183,8 +118,8 @@ class Pipeline(Loader):
         Args:
             size: Items per batch, at least 1.
             drop_last: Whether a last batch that is not full is left out.
-            collate: Makes a batch of a list of items: `stack` by default; `pad` makes a function that fills up arrays of
-                different shapes; ``list`` leaves the list.
+            collate: Makes a batch of a list of items: `stack` by default; `pad` makes a function that fills up arrays
+                of different shapes; ``list`` leaves the list.
             concurrency: Batches that are made at once.
             executor: Where ``collate`` runs, as for `map`.
             name: For messages and statistics.
@@ -230,7 +165,7 @@ class Pipeline(Loader):
         return self._add(Enumerate, name, first=start)
 
     def shard(self, rank: int, world: int, *, even: bool = True, name: str = "shard") -> Pipeline:
-        """Every ``world``-th item, from number ``rank`` on; put it right behind the source, so that no work is done twice.
+        """Every ``world``-th item, from number ``rank`` on; best right behind the source, so that no work is done twice.
 
         Args:
             rank: Which share, from 0 to ``world - 1``.
@@ -337,7 +272,7 @@ class Pipeline(Loader):
             raise PipelineError("expected at least one branch, got none")
         site = calling_site()
         names = {stage.name for stage in self.stages}
-        split = Split(name=_unique(name, names), site=site, upstream=(self.stage,), key=key, keys=tuple(branches))
+        split = Split(name=unique_name(name, names), site=site, upstream=(self.stage,), key=key, keys=tuple(branches))
         ports, ends = [], []
         names.add(split.name)
         for label, make in branches.items():
@@ -351,6 +286,8 @@ class Pipeline(Loader):
 
     def zip(self, *others: Pipeline, strict: bool = False, name: str = "zip") -> Pipeline:
         """Tuples of an item of each pipeline; see `zip_`."""
+        from actorflow.pipeline.make import zip_
+
         return zip_(self, *others, strict=strict, name=name)
 
     # -- taking items out ---------------------------------------------------------------------------------------
@@ -384,97 +321,11 @@ class Pipeline(Loader):
 
     def _add(self, kind: type[Stage], name: str, **fields: Any) -> Pipeline:
         names = {stage.name for stage in self.stages}
-        stage = kind(name=_unique(name, names), site=calling_site(), upstream=(self.stage,), **fields)
+        stage = kind(name=unique_name(name, names), site=calling_site(), upstream=(self.stage,), **fields)
         return Pipeline(stage)
 
     def _call(self, kind: type[Call], options: Options, name: str | None) -> Pipeline:
         return self._add(kind, name or _name_of(options.fn), options=options)
-
-
-def source(
-    data: Any,
-    *,
-    shuffle: bool = False,
-    seed: int = 0,
-    sampler: Sampler | None = None,
-    executor: Executor = "auto",
-    name: str = "source",
-) -> Pipeline:
-    """A pipeline that gives the items of something.
-
-    Args:
-        data: A sequence (anything with ``len`` and ``[]``, an array or a map-style data set say), an iterable, an async
-            iterable, or a function that gives one of these for an epoch, counted from 0. One that has `state_dict` and
-            `load_state_dict` goes on in the middle by these; a sequence by numbers; others are taken up again from their
-            start, and what went out before is dropped.
-        shuffle: Whether the items of a sequence come in another order each epoch.
-        seed: Of these orders.
-        sampler: The order of a sequence's items, instead.
-        executor: Where it is iterated: "loop", "thread", or "auto" for the loop if it takes less than 100 us per item.
-        name: For messages and statistics.
-    Raises:
-        PipelineError: if it is nothing of that, or something other than a sequence is to be shuffled.
-    """
-    check_data(data)
-    if executor not in ("auto", "loop", "thread"):
-        raise PipelineError(f"the executor of a source must be auto, loop or thread, got {executor!r}")
-    if is_async_function(data):
-        raise PipelineError("a source's function must give an iterable, not a coroutine: it may give an async iterable")
-    if (shuffle or sampler is not None) and not is_indexable(data):
-        raise PipelineError(
-            f"only a sequence can be taken in another order, got {type(data).__name__}: .shuffle(size) mixes any stream"
-        )
-    if shuffle and sampler is None and len(data):
-        check_at_least("seed", seed, 0)
-        sampler = Sampler(len(data), seed)
-    if sampler is not None and sampler.count != len(data):
-        raise PipelineError(f"the sampler is for {sampler.count} items, but there are {len(data)}")
-    return Pipeline(Source(name=name, site=calling_site(), data=data, sampler=sampler, place=executor))
-
-
-def zip_(*pipelines: Pipeline, strict: bool = False, name: str = "zip") -> Pipeline:
-    """Tuples of an item of each pipeline, until the shortest ends.
-
-    Args:
-        pipelines: At least one.
-        strict: Whether it is an error if they are not of one length.
-        name: For messages and statistics.
-    """
-    return _join(Zip, pipelines, name, strict=strict)
-
-
-def concat(*pipelines: Pipeline, name: str = "concat") -> Pipeline:
-    """All items of the first pipeline, then all of the second, ..."""
-    return _join(Concat, pipelines, name)
-
-
-def interleave(*pipelines: Pipeline, block: int = 1, name: str = "interleave") -> Pipeline:
-    """``block`` items of each pipeline in turn; one that has ended is left out."""
-    check_at_least("block", block, 1)
-    return _join(Interleave, pipelines, name, block=block)
-
-
-def merge(*pipelines: Pipeline, name: str = "merge") -> Pipeline:
-    """The items of several pipelines as they come; those of each one keep their order."""
-    return _join(Merge, pipelines, name)
-
-
-def _join(kind: type[Stage], pipelines: Sequence[Pipeline], name: str, **fields: Any) -> Pipeline:
-    if not pipelines:
-        raise PipelineError(f"{name}: expected at least one pipeline, got none")
-    for pipeline in pipelines:
-        if not isinstance(pipeline, Pipeline):
-            raise PipelineError(f"{name}: expected pipelines, got {type(pipeline).__name__}")
-    parts = [stage for pipeline in pipelines for stage in pipeline.stages]
-    if len(parts) != len(set(parts)):
-        raise PipelineError(f"{name}: a pipeline is joined with itself: make it twice")
-    stage = kind(
-        name=_unique(name, {part.name for part in parts}),
-        site=calling_site(),
-        upstream=tuple(pipeline.stage for pipeline in pipelines),
-        **fields,
-    )
-    return Pipeline(stage)
 
 
 def _check_branch(label: Any, made: Any, port: Port) -> None:
@@ -488,7 +339,8 @@ def _check_branch(label: Any, made: Any, port: Port) -> None:
             raise PipelineError(f"branch {label!r}: stage {stage.name!r} ({stage.shape}) cannot stand in a branch")
 
 
-def _unique(name: str, names: set[str]) -> str:
+def unique_name(name: str, names: set[str]) -> str:
+    """A name for a stage that none of ``names`` is."""
     if name not in names:
         return name
     number = 2

@@ -63,8 +63,8 @@ class Session:
         """
         if stage in self._used:
             raise PipelineError(
-                f"source {stage.name!r} is an iterator, which can be iterated once, from its start: give a sequence, an "
-                "iterable that begins anew each time, or a function that gives one for an epoch"
+                f"source {stage.name!r} is an iterator, which can be iterated once, from its start: give a sequence, "
+                "an iterable that begins anew each time, or a function that gives one for an epoch"
             )
         self._used.add(stage)
 

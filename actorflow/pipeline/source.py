@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, ClassVar
@@ -240,7 +240,7 @@ def check_data(data: Any) -> None:
     Raises:
         PipelineError: if it cannot.
     """
-    if not isinstance(data, Iterable | AsyncIterable | Callable) and not is_indexable(data):  # type: ignore[arg-type]
+    if not (isinstance(data, Iterable | AsyncIterable) or callable(data) or is_indexable(data)):
         raise PipelineError(
             "a source must be a sequence, an iterable, an async iterable, or a function that gives one for an epoch, "
             f"got {type(data).__name__}"

@@ -11,8 +11,8 @@ Sequence of one item, for ``source.map(f)`` with f too long for the loop::
       |               |                  |                |<-- one wake-up of the loop |               |
       |--- fire ----------------------------------------->|--- (result, at) ---------->|--- wake ----->|
 
-An item travels with a position: where its stream is to be taken up again to get what comes after the item. Positions are
-cheap and opaque; only the stage that made one knows what it means, and makes plain data of it when somebody asks.
+An item travels with a position: where its stream is to be taken up again to get what comes after the item. Positions
+are cheap and opaque; only the stage that made one knows what it means, and makes plain data of it when somebody asks.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from enum import Enum
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from actorflow.pipeline.run import Run
-
     from actorflow.pipeline.stats import StageStats
 
-__all__ = ["MARK", "SLICE_NS", "End", "Inbox", "StageActor", "Wait"]
+__all__ = ["MARK", "SLICE_NS", "End", "Inbox", "Owner", "StageActor", "Wait"]
 
 #: How long a stage goes on within one turn, in nanoseconds; as long as the dispatcher's slice.
 SLICE_NS = 1_000_000
@@ -71,6 +70,13 @@ class End:
         self.error = error
 
 
+class Owner(Protocol):
+    """Who takes items out of an inbox."""
+
+    def wake(self) -> None:
+        """An item, or the end, has come."""
+
+
 class Inbox:
     """Items that wait for a stage.
 
@@ -87,7 +93,7 @@ class Inbox:
 
     source: StageActor
 
-    def __init__(self, owner: StageActor, capacity: int) -> None:
+    def __init__(self, owner: Owner, capacity: int) -> None:
         self.items: deque[tuple[Any, Any]] = deque()
         self.capacity = capacity
         self.least: int | None = capacity

@@ -111,12 +111,12 @@ class LoaderStats:
             f"{'stage':20} {'kind':12} {'items':>9} {'items/s':>9} {'calls':>10} {'busy':>5} {'wait get':>9} "
             f"{'wait put':>9} {'held':>5} {'p50 ms':>8} {'p99 ms':>8}"
         ]
-        for stage in self.stages:
-            lines.append(
-                f"{stage.name:20} {stage.kind:12} {stage.items_out:9} {stage.items_per_s:9.0f} "
-                f"{f'{stage.running}/{stage.concurrency}':>10} {stage.utilization:5.0%} {stage.wait_get_s:8.2f}s "
-                f"{stage.wait_put_s:8.2f}s {stage.held:5} {stage.p50_s * 1e3:8.2f} {stage.p99_s * 1e3:8.2f}"
-            )
+        lines += [
+            f"{stage.name:20} {stage.kind:12} {stage.items_out:9} {stage.items_per_s:9.0f} "
+            f"{f'{stage.running}/{stage.concurrency}':>10} {stage.utilization:5.0%} {stage.wait_get_s:8.2f}s "
+            f"{stage.wait_put_s:8.2f}s {stage.held:5} {stage.p50_s * 1e3:8.2f} {stage.p99_s * 1e3:8.2f}"
+            for stage in self.stages
+        ]
         share = self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
         lines.append(f"{self.delivered} items delivered in {self.elapsed_s:.2f} s; waited for {share:.0%} of that")
         return "\n".join(lines)
@@ -244,8 +244,8 @@ def bottleneck(stats: LoaderStats, executors: Sequence[str]) -> str:
         return f"no stage calls anything; the application waited for items {waited:.0%} of the time"
     stage, where = max(called, key=lambda pair: pair[0].utilization)
     found = (
-        f"stage {stage.name!r} ({stage.kind}): its {stage.concurrency} call{'s' if stage.concurrency > 1 else ''} at once "
-        f"were busy {stage.utilization:.0%} of the time, {stage.p50_s * 1e3:.3g} ms each; the application waited for "
+        f"stage {stage.name!r} ({stage.kind}): with up to {stage.concurrency} calls at once it was "
+        f"busy {stage.utilization:.0%} of the time, {stage.p50_s * 1e3:.3g} ms a call; the application waited for "
         f"items {waited:.0%} of the time"
     )
     if where in ("loop", "thread"):

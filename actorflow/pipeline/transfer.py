@@ -1,8 +1,8 @@
 """Items to a device: copies on the lane "inbound", a few items at a time, in order.
 
-On a device with streams the copies are launched on the loop and run later, from pinned memory where the device has that;
-an item goes out when the loop has seen its copies end, so what takes it need not wait for anything. On any
-other device the lane's thread copies.
+On a device with streams the copies are launched on the loop and run later, from pinned memory where the device has
+that; an item goes out when the loop has seen its copies end, so what takes it need not wait for anything. On any other
+device the lane's thread copies.
 """
 
 from __future__ import annotations

@@ -54,11 +54,10 @@ class Workers:
     async def _work(self) -> None:
         jobs, actor = self._jobs, self._actor
         timeout_s = actor.how.timeout_s
-        while not self._is_closed:
+        while self._goes_on():
             if not jobs:
                 await actor.burst()
-                if not (jobs or self._is_closed):
-                    await self._job()
+                await self._job()
                 continue
             job = jobs.popleft()
             start = perf_counter_ns()
@@ -79,8 +78,13 @@ class Workers:
             actor.ended(job)
             self._is_between = False
 
+    def _goes_on(self) -> bool:
+        return not self._is_closed
+
     async def _job(self) -> None:
-        """Wait until there may be a job."""
+        """Wait until there may be a job, if there is none."""
+        if self._jobs or self._is_closed:
+            return
         waiter = self._actor.run.loop.create_future()
         self._idle.append(waiter)
         await waiter

@@ -5,6 +5,7 @@ from actorflow.testing.conformance import ConformanceError, Report, check_device
 from actorflow.testing.faults import Injection, inject
 from actorflow.testing.gradient import check_gradient
 from actorflow.testing.interleaving import interleave
+from actorflow.testing.transport import check_transport
 
 __all__ = [
     "ConformanceError",
@@ -12,6 +13,7 @@ __all__ = [
     "Report",
     "check_device",
     "check_gradient",
+    "check_transport",
     "inject",
     "interleave",
     "virtual_time_loop",

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from actorflow.devices.blas import wider_core_type
 from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
 from benchmarks.machine import cores
 from benchmarks.training.names import CONTENDERS, NUMPY, NUMPY_WIDE, OURS, TORCH, TORCH_LAST, TORCH_LIBRARY
 from benchmarks.training.process import Process, Stepped
 from benchmarks.training.tasks import TASKS, Task
-from benchmarks.training.vectors import core_type
 
 __all__ = ["measure"]
 
@@ -38,7 +38,7 @@ async def measure(harness: Harness) -> list[Table]:
 def _names(harness: Harness) -> list[str]:
     """The contenders that can run here."""
     names = list(CONTENDERS)
-    if core_type() is None:
+    if wider_core_type() is None:
         harness.leave_out(f"{NUMPY_WIDE}: BLAS has found out by itself what the processor can do, or is no OpenBLAS")
         names.remove(NUMPY_WIDE)
     if harness.peer("torch") is None:

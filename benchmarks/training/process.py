@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from actorflow.devices.blas import wider_core_type
 from benchmarks.training.names import NUMPY_WIDE
-from benchmarks.training.vectors import core_type
 
 __all__ = ["Process", "Stepped"]
 
@@ -46,7 +46,7 @@ class Process:
         threads = str(cores)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
         environment.pop("OPENBLAS_CORETYPE", None)
-        wide = core_type() if name == NUMPY_WIDE else None
+        wide = wider_core_type() if name == NUMPY_WIDE else None
         if wide is not None:
             environment["OPENBLAS_CORETYPE"] = wide
         process = await asyncio.create_subprocess_exec(

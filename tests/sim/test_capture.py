@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -21,11 +22,13 @@ import actorflow as af
 from actorflow.devices.sim import SimArray, SimDevice, SimOptions, SimSegment, current_stream, launch_kernel
 from actorflow.devices.stream import StreamLane
 from actorflow.ops import kernel
+from actorflow.ops.libraries import load_library
 from actorflow.ops.registry import _kernels
 from actorflow.testing import inject
 from actorflow.trace import NodeState, SegmentProfile
 from tests.loads import GRAPHS, cancel_at_every_turn, fail_at_every_op, leaves_nothing
 from tests.recipes import PLACES, Recipe, recipes
+from tests.sim.conftest import Standstill
 
 SIM = af.Place.parse("sim:0")
 FRAMES = 40
@@ -229,6 +232,7 @@ class Planted:
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
+    load_library("sim", "sim")  # or it would be loaded for this test alone
     monkeypatch.setattr("actorflow.ops.registry._kernels", {**_kernels})
     planted = Planted()
     kernel(Probe, device="sim", library="sim")(planted)
@@ -346,13 +350,27 @@ async def test_cancellation_leaves_variables_whole(planted: Planted) -> None:
         await warmed(graph, y)
 
 
-async def test_races_of_what_is_replayed_are_found(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, y = chain(kernel_s=1e-3)
+async def test_races_of_what_is_replayed_are_found(
+    planted: Planted, still: Standstill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = True
+
+    def clock() -> int:
+        if flows:
+            still.now_ns = time.perf_counter_ns()
+        return still.now_ns
+
+    still.graph, y = graph, _ = chain(kernel_s=1e-6, latency_s=1e-6, clock=clock)
     async with graph:
         await warmed(graph, y)
         monkeypatch.setattr(StreamLane, "wait_until", lambda self, other, number: None)
+        flows = False  # the copy has not ended when what reads it is launched, however slow that is
+        racing = asyncio.create_task(run(graph, y, 1))
+        await still.settle()
+        flows = True
+        still.advance(0)
         with pytest.raises(af.OpError, match=r"RaceError: op 'before to after' on lane 'main'.*'copy of x'"):
-            await run(graph, y, 1)
+            await racing
 
 
 async def test_arrays_that_the_application_keeps_are_not_overwritten(planted: Planted) -> None:

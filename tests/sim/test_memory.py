@@ -198,6 +198,7 @@ class Both(ops.Operation):
 
 async def test_a_frame_waits_for_its_updates(still: Standstill, monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows an update on another lane is seen to end before the update is."""
+    ops.load_library("sim", "sim")
     monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
 
     @registry.kernel(Both, device="sim", library="sim")

@@ -1,18 +1,15 @@
-"""What a device must do, as named requirements, and what was found."""
+"""What a device or a transport must do, as named requirements, and what was found."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.place import Place
-
-if TYPE_CHECKING:
-    from actorflow.testing.conformance.bench import Bench
 
 __all__ = [
     "Checked",
@@ -26,24 +23,23 @@ __all__ = [
     "same",
 ]
 
-Check = Callable[["Bench"], Awaitable[None]]
+Check = Callable[[Any], Awaitable[None]]
 
 
 class ConformanceError(AssertionError):
-    """A device does not do what `actorflow.devices.Device` asks for.
+    """A device or transport does not do what `actorflow.devices.Device` or `actorflow.transport.Transport` asks for.
 
     Attributes:
-        place: Which device.
+        place: Which device, or which rank of a transport.
         requirement: Name of what it breaks, ``"fences.waiters"`` say.
         expected: What should have been.
         actual: What was.
     """
 
-    def __init__(self, place: Place, requirement: Requirement, expected: str, actual: str) -> None:
+    def __init__(self, place: Place | str, requirement: Requirement, expected: str, actual: str) -> None:
+        who = f"device {str(place)!r}" if isinstance(place, Place) else place
         super().__init__(
-            f"device {str(place)!r} breaks {requirement.name!r}: {requirement.text}\n"
-            f"  expected: {expected}\n"
-            f"  actual:   {actual}"
+            f"{who} breaks {requirement.name!r}: {requirement.text}\n  expected: {expected}\n  actual:   {actual}"
         )
         self.place = place
         self.requirement = requirement.name
@@ -61,12 +57,12 @@ class Deviation(Exception):  # noqa: N818  becomes a ConformanceError, which kno
 
 
 class NotApplicable(Exception):  # noqa: N818  no error
-    """A requirement says nothing about this device; the message says why."""
+    """A requirement says nothing about this device or transport; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing that a device must do.
+    """One thing that a device or transport must do.
 
     Attributes:
         name: Topic and name.
@@ -116,15 +112,15 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What `check_device` has found; printing it gives one line per requirement.
+    """What `check_device` or `check_transport` has found; printing it gives one line per requirement.
 
     Attributes:
-        place: Which device.
+        place: Which device, or which rank.
         kind: Its class.
         checks: All requirements, in the order in which they were checked.
     """
 
-    place: Place
+    place: Place | str
     kind: type[Any]
     checks: tuple[Checked, ...]
 

@@ -139,7 +139,11 @@ class MPITransport(Transport):
         self._check_open()
         group = self._groups.get(ascending)
         if group is None:
-            group = MPIGroup(ascending, self._for_groups, self._link, self._operations)
+            try:
+                group = MPIGroup(ascending, self._for_groups, self._link, self._operations)
+            except MPI.Exception as error:  # a rank has died: MPI makes no group any more, with it or without it
+                code, everybody = error.Get_error_code(), range(self.size)
+                raise self._failures.error(code, everybody, f"making a group of ranks {list(ascending)}") from error
             self._groups[ascending] = group
         return group
 

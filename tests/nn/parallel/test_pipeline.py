@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.nn.parallel import Concat, Copy, Pipeline, Split, Vectorize
+from actorflow.nn.parallel import Concat, Distribute, Pipeline, Split, Vectorize
 from tests.nn.parallel.ranks import Ranks, size_of
 
 BATCH = 7
@@ -255,7 +255,7 @@ def test_more_refusals() -> None:
     with pytest.raises(af.ShapeError, match="the loss must be 0-d"):
         Pipeline(layers(), ["cpu"] * 3)(x)
     with pytest.raises(af.GraphError, match="stage 'both' must have one top blob, got 2"):
-        Pipeline([Copy("cpu", name="both"), nn.Flatten()], ["cpu"] * 2)(x, labels)
+        Pipeline([Distribute(["cpu", "sim:0"], name="both"), nn.Flatten()], ["cpu"] * 2)(x, labels)
     model = Pipeline(layers(), ["cpu"] * 3, loss=ops.softmax_loss)
     model(x, labels)
     other = graph.variable("other", 3)

@@ -1,0 +1,201 @@
+"""What checks of a transport share: messages that can be awaited, and an eye on how callbacks come."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from actorflow.testing.conformance.report import Deviation, NotApplicable, expect
+from actorflow.transport import Listener, Transport
+
+__all__ = ["Peers", "content"]
+
+#: Turns of the loop after which what has not come would not come without being asked for.
+_TURNS = 300
+#: Tags that the check of one requirement may take.
+_TAGS = 1_000
+
+
+class Peers(Listener):
+    """One rank of a transport that is checked, and how it reaches the others.
+
+    Attributes:
+        transport: The transport.
+        loop: The loop that callbacks must come on.
+        chunk_bytes: Messages larger than this are tried.
+        patience_s: After how many seconds what has not happened counts as never happening.
+        measure_idle: Whether the time that waiting takes is measured.
+        notes: What was heard, by rank.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        loop: asyncio.AbstractEventLoop,
+        chunk_bytes: int,
+        patience_s: float,
+        measure_idle: bool,
+    ) -> None:
+        self.transport = transport
+        self.loop = loop
+        self.chunk_bytes = chunk_bytes
+        self.patience_s = patience_s
+        self.measure_idle = measure_idle
+        self.notes: dict[int, list[bytes]] = {rank: [] for rank in range(transport.size)}
+        self.faults: list[str] = []
+        self._is_calling = False
+        self._thread = threading.get_ident()
+        self._waits: Counter[str] = Counter()
+        self._next_tag = 0
+        self._heard = asyncio.Event()
+        transport.bind(loop)
+
+    @property
+    def others(self) -> list[int]:
+        """All other ranks.
+
+        Raises:
+            NotApplicable: if there are none.
+        """
+        others = [rank for rank in range(self.transport.size) if rank != self.transport.rank]
+        if not others:
+            raise NotApplicable("there is one rank only")
+        return others
+
+    def partner(self) -> int:
+        """One other rank, whose partner this one is.
+
+        Raises:
+            NotApplicable: if there is none.
+        """
+        partner = self.transport.rank ^ 1
+        if partner >= self.transport.size:
+            raise NotApplicable("this rank has no partner: their number is odd")
+        return partner
+
+    def begin(self, number: int) -> None:
+        """The next requirement: its tags are its own on all ranks, whatever they have checked before."""
+        self._next_tag = number * _TAGS
+
+    def tag(self) -> int:
+        """A tag that is new on all ranks."""
+        self._next_tag += 1
+        return self._next_tag
+
+    # -- calls that can be awaited ------------------------------------------------------------------------------
+
+    def send(self, rank: int, tag: int, data: Any) -> asyncio.Future[None]:
+        """Send; done when the other side has asked for it."""
+        future, done = self._future(f"a send to rank {rank}")
+        self.call(self.transport.send, rank, tag, memoryview(data), done)
+        return future
+
+    def receive(self, rank: int, tag: int, buffer: Any) -> asyncio.Future[int]:
+        """Receive; gives the number of bytes."""
+        future, done = self._future(f"a message of rank {rank}")
+        self.call(self.transport.receive, rank, tag, memoryview(buffer), lambda count, error: done(error, count))
+        return future
+
+    def reduce(self, ranks: Sequence[int], operation: str, source: Any, target: Any) -> asyncio.Future[None]:
+        """Reduce over a group."""
+        future, done = self._future(f"a reduction over ranks {list(ranks)}")
+        self.call(self.transport.group(ranks).all_reduce, operation, source, target, done)
+        return future
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Call the transport, and watch that nothing is called back meanwhile."""
+        self._is_calling = True
+        try:
+            function(*args)
+        finally:
+            self._is_calling = False
+
+    async def exchange(self, size: int, seed: int = 0) -> None:
+        """Send a message of a size to all others, and get theirs."""
+        tag, own = self.tag(), self.transport.rank
+        buffers = {rank: bytearray(size) for rank in self.others}
+        received = [self.receive(rank, tag, buffer) for rank, buffer in buffers.items()]
+        sent = [self.send(rank, tag, content(own, size, seed)) for rank in buffers]
+        counts = await asyncio.gather(*received)
+        await asyncio.gather(*sent)
+        expect(counts == [size] * len(counts), f"{size} bytes from each rank", str(counts))
+        for rank, buffer in buffers.items():
+            expect(buffer == content(rank, size, seed), f"the {size:,} bytes that rank {rank} sent", "other bytes")
+
+    async def barrier(self) -> None:
+        """Wait for all ranks."""
+        await self.exchange(0)
+
+    async def turns(self) -> None:
+        """Give everything that could happen by itself the time to."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+    def waiting(self) -> str:
+        """What has not come."""
+        return ", ".join(f"{what} ({count} times)" for what, count in self._waits.items() if count) or "other ranks"
+
+    # -- what comes ---------------------------------------------------------------------------------------------
+
+    def heard(self, rank: int, note: bytes) -> None:
+        self.look("heard()")
+        self.notes[rank].append(note)
+        self._heard.set()
+
+    def lost(self, rank: int) -> None:
+        self.faults.append(f"lost({rank}), though no rank has died")
+
+    async def hear(self, count: int) -> None:
+        """Wait for so many notes of each rank."""
+        while any(len(notes) < count for notes in self.notes.values()):
+            self._heard.clear()
+            await self._heard.wait()
+
+    def look(self, what: str) -> None:
+        """Note what is wrong with how a callback comes."""
+        if self._is_calling:
+            self.faults.append(f"{what} within the call that asked for it")
+        if threading.get_ident() != self._thread or asyncio.get_running_loop() is not self.loop:
+            self.faults.append(f"{what} outside of the loop")
+
+    def _future(self, what: str) -> tuple[asyncio.Future[Any], Callable[..., None]]:
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self._waits[what] += 1
+
+        def done(error: BaseException | None, value: Any = None) -> None:
+            self.look(f"the callback of {what}")
+            self._waits[what] -= 1
+            if future.cancelled():
+                return
+            if future.done():
+                self.faults.append(f"the callback of {what} twice")
+            elif error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        return future, done
+
+
+def content(rank: int, size: int, seed: int = 0) -> bytes:
+    """What a rank sends: other bytes for each rank and seed."""
+    base = np.arange(size, dtype=np.uint32) * np.uint32(2654435761) + np.uint32((rank * 977 + seed * 7919) % (1 << 32))
+    return (base >> np.uint32(13)).astype(np.uint8).tobytes()
+
+
+async def fails(future: asyncio.Future[Any], kind: type[Exception], what: str) -> None:
+    """Check that something fails.
+
+    Raises:
+        Deviation: if it does not.
+    """
+    try:
+        result = await future
+    except kind:
+        return
+    raise Deviation(f"{kind.__name__} for {what}", f"{result!r}")
