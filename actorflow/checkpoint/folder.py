@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from actorflow.checkpoint.files import LEFTOVER
-from actorflow.checkpoint.restore import Checkpoint, put, read
+from actorflow.checkpoint.restore import Checkpoint, Fitting, put, read
 from actorflow.checkpoint.snapshot import PendingSnapshot, Position, check_at_rest, in_thread, take_snapshot
 from actorflow.checkpoint.tensors import DamagedError, require_format
 from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph import Graph
+from actorflow.ranks.gathering import gather
 
 __all__ = ["Checkpoints"]
 
@@ -34,7 +35,9 @@ class Checkpoints:
         found = await checkpoints.load()          # None at the first start
         await checkpoints.save(step=1000, position={"epoch": 2})
 
-    One process at a time may save into a folder.
+    One process at a time may save into a folder. Of a graph that several ranks run, each has its own variables in a
+    folder within, ``rank-1`` say, and all must save and load the same steps; what is loaded is the last one that all
+    have.
 
     Args:
         graph: Any graph of the root; all variables of the root are saved.
@@ -42,7 +45,7 @@ class Checkpoints:
         keep: How many are kept, at least 1; None for all.
 
     Attributes:
-        folder: As given.
+        folder: As given, or this rank's within.
         keep: As given.
 
     Raises:
@@ -54,9 +57,10 @@ class Checkpoints:
         if keep is not None and keep < 1:
             raise GraphError(f"Checkpoints: keep must be at least 1, got {keep}")
         require_format()  # now, not when the first one is to be saved
-        self.folder = Path(folder)
-        self.keep = keep
         self._graph = graph.root
+        self._world = self._graph.world
+        self.folder = Path(folder) if self._world.size == 1 else Path(folder) / f"rank-{self._world.rank}"
+        self.keep = keep
         self._writing = asyncio.Lock()
         self._latest: int | None = None
 
@@ -114,26 +118,41 @@ class Checkpoints:
             CheckpointError, GraphError: as for `load_checkpoint`; if there is no such step; if all are damaged.
         """
         check_at_rest(self._graph, "loaded")
-        steps = self.steps()
+        steps = await self._common_steps()
         if step is not None and step not in steps:
             known = ", ".join(map(str, steps)) or "none"
             raise CheckpointError(f"{self.folder}: there is no checkpoint of step {step}; there are {known}")
         damaged = []
         for number in reversed(steps) if step is None else [step]:
-            try:
-                content = await in_thread(partial(read, self._graph, steps[number], strict))
-            except DamagedError as error:
-                if not fallback:
-                    raise
-                damaged.append(error)
+            content, error = await self._read(steps[number], strict)
+            problems = await gather(self._world, "checkpoint read", error and str(error))
+            problem = error or next((CheckpointError(text) for text in problems if text), None)
+            if problem is None:
+                assert content is not None
+                self._latest = number
+                return put(self._graph, content)
+            if not fallback:
+                raise problem
+            damaged.append(problem)
+            if error is not None:
                 _log.warning("%s; taking the one before", error)
                 os.replace(steps[number], f"{steps[number]}.damaged")
-                continue
-            self._latest = number
-            return put(self._graph, content)
         if damaged:
             raise CheckpointError(f"{self.folder}: all checkpoints are damaged: {damaged[0]}") from damaged[0]
         return None
+
+    async def _common_steps(self) -> dict[int, Path]:
+        """The files of the steps that all ranks have."""
+        steps = self.steps()
+        of_all = await gather(self._world, "checkpoint steps", list(steps))
+        return {number: path for number, path in steps.items() if all(number in known for known in of_all)}
+
+    async def _read(self, path: Path, strict: bool) -> tuple[Fitting | None, DamagedError | None]:
+        """A file, or how it is damaged."""
+        try:
+            return await in_thread(partial(read, self._graph, path, strict)), None
+        except DamagedError as error:
+            return None, error
 
     async def _save(self, step: int, snapshot: PendingSnapshot) -> Path:
         path = self.folder / f"checkpoint-{step:010d}.safetensors"

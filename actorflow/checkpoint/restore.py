@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from actorflow.checkpoint.snapshot import FORMAT, check_at_rest, in_thread
+from actorflow.checkpoint.snapshot import FORMAT, check_at_rest, in_thread, own_variables
 from actorflow.checkpoint.tensors import Content, DamagedError, dtype_code, read_file
 from actorflow.errors import CheckpointError
 from actorflow.graph import Graph
@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
     unexpected: tuple[str, ...]
 
 
-class _Fitting(NamedTuple):
+class Fitting(NamedTuple):
     """A file that fits a graph, read."""
 
     checkpoint: Checkpoint
@@ -81,7 +81,7 @@ def load_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], *, strict: 
     return put(graph.root, read(graph.root, Path(path), strict))
 
 
-def read(root: Graph, path: Path, strict: bool) -> _Fitting:
+def read(root: Graph, path: Path, strict: bool) -> Fitting:
     """Read a file and check it, and that it fits; blocks.
 
     Raises:
@@ -92,11 +92,11 @@ def read(root: Graph, path: Path, strict: bool) -> _Fitting:
     except OSError as error:
         raise CheckpointError(f"{path}: the checkpoint cannot be read: {error}") from error
     checkpoint = _checked(root, path, content, strict)
-    variables = [variable for variable in root.variables if variable.name in content.tensors]
-    return _Fitting(checkpoint, {each.name: content.tensors[each.name].array(each.dtype) for each in variables})
+    variables = [variable for variable in own_variables(root) if variable.name in content.tensors]
+    return Fitting(checkpoint, {each.name: content.tensors[each.name].array(each.dtype) for each in variables})
 
 
-def put(root: Graph, content: _Fitting) -> Checkpoint:
+def put(root: Graph, content: Fitting) -> Checkpoint:
     """Assign what has been read.
 
     Raises:
@@ -112,7 +112,7 @@ def put(root: Graph, content: _Fitting) -> Checkpoint:
 
 def _checked(root: Graph, path: Path, content: Content, strict: bool) -> Checkpoint:
     """What the file says of itself, if its tensors fit the variables."""
-    known = {variable.name: variable for variable in root.variables}
+    known = {variable.name: variable for variable in own_variables(root)}
     problems = []
     for name, variable in known.items():
         tensor = content.tensors.get(name)

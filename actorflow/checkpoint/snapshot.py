@@ -23,6 +23,7 @@ __all__ = [
     "Snapshot",
     "check_at_rest",
     "in_thread",
+    "own_variables",
     "save_checkpoint",
     "save_checkpoint_sync",
     "take_snapshot",
@@ -68,8 +69,9 @@ async def save_checkpoint(graph: Graph, path: str | os.PathLike[str], position: 
     No frame waits for that, and the file is written in a thread. It replaces one of its name only when it is whole.
 
     Args:
-        graph: Any graph of the root; all variables of the root are saved.
-        path: The file, ``.safetensors`` by custom.
+        graph: Any graph of the root; all variables of the root are saved, of a graph that several ranks run those whose
+            place is on this rank.
+        path: The file, ``.safetensors`` by custom; one for each rank.
         position: Where the application is in its data, for `load_checkpoint` to give back; what JSON can hold.
     Raises:
         CheckpointError: if the file cannot be written, a variable's dtype cannot be stored, or ``position`` is not
@@ -157,10 +159,16 @@ def check_at_rest(root: Graph, what: str) -> None:
         raise GraphError(f"graph {root.name!r} cannot be {what} with frames in flight, it has {count}: await them")
 
 
+def own_variables(root: Graph) -> list[Variable]:
+    """The variables whose values are on this rank."""
+    rank = root.world.rank
+    return [variable for variable in root.variables if variable.place.rank == rank]
+
+
 def _saved(root: Graph, position: Position | None) -> tuple[Sequence[Variable], str]:
     """The variables that are saved, and the position as JSON."""
     require_format()
-    variables = root.variables
+    variables = own_variables(root)
     for variable in variables:
         if dtype_code(variable.dtype) is None:
             raise CheckpointError(f"variable {variable.name!r} cannot be saved: safetensors has no {variable.dtype}")

@@ -4,10 +4,12 @@ from actorflow.pipeline.calling import Executor
 from actorflow.pipeline.collate import pad, stack, unstack
 from actorflow.pipeline.feeding import Feeding
 from actorflow.pipeline.limiter import Limiter
+from actorflow.pipeline.loader import live_loaders
 from actorflow.pipeline.make import concat, interleave, merge, source, zip_
 from actorflow.pipeline.pipeline import Pipeline
 from actorflow.pipeline.policy import Skip
 from actorflow.pipeline.stats import LoaderStats, StageSnapshot
+from actorflow.pipeline.torch_data import torch_dataset
 
 __all__ = [
     "Executor",
@@ -19,10 +21,12 @@ __all__ = [
     "StageSnapshot",
     "concat",
     "interleave",
+    "live_loaders",
     "merge",
     "pad",
     "source",
     "stack",
+    "torch_dataset",
     "unstack",
     "zip_",
 ]

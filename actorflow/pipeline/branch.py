@@ -75,6 +75,10 @@ class Join(Stage):
     split: Split
     ports: tuple[Port, ...]
 
+    def within(self, again: Callable[[Stage], Stage]) -> Stage:
+        split, ports = again(self.split), tuple(again(port) for port in self.ports)
+        return replace(self, split=split, ports=ports)
+
     def build(self, build: Build, state: Any) -> StageActor:
         front, number, states = (None, 0, [None] * len(self.ports)) if state is None else state
         split = _SplitActor(self.split, build, build.front(self.split, front), number)

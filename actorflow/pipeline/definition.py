@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -68,6 +68,10 @@ class Stage:
     def on(self, *upstream: Stage) -> Stage:
         """The same stage behind other ones."""
         return replace(self, upstream=upstream)
+
+    def within(self, again: Callable[[Stage], Stage]) -> Stage:  # noqa: ARG002  most refer to nothing but those in front
+        """The same stage where the others that it refers to are made again."""
+        return self
 
 
 @dataclass(frozen=True)

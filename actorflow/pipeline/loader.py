@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
 
     from actorflow.pipeline.stage import StageActor
 
-__all__ = ["Iteration", "Loader"]
+__all__ = ["Iteration", "Loader", "live_loaders"]
 
 _VERSION = 1
+_known: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
 class Loader:
@@ -44,9 +47,20 @@ class Loader:
         self._iteration: weakref.ref[Iteration] | None = None
         self._elapsed_ns = self._wait_ns = self._delivered = 0
 
+        _known.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The stages, and the place; another process has neither the run nor what is counted of it."""
+        state = self.state_dict()
+        return {"stage": self.stage, "epoch": state["epoch"], "position": state["position"]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Loader.__init__(self, state["stage"])
+        self.epoch, self._saved = state["epoch"], state["position"]
+
     # -- iterating ----------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> Iteration:
         """Take the rest of an epoch: the first time all of the first one, then all of the second, ...
 
         What was left in the middle goes on there: what was in flight is computed again.
@@ -109,7 +123,7 @@ class Loader:
         run = self._run
         if run is None:
             return
-        self._saved = self._frozen(run.position)
+        self._saved = self._frozen(run.place())
         run.stop()
         self._count(run)
         self._run = self._last = None
@@ -144,17 +158,29 @@ class Loader:
         """
         run = self._run
         position = self._saved
+        if run is not None and run.ended_ns is None and run.thread != threading.get_ident():
+            return self._state_elsewhere(run, delivered)
         if run is not None:
-            at = run.delivered if delivered is None else delivered
-            known = at - run.delivered + len(run.recent) - 1
-            if not 0 <= known < len(run.recent):
-                raise PipelineError(
-                    f"expected delivered from {run.delivered - len(run.recent) + 1} to {run.delivered}, got {delivered}"
-                )
-            position = self._frozen(run.recent[known])
+            position = self._frozen(run.place(delivered))
         elif delivered is not None:
             raise PipelineError(f"the loader is not being iterated, so no item {delivered} is known")
         return {"version": _VERSION, "stages": signature(self.stage), "epoch": self.epoch, "position": position}
+
+    def _state_elsewhere(self, run: Run, delivered: int | None) -> dict[str, Any]:
+        """The place while a loop in another thread iterates."""
+        state: Future[dict[str, Any]] = Future()
+
+        def tell() -> None:
+            try:
+                state.set_result(self.state_dict(delivered=delivered))
+            except PipelineError as error:
+                state.set_exception(error)
+
+        try:
+            run.loop.call_soon_threadsafe(tell)
+        except RuntimeError:  # it has just ended
+            return self.state_dict(delivered=delivered)
+        return state.result()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a place that `state_dict` gave, of this loader or of one that was made in the same way.
@@ -211,35 +237,46 @@ class Loader:
         return bottleneck(self.stats(), [stage.executor for stage in self.stages])
 
 
+def live_loaders() -> list[Loader]:
+    """The loaders that are being iterated now, in this process; for those who watch: see `Loader.stats`."""
+    return [loader for loader in _known if loader._is_running]
+
+
 class Iteration(AsyncIterator[Any]):
-    """One iteration of a loader. Dropping it stops what is under way; `aclose` also waits for the end."""
+    """One iteration of a loader. Dropping it stops what is under way; `aclose` also waits for the end.
+
+    Attributes:
+        run: What is iterated.
+    """
 
     def __init__(self, loader: Loader, run: Run) -> None:
         self._loader = loader
-        self._run = run
+        self.run = run
         self._items = run.outlet.items
 
     async def __anext__(self) -> Any:
-        run, items = self._run, self._items
+        run, items = self.run, self._items
         if not items and not await run.fill():
             await self._end()
-        value, run.position = items.popleft()
+        value, at = items.popleft()
         run.delivered += 1
-        run.recent.append(run.position)
+        run.recent.append(at)
         run.outlet.source.wake()
         return value
 
     async def aclose(self) -> None:
         """Stop, and wait until nothing of this iteration runs any more. Idempotent."""
-        self._run.stop()
-        await self._run.closed()
+        self.run.stop()
+        await self.run.closed()
 
     async def _end(self) -> None:
-        run = self._run
+        run = self.run
         error, is_first = run.error, run.ended_ns is None
         has_ended = run.outlet.end is not None
         run.stop()
         await run.tasks_ended()
+        if run.drained is not None:
+            await run.drained()
         if error is not None and is_first:
             raise error
         if is_first and has_ended:
@@ -247,7 +284,7 @@ class Iteration(AsyncIterator[Any]):
         raise StopAsyncIteration
 
     def __del__(self) -> None:
-        run = self._run
+        run = self.run
         if run.ended_ns is None and not run.loop.is_closed():
             try:
                 run.loop.call_soon_threadsafe(run.stop)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import threading
 from collections import deque
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.dispatcher import Dispatcher
+from actorflow.errors import PipelineError
 from actorflow.pipeline.crew import Crew
 from actorflow.pipeline.stage import SLICE_NS, Inbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from actorflow.pipeline.job import Job
     from actorflow.pipeline.stage import StageActor
@@ -86,9 +88,10 @@ class Run:
         actors: All stages, also those of earlier epochs.
         outlet: Items that the application has not taken yet.
         waiter: What the application waits on.
-        position: That of the item which it took last.
         delivered: Items that it has taken.
-        recent: Positions of the last of them.
+        taken: Items that have come through to it where it takes them in another thread; else None.
+        drained: What waits, there, until all have come through.
+        recent: Positions behind the last of them.
         wait_ns: Time in which it waited.
     """
 
@@ -100,8 +103,10 @@ class Run:
         self._outlet = _Outlet(self, 1)
         self.outlet = self._outlet.inbox
         self.waiter: asyncio.Future[None] | None = None
-        self.position: Any = None
         self.delivered = 0
+        self.taken: int | None = None
+        self.drained: Callable[[], Awaitable[None]] | None = None
+        self.thread = threading.get_ident()
         self.recent: deque[Any] = deque(maxlen=_KEPT)
         self.wait_ns = 0
         self.started_ns = perf_counter_ns()
@@ -114,7 +119,6 @@ class Run:
         """All actors are there; ``last`` gives what the application takes."""
         self.outlet.source = last
         last.out = self.outlet
-        self.position = last.start
         self.recent.append(last.start)
         for actor in self.actors:
             actor.wake()
@@ -129,6 +133,20 @@ class Run:
         if actor.is_over:
             raise error
         actor.finish(error)
+
+    def place(self, delivered: int | None = None) -> Any:
+        """The position behind so many items, by default behind all that the application has got.
+
+        Raises:
+            PipelineError: if it is not known any more.
+        """
+        recent = self.recent
+        first = self.delivered - len(recent) + 1
+        if delivered is None:
+            delivered = self.delivered if self.taken is None else self.taken
+        if not first <= delivered <= self.delivered:
+            raise PipelineError(f"expected delivered from {first} to {self.delivered}, got {delivered}")
+        return recent[delivered - first]
 
     # -- the application's side ---------------------------------------------------------------------------------
 

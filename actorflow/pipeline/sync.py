@@ -14,6 +14,7 @@ from actorflow.runtime import run
 
 if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader
+    from actorflow.pipeline.run import Run
 
 __all__ = ["iterate"]
 
@@ -24,7 +25,8 @@ class _Bridge:
     def __init__(self, loader: Loader, ahead: int) -> None:
         self._loader = loader
         self._items: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        self._room = ahead
+        self._ahead = self._room = ahead
+        self._run: Run | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted: asyncio.Event | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -39,6 +41,9 @@ class _Bridge:
         """The next item and True, or False and why there is none: an error or None. Blocks."""
         is_item, value = self._items.get()
         if is_item:
+            assert self._run is not None
+            assert self._run.taken is not None
+            self._run.taken += 1  # nobody else writes it
             self._call(self._give_room)
         return is_item, value
 
@@ -84,13 +89,23 @@ class _Bridge:
             self._items.put((False, error))
 
     async def _pass_on(self) -> None:
-        assert self._wanted is not None
-        async for item in self._loader:
-            while not self._room:
-                self._wanted.clear()
-                await self._wanted.wait()
+        items = aiter(self._loader)
+        self._run = items.run
+        self._run.taken = 0
+        self._run.drained = self._drained
+        async for item in items:
+            await self._has(1)
             self._room -= 1
             self._items.put((True, item))
+
+    async def _drained(self) -> None:
+        await self._has(self._ahead)
+
+    async def _has(self, room: int) -> None:
+        assert self._wanted is not None
+        while self._room < room:
+            self._wanted.clear()
+            await self._wanted.wait()
 
 
 def iterate(loader: Loader, ahead: int) -> Iterator[Any]:

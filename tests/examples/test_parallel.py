@@ -1,13 +1,20 @@
-"""The examples of several places run as they are, in one process."""
+"""The examples of several places run as they are, in one process and in several."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.examples.test_scripts import losses, run, write_cifar
+from tests.examples.test_scripts import EXAMPLES, losses, run, write_cifar
+from tests.jobs import NEEDS_MPI, run_job
+
+
+def run_ranks(ranks: int, name: str, *arguments: object) -> list[str]:
+    """The lines that an example prints on so many ranks."""
+    return run_job(ranks, EXAMPLES / name, *arguments)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -16,11 +23,9 @@ def test_model_parallel(schedule: str) -> None:
     assert found[-1] < 0.5 * found[0]
 
 
-@pytest.mark.parametrize("places", [[], ["--places", "cpu", "cpu"]])
 @pytest.mark.parametrize("scheme", ["allreduce", "server"])
-def test_data_parallel_nin(scheme: str, places: list[str]) -> None:
-    options = ("--steps", 20, "--batch", 30, "--width", 24, "--scheme", scheme)
-    found = losses(run("data_parallel_nin.py", *options, *places), 20)
+def test_data_parallel_nin(scheme: str) -> None:
+    found = losses(run("data_parallel_nin.py", "--steps", 20, "--batch", 30, "--width", 24, "--scheme", scheme), 20)
     assert found[-1] < 0.5 * found[0]
 
 
@@ -34,3 +39,18 @@ def test_googlenet_data_parallel() -> None:
     lines = run("googlenet_data_parallel.py", "--steps", 2, "--places", 3, "--batch", 6)
     found = [re.fullmatch(r"step (\d) of 2, 3 places: loss \d+\.\d+", line) for line in lines]
     assert [match and match[1] for match in found] == ["1", "2"]
+
+
+@NEEDS_MPI
+@pytest.mark.parametrize("scheme", ["allreduce", "server"])
+def test_data_parallel_on_ranks(scheme: str) -> None:
+    options = ("data_parallel_nin.py", "--steps", 10, "--batch", 30, "--width", 16, "--scheme", scheme)
+    alone = losses(run(*options, "--places", "cpu", "cpu"), 10)
+    np.testing.assert_allclose(losses(run_ranks(2, *options), 10), alone, atol=0.005)
+
+
+@NEEDS_MPI
+def test_model_parallel_on_ranks() -> None:
+    options = ("model_parallel.py", "--steps", 30, "--batch", 60)
+    alone = losses(run(*options), 30)
+    np.testing.assert_allclose(losses(run_ranks(3, *options), 30), alone, atol=0.005)

@@ -53,7 +53,9 @@ class Ranks:
                     if isinstance(target, af.Blob) and target.place.rank == graph.world.rank:
                         frame[name] = af.to_numpy(result[target])
 
-        async with AsyncExitStack() as stack:
+        async with asyncio.timeout(60), AsyncExitStack() as stack:
+            for graph in self.graphs:
+                stack.callback(graph.world.close)
             for graph in self.graphs:
                 await stack.enter_async_context(graph)
             async with asyncio.TaskGroup() as group:

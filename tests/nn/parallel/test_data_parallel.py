@@ -122,7 +122,7 @@ PLACES = st.sampled_from(["cpu", "sim:0", "1/cpu", "1/sim:0", "2/cpu"])
     in_flight=st.integers(1, 4),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=1_000 if FULL else 8)
+@settings(max_examples=1_000 if FULL else 5)
 def test_any_places_and_any_order_of_messages(
     places: list[str], scheme: str, optimizer: str, in_flight: int, seed: int
 ) -> None:

@@ -1,0 +1,55 @@
+"""What each rank says, told to all of them: for things that all must do alike, such as which checkpoint to load."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from actorflow.errors import PeerLostError
+from actorflow.ranks.hub import Recipient, hub_of
+from actorflow.transport.base import Transport
+
+__all__ = ["gather"]
+
+
+async def gather(world: Transport, topic: str, value: Any) -> list[Any]:
+    """Wait until all ranks have called this, and return what each has said.
+
+    Args:
+        world: The ranks.
+        topic: What it is about; calls of one topic are matched in their order.
+        value: What JSON can hold.
+    Returns:
+        The values by rank.
+    Raises:
+        PeerLostError: if a rank has died.
+    """
+    if world.size == 1:
+        return [value]
+    gathering = _Gathering(world)
+    hub = hub_of(world)
+    if hub.dead:
+        raise PeerLostError(hub.dead[0])
+    key = hub.open(f"gather {topic}", gathering)
+    hub.bind(asyncio.get_running_loop(), key)
+    for rank in range(world.size):
+        hub.post(key, rank, "value", value)
+    return await gathering.complete
+
+
+class _Gathering(Recipient):
+    """Collects a value of each rank."""
+
+    def __init__(self, world: Transport) -> None:
+        self.complete: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._values: dict[int, Any] = {}
+        self._size = world.size
+
+    def heard(self, rank: int, kind: str, *content: Any) -> None:
+        (self._values[rank],) = content
+        if len(self._values) == self._size and not self.complete.done():
+            self.complete.set_result([self._values[rank] for rank in range(self._size)])
+
+    def lost(self, rank: int) -> None:
+        if not self.complete.done():
+            self.complete.set_exception(PeerLostError(rank))

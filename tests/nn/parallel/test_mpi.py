@@ -1,0 +1,25 @@
+"""Four processes get the weights of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.jobs import NEEDS_MPI, run_job
+
+
+@NEEDS_MPI
+def test_four_processes_train_like_one() -> None:
+    lines = run_job(4, Path(__file__).with_name("job.py"))
+    here = {
+        "allreduce": [8, 8, 8, 8],
+        "server": [1, 2, 3, 2],
+        "aggregate": [8, 0, 0, 0],
+        "gpipe": [2, 2, 2, 2],
+        "1f1b": [2, 2, 2, 2],
+    }
+    assert sorted(lines) == sorted(
+        f"rank {rank}: {name}, {in_flight} in flight, {count} variables"
+        for name, counts in here.items()
+        for rank, count in enumerate(counts)
+        for in_flight in (1, 3)
+    )

@@ -1,0 +1,101 @@
+"""Each rank saves its own variables; all load the same step."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import actorflow as af
+from actorflow import ops
+from tests.ranks.conftest import Ranks
+
+pytest.importorskip("safetensors")
+
+
+def counting(graph: af.Graph) -> list[af.Variable]:
+    """Two variables on two ranks, each updated with the other's value."""
+    variables = [graph.variable(f"w{rank}", (2,), "float64", init=1.0 + rank, place=f"{rank}/cpu") for rank in range(2)]
+    for rank, variable in enumerate(variables):
+        [variable, variables[1 - rank]] >> graph.op(f"add{rank}", ops.Sum(), place=f"{rank}/cpu") >> [variable]
+    return variables
+
+
+async def steps(graph: af.Graph, count: int) -> None:
+    async for _ in graph.stream(({} for _ in range(count)), in_flight=2):
+        pass
+
+
+def values(ranks: Ranks) -> list[list[float]]:
+    return [built[rank].value.tolist() for rank, built in enumerate(ranks.built)]
+
+
+async def trained(folder: Path, saves: dict[int, list[int]]) -> Ranks:
+    """Ranks after 6 steps, each of which has saved at its own steps."""
+    ranks = Ranks(counting)
+
+    async def work(graph: af.Graph, _: Any) -> None:
+        checkpoints = af.Checkpoints(graph, folder)
+        for step in range(1, 7):
+            await steps(graph, 1)
+            if step in saves[graph.world.rank]:
+                await checkpoints.save(step, {"step": step})
+
+    assert await ranks.all(work) == [None, None]
+    return ranks
+
+
+async def loaded(folder: Path, fallback: bool = False) -> tuple[Ranks, list[Any]]:
+    ranks = Ranks(counting)
+    return ranks, await ranks.all(lambda graph, _: af.Checkpoints(graph, folder).load(fallback=fallback))
+
+
+async def test_a_training_goes_on_where_it_was(tmp_path: Path) -> None:
+    straight = await trained(tmp_path / "all", {0: [6], 1: [6]})
+    await (await trained(tmp_path, {0: [3], 1: [3]})).aclose()
+    ranks, found = await loaded(tmp_path)
+    assert [checkpoint.position for checkpoint in found] == [{"step": 3}] * 2
+    await ranks.all(lambda graph, _: steps(graph, 3))
+    assert values(ranks) == values(straight)
+    assert sorted(path.name for path in tmp_path.glob("rank-*")) == ["rank-0", "rank-1"]
+    await straight.aclose()
+    await ranks.aclose()
+
+
+async def test_what_not_all_ranks_have_is_not_loaded(tmp_path: Path) -> None:
+    await (await trained(tmp_path, {0: [2, 4, 6], 1: [2, 4]})).aclose()
+    ranks, found = await loaded(tmp_path)
+    assert [checkpoint.position["step"] for checkpoint in found] == [4, 4]
+    await ranks.aclose()
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+async def test_what_is_damaged_on_one_rank_is_not_loaded_on_any(tmp_path: Path, fallback: bool) -> None:
+    await (await trained(tmp_path, {0: [2, 4], 1: [2, 4]})).aclose()
+    (newest,) = (tmp_path / "rank-1").glob("*0004.safetensors")
+    newest.write_bytes(newest.read_bytes()[:-8])
+    ranks, found = await loaded(tmp_path, fallback)
+    if fallback:
+        assert [checkpoint.position["step"] for checkpoint in found] == [2, 2]
+    else:
+        assert all(isinstance(error, af.CheckpointError) for error in found)
+        assert all("rank-1" in str(error) for error in found)
+        assert values(ranks) == [[1.0, 1.0], [2.0, 2.0]]
+    await ranks.aclose()
+
+
+async def test_nothing_is_there_at_the_first_start(tmp_path: Path) -> None:
+    ranks, found = await loaded(tmp_path)
+    assert found == [None, None]
+    await ranks.aclose()
+
+
+async def test_a_lost_rank_ends_the_wait(tmp_path: Path) -> None:
+    ranks = Ranks(counting)
+    ranks.local.transports[0].bind(asyncio.get_running_loop())
+    ranks.local.kill(1)
+    with pytest.raises(af.PeerLostError):
+        await af.Checkpoints(ranks.graphs[0], tmp_path).load()
+    await ranks.graphs[0].aclose()
