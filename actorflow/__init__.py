@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from actorflow.errors import TransportError as TransportError
     from actorflow.graph import Graph as Graph
     from actorflow.interchange import to_numpy as to_numpy
+    from actorflow.launch import run as run
     from actorflow.node import Blob as Blob
     from actorflow.node import Op as Op
     from actorflow.node import Variable as Variable
     from actorflow.place import Place as Place
     from actorflow.plan import Plan as Plan
     from actorflow.runtime import Result as Result
-    from actorflow.runtime import run as run
     from actorflow.spec import TensorSpec as TensorSpec
     from actorflow.transport.world import world as world
 
@@ -67,6 +67,7 @@ __version__ = "0.1.0"
 
 _SUBMODULES = ("data", "devices", "nn", "ops", "pipeline", "testing", "web")
 _HOMES = {
+    "launch": ("run",),
     "graph": ("Graph",),
     "node": ("Blob", "Op", "Variable"),
     "composite": ("Chain", "Composite"),
@@ -83,7 +84,7 @@ _HOMES = {
         "save_checkpoint_sync",
     ),
     "interchange": ("to_numpy",),
-    "runtime": ("Result", "run"),
+    "runtime": ("Result",),
     "errors": (
         "ActorflowError",
         "CheckpointError",

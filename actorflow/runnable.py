@@ -106,7 +106,7 @@ class Runnable:
         Raises:
             RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
         """
-        from actorflow.runtime import run  # the runtime is built on graphs
+        from actorflow.launch import run
 
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")

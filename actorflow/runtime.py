@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
-from actorflow.actors.pending import what_it_waits_for
 from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
-from actorflow.errors import GraphError, OpError, RunTimeoutError, StallError
+from actorflow.errors import GraphError, OpError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Op, Variable
+from actorflow.notes import Notes
 from actorflow.ops.function import Function
-from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan import Plan
 from actorflow.planner import make_plan
@@ -32,40 +30,16 @@ from actorflow.program import Program, Result
 from actorflow.ranks.channels import Channels
 from actorflow.ranks.watching import Watching
 from actorflow.stream import stream
+from actorflow.supervision import GRACE_S, Supervisor, time_out
 from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile
 from actorflow.watchdog import LoopWatchdog
 
-__all__ = ["Engine", "FailureRecord", "Result", "run"]
+__all__ = ["Engine", "FailureRecord", "Result"]
 
 Feeds = Mapping[Any, npt.ArrayLike]
-_T = TypeVar("_T")
-_log = logging.getLogger("actorflow")
 
-#: How long a call in a thread may outlive its stopped frame before it is reported.
-_GRACE_S = 0.5
 #: Plans kept per graph; one is needed for each different ``fetch``.
 _MAX_PROGRAMS = 64
-#: Names of ops that a log line shows.
-_SHOWN = 10
-
-
-def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
-    """Run a coroutine on a new event loop, uvloop's when it is installed, and close it: ``asyncio.run`` for programs.
-
-    Args:
-        main: The program.
-        debug: As for ``asyncio.run``.
-    """
-    with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
-        return runner.run(main)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # not on Windows
-        return None
-    return uvloop.new_event_loop
 
 
 class FailureRecord(NamedTuple):
@@ -92,7 +66,6 @@ class Engine:
         scalars: Fetched 0-d numbers by frame.
         errors: The newest failures.
         segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
-        notes: How ops are computed otherwise than asked for, where blobs are copied to.
         budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
         make_program: Makes a plan ready to run; see `build_with`.
@@ -116,20 +89,24 @@ class Engine:
         self._variables: dict[Variable, VariableActor] = {}
         self._turnstiles: dict[Op, Turnstile] = {}
         self._programs: dict[Any, Program] = {}
-        self.notes: deque[Note] = deque(maxlen=10_000)
-        self._noted: set[Note] = set()
+        self._notes = Notes(graph)
         self._revision = -1
         self.budget: Budget | None = None
         self._dispatcher: Dispatcher | None = None
         self._running: set[Frame] = set()
         self._channels: Channels | None = None
         self._watching: Watching | None = None
-        self._late: dict[Frame, asyncio.TimerHandle] = {}
+        self._supervisor = Supervisor(graph)
         self._idle: asyncio.Event | None = None
         limit_s = graph.modes.block_limit_s
         self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
         # A graph that is dropped without aclose() leaves no threads behind.
         weakref.finalize(self, _close_all, self._devices, self._watchdog, graph.modes.deterministic)
+
+    @property
+    def notes(self) -> deque[Note]:
+        """How ops are computed otherwise than asked for, where blobs are copied or sent to."""
+        return self._notes.newest
 
     # -- plans --------------------------------------------------------------------------------------------------
 
@@ -153,29 +130,9 @@ class Engine:
             if len(self._programs) >= _MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
             plan = self.plan(key)
-            self._note(plan)
+            self._notes.take(plan)
             program = self._programs[key] = self.make_program(plan, self)
         return program
-
-    def _note(self, plan: Plan) -> None:
-        """Log once, and keep for those who watch, what is not as the user asked, and which blobs are copied."""
-        for note, names in plan.notes.items():
-            new = [name for name in names if self._is_new(Note(self.graph[name].id, note))]
-            if new:
-                shown = ", ".join(new[:_SHOWN]) + (f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else "")
-                _log.info("graph %r: %s (%s)", self.graph.name, note, shown)
-        for op in plan.ops:
-            if isinstance(op.operation, Transfer):
-                self._is_new(Note(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
-            elif isinstance(op.operation, Send | Receive):
-                self._is_new(Note(op.shown_as.id, f"{op.operation.kind.lower()} {op.operation}"))
-
-    def _is_new(self, note: Note) -> bool:
-        if note in self._noted:
-            return False
-        self._noted.add(note)
-        self.notes.append(note)
-        return True
 
     def build_with(self, make_program: Callable[[Plan, Engine], Program]) -> None:
         """Make programs anew, and otherwise; frames in flight end as they began."""
@@ -254,7 +211,7 @@ class Engine:
         frame = self.start(program, feeds or {}, atomic)
         if timeout_s is None:
             return await self.outcome(program, frame)
-        timer = self.dispatcher.loop.call_later(timeout_s, _time_out, frame, timeout_s)
+        timer = self.dispatcher.loop.call_later(timeout_s, time_out, frame, timeout_s)
         try:
             return await self.outcome(program, frame)
         finally:
@@ -297,8 +254,7 @@ class Engine:
         self._running.add(frame)
         if self._watchdog is not None:
             self._watchdog.start(dispatcher.loop)
-        if self.graph.modes.stall_limit_s is not None:
-            self._watch_progress(frame, None)
+        self._supervisor.begin(frame, dispatcher.loop)
         program.begin(frame)
         dispatcher.wake()
         return frame
@@ -355,38 +311,8 @@ class Engine:
             await frame.ended
         except BaseException:
             await self.cancel([frame])
-            self._watch_threads(frame)
+            self._supervisor.stopped(frame, self.dispatcher.loop)
             raise
-
-    def _watch_progress(self, frame: Frame, before: Any) -> None:
-        """Fail a frame that is where it was one limit ago."""
-        if frame.state is not FrameState.RUNNING:
-            return
-        limit_s = self.graph.modes.stall_limit_s
-        assert limit_s is not None
-        now = (frame.open, frame.pending.copy(), set(frame.outstanding))
-        if now == before and not any(ready is frame for _, ready in frame.ready):
-            waits = what_it_waits_for(frame)
-            frame.stop_with(
-                StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True
-            )
-        else:
-            self.dispatcher.loop.call_later(limit_s, self._watch_progress, frame, now)
-
-    def _watch_threads(self, frame: Frame) -> None:
-        """A stopped frame may have left a call in a thread, which cannot be stopped: report it unless it ends soon."""
-        if frame.outstanding:
-            self._late[frame] = self.dispatcher.loop.call_later(_GRACE_S, self._report_threads, frame)
-
-    def _report_threads(self, frame: Frame) -> None:
-        for actor, running in frame.outstanding.items():
-            if isinstance(running, Fence) and running.begun and not running.done:
-                _log.warning(
-                    "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends",
-                    actor.node.name,
-                    frame.number,
-                    self.graph.name,
-                )
 
     async def cancel(self, frames: Iterable[Frame]) -> None:
         """Stop frames: returns when their async functions have ended. Work in a thread ends there by itself."""
@@ -404,7 +330,7 @@ class Engine:
         await self.cancel(list(self._running))
         if self._channels is not None and self._watching is not None:
             self._watching.close()
-            await self._channels.settle(_GRACE_S)
+            await self._channels.settle(GRACE_S)
         if self._running:
             self._idle = asyncio.Event()
             await self._idle.wait()
@@ -459,9 +385,7 @@ class Engine:
 
     def _ended(self, frame: Frame) -> None:
         self._running.discard(frame)
-        timer = self._late.pop(frame, None)
-        if timer is not None:
-            timer.cancel()
+        self._supervisor.ended(frame)
         if frame.state is FrameState.FINISHED:
             self.frames.finished += 1
         elif frame.state is FrameState.FAILED:
@@ -504,12 +428,6 @@ def _checked_fetch(fetch: Iterable[Blob | Op | Graph | str]) -> tuple[Blob | Op 
     if isinstance(fetch, str | Blob | Op | Graph):
         raise GraphError(f"fetch must be a list, fetch=[...], got {fetch!r}")
     return tuple(fetch)
-
-
-def _time_out(frame: Frame, timeout_s: float) -> None:
-    if frame.state is FrameState.RUNNING:
-        waits = what_it_waits_for(frame)
-        frame.stop_with(RunTimeoutError(f"frame {frame.number} timed out after {timeout_s:g} s; {waits}"), at_once=True)
 
 
 def _close_all(devices: dict[Place, Device], watchdog: LoopWatchdog | None, deterministic: bool) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow import runtime
+from actorflow import supervision
 from actorflow.actors.frame import Frame
 
 SPEC = af.TensorSpec.of((), "int64")
@@ -187,9 +187,9 @@ class TestTimeouts:
             assert (await graph.run())[y] == 2
 
     async def test_a_thread_is_left_behind_and_said_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(runtime, "_GRACE_S", 0.01)
+        monkeypatch.setattr(supervision, "GRACE_S", 0.01)
         release, reports = threading.Event(), asyncio.Queue[str]()
-        monkeypatch.setattr(runtime._log, "warning", lambda text, *names: reports.put_nowait(text % names))
+        monkeypatch.setattr(supervision._log, "warning", lambda text, *names: reports.put_nowait(text % names))
         graph = af.Graph("timeout")
         y = graph.function("slow", lambda: release.wait(10) and 1, SPEC, timeout=0.005)()
         graph.function("queued", lambda _: 1, SPEC)(y)
@@ -214,9 +214,9 @@ class TestTimeouts:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            assert graph.engine._late
+            assert graph.engine._supervisor.late
             release.set()
-        assert not graph.engine._late
+        assert not graph.engine._supervisor.late
         assert not caplog.records
 
     async def test_calls_within_the_time_are_not_touched(self) -> None:

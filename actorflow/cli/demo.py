@@ -17,7 +17,7 @@ from actorflow.cli.report import time_table
 from actorflow.cli.training import Training
 from actorflow.data import Dataset, digits, fashion_mnist
 from actorflow.graph import Graph
-from actorflow.runtime import run
+from actorflow.launch import run
 
 __all__ = ["Options", "demo"]
 

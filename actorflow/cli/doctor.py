@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import actorflow
 from actorflow.devices import device_kind, known_kinds
-from actorflow.devices.blas import wider_core_type
 from actorflow.devices.cuda import describe_cuda
 
 __all__ = ["Check", "doctor", "examine"]
@@ -123,9 +122,7 @@ def _blas() -> Check:
         return Check(
             "blas", "missing", "numpy uses none that threadpoolctl knows", advice="its threads cannot be limited"
         )
-    wider = wider_core_type()
-    advice = f"OPENBLAS_CORETYPE={wider}: it does not know this processor and leaves AVX-512 unused" if wider else ""
-    return Check("blas", "ok", ", ".join(_blas_text(pool) for pool in pools), advice=advice)
+    return Check("blas", "ok", ", ".join(_blas_text(pool) for pool in pools))
 
 
 def _blas_text(pool: dict[str, Any]) -> str:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from importlib import import_module
 from typing import Any
 
-__all__ = ["BlasThreads", "blas_threads", "cores", "wider_core_type"]
+__all__ = ["BlasThreads", "blas_threads", "cores"]
 
 
 def cores() -> int:
@@ -21,25 +20,6 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
         return os.cpu_count() or 1
-
-
-def wider_core_type() -> str | None:
-    """What ``OPENBLAS_CORETYPE`` must be, before NumPy is loaded, for its OpenBLAS to use AVX-512.
-
-    OpenBLAS chooses its kernels by the processor's model. It takes those for AVX2 where it does not know the model, as
-    0.3.31 does not know AMD's fifth EPYC, and multiplies matrices at about half of the speed.
-
-    Returns:
-        None where it uses AVX-512 already, or the processor has none.
-    """
-    from threadpoolctl import threadpool_info
-
-    features: dict[str, bool] = getattr(import_module("numpy._core._multiarray_umath"), "__cpu_features__", {})
-    is_narrow = any(
-        library["internal_api"] == "openblas" and library["architecture"] in {"Haswell", "Zen"}
-        for library in threadpool_info()
-    )
-    return "SkylakeX" if is_narrow and features.get("AVX512_SKX", False) else None
 
 
 class BlasThreads:

@@ -47,8 +47,8 @@ class Admission:
         variables = sum(variable.spec.size_bytes for variable in self._graph.variables if variable.place == place)
         if size_bytes > self._limit_bytes - variables:
             raise OutOfMemoryError(
-                f"an item of {size_bytes} bytes does not fit on {place}: the budget of graph {self._graph.name!r} there "
-                f"is {self._limit_bytes} bytes, of which its variables take {variables}"
+                f"an item of {size_bytes} bytes does not fit on {place}: the budget of graph {self._graph.name!r} "
+                f"there is {self._limit_bytes} bytes, its variables take {variables}"
             )
         room = self._limit_bytes - variables - budget.reserve(place) - budget.shared[place]
         # What frames need there is not known before one has run: until then, one item.

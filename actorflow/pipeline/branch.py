@@ -76,8 +76,9 @@ class Join(Stage):
     ports: tuple[Port, ...]
 
     def within(self, again: Callable[[Stage], Stage]) -> Stage:
-        split, ports = again(self.split), tuple(again(port) for port in self.ports)
-        return replace(self, split=split, ports=ports)
+        split, ports = again(self.split), [again(port) for port in self.ports]
+        assert isinstance(split, Split)
+        return replace(self, split=split, ports=tuple([port for port in ports if isinstance(port, Port)]))
 
     def build(self, build: Build, state: Any) -> StageActor:
         front, number, states = (None, 0, [None] * len(self.ports)) if state is None else state

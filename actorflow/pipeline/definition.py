@@ -69,7 +69,7 @@ class Stage:
         """The same stage behind other ones."""
         return replace(self, upstream=upstream)
 
-    def within(self, again: Callable[[Stage], Stage]) -> Stage:  # noqa: ARG002  most refer to nothing but those in front
+    def within(self, again: Callable[[Stage], Stage]) -> Stage:
         """The same stage where the others that it refers to are made again."""
         return self
 

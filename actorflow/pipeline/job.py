@@ -13,7 +13,7 @@ __all__ = ["Job", "Slot", "SlotState"]
 
 
 class SlotState(Enum):
-    """Where an item is: WAITING -> RUNNING -> DONE, by way of RESTING if a call is repeated, of PAUSED if more comes."""
+    """Where an item is: WAITING -> RUNNING -> DONE; RESTING before a repeated call, PAUSED if more will come of it."""
 
     WAITING = "waiting"
     RUNNING = "running"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Iteration", "Loader", "live_loaders"]
 
 _VERSION = 1
+#: How often somebody in another thread looks whether the loop is still there, in seconds.
+_LOOK_S = 0.1
 _known: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
@@ -180,7 +182,12 @@ class Loader:
             run.loop.call_soon_threadsafe(tell)
         except RuntimeError:  # it has just ended
             return self.state_dict(delivered=delivered)
-        return state.result()
+        while True:
+            try:
+                return state.result(timeout=_LOOK_S)
+            except TimeoutError:
+                if run.loop.is_closed():  # before it has told
+                    return self.state_dict(delivered=delivered)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a place that `state_dict` gave, of this loader or of one that was made in the same way.

@@ -2,8 +2,9 @@
 
 In order, a position is that of the input, with how many outputs of an item have gone out where there can be several.
 When results go out as they come, it also says which of the items behind the oldest one have gone out. Then the order
-itself is chance, and positions further down, which count items of the stream, hold only if it is repeated: so a position
-leads to the ones given after it, and makes of them the order in which a run that begins there gives its first items.
+itself is chance, and positions further down, which count items of the stream, hold only if it is repeated: so a
+position leads to the ones given after it, and makes of them the order in which a run that begins there gives its first
+items.
 """
 
 from __future__ import annotations

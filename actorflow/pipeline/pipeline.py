@@ -165,7 +165,7 @@ class Pipeline(Loader):
         return self._add(Enumerate, name, first=start)
 
     def shard(self, rank: int, world: int, *, even: bool = True, name: str = "shard") -> Pipeline:
-        """Every ``world``-th item, from number ``rank`` on; best right behind the source, so that no work is done twice.
+        """Every ``world``-th item, from number ``rank`` on; best right behind the source, to save work.
 
         Args:
             rank: Which share, from 0 to ``world - 1``.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError
-from actorflow.runtime import run
+from actorflow.launch import run
 
 if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader

@@ -12,13 +12,13 @@ import actorflow.ops.cpu  # noqa: F401  registers the kernels that `check_gradie
 from actorflow.autograd import gradient
 from actorflow.errors import GraphError
 from actorflow.graph import Graph
+from actorflow.launch import run
 from actorflow.node import Blob
 from actorflow.ops.arithmetic import add
 from actorflow.ops.basic import reshape
 from actorflow.ops.linear import inner
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import find_kernel
-from actorflow.runtime import run
 
 __all__ = ["check_gradient"]
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from actorflow.devices.blas import wider_core_type
 from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
 from benchmarks.machine import cores
-from benchmarks.training.names import CONTENDERS, NUMPY, NUMPY_WIDE, OURS, TORCH, TORCH_LAST, TORCH_LIBRARY
+from benchmarks.training.names import CONTENDERS, NUMPY, OURS, TORCH, TORCH_LAST, TORCH_LIBRARY
 from benchmarks.training.process import Process, Stepped
 from benchmarks.training.tasks import TASKS, Task
 
@@ -38,13 +37,11 @@ async def measure(harness: Harness) -> list[Table]:
 def _names(harness: Harness) -> list[str]:
     """The contenders that can run here."""
     names = list(CONTENDERS)
-    if wider_core_type() is None:
-        harness.leave_out(f"{NUMPY_WIDE}: BLAS has found out by itself what the processor can do, or is no OpenBLAS")
-        names.remove(NUMPY_WIDE)
     if harness.peer("torch") is None:
         names = [name for name in names if name not in _NEEDS_TORCH]
-    # Processes that import torch take their time to start.
-    return [name for name in names if name in (NUMPY, TORCH_LIBRARY, TORCH)] if harness.quick else names
+    if harness.quick and TORCH_LAST in names:
+        names.remove(TORCH_LAST)  # processes that import torch take their time to start
+    return names
 
 
 @asynccontextmanager
@@ -85,7 +82,7 @@ async def _compare(harness: Harness, task: Task, processes: dict[str, Process], 
 
 
 def _budgets(task: Task) -> list[Budget]:
-    limits = {NUMPY: task.numpy_ratio, NUMPY_WIDE: task.numpy_ratio, TORCH_LIBRARY: 1.0}
+    limits = {NUMPY: task.numpy_ratio, TORCH_LIBRARY: 1.0}
     return [
         Budget(f"{name}: at least {limit} of the speed of {TORCH}", name, Relation.BELOW, limit, TORCH)
         for name, limit in limits.items()

@@ -1,9 +1,8 @@
 """The contenders, as tables name them."""
 
-__all__ = ["CONTENDERS", "NUMPY", "NUMPY_WIDE", "OURS", "TORCH", "TORCH_LAST", "TORCH_LIBRARY"]
+__all__ = ["CONTENDERS", "NUMPY", "OURS", "TORCH", "TORCH_LAST", "TORCH_LIBRARY"]
 
-NUMPY, NUMPY_WIDE = "NumPy kernels", "NumPy kernels, BLAS with AVX-512"
-TORCH_LIBRARY = "torch kernels"
+NUMPY, TORCH_LIBRARY = "NumPy kernels", "torch kernels"
 TORCH, TORCH_LAST = "torch eager", "torch eager, channels last"
-OURS = (NUMPY, NUMPY_WIDE, TORCH_LIBRARY)
+OURS = (NUMPY, TORCH_LIBRARY)
 CONTENDERS = (*OURS, TORCH, TORCH_LAST)

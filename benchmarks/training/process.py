@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from actorflow.devices.blas import wider_core_type
-from benchmarks.training.names import NUMPY_WIDE
 
 __all__ = ["Process", "Stepped"]
+
+#: What would have NumPy's BLAS compute for another processor than this one, while torch's library heeds no such word.
+_BLAS_SETTINGS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 class Stepped(NamedTuple):
@@ -45,10 +46,8 @@ class Process:
         """Start the contender on some of the cores; it ends with the block."""
         threads = str(cores)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
-        environment.pop("OPENBLAS_CORETYPE", None)
-        wide = wider_core_type() if name == NUMPY_WIDE else None
-        if wide is not None:
-            environment["OPENBLAS_CORETYPE"] = wide
+        for setting in _BLAS_SETTINGS:
+            environment.pop(setting, None)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.training.contender", name, threads),
             stdin=asyncio.subprocess.PIPE,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import threadpoolctl
-from numpy._core import _multiarray_umath
 
 import actorflow as af
 from actorflow.devices import CPU, blas
@@ -123,22 +122,3 @@ def test_a_single_thread_while_it_is_asked_for() -> None:
     limits.release_single()
     assert blas_threads() == {THREADS}
     limits.lane_stopped()
-
-
-@pytest.mark.parametrize(
-    ("library", "architecture", "has_avx512", "expected"),
-    [
-        ("openblas", "Haswell", True, "SkylakeX"),
-        ("openblas", "Zen", True, "SkylakeX"),
-        ("openblas", "Haswell", False, None),
-        ("openblas", "SkylakeX", True, None),
-        ("mkl", None, True, None),
-    ],
-)
-def test_kernels_narrower_than_the_processor_are_found_out(
-    monkeypatch: pytest.MonkeyPatch, library: str, architecture: str | None, has_avx512: bool, expected: str | None
-) -> None:
-    found = [{"internal_api": library, "user_api": "blas", "architecture": architecture, "num_threads": 1}]
-    monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: found)
-    monkeypatch.setitem(_multiarray_umath.__cpu_features__, "AVX512_SKX", has_avx512)
-    assert blas.wider_core_type() == expected

@@ -11,6 +11,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow.actors.frame import Frame, FrameState
+from actorflow.transport.base import Transport
 from actorflow.transport.local import LocalWorld
 from tests.recipes import Array, Recipe, Reference, Step, evaluate, initial, is_view
 
@@ -30,11 +31,11 @@ class Rank:
         armed: The op that fails, and the frame in which it does.
     """
 
-    def __init__(self, recipe: Recipe, world: LocalWorld, rank: int) -> None:
+    def __init__(self, recipe: Recipe, world: Transport) -> None:
         self.recipe = recipe
-        self.rank = rank
+        self.rank = rank = world.rank
         self.armed: tuple[int, int] | None = None
-        self.graph = af.Graph("ranks", world=world.transports[rank], sequential=recipe.sequential)
+        self.graph = af.Graph("ranks", world=world, sequential=recipe.sequential)
         count = len(recipe.sources)
         values: dict[int, af.Blob] = {}
         # Each rank builds in an order of its own, as far as one may.
@@ -102,7 +103,7 @@ class World:
     def __init__(self, recipe: Recipe, seed: int | None) -> None:
         self.recipe = recipe
         self.local = LocalWorld(RANKS, seed)
-        self.ranks = [Rank(recipe, self.local, rank) for rank in range(RANKS)]
+        self.ranks = [Rank(recipe, transport) for transport in self.local.transports]
         self.reference = Reference(recipe)
         self.fed = 0
 

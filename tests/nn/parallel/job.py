@@ -62,7 +62,8 @@ async def main() -> None:
             for variable, value in found.items():
                 first = variable.replace(f"/replica{world.rank}/", "/replica0/")
                 np.testing.assert_allclose(value, expected[first], rtol=0, atol=1e-12, err_msg=variable)
-            print(f"rank {world.rank}: {name}, {in_flight} in flight, {len(found)} variables", flush=True)
+            line = f"rank {world.rank}: {name}, {in_flight} in flight, {len(found)} variables\n"
+            print(line, end="", flush=True)  # in one piece
 
 
 if __name__ == "__main__":

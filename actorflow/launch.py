@@ -1,0 +1,30 @@
+"""Programs: a coroutine on an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["run"]
+
+_T = TypeVar("_T")
+
+
+def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
+    """Run a coroutine on a new event loop, uvloop's when it is installed, and close it: ``asyncio.run`` for programs.
+
+    Args:
+        main: The program.
+        debug: As for ``asyncio.run``.
+    """
+    with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
+        return runner.run(main)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return None
+    return uvloop.new_event_loop

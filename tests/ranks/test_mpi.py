@@ -1,0 +1,16 @@
+"""The same graphs over MPI: each rank a process of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.transport.jobs import run_job
+
+GRAPHS = 200 if os.environ.get("ACTORFLOW_FULL_TESTS") else 15
+
+
+def test_random_graphs_equal_the_sequential_program() -> None:
+    done = run_job(3, str(Path(__file__).with_name("over_mpi.py")), "--graphs", GRAPHS)
+    assert done.status == 0, done.out + done.err
+    assert sorted(done.out.splitlines()) == [f"rank {rank} of 3: {GRAPHS} graphs" for rank in range(3)]

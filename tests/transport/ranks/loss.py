@@ -1,0 +1,73 @@
+"""The last rank is killed; the others tell what becomes of what they have under way with it."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import actorflow as af
+from actorflow.transport import Listener
+
+world = af.world()
+dead = world.size - 1
+LARGE = 20 << 20
+
+
+class Watch(Listener):
+    def __init__(self) -> None:
+        self.lost_ranks: list[int] = []
+        self.event = asyncio.Event()
+
+    def heard(self, rank: int, note: bytes) -> None:
+        raise AssertionError("nobody posts to the living")
+
+    def lost(self, rank: int) -> None:
+        self.lost_ranks.append(rank)
+        self.event.set()
+
+
+async def main() -> None:
+    loop, watch = asyncio.get_running_loop(), Watch()
+    world.bind(loop)
+    world.listen(watch)
+    group, futures = world.group(range(world.size)), []
+
+    def done() -> object:
+        future = loop.create_future()
+        futures.append(future)
+        return lambda *result: future.set_result(result[-1])
+
+    if world.rank == dead:
+        await asyncio.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin_s = time.monotonic()
+    if sys.argv[1] == "busy":
+        for size in (10, LARGE):
+            world.receive(dead, 1, memoryview(bytearray(size)), done())
+            world.send(dead, 2, memoryview(bytes(size)), done())
+        for operation in ("sum", "max"):
+            group.all_reduce(operation, np.ones(5), np.zeros(5), done())
+        world.post(dead, bytes(100_000))
+    errors = await asyncio.gather(*futures)
+    await watch.event.wait()
+    assert time.monotonic() - begin_s < 5, "found out late"
+    futures.clear()
+    world.receive(dead, 1, memoryview(bytearray(10)), done())
+    world.send(dead, 1, memoryview(bytes(10)), done())
+    group.all_reduce("sum", np.ones(5), np.zeros(5), done())
+    errors += await asyncio.gather(*futures)
+    again = Watch()
+    world.listen(again)
+    await again.event.wait()
+    assert watch.lost_ranks == again.lost_ranks == [dead]
+    assert all(isinstance(error, af.PeerLostError) and error.rank == dead for error in errors), errors
+    futures.clear()
+    (world.receive if world.rank == 0 else world.send)(1 - world.rank, 9, memoryview(bytearray(3)), done())
+    assert await asyncio.gather(*futures) == [None], "the living go on"
+
+
+af.run(main())
+sys.stdout.write(f"rank {world.rank} has ended\n")

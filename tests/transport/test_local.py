@@ -1,0 +1,330 @@
+"""All ranks in one process; and the suite for transports: each planted defect is caught by the requirement for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actorflow.errors import PeerLostError, TransportError
+from actorflow.testing import ConformanceError, check_transport
+from actorflow.transport import Listener, LocalTransport, LocalWorld
+
+#: What a broken transport never does is waited for so long.
+PATIENCE_S = 3.0
+
+
+async def check_all(world: LocalWorld) -> list[Any]:
+    checks = [check_transport(each, chunk_bytes=1 << 12, patience_s=PATIENCE_S) for each in world.transports]
+    return await asyncio.gather(*checks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+async def test_conformance(size: int, seed: int | None) -> None:
+    reports = await check_all(LocalWorld(size, seed))
+    for rank, report in enumerate(reports):
+        if isinstance(report, BaseException):
+            raise report
+        alone = size == 1
+        no_partner = alone or (rank == size - 1 and size % 2 == 1)
+        assert ("edges.sizes" in report.skipped) == alone
+        assert ("edges.credit" in report.skipped) == no_partner
+        assert str(report).startswith(f"rank {rank} of {size} over local")
+
+
+class Watch(Listener):
+    def __init__(self) -> None:
+        self.told: list[tuple[int, bytes | None]] = []
+
+    def heard(self, rank: int, note: bytes) -> None:
+        self.told.append((rank, note))
+
+    def lost(self, rank: int) -> None:
+        self.told.append((rank, None))
+
+
+async def turns(count: int = 200) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def bound(size: int, seed: int | None = None) -> LocalWorld:
+    world = LocalWorld(size, seed)
+    world.transports[0].bind(asyncio.get_running_loop())
+    return world
+
+
+class TestDeath:
+    @pytest.mark.parametrize("seed", [None, 1, 2])
+    async def test_what_is_under_way_fails_and_listeners_are_told_after_the_notes(self, seed: int | None) -> None:
+        world = bound(3, seed)
+        first, dead, third = world.transports
+        watch, ends = Watch(), []
+        third.listen(watch)
+        first.send(1, 1, memoryview(b"abc"), ends.append)
+        first.receive(1, 2, memoryview(bytearray(3)), lambda count, error: ends.append((count, error)))
+        first.group([0, 1]).all_reduce("sum", np.ones(2), np.zeros(2), ends.append)
+        dead.receive(2, 1, memoryview(bytearray(3)), lambda *_: ends.append("the dead hear"))
+        for i in range(3):
+            dead.post(2, b"%d" % i)
+        world.kill(1)
+        world.kill(1)
+        await turns()
+        assert len(ends) == 3
+        for end in ends:
+            error = end[1] if isinstance(end, tuple) else end
+            assert isinstance(error, PeerLostError)
+            assert error.rank == 1
+        assert watch.told == [(1, b"0"), (1, b"1"), (1, b"2"), (1, None)]
+
+    async def test_later_calls_fail_too_and_later_listeners_are_told(self) -> None:
+        world = bound(2)
+        first, dead = world.transports
+        world.kill(1)
+        await turns()
+        ends: list[Any] = []
+        watch = Watch()
+        first.listen(watch)
+        first.send(1, 1, memoryview(b"abc"), ends.append)
+        first.receive(1, 1, memoryview(bytearray(3)), lambda _, error: ends.append(error))
+        first.group([0, 1]).all_reduce("sum", np.ones(2), np.zeros(2), ends.append)
+        first.post(1, b"unheard")
+        dead.send(0, 1, memoryview(b"abc"), lambda _: ends.append("the dead hear"))
+        await turns()
+        assert [type(end) for end in ends] == [PeerLostError] * 3
+        assert watch.told == [(1, None)]
+
+    async def test_groups_of_the_living_go_on(self) -> None:
+        world = bound(3)
+        ends: list[Any] = []
+        world.kill(1)
+        total = np.zeros(2)
+        for rank in (0, 2):
+            world.transports[rank].group([0, 2]).all_reduce("sum", np.full(2, rank + 1.0), total, ends.append)
+        await turns()
+        assert ends == [None, None]
+        assert total.tolist() == [4, 4]
+
+
+class TestLoops:
+    def test_what_was_under_way_on_a_closed_loop_is_given_up(self) -> None:
+        world = LocalWorld(2)
+        first, second = world.transports
+        called: list[Any] = []
+
+        async def leave() -> None:
+            first.bind(asyncio.get_running_loop())
+            first.receive(1, 1, memoryview(bytearray(3)), lambda *got: called.append(got))
+
+        async def go_on() -> bytes:
+            first.bind(asyncio.get_running_loop())
+            buffer = bytearray(2)
+            first.receive(1, 1, memoryview(buffer), lambda *got: called.append(got))
+            second.send(0, 1, memoryview(b"ok"), called.append)
+            await turns()
+            return bytes(buffer)
+
+        asyncio.run(leave())
+        assert asyncio.run(go_on()) == b"ok"
+        assert called == [(2, None), None]
+
+    def test_without_a_loop(self) -> None:
+        with pytest.raises(TransportError, match="no event loop: bind it first"):
+            LocalWorld(2).transports[0].send(1, 1, memoryview(b""), lambda _: None)
+
+    async def test_ranks_that_do_not_reduce_the_same_are_told(self) -> None:
+        world, ends = bound(2), []
+        for transport, operation in zip(world.transports, ("sum", "max"), strict=True):
+            transport.group([0, 1]).all_reduce(operation, np.ones(2), np.ones(2), ends.append)
+        await turns()
+        assert [type(end) for end in ends] == [TransportError] * 2
+        assert "the ranks do not reduce the same" in str(ends[0])
+
+
+def orders(seed: int) -> list[tuple[int, int]]:
+    """In which order messages of three tags arrive."""
+
+    async def main() -> list[tuple[int, int]]:
+        world, told = bound(2, seed), []
+        first, second = world.transports
+        for i in range(5):
+            for tag in range(3):
+                first.send(1, tag, memoryview(b"%d" % i), lambda _: None)
+                second.receive(0, tag, memoryview(bytearray(1)), lambda *_, at=(tag, i): told.append(at))
+        await turns()
+        return told
+
+    return asyncio.run(main())
+
+
+@given(st.integers(0, 1 << 32))
+def test_a_seed_gives_one_order_in_which_no_tag_overtakes_itself(seed: int) -> None:
+    told = orders(seed)
+    assert told == orders(seed)
+    for tag in range(3):
+        assert [i for its, i in told if its == tag] == list(range(5))
+
+
+def test_seeds_give_different_orders() -> None:
+    assert len({tuple(orders(seed)) for seed in range(10)}) > 5
+
+
+# -- planted defects -------------------------------------------------------------------------------------------------
+
+
+def early_credit(transport: LocalTransport) -> None:
+    send = transport.send
+
+    def broken(rank: int, tag: int, data: memoryview, done: Callable[..., None]) -> None:
+        send(rank, tag, memoryview(bytes(data)), lambda _: None)
+        asyncio.get_running_loop().call_soon(done, None)
+
+    transport.send = broken  # type: ignore[method-assign]
+
+
+def loses_a_byte(transport: LocalTransport) -> None:
+    receive = transport.receive
+
+    def broken(rank: int, tag: int, buffer: memoryview, done: Callable[..., None]) -> None:
+        def told(count: int, error: BaseException | None) -> None:
+            if count == 100_000:
+                buffer[-1:] = bytes([buffer[-1] ^ 1])
+            done(count, error)
+
+        receive(rank, tag, buffer, told)
+
+    transport.receive = broken  # type: ignore[method-assign]
+
+
+def one_tag_for_all(transport: LocalTransport) -> None:
+    send, receive = transport.send, transport.receive
+    transport.send = lambda rank, tag, *rest: send(rank, min(tag, 1), *rest)  # type: ignore[method-assign]
+    transport.receive = lambda rank, tag, *rest: receive(rank, min(tag, 1), *rest)  # type: ignore[method-assign]
+
+
+def empty_is_full(transport: LocalTransport) -> None:
+    receive = transport.receive
+
+    def broken(rank: int, tag: int, buffer: memoryview, done: Callable[..., None]) -> None:
+        receive(rank, tag, buffer, lambda _, error: done(buffer.nbytes, error))
+
+    transport.receive = broken  # type: ignore[method-assign]
+
+
+def notes_backwards(transport: LocalTransport) -> None:
+    post, waiting = transport.post, []
+
+    def broken(rank: int, note: bytes) -> None:
+        if not waiting:
+            asyncio.get_running_loop().call_soon(flush)
+        waiting.append((rank, note))
+
+    def flush() -> None:
+        while waiting:
+            post(*waiting.pop())
+
+    transport.post = broken  # type: ignore[method-assign]
+
+
+def forgets_notes(transport: LocalTransport) -> None:
+    listen = transport.listen
+
+    def broken(listener: Listener | None) -> None:
+        transport.inbox.clear()
+        listen(listener)
+
+    transport.listen = broken  # type: ignore[method-assign]
+
+
+def calls_at_once(transport: LocalTransport) -> None:
+    group = transport.group
+
+    def broken(ranks: Any) -> Any:
+        found = group(ranks)
+        if len(found.ranks) == 1:
+            found.all_reduce = lambda operation, source, target, done: (np.copyto(target, source), done(None))
+        return found
+
+    transport.group = broken  # type: ignore[method-assign]
+
+
+def calls_after_close(transport: LocalTransport) -> None:
+    close, send, waiting = transport.close, transport.send, []
+
+    def broken_send(rank: int, tag: int, data: memoryview, done: Callable[..., None]) -> None:
+        waiting.append(done)
+        send(rank, tag, data, done)
+
+    def broken_close() -> None:
+        close()
+        if waiting:
+            asyncio.get_running_loop().call_soon(waiting.pop(), None)
+
+    transport.send, transport.close = broken_send, broken_close  # type: ignore[method-assign]
+
+
+def takes_any_rank(transport: LocalTransport) -> None:
+    transport.check_address = lambda rank, tag: None  # type: ignore[method-assign]
+    send, receive = transport.send, transport.receive
+    ranks = range(transport.size)
+    transport.send = lambda rank, *rest: send(rank, *rest) if rank in ranks else None  # type: ignore[method-assign]
+    transport.receive = lambda rank, *rest: receive(rank, *rest) if rank in ranks else None  # type: ignore[method-assign]
+
+
+def other_bits(transport: LocalTransport) -> None:
+    group = transport.group
+
+    def broken(ranks: Any) -> Any:
+        found = group(ranks)
+        reduce = type(found).all_reduce
+
+        def broken_reduce(operation: str, source: Any, target: Any, done: Callable[..., None]) -> None:
+            def told(error: BaseException | None) -> None:
+                if transport.rank and target.size > 1_000 and target.dtype == np.float64 and not target.shape[1:]:
+                    target[-1] = np.nextafter(target[-1], np.inf)
+                done(error)
+
+            reduce(found, operation, source, target, told)
+
+        found.all_reduce = broken_reduce
+        return found
+
+    transport.group = broken  # type: ignore[method-assign]
+
+
+DEFECTS = [
+    (early_credit, {"edges.credit"}),
+    (loses_a_byte, {"edges.order"}),
+    (one_tag_for_all, {"edges.tags"}),
+    (empty_is_full, {"edges.empty"}),
+    (notes_backwards, {"notes.order"}),
+    (forgets_notes, {"notes.kept"}),
+    (calls_at_once, {"ends.callbacks"}),
+    (calls_after_close, {"ends.close"}),
+    (takes_any_rank, {"edges.address"}),
+    (other_bits, {"groups.same_bits", "groups.shapes"}),
+]
+
+
+@pytest.mark.parametrize(("plant", "expected"), DEFECTS, ids=[plant.__name__ for plant, _ in DEFECTS])
+async def test_a_defect_is_caught(plant: Callable[[LocalTransport], None], expected: set[str]) -> None:
+    world = LocalWorld(2)
+    for transport in world.transports:
+        plant(transport)
+    tasks = [
+        asyncio.create_task(check_transport(each, chunk_bytes=1 << 12, patience_s=PATIENCE_S))
+        for each in world.transports
+    ]
+    done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    found = [task.exception() for task in done if task.exception() is not None]
+    assert isinstance(found[0], ConformanceError), found
+    assert found[0].requirement in expected

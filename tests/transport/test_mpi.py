@@ -1,0 +1,135 @@
+"""The transport over MPI, in jobs of two to four ranks."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.transport.jobs import ended, is_openmpi, need_mpi, run_job, start_job
+
+FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
+#: Ranks, kind of loop, bytes of a chunk, whether flags are shared.
+JOBS = [(2, "uvloop", 1 << 22, "shared"), (3, "asyncio", 1 << 16, "apart"), (4, "uvloop", 1 << 18, "shared")]
+if FULL:
+    JOBS = [
+        (ranks, kind, chunk, memory)
+        for ranks in (2, 3, 4)
+        for kind in ("asyncio", "uvloop")
+        for chunk in (1 << 10, 1 << 16, 1 << 22)
+        for memory in ("shared", "apart")
+    ]
+
+
+@pytest.fixture(autouse=True)
+def mpi() -> None:
+    need_mpi()
+
+
+@pytest.mark.parametrize(("ranks", "kind", "chunk", "memory"), JOBS)
+def test_conformance(ranks: int, kind: str, chunk: int, memory: str) -> None:
+    done = run_job(ranks, "conform.py", kind, chunk, memory, "idle" if FULL and chunk == 1 << 22 else "busy")
+    assert done.status == 0, done.out + done.err
+    lines = sorted(done.out.splitlines())
+    assert [line.partition(":")[0] for line in lines] == [f"rank {rank}" for rank in range(ranks)]
+    idle = [] if FULL and chunk == 1 << 22 else ["ends.idle"]
+    partner = ["edges.credit", "edges.reuse", "ends.bind"]
+    for rank, line in enumerate(lines):
+        expected = sorted(idle + (partner if ranks == 3 and rank == 2 else []))
+        assert line.endswith(f"not checked: {expected}")
+
+
+def test_one_loop_after_the_other() -> None:
+    done = run_job(2, "loops.py")
+    assert done.status == 0, done.out + done.err
+    assert sorted(done.out.splitlines()) == ["rank 0 has ended", "rank 1 has ended"]
+
+
+class TestEnds:
+    @pytest.mark.parametrize("module", [True, False], ids=["-m mpi4py", "alone"])
+    def test_an_exception_ends_all_ranks_and_is_shown_once(self, module: bool) -> None:
+        done = run_job(3, "endings.py", "raise", 1, module=module)
+        assert done.status != 0
+        assert done.err.count("Traceback") == done.err.count("ValueError: rank breaks") == 1, done.err
+        assert "PeerFailedError" not in done.err
+        assert "has ended" not in done.out
+
+    def test_a_rank_that_another_failed_ends_the_job_if_that_does_not(self) -> None:
+        done = run_job(2, "endings.py", "fail", 1)
+        assert done.status != 0
+        assert "Traceback" not in done.err
+        assert "rank 1: stopped, as rank 0 has failed, which has not ended the job: frame 3 was given up" in done.err
+
+    def test_ranks_that_return_end_without_an_error(self) -> None:
+        done = run_job(3, "endings.py", "return", 1, module=False)
+        assert (done.status, done.err) == (0, "")
+
+    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+    def test_a_signal_to_mpiexec_ends_all_ranks(self, sent: signal.Signals) -> None:
+        with start_job(3, "endings.py", "wait", 0) as job:
+            ranks = pids_of_ready(job, 3)
+            job.send_signal(sent)
+            done = ended(job)
+        assert done.status != 0
+        assert "Traceback" not in done.err, done.err
+        if sent == signal.SIGINT and not is_openmpi():
+            assert done.err.count("actorflow: interrupted") == 1
+        assert_gone(ranks)
+
+    def test_a_killed_rank_ends_the_job_where_the_mpi_cannot_go_on(self) -> None:
+        if is_openmpi():
+            pytest.skip("Open MPI goes on, see the test of losses")
+        done = run_job(3, "endings.py", "kill", 1)
+        assert done.status != 0
+        assert "KILLED" in done.err.upper() + done.out.upper()
+
+    @pytest.mark.skipif(not FULL, reason="takes minutes: make test-full")
+    @pytest.mark.timeout(1200)
+    @pytest.mark.parametrize("seed", range(50))
+    def test_any_signal_at_any_moment(self, seed: int) -> None:
+        rng = random.Random(seed)
+        with start_job(3, "endings.py", "wait", 0) as job:
+            ranks = pids_of_ready(job, rng.randrange(4))
+            time.sleep(rng.random() * 0.3)
+            sent = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+            if ranks and rng.random() < 0.5:
+                os.kill(rng.choice(ranks), sent)
+            else:
+                job.send_signal(sent)
+            done = ended(job)
+        assert done.status != 0
+        assert_gone(ranks)
+
+
+@pytest.mark.parametrize("waiting", ["busy", "idle"])
+def test_a_lost_rank_is_told_to_the_others(waiting: str) -> None:
+    if not is_openmpi():
+        pytest.skip("needs an MPI with ULFM: make test-openmpi")
+    done = run_job(3, "loss.py", waiting)
+    assert {"rank 0 has ended", "rank 1 has ended"} <= set(done.out.splitlines()), done.out + done.err
+    assert "Traceback" not in done.err
+
+
+def pids_of_ready(job: subprocess.Popen[str], count: int) -> list[int]:
+    """Wait until so many ranks run."""
+    assert job.stdout is not None
+    text = ""
+    while text.count("ready ") < count or not text.endswith("\n") * bool(count):
+        part = os.read(job.stdout.fileno(), 4096).decode()
+        if not part:
+            pytest.fail(f"the ranks have not begun: {text} {job.communicate()}")
+        text += part
+    return [int(pid) for pid in text.replace("ready", " ").split()]
+
+
+def assert_gone(pids: list[int], grace_s: float = 5.0) -> None:
+    """Check that processes have ended."""
+    deadline_s = time.monotonic() + grace_s
+    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline_s, f"ranks have been left behind: {left}"
+        time.sleep(0.02)
