@@ -207,6 +207,7 @@ class Program:
             ended=dispatcher.loop.create_future(),
             on_end=ended,
             monitor=engine.monitor,
+            trace=engine.trace,
             turnstiles=self._turnstiles,
             ops=self._ops,
             atomic=atomic,

@@ -31,7 +31,7 @@ from actorflow.ranks.channels import Channels
 from actorflow.ranks.watching import Watching
 from actorflow.stream import stream
 from actorflow.supervision import GRACE_S, Supervisor, time_out
-from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile
+from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
 from actorflow.watchdog import LoopWatchdog
 
 __all__ = ["Engine", "FailureRecord", "Result"]
@@ -64,6 +64,7 @@ class Engine:
         next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
         profile: Calls and times by `Node.id` of the op.
         scalars: Fetched 0-d numbers by frame.
+        trace: The newest finished calls.
         errors: The newest failures.
         segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         budget: The memory that frames may take, if there is a limit.
@@ -82,6 +83,7 @@ class Engine:
         self.profile: dict[int, OpProfile] = {}
         self.segments: dict[tuple[int, ...], SegmentProfile] = {}
         self.scalars = Scalars()
+        self.trace = Trace()
         self.errors: deque[FailureRecord] = deque(maxlen=50)
         self.monitor: Monitor | None = None
         self._watchers = 0
@@ -161,6 +163,16 @@ class Engine:
             device.memory.budget_bytes = self.graph.budget_of(place)
             device.watch_closely(self.monitor is not None)
         return device
+
+    @property
+    def devices(self) -> Mapping[Place, Device]:
+        """The devices opened so far."""
+        return self._devices
+
+    @property
+    def running(self) -> list[Frame]:
+        """The frames in flight, oldest first."""
+        return sorted(self._running, key=lambda frame: frame.number)
 
     def variable_actor(self, variable: Variable) -> VariableActor:
         """The actor that orders the frames at a variable; one for all programs."""

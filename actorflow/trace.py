@@ -1,16 +1,33 @@
-"""What happened: times per op, states of nodes while somebody watches, curves of fetched scalars."""
+"""What happened: finished calls, times per op, states of nodes while somebody watches, curves of fetched scalars."""
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from enum import IntEnum
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Changes", "FrameCounts", "Monitor", "NodeState", "Note", "OpProfile", "Scalars", "SegmentProfile"]
+__all__ = [
+    "Calls",
+    "Changes",
+    "FrameCounts",
+    "Monitor",
+    "NodeState",
+    "Note",
+    "OpProfile",
+    "Scalars",
+    "SegmentProfile",
+    "Trace",
+]
+
+_pack = Struct("=qqqq").pack_into
+_EVENT_BYTES = 32
+_TRACK_SHIFT = 40  # a key's lower bits are the node's id
 
 
 class NodeState(IntEnum):
@@ -149,3 +166,81 @@ class Scalars:
         if series is None:
             series = self.series[name] = deque(maxlen=self.limit)
         series.append((frame, float(value)))
+
+
+class Calls(NamedTuple):
+    """Finished calls, in the order in which the loop saw them end; arrays of one length.
+
+    Attributes:
+        start_ns: When each began, on the clock of `time.perf_counter_ns`.
+        end_ns: When it ended.
+        track: Index in `Trace.tracks` of what it ran on.
+        node: `Node.id` of what it shows up as.
+        frame: Number of its frame.
+        lost: How many there were besides that the ring no longer has.
+    """
+
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    track: npt.NDArray[np.int64]
+    node: npt.NDArray[np.int64]
+    frame: npt.NDArray[np.int64]
+    lost: int
+
+
+class Trace:
+    """The newest finished calls of one graph: a ring of fixed size that is always kept, and read without stopping it.
+
+    Everything is called on the loop's thread. A call costs one `struct` write; there are no objects per call.
+
+    Args:
+        capacity: How many calls it has room for, a power of two; each takes 32 bytes.
+
+    Attributes:
+        tracks: Names of what calls run on: the loop, lanes.
+        total: Calls since the start; the position behind the newest one.
+        origin_ns: When the trace was made, on the clock of its times.
+        origin_s: The same moment in Unix seconds.
+    """
+
+    __slots__ = ("_buffer", "_mask", "_numbers", "origin_ns", "origin_s", "total", "tracks")
+
+    def __init__(self, capacity: int = 1 << 16) -> None:
+        if capacity <= 0 or capacity & (capacity - 1):
+            raise ValueError(f"capacity must be a power of two, got {capacity}")
+        self._buffer = bytearray(capacity * _EVENT_BYTES)
+        self._mask = capacity - 1
+        self.tracks = ["loop"]
+        self._numbers = {"loop": 0}
+        self.total = 0
+        self.origin_ns = time.perf_counter_ns()
+        self.origin_s = time.time()
+
+    def key(self, node_id: int, track: str = "loop") -> int:
+        """What `add` is told of a node on a track, which is made where it is new."""
+        number = self._numbers.get(track)
+        if number is None:
+            number = self._numbers[track] = len(self.tracks)
+            self.tracks.append(track)
+        return number << _TRACK_SHIFT | node_id
+
+    def add(self, end_ns: int, elapsed_ns: int, key: int, frame: int) -> None:
+        """A call has ended."""
+        total = self.total
+        _pack(self._buffer, (total & self._mask) * _EVENT_BYTES, end_ns, elapsed_ns, key, frame)
+        self.total = total + 1
+
+    def since(self, position: int) -> Calls:
+        """A copy of the calls from a position on, as far as the ring has them; `total` is the position to go on from."""
+        first = max(position, self.total - self._mask - 1, 0)
+        ring = np.frombuffer(self._buffer, np.int64).reshape(-1, 4)
+        start, stop = first & self._mask, self.total & self._mask
+        if first >= self.total:
+            rows = ring[:0]
+        elif start < stop:
+            rows = ring[start:stop].copy()
+        else:
+            rows = np.concatenate([ring[start:], ring[:stop]])
+        ends, spans, keys, frames = rows.T
+        nodes = keys & ((1 << _TRACK_SHIFT) - 1)
+        return Calls(ends - spans, ends, keys >> _TRACK_SHIFT, nodes, frames, first - max(position, 0))

@@ -212,6 +212,7 @@ class Wiring:
             actor.split(device, is_here, at_once=engine.budget is None and op.node.attempts is None)
             if isinstance(op.operation, Transfer):
                 actor.label = f"copy of {op.shown_as.name}"
+        actor.key = engine.trace.key(actor.node_id, _track(op))
         return actor
 
     def _channel_actor(self, op: PlannedOp, arguments: Any) -> ChannelActor:
@@ -231,6 +232,7 @@ class Wiring:
                 assert isinstance(operation, AllReduce)
                 actor = AllReduceActor(*arguments, exchange=exchange, operation=operation, bucket=bucket)
         exchange.actors.append(actor)
+        actor.key = self._engine.trace.key(actor.node_id, _track(op))
         return actor
 
     def _function_actor(self, op: PlannedOp, device: Device, arguments: Any) -> FunctionActor:
@@ -276,6 +278,16 @@ class Wiring:
         bucket = self.blobs[slot.index].bucket
         is_alike = bucket is not None and bucket.pool is buckets[0].pool and bucket.spec == buckets[0].spec
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
+
+
+def _track(op: PlannedOp) -> str:
+    """What the trace says that the calls of a step run on, unless inline."""
+    if isinstance(op.operation, Function) and op.operation.is_async:
+        return "async functions"
+    if isinstance(op.operation, Send | Receive):
+        peer = op.operation.target if isinstance(op.operation, Send) else op.operation.source
+        return f"channel with rank {peer}"
+    return "collectives" if isinstance(op.operation, AllReduce) else f"{op.place} {op.lane}"
 
 
 def _users(plan: Plan, engine: Engine) -> dict[int, tuple[StreamLane, ...]]:

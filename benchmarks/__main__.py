@@ -30,6 +30,8 @@ QUESTIONS = (
     "allocation",
     "service",
     "sim",
+    "mpi",
+    "scaling",
     "training",
 )
 #: Those that need what few machines have: asked by name alone.

@@ -14,6 +14,9 @@ import pytest
 from benchmarks.__main__ import BY_NAME, QUESTIONS, main
 from benchmarks.harness import Budget, Harness, Relation, Row, Table
 from benchmarks.report import as_json
+from benchmarks.training import check_losses, shares_outside_kernels
+from benchmarks.training.names import NUMPY, TORCH
+from benchmarks.training.process import Process, Stepped
 from benchmarks.workloads import chain, layered, sinks_of
 
 ROOT = Path(__file__).parents[1]
@@ -134,3 +137,30 @@ def test_layers_read_only_the_layer_before() -> None:
         assert all((value - 1) // 100 == layer - 1 for value in inputs if layer)
     assert sinks_of(tasks) == list(range(901, 1_001))
     assert sinks_of(chain(10)) == [10]
+
+
+def stepped(wall_ms: float, kernels_ms: float = 0.0, loss: float = 1.0) -> Stepped:
+    return Stepped(wall_ms, wall_ms, kernels_ms, loss)
+
+
+def test_time_outside_kernels_is_the_rest_of_a_step() -> None:
+    table = shares_outside_kernels("title", {NUMPY: [stepped(10.0, 9.8), stepped(8.0, 7.6)], TORCH: [stepped(9.0)]})
+    assert list(table.rows) == [NUMPY]
+    assert table.rows[NUMPY].samples == pytest.approx([2.0, 5.0])
+    (verdict,) = table.verdicts()
+    assert verdict.value == pytest.approx(3.5)
+    assert verdict.met is False
+
+
+@pytest.mark.parametrize("loss", [1.01, float("nan")])
+def test_contenders_that_train_different_networks_are_an_error(loss: float) -> None:
+    check_losses("nin", {NUMPY: [stepped(1.0)], TORCH: [stepped(1.0, loss=1.0005), stepped(1.0, loss=3.0)]})
+    with pytest.raises(AssertionError, match="losses after the same steps differ"):
+        check_losses("nin", {NUMPY: [stepped(1.0)], TORCH: [stepped(1.0, loss=loss)]})
+
+
+async def test_a_contender_that_ends_early_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    async with Process.started(NUMPY, 1) as process:
+        with pytest.raises(RuntimeError, match=f"{NUMPY}: the process ended, with code 1"):
+            await process.step("no such network", 1, 1)
+    assert "KeyError: 'no such network'" in capfd.readouterr().err

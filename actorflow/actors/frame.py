@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actorflow.actors.op import OpActor
     from actorflow.actors.variable import Turn
     from actorflow.devices.base import Fence
-    from actorflow.trace import Monitor
+    from actorflow.trace import Monitor, Trace
 
 __all__ = ["Expectant", "Frame", "FrameState"]
 
@@ -95,6 +95,7 @@ class Frame:
         "resting",
         "serial",
         "state",
+        "trace",
         "turns",
         "turnstiles",
         "updated",
@@ -114,6 +115,7 @@ class Frame:
         ended: asyncio.Future[None],
         on_end: Callable[[Frame], None],
         monitor: Monitor | None,
+        trace: Trace,
         turnstiles: Sequence[Expectant],
         ops: list[OpActor],
         atomic: bool,
@@ -129,6 +131,7 @@ class Frame:
         self.ended = ended
         self.on_end = on_end
         self.monitor = monitor
+        self.trace = trace
         self.context = contextvars.copy_context()
         self.fences: dict[OpActor, list[Fence]] = {}
         self.turns: list[Turn] = []

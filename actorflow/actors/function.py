@@ -124,7 +124,8 @@ class AsyncActor(FunctionActor):
                 self.store(frame, task.result())
             except Exception as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
                 error = failure
-        self._conclude(frame, error, perf_counter_ns() - start)
+        end = perf_counter_ns()
+        self._conclude(frame, error, end - start, end)
         frame.settle(self)
 
 

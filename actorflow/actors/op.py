@@ -42,6 +42,7 @@ class OpActor(ABC):
         index: Of its mailbox in a frame.
         node: The op; errors name it.
         node_id: `Node.id` of what it shows up as: the op, or the blob whose terms it sums.
+        key: What the trace is told of a call that did not run inline; see `Trace.key`.
         inputs: Blobs that it reads.
         read: Picks the inputs' values out of a frame's.
         written: Blobs that it writes.
@@ -63,6 +64,7 @@ class OpActor(ABC):
         "index",
         "inline_ns",
         "inputs",
+        "key",
         "lane",
         "last_ns",
         "node",
@@ -88,6 +90,7 @@ class OpActor(ABC):
         self.index = index
         self.node = node
         self.node_id = node_id
+        self.key = node_id  # in the trace, of calls that end on the loop, too
         self.inputs = inputs
         self.read = _reader([blob.slot for blob in inputs])
         self.outputs = self.written = outputs
@@ -153,7 +156,7 @@ class OpActor(ABC):
             self.leave()
             return perf_counter_ns()
         end = perf_counter_ns()
-        self._succeeded(frame, end - start)
+        self._succeeded(frame, end - start, end, self.node_id)
         turnstile = self.turnstile
         if turnstile is not None:
             turnstile.running -= 1
@@ -230,12 +233,12 @@ class OpActor(ABC):
         frame: Frame = fence.argument
         error = fence.error
         if self.guard is not None:
-            self._conclude(frame, error, fence.elapsed_ns)
+            self._conclude(frame, error, fence.elapsed_ns, fence.ended_ns or perf_counter_ns())
         else:
             if error is not None:
                 self._failed(frame, error)
             elif not frame.halted:
-                self._account(frame, fence.elapsed_ns)
+                self._account(frame, fence.elapsed_ns, fence.ended_ns or perf_counter_ns(), self.key)
                 if frame.budget is not None:
                     frame.budget.ended(frame, self)
                 if self.ends:
@@ -243,7 +246,7 @@ class OpActor(ABC):
             self.leave()
         frame.settle(self)
 
-    def _conclude(self, frame: Frame, error: BaseException | None, elapsed_ns: int) -> None:
+    def _conclude(self, frame: Frame, error: BaseException | None, elapsed_ns: int, end_ns: int) -> None:
         """A call has ended whose outputs were not announced before."""
         guard = self.guard
         if guard is not None:
@@ -256,13 +259,13 @@ class OpActor(ABC):
             if error is not None:
                 self._failed(frame, error)
             else:
-                self._succeeded(frame, elapsed_ns)
+                self._succeeded(frame, elapsed_ns, end_ns, self.key)
                 frame.wake()
         self.leave()
 
-    def _succeeded(self, frame: Frame, elapsed_ns: int) -> None:
+    def _succeeded(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
         """A call has ended well: announce its outputs, which are there."""
-        self._account(frame, elapsed_ns)
+        self._account(frame, elapsed_ns, end_ns, key)
         for blob in self.outputs:
             blob.deliver(frame, None)
         if frame.budget is not None:
@@ -270,7 +273,7 @@ class OpActor(ABC):
         if self.ends:
             frame.close_end()
 
-    def _account(self, frame: Frame, elapsed_ns: int) -> None:
+    def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
         last = self.last_ns
         self.cost_ns = elapsed_ns if elapsed_ns < last else last  # noqa: FURB136  min() costs twice as much
         self.last_ns = elapsed_ns
@@ -278,6 +281,7 @@ class OpActor(ABC):
         profile.calls += 1
         profile.total_ns += elapsed_ns
         profile.last_ns = elapsed_ns
+        frame.trace.add(end_ns, elapsed_ns, key, frame.number)
         if frame.monitor is not None:
             self._show(frame, _DONE)
 

@@ -203,10 +203,11 @@ class SegmentActor(_OnStream):
 
     # -- what is told of it -------------------------------------------------------------------------------------
 
-    def _account(self, frame: Frame, elapsed_ns: int) -> None:
+    def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
         share_ns = elapsed_ns // len(self.parts)
-        for part in self.parts:
-            part._account(frame, share_ns)
+        start_ns = end_ns - elapsed_ns
+        for position, part in enumerate(self.parts, 1):
+            part._account(frame, share_ns, start_ns + position * share_ns, part.key)
 
     def _show(self, frame: Frame, state: int) -> None:
         for part in self.parts:

@@ -35,9 +35,10 @@ class Fence(ABC):
         done: Whether it has ended, well or not; may turn True before the loop is told.
         error: What it raised, once done.
         elapsed_ns: How long it ran, in nanoseconds, once done.
+        ended_ns: When it ended, `perf_counter_ns`, once done; 0 where that is not known any better than by the loop.
     """
 
-    __slots__ = ("argument", "begun", "done", "elapsed_ns", "error", "lane")
+    __slots__ = ("argument", "begun", "done", "elapsed_ns", "ended_ns", "error", "lane")
 
     def __init__(self, lane: Lane, argument: Any) -> None:
         self.lane = lane
@@ -46,6 +47,7 @@ class Fence(ABC):
         self.done = False
         self.error: BaseException | None = None
         self.elapsed_ns = 0
+        self.ended_ns = 0
 
     @abstractmethod
     def add_waiter(self, waiter: Callable[[], None]) -> None:

@@ -132,7 +132,8 @@ class WorkerLane(Lane):
                 fence.work(fence.argument)
             except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
                 fence.error = error
-            fence.elapsed_ns = perf_counter_ns() - start
+            fence.ended_ns = perf_counter_ns()
+            fence.elapsed_ns = fence.ended_ns - start
             fence.work = None
             fence.done = True  # before the loop can see it, for those who then ask for a call at its end
             finished.append(fence)

@@ -200,6 +200,7 @@ class AsyncMapActor(MapActor):
             else:
                 self._last = at
             out.fit(elapsed_ns)
+        self.wake()  # the end may be there
 
     def _may_begin(self) -> bool:
         return self._is_direct and not (self.order.slots or self._current or self.is_over)

@@ -16,7 +16,7 @@ from benchmarks.training.names import CONTENDERS, NUMPY, OURS, TORCH, TORCH_LAST
 from benchmarks.training.process import Process, Stepped
 from benchmarks.training.tasks import TASKS, Task
 
-__all__ = ["measure"]
+__all__ = ["check_losses", "measure", "shares_outside_kernels"]
 
 _NEEDS_TORCH = (TORCH_LIBRARY, TORCH, TORCH_LAST)
 _SHARE = 0.03
@@ -74,11 +74,11 @@ async def _compare(harness: Harness, task: Task, processes: dict[str, Process], 
         budgets=_budgets(task),
         warm_up=2,
     )
-    _check(task, results)
+    check_losses(task.name, results)
     if count > 1:
         return [table]
     timed = {name: found[-harness.rounds :] for name, found in results.items()}
-    return [table, _processor(table, timed), _shares(title, timed)]
+    return [table, _processor(table, timed), shares_outside_kernels(title, timed)]
 
 
 def _budgets(task: Task) -> list[Budget]:
@@ -95,7 +95,7 @@ def _processor(table: Table, timed: Mapping[str, Sequence[Stepped]]) -> Table:
     return Table(f"{table.title}: time of the processor", table.unit, rows, table.reference)
 
 
-def _shares(title: str, timed: Mapping[str, Sequence[Stepped]]) -> Table:
+def shares_outside_kernels(title: str, timed: Mapping[str, Sequence[Stepped]]) -> Table:
     """What of a step is not spent in kernels; on several cores their times overlap, and there is no such share."""
     rows = {
         name: Row(name, [100 * (1 - result.kernels_ms / result.wall_ms) for result in timed[name]])
@@ -108,9 +108,13 @@ def _shares(title: str, timed: Mapping[str, Sequence[Stepped]]) -> Table:
     return Table(f"{title}: outside kernels", "% of the step", rows, budgets=budgets)
 
 
-def _check(task: Task, results: dict[str, list[Stepped]]) -> None:
-    """All contenders have the same loss after the steps of the warm-up, or they do not train the same network."""
+def check_losses(name: str, results: Mapping[str, Sequence[Stepped]]) -> None:
+    """Whether all contenders train the same network.
+
+    Raises:
+        AssertionError: if their losses after the first steps differ.
+    """
     losses = {name: found[0].loss for name, found in results.items()}
     first = next(iter(losses.values()))
     if any(not abs(loss - first) <= _TOLERANCE * abs(first) for loss in losses.values()):
-        raise AssertionError(f"{task.name}: the contenders' losses after the same steps differ: {losses}")
+        raise AssertionError(f"{name}: the contenders' losses after the same steps differ: {losses}")

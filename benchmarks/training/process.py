@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-
 __all__ = ["Process", "Stepped"]
 
 #: What would have NumPy's BLAS compute for another processor than this one, while torch's library heeds no such word.
-_BLAS_SETTINGS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+_BLAS_SETTING = "OPENBLAS_CORETYPE"
 
 
 class Stepped(NamedTuple):
@@ -46,8 +45,7 @@ class Process:
         """Start the contender on some of the cores; it ends with the block."""
         threads = str(cores)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
-        for setting in _BLAS_SETTINGS:
-            environment.pop(setting, None)
+        environment.pop(_BLAS_SETTING, None)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.training.contender", name, threads),
             stdin=asyncio.subprocess.PIPE,

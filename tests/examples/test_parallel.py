@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from tests.examples.test_scripts import EXAMPLES, losses, run, write_cifar
-from tests.jobs import NEEDS_MPI, run_job
+from tests.transport.jobs import run_job
 
 
 def run_ranks(ranks: int, name: str, *arguments: object) -> list[str]:
     """The lines that an example prints on so many ranks."""
-    return run_job(ranks, EXAMPLES / name, *arguments)
+    done = run_job(ranks, str(EXAMPLES / name), *arguments)
+    assert (done.status, done.err) == (0, "")
+    return done.out.splitlines()
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -41,7 +43,6 @@ def test_googlenet_data_parallel() -> None:
     assert [match and match[1] for match in found] == ["1", "2"]
 
 
-@NEEDS_MPI
 @pytest.mark.parametrize("scheme", ["allreduce", "server"])
 def test_data_parallel_on_ranks(scheme: str) -> None:
     options = ("data_parallel_nin.py", "--steps", 10, "--batch", 30, "--width", 16, "--scheme", scheme)
@@ -49,7 +50,6 @@ def test_data_parallel_on_ranks(scheme: str) -> None:
     np.testing.assert_allclose(losses(run_ranks(2, *options), 10), alone, atol=0.005)
 
 
-@NEEDS_MPI
 def test_model_parallel_on_ranks() -> None:
     options = ("model_parallel.py", "--steps", 30, "--batch", 60)
     alone = losses(run(*options), 30)

@@ -45,7 +45,7 @@ def count(items: list[Any]) -> Counter[str]:
 
 
 def run(check: Any) -> None:
-    asyncio.run(asyncio.wait_for(check, 60))
+    asyncio.run(asyncio.wait_for(check, 20))
 
 
 async def resumes_everywhere(recipe: Recipe, concurrency: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -232,11 +233,11 @@ def notes_backwards(transport: LocalTransport) -> None:
     transport.post = broken  # type: ignore[method-assign]
 
 
-def forgets_notes(transport: LocalTransport) -> None:
-    listen = transport.listen
+def mangles_kept_notes(transport: LocalTransport) -> None:
+    listen, inbox = transport.listen, transport.inbox
 
     def broken(listener: Listener | None) -> None:
-        transport.inbox.clear()
+        inbox._untold = deque((rank, b"?") for rank, _ in inbox._untold)
         listen(listener)
 
     transport.listen = broken  # type: ignore[method-assign]
@@ -304,7 +305,7 @@ DEFECTS = [
     (one_tag_for_all, {"edges.tags"}),
     (empty_is_full, {"edges.empty"}),
     (notes_backwards, {"notes.order"}),
-    (forgets_notes, {"notes.kept"}),
+    (mangles_kept_notes, {"notes.kept"}),
     (calls_at_once, {"ends.callbacks"}),
     (calls_after_close, {"ends.close"}),
     (takes_any_rank, {"edges.address"}),

@@ -13,8 +13,9 @@ __all__ = ["Progress", "Watched"]
 
 #: Looks in one callback of the loop: its own turn costs more than one look.
 _LOOKS = 4
-#: Looks without news before the rank parks, and where ranks outnumber cores: another one may have to run first.
-_LOOKS_BEFORE_PARKING, _LOOKS_CROWDED = 200, 40
+#: Looks without news before the rank parks: half a millisecond, about what it costs to be rung. Fewer where ranks
+#: outnumber cores, as another one may have to run first.
+_LOOKS_BEFORE_PARKING, _LOOKS_CROWDED = 800, 80
 #: How often what is under way is looked at while the rank is parked: this share of the time for which nothing happened.
 _SHARE = 1 / 16
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.jobs import NEEDS_MPI, run_job
+from tests.transport.jobs import run_job
 
 
-@NEEDS_MPI
 def test_four_processes_train_like_one() -> None:
-    lines = run_job(4, Path(__file__).with_name("job.py"))
+    done = run_job(4, str(Path(__file__).with_name("job.py")))
+    assert (done.status, done.err) == (0, "")
     here = {
         "allreduce": [8, 8, 8, 8],
         "server": [1, 1, 2, 4],
@@ -17,7 +17,7 @@ def test_four_processes_train_like_one() -> None:
         "gpipe": [2, 2, 2, 2],
         "1f1b": [2, 2, 2, 2],
     }
-    assert sorted(lines) == sorted(
+    assert sorted(done.out.splitlines()) == sorted(
         f"rank {rank}: {name}, {in_flight} in flight, {count} variables"
         for name, counts in here.items()
         for rank, count in enumerate(counts)

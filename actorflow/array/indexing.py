@@ -1,0 +1,210 @@
+"""Reading and writing parts of arrays, and the standard's functions for it."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from actorflow.array.operate import axis_of, broadcast, node_of
+from actorflow.array.primitives import DType, Primitive, Value
+from actorflow.array.records import Input, Node, given, record
+from actorflow.errors import DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from actorflow.array.arrays import Array
+
+__all__ = ["read_index", "take", "take_along_axis", "write_index"]
+
+Shape = tuple[int, ...]
+
+
+class _Slot(NamedTuple):
+    """Stands in a key for the array at this position among the inputs."""
+
+    position: int
+
+
+def _key(template: tuple[Any, ...], arrays: tuple[Value, ...]) -> tuple[Any, ...]:
+    return tuple([arrays[part.position] if type(part) is _Slot else _unfrozen(part) for part in template])
+
+
+def _frozen(part: Any) -> Any:
+    """A part of a key, hashable in all Python versions."""
+    return ("slice", part.start, part.stop, part.step) if isinstance(part, slice) else part
+
+
+def _unfrozen(part: Any) -> Any:
+    return slice(*part[1:]) if isinstance(part, tuple) else part
+
+
+def _read(x: Value, *rest: Any) -> Value:
+    *arrays, template = rest
+    return np.asarray(x[_key(template, tuple(arrays))])
+
+
+def _write(x: Value, value: Value, *rest: Any, owned: bool) -> Value:
+    *arrays, template = rest
+    target = x if owned else x.copy()
+    target[_key(template, tuple(arrays))] = value
+    return target
+
+
+_READ = Primitive("getitem", _read)
+_WRITE = Primitive("setitem", _write, owns=True)
+
+
+def read_index(x: Array, key: Any) -> Array:
+    """``x[key]``. A mask's result has a shape that depends on values: it is computed at once.
+
+    Raises:
+        IndexError: if an index is out of bounds, or there are too many.
+    """
+    node = x._node
+    template, arrays = _parsed(key)
+    if any(each.dtype.kind == "b" for each in arrays):
+        values = [_computed(each) for each in arrays]
+        return given(np.array(x._value()[_key(template, tuple(values))]), node.session)
+    shape = _shape_of(node.shape, template, arrays)
+    return record(_READ, (node, *arrays), shape, node.dtype, (template,), node.session)
+
+
+def write_index(x: Array, key: Any, value: Any) -> Array:
+    """What ``x`` is after ``x[key] = value``.
+
+    Raises:
+        IndexError: as for `read_index`.
+        ShapeError, DTypeError: if the value does not fit.
+    """
+    node = x._node
+    template, arrays = _parsed(key)
+    if type(value) is Node.array_type:
+        written: Input = value._node
+        if not np.can_cast(written.dtype, node.dtype, "same_kind"):
+            raise DTypeError(f"assignment: expected {node.dtype}, got {written.dtype}")
+    else:
+        written = np.asarray(value, node.dtype) if not isinstance(value, np.ndarray) else value.astype(node.dtype)
+    if not any(each.dtype.kind == "b" for each in arrays):
+        shape = _shape_of(node.shape, template, arrays)
+        stripped = written.shape
+        while len(stripped) > len(shape) and stripped[0] == 1:
+            stripped = stripped[1:]
+        if broadcast("assignment", stripped, shape) != shape:
+            raise ShapeError(f"assignment: a value of shape {written.shape} does not fit the part of shape {shape}")
+    return record(_WRITE, (node, written, *arrays), node.shape, node.dtype, (template,), node.session)
+
+
+def _computed(each: Input) -> Value:
+    if type(each) is Node:
+        each.session.force((each,))
+        if each.error is not None:
+            raise each.error.with_traceback(None)
+        assert each.value is not None
+        return each.value
+    return each  # type: ignore[return-value]
+
+
+def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
+    """A key as a template with slots, and the arrays in it."""
+    parts = key if isinstance(key, tuple) else (key,)
+    template: list[Any] = []
+    arrays: list[Input] = []
+    for part in parts:
+        if type(part) is Node.array_type:
+            if part.dtype.kind not in "iub":
+                raise IndexError(f"an index must be of integers or booleans, got an array of {part.dtype}")
+            if part.dtype.kind != "b" and not part.shape and part._node.done:
+                template.append(int(part))
+                continue
+            template.append(_Slot(len(arrays)))
+            arrays.append(part._node)
+        elif isinstance(part, np.ndarray | list | bool | np.bool_):
+            template.append(_Slot(len(arrays)))
+            arrays.append(np.array(part))
+        elif part is None or part is Ellipsis:
+            template.append(part)
+        elif isinstance(part, slice):
+            ends = (None if end is None else operator.index(end) for end in (part.start, part.stop, part.step))
+            template.append(_frozen(slice(*ends)))
+        else:
+            try:
+                template.append(operator.index(part))
+            except TypeError as error:
+                raise IndexError(f"an index must be an integer, slice, ... or array, got {part!r}") from error
+    return tuple(template), arrays
+
+
+def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> Shape:
+    """The shape of a part: NumPy's own rules, asked on a stand-in of one element."""
+    if not arrays:
+        return _stand_in(shape)[_key(template, ())].shape
+    # The arrays' axes are put where NumPy puts them; each array stands for one index, so that all the others count.
+    together = broadcast("an index", *(each.shape for each in arrays))
+    zero = np.zeros((), np.intp)
+    if all(each.shape == () for each in arrays):
+        return _stand_in(shape)[_key(template, (zero,) * len(arrays))].shape
+    small = np.zeros((1,) * len(together), np.intp)
+    found = _stand_in(_nonempty(shape))[_key(template, (small,) * len(arrays))].shape
+    rest = _stand_in(shape)[tuple([0 if type(part) is _Slot else _unfrozen(part) for part in template])].shape
+    at = _position(template, len(shape))
+    assert len(found) == len(rest) + len(together)
+    return (*rest[:at], *together, *rest[at:])
+
+
+def _nonempty(shape: Shape) -> Shape:
+    return tuple(max(1, length) for length in shape)
+
+
+def _stand_in(shape: Shape) -> Value:
+    """An array of this shape that takes no memory."""
+    return np.ndarray(shape, np.int8, bytes(1), strides=(0,) * len(shape))
+
+
+def _position(template: tuple[Any, ...], rank: int) -> int:
+    """Before which axis of the rest the axes of index arrays stand: at the first array if all are neighbours."""
+    advanced = [i for i, part in enumerate(template) if type(part) is _Slot or isinstance(part, int)]
+    if advanced[-1] - advanced[0] != len(advanced) - 1:
+        return 0
+    at = 0
+    for part in template[: advanced[0]]:
+        if part is Ellipsis:
+            at += rank - sum(each is not None and each is not Ellipsis for each in template)
+        else:
+            at += 1
+    return at
+
+
+def _take(x: Value, indices: Value, axis: int) -> Value:
+    return np.take(x, indices, axis=axis)
+
+
+def _take_along(x: Value, indices: Value, axis: int) -> Value:
+    return np.take_along_axis(x, indices, axis=axis)
+
+
+_TAKE = Primitive("take", _take)
+_TAKE_ALONG = Primitive("take_along_axis", _take_along)
+
+
+def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
+    """The elements at these indices of an axis, which a one-dimensional array need not name."""
+    node, at = node_of("take", "x", x), node_of("take", "indices", indices)
+    if axis is None:
+        if len(node.shape) != 1:
+            raise ShapeError(f"take: axis must be given for shape {node.shape}")
+        axis = 0
+    axis = axis_of("take", axis, len(node.shape))
+    shape = (*node.shape[:axis], *at.shape, *node.shape[axis + 1 :])
+    return record(_TAKE, (node, at), shape, node.dtype, (axis,), node.session)
+
+
+def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
+    """For each line along an axis, the elements at the indices of the same line of ``indices``."""
+    node, at = node_of("take_along_axis", "x", x), node_of("take_along_axis", "indices", indices)
+    if len(node.shape) != len(at.shape):
+        raise ShapeError(f"take_along_axis: x has {len(node.shape)} axes, indices {len(at.shape)}")
+    axis = axis_of("take_along_axis", axis, len(node.shape))
+    lines = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
+    shape = broadcast("take_along_axis", lines, at.shape)
+    return record(_TAKE_ALONG, (node, at), shape, node.dtype, (axis,), node.session)

@@ -1,0 +1,118 @@
+"""Operations on arrays, as the engine knows them; free of shapes and places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import DTypeError
+
+__all__ = ["DType", "Elementwise", "Primitive", "Reduction", "Value"]
+
+Value = npt.NDArray[Any]
+DType = np.dtype[Any]
+
+
+class Primitive:
+    """One operation on arrays.
+
+    Args:
+        name: Of the function in the namespace.
+        compute: Called with the inputs' values and the record's parameters; gives the result, which may be a view of
+            an input or the input itself. It does not write into its inputs.
+        pure: Whether equal inputs and parameters give equal results, so that it need not be computed twice.
+        into: Whether ``compute`` takes ``out``, a buffer for the result.
+        owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
+
+    Attributes:
+        elementwise: Whether each element of the result depends on the elements at its place alone.
+        reduction: Whether it is a `Reduction`.
+    """
+
+    elementwise: ClassVar[bool] = False
+    reduction: ClassVar[bool] = False
+
+    def __init__(
+        self, name: str, compute: Callable[..., Any], *, pure: bool = True, into: bool = False, owns: bool = False
+    ) -> None:
+        self.name = name
+        self.compute = compute
+        self.pure = pure
+        self.into = into
+        self.owns = owns
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class Elementwise(Primitive):
+    """An operation on each element by itself; several of them are computed in one pass.
+
+    Args:
+        name: Of the function in the namespace.
+        function: Called with arrays that broadcast and ``out``, an array of the result's type.
+        aligned: Whether ``out`` may be one of the inputs, as for NumPy's ufuncs.
+        types: Gives the dtype of the result for those of the inputs; that of the ufunc ``function`` if left out.
+    """
+
+    elementwise = True
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        aligned: bool = True,
+        types: Callable[..., DType] | None = None,
+    ) -> None:
+        super().__init__(name, function)
+        self.aligned = aligned
+        self._types = types or self._of_ufunc
+        self._known: dict[tuple[DType, ...], DType] = {}
+
+    def dtype(self, *dtypes: DType) -> DType:
+        """The dtype of the result.
+
+        Raises:
+            DTypeError: if the operation has none for inputs of these.
+        """
+        found = self._known.get(dtypes)
+        if found is None:
+            found = self._known[dtypes] = self._types(*dtypes)
+        return found
+
+    def _of_ufunc(self, *dtypes: DType) -> DType:
+        ufunc: Any = self.compute
+        try:
+            found: DType = ufunc.resolve_dtypes((*dtypes, None))[-1]
+        except TypeError as error:
+            names = " and ".join(str(dtype) for dtype in dtypes)
+            raise DTypeError(f"{self.name}: no such operation on {names}") from error
+        return found
+
+
+class Reduction(Primitive):
+    """An operation that folds axes by a ufunc; it ends a chain of elementwise operations in the same pass.
+
+    Its parameters are ``axes``, in ascending order, ``keepdims``, and the dtype in which sums and products are formed.
+
+    Args:
+        name: Of the function in the namespace.
+        ufunc: Binary and associative.
+    """
+
+    reduction = True
+
+    def __init__(self, name: str, ufunc: np.ufunc) -> None:
+        super().__init__(name, self.fold)
+        self.ufunc = ufunc
+        self._accumulates = ufunc is np.add or ufunc is np.multiply
+
+    def fold(self, x: Value, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Any:
+        """The reduction of an array, or of a block of it."""
+        if self._accumulates:
+            return self.ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
+        return self.ufunc.reduce(x, axis=axes, keepdims=keepdims)

@@ -1,0 +1,462 @@
+"""Sessions: who computes what was recorded, when, and within which memory."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from heapq import heappop, heappush
+from itertools import count
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.array.planning import collect, make_units
+from actorflow.array.primitives import DType, Value
+from actorflow.array.records import Node
+from actorflow.array.units import Unit
+from actorflow.devices.blas import cores
+from actorflow.devices.memory import UNSHARED, Pool
+from actorflow.errors import GraphError, OutOfMemoryError
+from actorflow.spec import TensorSpec
+from actorflow.trace import OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.array.arrays import Array
+
+__all__ = ["Session", "current", "session"]
+
+#: Elements to be computed from which on a worker looks at what was recorded; what is less is not worth a thread.
+_WORTH_A_LOOK = 65_536
+#: Elements to be computed from which on a worker does not wait for a pause of the recording.
+_PLENTY = 16 * 1024 * 1024
+#: Records that wait for the engine; from here on the recording thread computes, too.
+_MOST_PENDING = 20_000
+#: A recording that makes nothing for so long has paused.
+_PAUSE_S = 1e-3
+#: A worker without work ends after this time.
+_LINGER_S = 1.0
+#: Buffers from this size on are counted, and used again.
+_POOLED_BYTES = 16_384
+#: Free buffers that are kept.
+_KEPT_BYTES = 256 * 1024 * 1024
+
+
+class Session:
+    """Who computes what was recorded: in the threads that wait, and in workers of its own.
+
+    Args:
+        memory_budget: Most bytes that values may take. Work that nobody waits for starts only where it fits, and
+            `from_numpy` waits until there is room.
+        sequential: Compute each operation in the line that records it, in order.
+        dry_run: Record and check, but compute nothing.
+        run_ahead: Whether workers compute what was recorded before somebody asks for it.
+
+    Attributes:
+        profile: Calls and times by operation; those computed as one share an entry, their names joined by ``+``.
+        computed: Operations computed.
+        shared: Operations that were not computed since an equal one was.
+        pool: The buffers.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_budget: int | None = None,
+        sequential: bool = False,
+        dry_run: bool = False,
+        run_ahead: bool = True,
+    ) -> None:
+        if memory_budget is not None and memory_budget <= 0:
+            raise GraphError(f"memory_budget must be positive, got {memory_budget} bytes")
+        if sequential and dry_run:
+            raise GraphError("a session is sequential or a dry run, not both")
+        self.memory_budget = memory_budget
+        self.sequential = sequential
+        self.dry_run = dry_run
+        self.run_ahead = run_ahead
+        self.profile: dict[str, OpProfile] = {}
+        self.computed = self.shared = 0
+        self.pool = Pool()
+        self.pool.budget_bytes = memory_budget
+        # The recording's side: no locks there.
+        self.pending: deque[weakref.ref[Array]] = deque()
+        self.load = 0
+        self.threshold: float = -1 if sequential else _WORTH_A_LOOK if run_ahead and not dry_run else float("inf")
+        self._freed: deque[Value] = deque()
+        self._freed_bytes = 0
+        # The engine's side, under the lock.
+        self._changed = threading.Condition()
+        self._ready: list[tuple[bool, int, int, Unit]] = []
+        self._parked: list[Unit] = []
+        self._open: list[Unit] = []
+        self._running = 0
+        self._reserved_bytes = 0
+        self._workers = 0
+        self._idle = 0
+        self._pushes = count()
+        self._watching = False
+        self._closed = False
+
+    # -- recording ----------------------------------------------------------------------------------------------
+
+    def notice(self, node: Node) -> None:
+        """Much has been recorded: have a worker look at it. Called while recording."""
+        if self.sequential:
+            self.force([node])
+            if node.error is not None:
+                raise node.error
+        elif len(self.pending) > _MOST_PENDING:
+            self.flush()
+        elif not self._watching:
+            with self._changed:
+                self._watching = True
+                self._call_workers(1)
+
+    def count(self, value: Any) -> None:
+        """Count the memory of a value from now on."""
+        if type(value) is np.ndarray and value.nbytes >= _POOLED_BYTES and value.base is None:
+            self.pool.adopt(value)
+
+    def reclaim(self, value: Any) -> None:
+        """A value whose record has ended; its memory is used again if nobody else has it. Any thread may call it."""
+        if type(value) is np.ndarray and value.nbytes >= _POOLED_BYTES and self._freed_bytes < _KEPT_BYTES:
+            self._freed_bytes += value.nbytes
+            self._freed.append(value)
+
+    def make_room(self, size_bytes: int) -> None:
+        """Wait until so much fits the budget: compute what was recorded, so that it lets go of what it reads.
+
+        Raises:
+            OutOfMemoryError: if there is no room even then.
+        """
+        if self.memory_budget is None or size_bytes < _POOLED_BYTES:
+            return
+        with self._changed:
+            if self._fits(size_bytes):
+                return
+        self.flush()
+        with self._changed:
+            if not self._fits(size_bytes):
+                raise self._no_room("a value", size_bytes)
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def force(self, nodes: Iterable[Node]) -> None:
+        """Compute records, in this thread too; returns when they are done, well or not.
+
+        Raises:
+            GraphError: in a dry run.
+        """
+        wanted = [node for node in nodes if not node.done]
+        if not wanted:
+            return
+        self._check_runs()
+        with self._changed:
+            while wanted:
+                self._prepare([node for node in wanted if node.unit is None or not node.unit.forced], forced=True)
+                if not self._work_once(forced=True) and not self._squeeze():
+                    self._changed.wait()
+                wanted = [node for node in wanted if not node.done]
+
+    def when_done(self, node: Node, callback: Callable[[], None]) -> None:
+        """Have the workers compute a record, and call ``callback`` when it is done, from any thread.
+
+        Raises:
+            GraphError: in a dry run.
+        """
+        if not node.done:
+            self._check_runs()
+            with self._changed:
+                self._prepare([node], forced=True)
+                if node.unit is not None:
+                    node.unit.callbacks.append(callback)
+                    self._call_workers(cores())
+                    return
+        callback()
+
+    def flush(self, forced: bool = False) -> None:
+        """Compute all that was recorded and that somebody can still ask for, where it fits; returns when that is done.
+
+        Args:
+            forced: Whether what does not fit is given up.
+        """
+        if self.dry_run:
+            return
+        with self._changed:
+            self._prepare(self._take_pending(), forced)
+            if forced:
+                self._put_first(self._parked[:])
+            while self._ready or self._open or self._running:
+                if not self._work_once(forced=False) and not (forced and self._squeeze()):
+                    if not (self._ready or self._open or self._running):
+                        break
+                    self._changed.wait()
+
+    def close(self) -> None:
+        """End the workers after what they are at. What is not computed then is computed by those who ask for it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _check_runs(self) -> None:
+        if self.dry_run:
+            raise GraphError("this session is a dry run: its arrays have no values")
+
+    # -- planning: with the lock held ---------------------------------------------------------------------------
+
+    def _take_pending(self) -> list[Node]:
+        self.load = 0
+        pending = self.pending
+        arrays = (pending.popleft()() for _ in range(len(pending)))
+        return [array._node for array in arrays if array is not None]
+
+    def _prepare(self, roots: list[Node], forced: bool) -> None:
+        """Make units of what must be computed for records; put them first if somebody waits for them."""
+        if not roots:
+            return
+        new, under_way, foreign = collect(roots, self)
+        while foreign:
+            self._changed.release()
+            try:
+                for node in foreign:
+                    node.session.force([node])
+            finally:
+                self._changed.acquire()
+            new, under_way, foreign = collect(roots, self)
+        units, shared = make_units(new, set(roots))
+        self.shared += shared
+        for unit in units:
+            sources = {read.unit for read in unit.reads if type(read) is Node and read.unit is not None}
+            for source in sources:
+                source.followers.append(unit)
+            unit.sources = list(sources)
+            unit.waiting = len(sources)
+        if forced:
+            self._put_first([*units, *(node.unit for node in under_way if node.unit is not None)])
+        for unit in units:
+            if unit.waiting == 0 and not unit.queued:
+                self._push(unit)
+        self._unpark()
+
+    def _put_first(self, units: list[Unit]) -> None:
+        while units:
+            unit = units.pop()
+            if not unit.forced and not unit.ended:
+                unit.forced = True
+                units.extend(unit.sources)
+                if unit.waiting == 0 and unit.queued:
+                    self._push(unit)
+
+    def _push(self, unit: Unit) -> None:
+        unit.queued = True
+        heappush(self._ready, (not unit.forced, unit.number, next(self._pushes), unit))
+
+    def _unpark(self) -> None:
+        parked, self._parked = self._parked, []
+        for unit in parked:
+            self._push(unit)
+
+    # -- computing: with the lock held, but for the computation itself ------------------------------------------
+
+    def _work_once(self, forced: bool) -> bool:
+        """Run a part of a unit, if there is one to run."""
+        taken = self._take(forced)
+        if taken is None:
+            return False
+        unit, share = taken
+        self._running += 1
+        self._changed.release()
+        try:
+            unit.run(share)
+        finally:
+            self._changed.acquire()
+            self._running -= 1
+            if unit.end_share(share):
+                self._end(unit)
+        return True
+
+    def _take(self, forced: bool) -> tuple[Unit, tuple[int, int]] | None:
+        unit = next((unit for unit in self._open if unit.forced or not forced), None)
+        if unit is None:
+            unit = self._next_unit(forced)
+            if unit is None:
+                return None
+            unit.begin()
+            self._open.append(unit)
+        share = unit.take_share()
+        if not unit.has_shares:
+            self._open.remove(unit)
+        if self._open or (self._ready and self._ready[0][-1].work > _WORTH_A_LOOK):
+            self._call_workers(cores() - 1 if forced else cores())
+        return unit, share
+
+    def _next_unit(self, forced: bool) -> Unit | None:
+        """The next unit that is ready, wanted, and fits."""
+        while self._ready:
+            unit = self._ready[0][-1]
+            if unit.queued and forced and not unit.forced:
+                return None
+            heappop(self._ready)
+            if not unit.queued:  # it was put first, and is over
+                continue
+            unit.queued = False
+            error = unit.failed_source
+            if error is not None:
+                unit.fail(error)
+                self._end(unit)
+            elif not unit.is_wanted:
+                unit.skip()
+                self._end(unit)
+            else:
+                if self._fits(unit.most_bytes):
+                    unit.gather()
+                elif self._running or not unit.forced or not self._fits(unit.gather()):
+                    self._parked.append(unit)
+                    continue
+                self._reserved_bytes += unit.reserves
+                return unit
+        return None
+
+    def _squeeze(self) -> bool:
+        """Nothing that fits is left for those who wait: make room, or give the oldest up; False if there is hope."""
+        if self._running or self._open or not any(unit.forced for unit in self._parked):
+            return False
+        self._prepare(self._take_pending(), forced=False)
+        if self._work_once(forced=False):
+            return True
+        if not self._running and not self._open:
+            unit = min((unit for unit in self._parked if unit.forced), key=lambda unit: unit.number, default=None)
+            if unit is not None:
+                self._parked.remove(unit)
+                unit.fail(self._no_room(unit.name, unit.most_bytes))
+                self._end(unit)
+        return True
+
+    def _end(self, unit: Unit) -> None:
+        if not unit.ended:
+            self._reserved_bytes -= unit.reserves
+            unit.end()
+            profile = self.profile.setdefault(unit.name, OpProfile())
+            profile.calls += 1
+            profile.last_ns = unit.elapsed_ns
+            profile.total_ns += unit.elapsed_ns
+            self.computed += unit.operations
+        for follower in unit.followers:
+            follower.waiting -= 1
+            if follower.waiting == 0:
+                self._push(follower)
+        for callback in unit.callbacks:
+            callback()
+        if self._parked:
+            self._unpark()
+        self._changed.notify_all()
+
+    # -- workers ------------------------------------------------------------------------------------------------
+
+    def _call_workers(self, most: int) -> None:
+        if self._workers < most and not self._closed and not self._idle:
+            self._workers += 1
+            threading.Thread(target=self._work, name=f"actorflow-array-{self._workers}", daemon=True).start()
+        else:
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        with self._changed:
+            try:
+                while True:
+                    if self._work_once(forced=False) or self._squeeze():
+                        continue
+                    if self._closed:
+                        return
+                    if self._watching:
+                        self._watch()
+                        continue
+                    self._idle += 1
+                    woken = self._changed.wait(_LINGER_S)
+                    self._idle -= 1
+                    if not woken and not self._ready and not self._open and not self._watching:
+                        return
+            finally:
+                self._workers -= 1
+
+    def _watch(self) -> None:
+        """Compute what was recorded once the recording pauses, or plenty has been recorded."""
+        before = self.load, len(self.pending)
+        self._changed.wait(_PAUSE_S)
+        if self.load > _PLENTY or (self.load, len(self.pending)) == before:
+            self._watching = False
+            if self.load > self.threshold:
+                self._prepare(self._take_pending(), forced=False)
+
+    # -- memory: with the lock held -----------------------------------------------------------------------------
+
+    def take_buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
+        """A buffer with undefined contents."""
+        spec = TensorSpec(shape, dtype)
+        if spec.size_bytes < _POOLED_BYTES:
+            return np.empty(shape, dtype)
+        buffer: Value = self.pool.bucket(spec).take()
+        return buffer
+
+    def sort_out(self, values: Iterable[Any]) -> None:
+        """Take back the memory of values whose records have ended, but for those that are about to be read."""
+        kept = {id(value) for value in values}
+        self._freed_bytes = 0
+        freed = False
+        while self._freed:
+            value = self._freed.popleft()
+            if id(value) not in kept and getrefcount(value) == UNSHARED and value.flags.c_contiguous:
+                self.pool.bucket(TensorSpec(value.shape, value.dtype)).give_back(value)
+                freed = True
+        if freed and self.pool.held_bytes - self.pool.used_bytes > _KEPT_BYTES:
+            self.pool.trim()
+
+    def _fits(self, size_bytes: int) -> bool:
+        if self.memory_budget is None:
+            return True
+        self.sort_out(())
+        room = self.memory_budget - self._reserved_bytes - size_bytes
+        if self.pool.held_bytes > room:
+            self.pool.trim()
+        return self.pool.held_bytes <= room
+
+    def _no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
+        return OutOfMemoryError(
+            f"{what} needs {size_bytes:,} bytes, and {self.pool.held_bytes:,} of the budget of "
+            f"{self.memory_budget:,} bytes are taken by arrays that the program still refers to"
+        )
+
+
+_current: ContextVar[Session | None] = ContextVar("actorflow-array-session", default=None)
+_default = Session()
+
+
+def current() -> Session:
+    """The session that new arrays belong to: that of the `session` block around, else one for the process."""
+    return _current.get() or _default
+
+
+@contextmanager
+def session(
+    *,
+    memory_budget: int | None = None,
+    sequential: bool = False,
+    dry_run: bool = False,
+    run_ahead: bool = True,
+) -> Iterator[Session]:
+    """Arrays that are made inside belong to a session of their own, and so does all that is computed from them.
+
+    Args: see `Session`.
+    """
+    made = Session(memory_budget=memory_budget, sequential=sequential, dry_run=dry_run, run_ahead=run_ahead)
+    token = _current.set(made)
+    try:
+        yield made
+    finally:
+        _current.reset(token)
+        made.close()
