@@ -30,6 +30,7 @@ QUESTIONS = (
     "allocation",
     "service",
     "sim",
+    "pipeline",
     "mpi",
     "scaling",
     "training",

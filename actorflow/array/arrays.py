@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from enum import Enum
@@ -361,7 +360,9 @@ class Array:
         return binary(ew.BITWISE_LEFT_SHIFT, other, self) if _is_operand(other) else NotImplemented
 
     def __ilshift__(self, other: Any, /) -> Self:
-        return self._in_place("<<=", binary(ew.BITWISE_LEFT_SHIFT, self, other)) if _is_operand(other) else NotImplemented
+        return (
+            self._in_place("<<=", binary(ew.BITWISE_LEFT_SHIFT, self, other)) if _is_operand(other) else NotImplemented
+        )
 
     def __rshift__(self, other: Any, /) -> Array:
         return binary(ew.BITWISE_RIGHT_SHIFT, self, other) if _is_operand(other) else NotImplemented
@@ -370,7 +371,9 @@ class Array:
         return binary(ew.BITWISE_RIGHT_SHIFT, other, self) if _is_operand(other) else NotImplemented
 
     def __irshift__(self, other: Any, /) -> Self:
-        return self._in_place(">>=", binary(ew.BITWISE_RIGHT_SHIFT, self, other)) if _is_operand(other) else NotImplemented
+        return (
+            self._in_place(">>=", binary(ew.BITWISE_RIGHT_SHIFT, self, other)) if _is_operand(other) else NotImplemented
+        )
 
     def __matmul__(self, other: Array, /) -> Array:
         return matmul(self, other) if isinstance(other, Array) else NotImplemented

@@ -259,7 +259,7 @@ def cosh(x: Array, /) -> Array:
 
 
 def exp(x: Array, /) -> Array:
-    """e to this power."""
+    """E to this power."""
     return unary(EXP, x)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.array.operate import axis_of, broadcast, node_of
-from actorflow.array.primitives import DType, Primitive, Value
+from actorflow.array.primitives import Primitive, Value
 from actorflow.array.records import Input, Node, given, record
 from actorflow.errors import DTypeError, ShapeError
 

@@ -230,7 +230,9 @@ class Unit:
                 aligned = isinstance(step.op, Elementwise) and step.op.aligned
                 fits = (value.shape, value.dtype) == (step.shape, step.dtype)
                 owned = step.op.owns and position == step.arguments[0]
-                if fits and (owned or (step.op.elementwise and (last[position] < i or (aligned and last[position] == i)))):
+                if fits and (
+                    owned or (step.op.elementwise and (last[position] < i or (aligned and last[position] == i)))
+                ):
                     found[i] = position
                     free.remove(position)
                     break

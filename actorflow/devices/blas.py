@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["BlasThreads", "blas_threads", "cores"]
@@ -29,9 +31,12 @@ class BlasThreads:
         self._lock = threading.Lock()
         # A lane may be closed by the garbage collector at any moment, within this lock too: changes are only noted, and
         # whoever holds the lock applies them.
-        self._changes: deque[int] = deque()
+        self._changes: deque[tuple[int, int]] = deque()  # lanes, and calls within `single`
         self._lanes = 0
+        self._singles = 0
         self._limiter: Any = None
+        self._libraries: list[Any] | None = None
+        self._lowered: list[tuple[Any, int]] = []  # within `single`, and what they go back to
 
     @property
     def share(self) -> int:
@@ -40,41 +45,82 @@ class BlasThreads:
 
     def lane_started(self) -> None:
         """There is one more lane."""
-        self._change(1)
+        self._change(1, 0)
 
     def keep_single(self) -> None:
         """Keep BLAS on one thread until `release_single`."""
-        self._change(cores())
+        self._change(cores(), 0)
 
     def release_single(self) -> None:
         """End what `keep_single` began. May be called by the garbage collector."""
-        self._change(-cores())
+        self._change(-cores(), 0)
 
     def lane_stopped(self) -> None:
         """There is one lane less. May be called by the garbage collector."""
-        self._change(-1)
+        self._change(-1, 0)
 
-    def _change(self, lanes: int) -> None:
-        self._changes.append(lanes)
+    @contextmanager
+    def single(self) -> Iterator[None]:
+        """Products of matrices, within the block, on the thread that calls for them alone.
+
+        For work that is spread over threads piece by piece: BLAS takes one product at a time if each has several
+        threads. It is so for the whole process, since BLAS knows no other way.
+        """
+        if self.share == 1:
+            yield
+            return
+        self._change(0, 1)
+        try:
+            yield
+        finally:
+            self._change(0, -1)
+
+    def _change(self, lanes: int, singles: int) -> None:
+        self._changes.append((lanes, singles))
         while self._changes and self._lock.acquire(blocking=False):
             try:
                 while self._changes:
-                    self._lanes += self._changes.popleft()
-                self._apply()
+                    lanes, singles = self._changes.popleft()
+                    self._lanes += lanes
+                    self._singles += singles
+                    if lanes:
+                        self._restore()
+                        self._share_out()
+                if self._singles and not self._lowered:
+                    self._lower()
+                elif not self._singles:
+                    self._restore()
             finally:
                 self._lock.release()
 
-    def _apply(self) -> None:
+    def _share_out(self) -> None:
         if self._limiter is not None:
             self._limiter.restore_original_limits()
             self._limiter = None
         if self._lanes > 1:
-            from threadpoolctl import ThreadpoolController  # costs some ms: only for those who use several lanes
-
             share = self.share
-            controller = ThreadpoolController().select(user_api="blas")
+            controller = _controller()
+            self._libraries = controller.lib_controllers
             if any(library.num_threads > share for library in controller.lib_controllers):
                 self._limiter = controller.limit(limits=share)
+
+    def _lower(self) -> None:
+        if self._libraries is None:
+            self._libraries = _controller().lib_controllers
+        self._lowered = [(library, library.get_num_threads()) for library in self._libraries]
+        for library, _ in self._lowered:
+            library.set_num_threads(1)
+
+    def _restore(self) -> None:
+        lowered, self._lowered = self._lowered, []
+        for library, count in lowered:
+            library.set_num_threads(count)
+
+
+def _controller() -> Any:
+    from threadpoolctl import ThreadpoolController  # costs some ms: only for those who use several threads
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 blas_threads = BlasThreads()

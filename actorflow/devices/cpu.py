@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from actorflow.devices.base import Device, Fence, Lane
 from actorflow.devices.blas import blas_threads, cores
+from actorflow.devices.team import team
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 
@@ -124,7 +125,9 @@ class WorkerLane(Lane):
 
     def _work(self) -> None:
         queue, finished = self._queue, self._finished
+        member = team.join()
         while (fence := queue.get()) is not None:
+            member.at_work = True
             fence.begun = True
             start = perf_counter_ns()
             try:
@@ -137,9 +140,13 @@ class WorkerLane(Lane):
             fence.work = None
             fence.done = True  # before the loop can see it, for those who then ask for a call at its end
             finished.append(fence)
-            if fence.urgent or queue.empty() or fence.error is not None:
+            is_last = queue.empty()
+            if is_last:
+                member.at_work = False
+            if fence.urgent or is_last or fence.error is not None:
                 self.wake()
             del fence  # while the queue is empty, nothing of the last run may be kept alive
+        team.leave(member)
         if finished:  # what ended in front of the mark that ends the queue
             self.wake()
 

@@ -263,8 +263,14 @@ class Iteration(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:
         run, items = self.run, self._items
-        if not items and not await run.fill():
-            await self._end()
+        if not items:
+            try:
+                is_there = await run.fill()
+            except BaseException:
+                del self  # a traceback that somebody keeps must not keep the iteration
+                raise
+            if not is_there:
+                await self._end()
         value, at = items.popleft()
         run.delivered += 1
         run.recent.append(at)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.errors import PipelineError
 from actorflow.pipeline.crew import Crew
-from actorflow.pipeline.stage import SLICE_NS, Inbox
+from actorflow.pipeline.stage import SLICE_NS, End, Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -212,6 +212,10 @@ class Run:
         if self.ended_ns is not None:
             return
         self.ended_ns = perf_counter_ns()
+        if self.outlet.end is None:
+            self.outlet.end = End()
+        self.outlet.items.clear()
+        self._outlet.wake()
         for actor in self.actors:
             actor.stop()
         for task in self._tasks:

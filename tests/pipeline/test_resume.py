@@ -45,7 +45,7 @@ def count(items: list[Any]) -> Counter[str]:
 
 
 def run(check: Any) -> None:
-    asyncio.run(asyncio.wait_for(check, 20))
+    asyncio.run(asyncio.wait_for(check, 60))
 
 
 async def resumes_everywhere(recipe: Recipe, concurrency: int) -> None:
@@ -143,6 +143,7 @@ def test_goes_on_where_a_failure_ended_it(recipe: Recipe, fails_at: set[int]) ->
 
 
 async def survives_cancellations(recipe: Recipe, turns: list[int]) -> None:
+    tasks = asyncio.all_tasks()
     whole = make(recipe)
     expected = await collect(whole)
     pipeline = make(recipe)
@@ -161,7 +162,7 @@ async def survives_cancellations(recipe: Recipe, turns: list[int]) -> None:
             break
         task.cancel()
         await asyncio.wait([task])
-        assert task.cancelled() or task.done()
+        assert task.cancelled()
         if pipeline.epoch:
             break
     if not pipeline.epoch:
@@ -169,7 +170,7 @@ async def survives_cancellations(recipe: Recipe, turns: list[int]) -> None:
     assert items == expected
     await pipeline.aclose()
     await whole.aclose()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert asyncio.all_tasks() == tasks
 
 
 @settings(max_examples=500 if FULL else 40)
@@ -180,12 +181,12 @@ def test_goes_on_where_it_was_cancelled(recipe: Recipe, turns: list[int]) -> Non
 
 async def test_place_behind_an_earlier_item() -> None:
     loader = af.pipeline.source(range(20)).map(lambda x: x * x).batch(3, collate=list)
-    states = {0: saved(loader)}
+    states: dict[int, Any] = {}
     batches = []
     async for batch in loader:
         batches.append(batch)
         states[len(batches)] = saved(loader)
-        for delivered in range(len(batches) + 1):
+        for delivered in range(1, len(batches) + 1):
             assert saved(loader, delivered) == states[delivered]
     with pytest.raises(af.PipelineError, match="not being iterated"):
         loader.state_dict(delivered=1)

@@ -1,4 +1,4 @@
-"""A training over MPI that is ended in any way, at any moment: no hang, nothing left behind, the last checkpoint whole."""
+"""A training over MPI is ended in any way, at any moment: no hang, nothing left behind, the last checkpoint whole."""
 
 from __future__ import annotations
 

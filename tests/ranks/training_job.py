@@ -1,4 +1,4 @@
-"""A data-parallel training that saves every second step: arguments: its folder, and the step and rank of an exception."""
+"""A data-parallel training that saves every second step. Arguments: its folder, step and rank of an exception."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ step = 0
 
 
 async def main() -> None:
-    global step  # noqa: PLW0603
+    global step
     checkpoints = af.Checkpoints(graph, folder)
     async with graph:
         found = await checkpoints.load(fallback=False)

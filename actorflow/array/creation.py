@@ -1,0 +1,364 @@
+"""Functions that make arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.array.elementwise import COPY
+from actorflow.array.manipulation import broadcast_to, reshape
+from actorflow.array.operate import cast, node_of, simple, unary
+from actorflow.array.primitives import DType, Primitive, Value
+from actorflow.array.records import Node, given, record
+from actorflow.array.session import current
+from actorflow.errors import DTypeError, GraphError, PlaceError, ShapeError
+from actorflow.interchange import from_host_exchange
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.array.arrays import Array
+
+__all__ = [
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "full_like",
+    "linspace",
+    "meshgrid",
+    "ones",
+    "ones_like",
+    "randb",
+    "randn",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]
+
+_KINDS = "biufc"
+
+
+def _on_host(name: str, device: Place | str | None) -> None:
+    if device is not None and Place.parse(device) != Place():
+        raise PlaceError(f"{name}: arrays live on the CPU, got {str(device)!r}")
+
+
+def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
+    kind = np.dtype(dtype)
+    if kind.kind not in _KINDS:
+        raise DTypeError(f"{name}: expected booleans or numbers, got {kind}")
+    return kind
+
+
+def _default(values: Any) -> DType:
+    """The dtype of Python numbers: bool, int64, float64 or complex128."""
+    return {"b": np.dtype(np.bool_), "i": np.dtype(np.int64), "u": np.dtype(np.int64)}.get(
+        values.dtype.kind, values.dtype
+    )
+
+
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """An array of numbers, of nested sequences, or of another library's array on the CPU.
+
+    Args:
+        obj: What to take. An array of this package is returned itself, unless its dtype or ``copy`` asks for another.
+        dtype: Of the elements; that of ``obj`` if left out.
+        device: The CPU.
+        copy: False shares memory with another library's array, which must then not be changed as long as anything is
+            to be computed from it; otherwise its elements are copied, at once.
+    Raises:
+        GraphError: if memory cannot be shared as asked.
+    """
+    _on_host("asarray", device)
+    if type(obj) is Node.array_type:
+        return _again(obj, dtype, copy)
+    if isinstance(obj, list | tuple):
+        obj = _unpacked(obj)
+    foreign = hasattr(obj, "__dlpack__") or hasattr(obj, "__array__") or hasattr(obj, "__array_interface__")
+    try:
+        value = from_host_exchange(obj, "asarray")
+    except ValueError as error:
+        if isinstance(error, GraphError):
+            raise
+        raise ShapeError(f"asarray: {error}") from error
+    kind = _checked_dtype("asarray", dtype if dtype is not None else value.dtype)
+    if copy is False and (not foreign or value.dtype != kind):
+        raise GraphError("asarray: copy=False, but this cannot be taken without a copy")
+    session = current()
+    if copy is False:
+        return given(value, session)
+    session.make_room(value.size * kind.itemsize)
+    return given(np.array(value, kind, order="C"), session)
+
+
+def _again(x: Array, dtype: npt.DTypeLike | None, copy: bool | None) -> Array:
+    kind = x.dtype if dtype is None else _checked_dtype("asarray", dtype)
+    if kind != x.dtype:
+        if copy is False:
+            raise GraphError(f"asarray: copy=False, but {x.dtype} must be converted to {kind}")
+        return cast(x, kind)
+    return unary(COPY, x) if copy else x
+
+
+def _unpacked(values: Sequence[Any]) -> Any:
+    """Nested sequences with the arrays of this package in them computed."""
+    if any(type(each) is Node.array_type for each in values):
+        return [each.to_numpy() if type(each) is Node.array_type else each for each in values]
+    if any(isinstance(each, list | tuple) for each in values):
+        return [_unpacked(each) if isinstance(each, list | tuple) else each for each in values]
+    return values
+
+
+def from_numpy(value: npt.ArrayLike) -> Array:
+    """An array with a copy of NumPy's elements; waits for room in the session's memory budget.
+
+    Raises:
+        OutOfMemoryError: if there is none even after all that was recorded has been computed.
+    """
+    return asarray(value)
+
+
+def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | None = None) -> Array:
+    """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared."""
+    _on_host("from_dlpack", device)
+    if type(x) is Node.array_type:
+        return _again(x, None, copy)
+    value = from_host_exchange(x, "from_dlpack")
+    return given(np.array(value) if copy else value, current())
+
+
+# -- constants --------------------------------------------------------------------------------------------------
+
+_FULL = Primitive("full", lambda value, shape: np.full(shape, value), pure=True)
+_ARANGE = Primitive("arange", lambda start, stop, step, dtype: np.arange(start, stop, step, dtype))
+_LINSPACE = Primitive(
+    "linspace", lambda start, stop, num, dtype, endpoint: np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
+)
+_EYE = Primitive("eye", lambda rows, columns, k, dtype: np.eye(rows, columns, k, dtype))
+_TRIL = Primitive("tril", np.tril)
+_TRIU = Primitive("triu", np.triu)
+
+
+def _shape(name: str, shape: int | Sequence[int]) -> tuple[int, ...]:
+    return TensorSpec.of(shape, np.int8).shape
+
+
+def full(
+    shape: int | Sequence[int],
+    fill_value: complex | Array,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+) -> Array:
+    """An array with the same number everywhere."""
+    _on_host("full", device)
+    wanted = _shape("full", shape)
+    if type(fill_value) is Node.array_type:
+        kind = fill_value.dtype if dtype is None else _checked_dtype("full", dtype)
+        return broadcast_to(cast(fill_value, kind), wanted)
+    value = np.asarray(fill_value)
+    kind = _checked_dtype("full", value.dtype if dtype is None else dtype)
+    return record(_FULL, (np.array(fill_value, kind),), wanted, kind, (wanted,), current())
+
+
+def zeros(
+    shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
+) -> Array:
+    """An array of zeros, float64 unless said otherwise."""
+    return full(shape, 0, dtype=np.float64 if dtype is None else dtype, device=device)
+
+
+def ones(shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+    """An array of ones, float64 unless said otherwise."""
+    return full(shape, 1, dtype=np.float64 if dtype is None else dtype, device=device)
+
+
+def empty(
+    shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
+) -> Array:
+    """An array of zeros: contents are never undefined here."""
+    return zeros(shape, dtype=dtype, device=device)
+
+
+def full_like(
+    x: Array, /, fill_value: complex, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
+) -> Array:
+    """An array with the same number everywhere, of the shape and, unless said otherwise, the dtype of ``x``."""
+    node = node_of("full_like", "x", x)
+    _on_host("full_like", device)
+    kind = node.dtype if dtype is None else _checked_dtype("full_like", dtype)
+    return record(_FULL, (np.array(fill_value, kind),), node.shape, kind, (node.shape,), node.session)
+
+
+def zeros_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+    """An array of zeros, of the shape and, unless said otherwise, the dtype of ``x``."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+    """An array of ones, of the shape and, unless said otherwise, the dtype of ``x``."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def empty_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+    """As `zeros_like`: contents are never undefined here."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+) -> Array:
+    """Numbers from ``start`` on, ``step`` apart, before ``stop``; one argument alone is ``stop``."""
+    _on_host("arange", device)
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ShapeError("arange: step must not be 0")
+    whole = all(isinstance(each, int) for each in (start, stop, step))
+    kind = _checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
+    count = max(0, math.ceil((stop - start) / step) if not whole else -((start - stop) // step))  # type: ignore[operator]
+    return record(_ARANGE, (), (int(count),), kind, (start, stop, step, kind), current())
+
+
+def linspace(
+    start: complex,
+    stop: complex,
+    /,
+    num: int,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+    endpoint: bool = True,
+) -> Array:
+    """``num`` numbers at equal distances from ``start`` to ``stop``."""
+    _on_host("linspace", device)
+    if num < 0:
+        raise ShapeError(f"linspace: num must not be negative, got {num}")
+    if dtype is None:
+        dtype = np.complex128 if isinstance(start, complex) or isinstance(stop, complex) else np.float64
+    kind = _checked_dtype("linspace", dtype)
+    return record(_LINSPACE, (), (int(num),), kind, (start, stop, int(num), kind, bool(endpoint)), current())
+
+
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+) -> Array:
+    """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere."""
+    _on_host("eye", device)
+    kind = _checked_dtype("eye", np.float64 if dtype is None else dtype)
+    shape = _shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    return record(_EYE, (), shape, kind, (*shape, int(k), kind), current())
+
+
+def _triangle(op: Primitive, x: Array, k: int) -> Array:
+    node = node_of(op.name, "x", x)
+    if len(node.shape) < 2:
+        raise ShapeError(f"{op.name}: expected matrices, got shape {node.shape}")
+    return simple(op, x, node.shape, int(k))
+
+
+def tril(x: Array, /, *, k: int = 0) -> Array:
+    """Matrices with zeros above a diagonal, ``k`` to the right of the main one."""
+    return _triangle(_TRIL, x, k)
+
+
+def triu(x: Array, /, *, k: int = 0) -> Array:
+    """Matrices with zeros below a diagonal, ``k`` to the right of the main one."""
+    return _triangle(_TRIU, x, k)
+
+
+def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
+    """The coordinates of all points of a grid; "xy" exchanges the first two axes, "ij" does not."""
+    if indexing not in ("xy", "ij"):
+        raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    nodes = [node_of("meshgrid", "each argument", x) for x in arrays]
+    wrong = [node.shape for node in nodes if len(node.shape) > 1]
+    if wrong:
+        raise ShapeError(f"meshgrid: expected vectors, got shape {wrong[0]}")
+    if len({node.dtype for node in nodes}) > 1:
+        raise DTypeError(f"meshgrid: arrays must have one dtype, got {', '.join(str(node.dtype) for node in nodes)}")
+    order = list(range(len(arrays)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = 1, 0
+    lengths = [node.size for node in nodes]
+    shape = [lengths[i] for i in order]
+    return tuple(
+        broadcast_to(reshape(x, [lengths[i] if axis == order.index(i) else 1 for axis in range(len(order))]), shape)
+        for i, x in enumerate(arrays)
+    )
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------
+
+
+def _normal(key: Value, shape: tuple[int, ...], mean: float, std: float) -> Value:
+    return np.random.default_rng(key).standard_normal(shape, np.float32) * np.float32(std) + np.float32(mean)
+
+
+def _bernoulli(key: Value, shape: tuple[int, ...], probability: float) -> Value:
+    return (np.random.default_rng(key).random(shape, np.float32) < probability).astype(np.float32)
+
+
+_RANDN = Primitive("randn", _normal, pure=False)
+_RANDB = Primitive("randb", _bernoulli, pure=False)
+
+
+def _key(seed: int | None) -> Value:
+    """What names a random stream: drawn when it is recorded, so that the order of computation does not matter."""
+    return np.random.SeedSequence(seed).generate_state(4, np.uint64)
+
+
+def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, seed: int | None = None) -> Array:
+    """float32 numbers of a normal distribution.
+
+    Args:
+        shape: Length of each axis.
+        mean: Of the distribution.
+        std: Its standard deviation.
+        seed: The same one gives the same numbers; None gives others each time.
+    """
+    wanted = _shape("randn", shape)
+    return record(_RANDN, (_key(seed),), wanted, np.dtype(np.float32), (wanted, float(mean), float(std)), current())
+
+
+def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = None) -> Array:
+    """float32 ones with a probability, and zeros.
+
+    Args:
+        shape: Length of each axis.
+        probability: Of a one.
+        seed: As for `randn`.
+    """
+    if not 0 <= probability <= 1:
+        raise ShapeError(f"randb: probability must be from 0 to 1, got {probability}")
+    wanted = _shape("randb", shape)
+    return record(_RANDB, (_key(seed),), wanted, np.dtype(np.float32), (wanted, float(probability)), current())

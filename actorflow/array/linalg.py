@@ -1,0 +1,334 @@
+"""The linear algebra extension of the standard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.array.linear import matmul, matrix_transpose, product_dtype, tensordot, vecdot
+from actorflow.array.operate import axes_of, broadcast, node_of, simple
+from actorflow.array.primitives import DType, Primitive, Value
+from actorflow.array.records import Node, record
+from actorflow.errors import DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from actorflow.array.arrays import Array
+
+__all__ = [
+    "cholesky",
+    "cross",
+    "det",
+    "diagonal",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
+
+Shape = tuple[int, ...]
+
+
+class EighResult(NamedTuple):
+    """What `eigh` gives."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class QRResult(NamedTuple):
+    """What `qr` gives."""
+
+    Q: Array
+    R: Array
+
+
+class SlogdetResult(NamedTuple):
+    """What `slogdet` gives."""
+
+    sign: Array
+    logabsdet: Array
+
+
+class SVDResult(NamedTuple):
+    """What `svd` gives."""
+
+    U: Array
+    S: Array
+    Vh: Array
+
+
+_OBJECT = np.dtype(object)
+_PART = Primitive("part", lambda parts, i: parts[i])
+
+
+def _matrix(name: str, x: Array, square: bool = False) -> Node:
+    node = node_of(name, "x", x)
+    if len(node.shape) < 2 or (square and node.shape[-1] != node.shape[-2]):
+        raise ShapeError(f"{name}: expected {'square ' if square else ''}matrices, got shape {node.shape}")
+    return node
+
+
+def _floating(name: str, dtype: DType) -> DType:
+    """The dtype that LAPACK computes in."""
+    if dtype.kind not in "fc":
+        raise DTypeError(f"{name}: expected floating numbers, got {dtype}")
+    return dtype
+
+
+def _real(dtype: DType) -> DType:
+    return np.empty(0, dtype).real.dtype
+
+
+def _parts(op: Primitive, node: Node, parts: Sequence[tuple[Shape, DType]], *params: Any) -> list[Array]:
+    """Record an operation with several results: one record that computes them, and one for each."""
+    whole = record(op, (node,), (), _OBJECT, params, node.session, node.size)._node
+    return [record(_PART, (whole,), shape, kind, (i,), node.session) for i, (shape, kind) in enumerate(parts)]
+
+
+_CHOLESKY = Primitive("cholesky", lambda x, upper: np.linalg.cholesky(x, upper=upper))
+_DET = Primitive("det", np.linalg.det)
+_INV = Primitive("inv", np.linalg.inv)
+_EIGVALSH = Primitive("eigvalsh", np.linalg.eigvalsh)
+_SVDVALS = Primitive("svdvals", np.linalg.svdvals)
+_EIGH = Primitive("eigh", lambda x: tuple(np.linalg.eigh(x)))
+_SLOGDET = Primitive("slogdet", lambda x: tuple(np.asarray(each) for each in np.linalg.slogdet(x)))
+_QR = Primitive("qr", lambda x, mode: tuple(np.linalg.qr(x, mode=mode)))
+_SVD = Primitive("svd", lambda x, full: tuple(np.linalg.svd(x, full_matrices=full)))
+_POWER = Primitive("matrix_power", np.linalg.matrix_power)
+_DIAGONAL = Primitive("diagonal", lambda x, offset: np.linalg.diagonal(x, offset=offset))
+_TRACE = Primitive("trace", lambda x, offset, dtype: np.linalg.trace(x, offset=offset, dtype=dtype))
+_OUTER = Primitive("outer", np.linalg.outer)
+_CROSS = Primitive("cross", lambda a, b, axis: np.linalg.cross(a, b, axis=axis))
+
+
+def cholesky(x: Array, /, *, upper: bool = False) -> Array:
+    """The triangular factor of symmetric positive definite matrices."""
+    node = _matrix("cholesky", x, square=True)
+    return simple(_CHOLESKY, x, node.shape, bool(upper), dtype=_floating("cholesky", node.dtype))
+
+
+def det(x: Array, /) -> Array:
+    """The determinants of square matrices."""
+    node = _matrix("det", x, square=True)
+    return simple(_DET, x, node.shape[:-2], dtype=_floating("det", node.dtype))
+
+
+def inv(x: Array, /) -> Array:
+    """The inverses of square matrices; a singular one is an error when the value is asked for."""
+    node = _matrix("inv", x, square=True)
+    return simple(_INV, x, node.shape, dtype=_floating("inv", node.dtype))
+
+
+def eigh(x: Array, /) -> EighResult:
+    """Eigenvalues, ascending, and eigenvectors of symmetric or Hermitian matrices."""
+    node = _matrix("eigh", x, square=True)
+    kind = _floating("eigh", node.dtype)
+    return EighResult(*_parts(_EIGH, node, ((node.shape[:-1], _real(kind)), (node.shape, kind))))
+
+
+def eigvalsh(x: Array, /) -> Array:
+    """Eigenvalues, ascending, of symmetric or Hermitian matrices."""
+    node = _matrix("eigvalsh", x, square=True)
+    return simple(_EIGVALSH, x, node.shape[:-1], dtype=_real(_floating("eigvalsh", node.dtype)))
+
+
+def slogdet(x: Array, /) -> SlogdetResult:
+    """Signs and logarithms of the magnitudes of determinants."""
+    node = _matrix("slogdet", x, square=True)
+    kind, shape = _floating("slogdet", node.dtype), node.shape[:-2]
+    return SlogdetResult(*_parts(_SLOGDET, node, ((shape, kind), (shape, _real(kind)))))
+
+
+def qr(x: Array, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QRResult:
+    """Orthonormal and upper triangular factors of matrices."""
+    node = _matrix("qr", x)
+    if mode not in ("reduced", "complete"):
+        raise ShapeError(f"qr: mode must be 'reduced' or 'complete', got {mode!r}")
+    kind, (*lead, rows, columns) = _floating("qr", node.dtype), node.shape
+    inner = min(rows, columns) if mode == "reduced" else rows
+    return QRResult(*_parts(_QR, node, (((*lead, rows, inner), kind), ((*lead, inner, columns), kind)), mode))
+
+
+def svd(x: Array, /, *, full_matrices: bool = True) -> SVDResult:
+    """The singular value decomposition ``U @ diag(S) @ Vh`` of matrices."""
+    node = _matrix("svd", x)
+    kind, (*lead, rows, columns) = _floating("svd", node.dtype), node.shape
+    inner = min(rows, columns)
+    left, right = (rows, columns) if full_matrices else (inner, inner)
+    shapes = ((*lead, rows, left), kind), ((*lead, inner), _real(kind)), ((*lead, right, columns), kind)
+    return SVDResult(*_parts(_SVD, node, shapes, bool(full_matrices)))
+
+
+def svdvals(x: Array, /) -> Array:
+    """The singular values of matrices, descending."""
+    node = _matrix("svdvals", x)
+    shape = (*node.shape[:-2], min(node.shape[-2:]))
+    return simple(_SVDVALS, x, shape, dtype=_real(_floating("svdvals", node.dtype)))
+
+
+def matrix_power(x: Array, n: int, /) -> Array:
+    """Square matrices to an integer power; negative ones are powers of the inverse."""
+    node = _matrix("matrix_power", x, square=True)
+    kind = _floating("matrix_power", node.dtype) if n < 0 else node.dtype
+    return simple(_POWER, x, node.shape, int(n), dtype=kind)
+
+
+def diagonal(x: Array, /, *, offset: int = 0) -> Array:
+    """The diagonals of matrices, ``offset`` to the right of the main one."""
+    node = _matrix("diagonal", x)
+    return simple(_DIAGONAL, x, (*node.shape[:-2], _length_of_diagonal(node.shape, offset)), int(offset))
+
+
+def _length_of_diagonal(shape: Shape, offset: int) -> int:
+    rows, columns = shape[-2:]
+    return max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+
+
+def trace(x: Array, /, *, offset: int = 0, dtype: npt.DTypeLike | None = None) -> Array:
+    """The sums of the diagonals of matrices; integers are added up in 64 bits."""
+    from actorflow.array.statistical import sum as sum_of
+
+    return sum_of(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+
+def outer(x1: Array, x2: Array, /) -> Array:
+    """The products of each element of a vector with each one of another."""
+    a, b = node_of("outer", "x1", x1), node_of("outer", "x2", x2)
+    if len(a.shape) != 1 or len(b.shape) != 1:
+        raise ShapeError(f"outer: expected vectors, got shapes {a.shape} and {b.shape}")
+    return record(_OUTER, (a, b), a.shape + b.shape, product_dtype("outer", a.dtype, b.dtype))
+
+
+def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """The cross products of vectors of three elements along an axis; the other axes broadcast."""
+    a, b = node_of("cross", "x1", x1), node_of("cross", "x2", x2)
+    shape = broadcast("cross", a.shape, b.shape)
+    least = min(len(a.shape), len(b.shape))
+    if not -least <= axis < least or a.shape[axis] != 3 or b.shape[axis] != 3:
+        raise ShapeError(f"cross: expected 3 elements along axis {axis}, got shapes {a.shape} and {b.shape}")
+    return record(_CROSS, (a, b), shape, product_dtype("cross", a.dtype, b.dtype), (axis,))
+
+
+def solve(x1: Array, x2: Array, /) -> Array:
+    """The solutions ``x`` of ``x1 @ x = x2``; a one-dimensional ``x2`` is one vector."""
+    a, b = _matrix("solve", x1, square=True), node_of("solve", "x2", x2)
+    kind = product_dtype("solve", _floating("solve", a.dtype), _floating("solve", b.dtype))
+    size = a.shape[-1]
+    if not b.shape or b.shape[0 if len(b.shape) == 1 else -2] != size:
+        raise ShapeError(f"solve: shapes {a.shape} and {b.shape} do not fit")
+    if len(b.shape) == 1:
+        shape = (*a.shape[:-2], size)
+    else:
+        shape = (*broadcast("solve", a.shape[:-2], b.shape[:-2]), size, b.shape[-1])
+    return record(_SOLVE, (a, b), shape, kind, (), a.session, a.size * size)
+
+
+def _solve(a: Value, b: Value) -> Value:
+    return np.linalg.solve(a, b[..., None])[..., 0] if b.ndim == 1 else np.linalg.solve(a, b)
+
+
+_SOLVE = Primitive("solve", _solve)
+
+
+def _tolerance(name: str, node: Node, value: Any) -> tuple[Any, ...]:
+    """A tolerance as an input: an array for each matrix, a number, or None."""
+    if type(value) is Node.array_type:
+        if broadcast(name, value.shape, node.shape[:-2]) != node.shape[:-2]:
+            raise ShapeError(f"{name}: rtol of shape {value.shape} does not fit matrices of shape {node.shape}")
+        return (value._node,)
+    return () if value is None else (np.asarray(value, np.float64),)
+
+
+def _rank(x: Value, *rtol: Value) -> Value:
+    return np.asarray(np.linalg.matrix_rank(x, rtol=rtol[0] if rtol else None), np.intp)
+
+
+def _pinv(x: Value, *rtol: Value) -> Value:
+    return np.linalg.pinv(x, rtol=rtol[0]) if rtol else np.linalg.pinv(x, rtol=_pinv_rtol(x))
+
+
+def _pinv_rtol(x: Value) -> float:
+    return float(max(x.shape[-2:]) * np.finfo(x.dtype).eps)
+
+
+_MATRIX_RANK = Primitive("matrix_rank", _rank)
+_PINV = Primitive("pinv", _pinv)
+
+
+def matrix_rank(x: Array, /, *, rtol: float | Array | None = None) -> Array:
+    """How many singular values of matrices are above ``rtol`` times the greatest."""
+    node = _matrix("matrix_rank", x)
+    _floating("matrix_rank", node.dtype)
+    inputs = (node, *_tolerance("matrix_rank", node, rtol))
+    return record(_MATRIX_RANK, inputs, node.shape[:-2], np.dtype(np.intp), (), node.session, node.size)
+
+
+def pinv(x: Array, /, *, rtol: float | Array | None = None) -> Array:
+    """The pseudo-inverses of matrices; singular values below ``rtol`` times the greatest count as zero."""
+    node = _matrix("pinv", x)
+    kind = _floating("pinv", node.dtype)
+    shape = (*node.shape[:-2], node.shape[-1], node.shape[-2])
+    return record(_PINV, (node, *_tolerance("pinv", node, rtol)), shape, kind, (), node.session, node.size)
+
+
+_NORMS = ("fro", "nuc", math.inf, -math.inf, 1, -1, 2, -2)
+
+
+def _matrix_norm(x: Value, order: Any, keepdims: bool) -> Value:
+    return np.asarray(np.linalg.matrix_norm(x, ord=order, keepdims=keepdims))
+
+
+def _vector_norm(x: Value, axes: Any, keepdims: bool, order: Any) -> Value:
+    return np.asarray(np.linalg.vector_norm(x, axis=axes, keepdims=keepdims, ord=order))
+
+
+_MATRIX_NORM = Primitive("matrix_norm", _matrix_norm)
+_VECTOR_NORM = Primitive("vector_norm", _vector_norm)
+
+
+def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
+    """The norms of matrices: "fro", "nuc", 1, -1, 2, -2, inf or -inf."""
+    node = _matrix("matrix_norm", x)
+    kind = _real(_floating("matrix_norm", node.dtype))
+    if ord not in _NORMS:
+        raise ShapeError(f"matrix_norm: ord must be one of {_NORMS}, got {ord!r}")
+    shape = (*node.shape[:-2], 1, 1) if keepdims else node.shape[:-2]
+    return simple(_MATRIX_NORM, x, shape, ord, bool(keepdims), dtype=kind)
+
+
+def vector_norm(
+    x: Array,
+    /,
+    *,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    ord: float = 2,
+) -> Array:
+    """The norms of vectors along axes; of all elements as one vector if none is named."""
+    node = node_of("vector_norm", "x", x)
+    kind = _real(_floating("vector_norm", node.dtype))
+    axes = axes_of("vector_norm", axis, len(node.shape))
+    if keepdims:
+        shape = tuple([1 if i in axes else length for i, length in enumerate(node.shape)])
+    else:
+        shape = tuple([length for i, length in enumerate(node.shape) if i not in axes])
+    return simple(_VECTOR_NORM, x, shape, axes, bool(keepdims), ord, dtype=kind)

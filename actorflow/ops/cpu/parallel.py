@@ -1,0 +1,146 @@
+"""Kernels cut into pieces that idle cores take part in.
+
+The pieces, and the order in which their sums are added up, follow from the shapes alone, so that a result is the same
+bit for bit however many threads there were. Pieces are computed one after the other where no core is idle, where the
+kernel runs on the loop, and where the work is too small to wake another thread for (`WORTH_NS`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from actorflow.devices.blas import blas_threads
+from actorflow.devices.team import team
+from actorflow.ops.cpu.buffers import Array
+
+__all__ = ["cut", "elementwise", "multiply", "product_ns", "rowwise", "spread"]
+
+_P = TypeVar("_P")
+_F = TypeVar("_F", bound=Callable[..., None])
+
+#: Work that takes less is not spread: it would be over before another thread has begun.
+WORTH_NS = 200_000
+#: Rough times of one thread: of an element that is read or written, of a product of two numbers that is added up.
+_ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
+#: Elements of all arrays in a piece of an elementwise kernel: some ten blocks.
+_PIECE_ELEMENTS = 1 << 20
+#: Products in a piece of a product of matrices, and the rows or columns that it has at least.
+_PIECE_PRODUCTS, _PIECE_ROWS = 4 << 20, 64
+#: More pieces would be too small for large caches; a multiple of most numbers of cores.
+_MOST_PIECES = 24
+
+
+def cut(count: int, pieces: int) -> list[slice]:
+    """``count`` rows in so many pieces of nearly the same size; of fewer rows, in fewer pieces."""
+    pieces = max(1, min(pieces, count))
+    return [slice(count * i // pieces, count * (i + 1) // pieces) for i in range(pieces)]
+
+
+def product_ns(rows: int, depth: int, columns: int) -> float:
+    """About how long a product of matrices takes on one thread."""
+    return rows * depth * columns * _PRODUCT_NS
+
+
+def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, multiplies: bool = False) -> None:
+    """Call ``work(piece)`` for all pieces, on idle cores, too.
+
+    Args:
+        pieces: What can be computed in any order, and at once.
+        work: What computes one.
+        work_ns: About how long one thread takes for all of them.
+        multiplies: Whether it calls BLAS, which then keeps to one thread.
+    """
+    if multiplies and len(pieces) > 1:
+        with blas_threads.single():
+            _spread(pieces, work, work_ns)
+    else:
+        _spread(pieces, work, work_ns)
+
+
+def _spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float) -> None:
+    if work_ns < WORTH_NS:
+        for piece in pieces:
+            work(piece)
+    else:
+        team.spread(pieces, work)
+
+
+def multiply(a: Array, b: Array, out: Array) -> None:
+    """``out = a @ b`` for (stacks of) matrices of one dtype, in pieces of the rows of ``a`` or the columns of ``b``."""
+    (rows, depth), columns = a.shape[-2:], b.shape[-1]
+    along = max(rows, columns)
+    stack = math.prod(out.shape[:-2])
+    count = min(_MOST_PIECES, stack * rows * depth * columns // _PIECE_PRODUCTS, along // _PIECE_ROWS)
+    if count < 2:
+        np.matmul(a, b, out=out)
+        return
+
+    def part(piece: slice) -> None:
+        if rows >= columns:
+            np.matmul(a[..., piece, :], b, out=out[..., piece, :])
+        else:
+            np.matmul(a, b[..., piece], out=out[..., piece])
+
+    spread(cut(along, count), part, stack * product_ns(rows, depth, columns), multiplies=True)
+
+
+def elementwise(kernel: _F) -> _F:
+    """A kernel each of whose outputs' elements depends on the elements of the inputs at the same place, in pieces.
+
+    It is called with flat pieces of the arrays of the first output's shape, and all of those with a single element.
+    Arrays of other shapes, and those that do not lie flat in memory, are given whole.
+    """
+
+    @wraps(kernel)
+    def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        shape, arrays = outputs[0].shape, [*inputs, *outputs]
+        count = min(_MOST_PIECES, outputs[0].size * len(arrays) // _PIECE_ELEMENTS)
+        if count < 2 or not all(_is_flat(array, shape) or array.size == 1 for array in arrays):
+            kernel(operation, inputs, outputs)
+        else:
+            _in_pieces(kernel, operation, [array.reshape(-1) for array in arrays], count, len(inputs))
+
+    return compute  # type: ignore[return-value]
+
+
+def rowwise(kernel: _F) -> _F:
+    """A kernel whose outputs' last axes depend on the inputs' at the same place, in pieces; else as `elementwise`.
+
+    It is called with pieces of (rows, last axis) of the arrays that have the first output's leading axes. Arrays of one
+    axis belong to every row and are given whole.
+    """
+
+    @wraps(kernel)
+    def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        shape, arrays = outputs[0].shape, [*inputs, *outputs]
+        count = min(_MOST_PIECES, outputs[0].size * len(arrays) // _PIECE_ELEMENTS)
+        if count < 2 or len(shape) < 2 or not all(_has_rows(array, shape) or array.ndim <= 1 for array in arrays):
+            kernel(operation, inputs, outputs)
+        else:
+            rows = [array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array for array in arrays]
+            _in_pieces(kernel, operation, rows, count, len(inputs))
+
+    return compute  # type: ignore[return-value]
+
+
+def _is_flat(array: Array, shape: tuple[int, ...]) -> bool:
+    return array.shape == shape and array.flags.c_contiguous
+
+
+def _has_rows(array: Array, shape: tuple[int, ...]) -> bool:
+    return array.ndim == len(shape) and array.shape[:-1] == shape[:-1] and array.flags.c_contiguous
+
+
+def _in_pieces(kernel: Callable[..., None], operation: Any, arrays: list[Array], count: int, inputs: int) -> None:
+    total = len(arrays[-1])
+
+    def part(piece: slice) -> None:
+        parts = [array[piece] if len(array) == total else array for array in arrays]
+        kernel(operation, parts[:inputs], parts[inputs:])
+
+    spread(cut(total, count), part, arrays[-1].size * len(arrays) * _ELEMENT_NS)

@@ -1,0 +1,15 @@
+"""A session of its own for each test, so that none leaves workers or records behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import actorflow.array as xp
+
+
+@pytest.fixture(autouse=True)
+def own_session(no_thread_left: None) -> Iterator[xp.Session]:
+    with xp.session() as session:
+        yield session

@@ -1,0 +1,95 @@
+"""Every function of the standard, against array-api-strict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_strict as strict
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import actorflow.array as xp
+from tests.array.cases import CASES
+from tests.array.families import BINARY, COMPLEX, SAME_DTYPE, UNARY, arrays, pairs
+
+#: Each function is tried so often in CI; a thousand times with all tests.
+EACH = settings(
+    max_examples=max(6, settings.default.max_examples // 20 if settings.default.max_examples < 1_000 else 1_000)
+)
+
+
+def check(values: list[np.ndarray], function: Any) -> None:
+    with np.errstate(all="ignore"):
+        expected = function(strict, *[strict.asarray(value) for value in values])
+    found = function(xp, *[xp.asarray(value) for value in values])
+    for mine, its in zip(*[each if isinstance(each, tuple) else (each,) for each in (found, expected)], strict=True):
+        reference = np.asarray(its)
+        assert isinstance(mine, xp.Array)
+        assert mine.shape == reference.shape
+        assert mine.dtype == reference.dtype
+        value = mine.to_numpy()
+        assert (value.shape, value.dtype) == (mine.shape, mine.dtype)
+        if reference.dtype.kind in "fc":
+            eps = np.finfo(reference.dtype).eps
+            np.testing.assert_allclose(value, reference, rtol=200 * eps, atol=200 * eps)
+        else:
+            np.testing.assert_array_equal(value, reference)
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str) -> None:
+    @EACH
+    @given(arrays(UNARY[name]).filter(lambda x: name != "sign" or x.dtype.kind != "c" or not np.isinf(x).any()))
+    def agrees(x: np.ndarray) -> None:
+        check([x], lambda xp, x: getattr(xp, name)(x))
+
+    with np.errstate(all="ignore"):
+        agrees()
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name: str) -> None:
+    @EACH
+    @given(pairs(BINARY[name], mixed=name not in SAME_DTYPE))
+    def agrees(values: list[np.ndarray]) -> None:
+        check(values, lambda xp, a, b: getattr(xp, name)(a, b))
+
+    agrees()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    @EACH
+    @given(st.composite(lambda draw: CASES[name](draw))())
+    def agrees(call: Any) -> None:
+        check(*call)
+
+    agrees()
+
+
+@pytest.mark.parametrize("module", ["", "linalg", "fft"])
+def test_nothing_is_missing(module: str) -> None:
+    its = getattr(strict, module) if module else strict
+    mine = getattr(xp, module) if module else xp
+    extras = {"ArrayAPIStrictFlags", "Device", "set_array_api_strict_flags", "get_array_api_strict_flags"}
+    extras |= {"reset_array_api_strict_flags", "broadcast_shapes", "isin"}  # the last two are newer than 2024.12
+    names = {name for name in its.__all__ if not name.startswith("_") and not name.endswith("Flags")}
+    assert names - extras - set(dir(mine)) == set()
+
+
+def test_every_function_is_tried() -> None:
+    tried = {*UNARY, *BINARY, *CASES}
+    elsewhere = {"asarray", "from_dlpack", "empty", "empty_like", "ones", "zeros", "ones_like", "zeros_like"}
+    covered = {"squeeze", "tril", "triu", "trace", "trunc", "fftfreq", "rfftfreq", "fftshift", "ifftshift"}
+    typed = {"can_cast", "finfo", "iinfo", "isdtype", "result_type"}
+    mine = {"randn", "randb", "from_numpy", "session", "current", "wait_for_all", "Array", "Session", "linalg", "fft"}
+    names = {*xp.__all__, *xp.linalg.__all__, *xp.fft.__all__} - {*xp.types.DTYPES}
+    constants = {"e", "inf", "nan", "newaxis", "pi", "API_VERSIONS"}
+    left = {name for name in names if not name.startswith("_")} - tried - elsewhere - covered - typed - mine - constants
+    assert left == set()
+
+
+def test_complex_is_covered() -> None:
+    assert set(COMPLEX) <= set(UNARY["exp"])
