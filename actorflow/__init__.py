@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from actorflow import array as array
     from actorflow import data as data
     from actorflow import devices as devices
     from actorflow import nn as nn
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("data", "devices", "nn", "ops", "pipeline", "testing", "web")
+_SUBMODULES = ("array", "data", "devices", "nn", "ops", "pipeline", "testing", "web")
 _HOMES = {
     "launch": ("run",),
     "graph": ("Graph",),
@@ -154,6 +155,7 @@ __all__ = [
     "TensorSpec",
     "TransportError",
     "Variable",
+    "array",
     "data",
     "devices",
     "gradient",

@@ -101,6 +101,7 @@ def test_public_names() -> None:
         "TensorSpec",
         "TransportError",
         "Variable",
+        "array",
         "data",
         "devices",
         "gradient",

@@ -375,10 +375,10 @@ class Array:
             self._in_place(">>=", binary(ew.BITWISE_RIGHT_SHIFT, self, other)) if _is_operand(other) else NotImplemented
         )
 
-    def __matmul__(self, other: Array, /) -> Array:
+    def __matmul__(self, other: Any, /) -> Array:
         return matmul(self, other) if isinstance(other, Array) else NotImplemented
 
-    def __imatmul__(self, other: Array, /) -> Self:
+    def __imatmul__(self, other: Any, /) -> Self:
         return self._in_place("@=", matmul(self, other)) if isinstance(other, Array) else NotImplemented
 
     def __lt__(self, other: Any, /) -> Array:

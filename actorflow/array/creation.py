@@ -60,13 +60,6 @@ def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
     return kind
 
 
-def _default(values: Any) -> DType:
-    """The dtype of Python numbers: bool, int64, float64 or complex128."""
-    return {"b": np.dtype(np.bool_), "i": np.dtype(np.int64), "u": np.dtype(np.int64)}.get(
-        values.dtype.kind, values.dtype
-    )
-
-
 def asarray(
     obj: Any,
     /,
@@ -146,17 +139,15 @@ def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | No
 
 # -- constants --------------------------------------------------------------------------------------------------
 
-_FULL = Primitive("full", lambda value, shape: np.full(shape, value), pure=True)
-_ARANGE = Primitive("arange", lambda start, stop, step, dtype: np.arange(start, stop, step, dtype))
-_LINSPACE = Primitive(
-    "linspace", lambda start, stop, num, dtype, endpoint: np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype)
-)
-_EYE = Primitive("eye", lambda rows, columns, k, dtype: np.eye(rows, columns, k, dtype))
+_FULL = Primitive("full", lambda value, shape: np.full(shape, value))
+_ARANGE = Primitive("arange", np.arange)
+_LINSPACE = Primitive("linspace", np.linspace)
+_EYE = Primitive("eye", np.eye)
 _TRIL = Primitive("tril", np.tril)
 _TRIU = Primitive("triu", np.triu)
 
 
-def _shape(name: str, shape: int | Sequence[int]) -> tuple[int, ...]:
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     return TensorSpec.of(shape, np.int8).shape
 
 
@@ -169,7 +160,7 @@ def full(
 ) -> Array:
     """An array with the same number everywhere."""
     _on_host("full", device)
-    wanted = _shape("full", shape)
+    wanted = _shape(shape)
     if type(fill_value) is Node.array_type:
         kind = fill_value.dtype if dtype is None else _checked_dtype("full", dtype)
         return broadcast_to(cast(fill_value, kind), wanted)
@@ -239,7 +230,7 @@ def arange(
         raise ShapeError("arange: step must not be 0")
     whole = all(isinstance(each, int) for each in (start, stop, step))
     kind = _checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
-    count = max(0, math.ceil((stop - start) / step) if not whole else -((start - stop) // step))  # type: ignore[operator]
+    count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
     return record(_ARANGE, (), (int(count),), kind, (start, stop, step, kind), current())
 
 
@@ -257,10 +248,8 @@ def linspace(
     _on_host("linspace", device)
     if num < 0:
         raise ShapeError(f"linspace: num must not be negative, got {num}")
-    if dtype is None:
-        dtype = np.complex128 if isinstance(start, complex) or isinstance(stop, complex) else np.float64
-    kind = _checked_dtype("linspace", dtype)
-    return record(_LINSPACE, (), (int(num),), kind, (start, stop, int(num), kind, bool(endpoint)), current())
+    kind = _checked_dtype("linspace", np.result_type(np.float64, start, stop) if dtype is None else dtype)
+    return record(_LINSPACE, (), (int(num),), kind, (start, stop, int(num), bool(endpoint), False, kind), current())
 
 
 def eye(
@@ -275,7 +264,7 @@ def eye(
     """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere."""
     _on_host("eye", device)
     kind = _checked_dtype("eye", np.float64 if dtype is None else dtype)
-    shape = _shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    shape = _shape((n_rows, n_rows if n_cols is None else n_cols))
     return record(_EYE, (), shape, kind, (*shape, int(k), kind), current())
 
 
@@ -346,7 +335,7 @@ def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, se
         std: Its standard deviation.
         seed: The same one gives the same numbers; None gives others each time.
     """
-    wanted = _shape("randn", shape)
+    wanted = _shape(shape)
     return record(_RANDN, (_key(seed),), wanted, np.dtype(np.float32), (wanted, float(mean), float(std)), current())
 
 
@@ -360,5 +349,5 @@ def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = 
     """
     if not 0 <= probability <= 1:
         raise ShapeError(f"randb: probability must be from 0 to 1, got {probability}")
-    wanted = _shape("randb", shape)
+    wanted = _shape(shape)
     return record(_RANDB, (_key(seed),), wanted, np.dtype(np.float32), (wanted, float(probability)), current())

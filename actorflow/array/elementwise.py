@@ -126,6 +126,10 @@ def _choose(condition: Value, x1: Value, x2: Value, out: Value) -> None:
     np.copyto(out, x1, where=condition)
 
 
+def _chosen_type(condition: DType, x1: DType, x2: DType) -> DType:  # noqa: ARG001  all inputs have one
+    return np.result_type(x1, x2)
+
+
 def _sign(x: Value, out: Value) -> None:
     if x.dtype.kind == "b":
         np.copyto(out, x)
@@ -199,7 +203,7 @@ NOT_EQUAL = Elementwise("not_equal", np.not_equal)
 POW = Elementwise("pow", np.power)
 REMAINDER = Elementwise("remainder", np.remainder)
 SUBTRACT = Elementwise("subtract", np.subtract)
-WHERE = Elementwise("where", _choose, aligned=False, types=lambda condition, x1, x2: np.result_type(x1, x2))
+WHERE = Elementwise("where", _choose, aligned=False, types=_chosen_type)
 COPY = Elementwise("copy", _copy, types=_same)
 
 

@@ -37,14 +37,10 @@ __all__ = [
 
 Norm = Literal["backward", "ortho", "forward"]
 
-_ONE = {
-    name: Primitive(name, lambda x, n, axis, norm, f=getattr(np.fft, name): f(x, n=n, axis=axis, norm=norm))
-    for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
-}
-_SEVERAL = {
-    name: Primitive(name, lambda x, s, axes, norm, f=getattr(np.fft, name): f(x, s=s, axes=axes, norm=norm))
-    for name in ("fftn", "ifftn", "rfftn", "irfftn")
-}
+_LINES = (np.fft.fft, np.fft.ifft, np.fft.rfft, np.fft.irfft, np.fft.hfft, np.fft.ihfft)
+_GRIDS = (np.fft.fftn, np.fft.ifftn, np.fft.rfftn, np.fft.irfftn)
+_ONE = {function.__name__: Primitive(function.__name__, function) for function in _LINES}
+_SEVERAL = {function.__name__: Primitive(function.__name__, function) for function in _GRIDS}
 _SHIFT = Primitive("fftshift", np.fft.fftshift)
 _SHIFT_BACK = Primitive("ifftshift", np.fft.ifftshift)
 
@@ -184,8 +180,8 @@ def ifftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:
     return _shift(_SHIFT_BACK, x, axes)
 
 
-_FREQUENCIES = Primitive("fftfreq", lambda n, d: np.fft.fftfreq(n, d))
-_HALF_FREQUENCIES = Primitive("rfftfreq", lambda n, d: np.fft.rfftfreq(n, d))
+_FREQUENCIES = Primitive("fftfreq", np.fft.fftfreq)
+_HALF_FREQUENCIES = Primitive("rfftfreq", np.fft.rfftfreq)
 
 
 def _frequencies(op: Primitive, n: int, d: float, count: int, dtype: npt.DTypeLike | None, device: Any) -> Array:

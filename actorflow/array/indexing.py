@@ -136,43 +136,41 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
 
 
 def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> Shape:
-    """The shape of a part: NumPy's own rules, asked on a stand-in of one element."""
+    """The shape of a part, by NumPy's rules."""
     if not arrays:
-        return _stand_in(shape)[_key(template, ())].shape
-    # The arrays' axes are put where NumPy puts them; each array stands for one index, so that all the others count.
+        return _part_shape(shape, _key(template, ()))
     together = broadcast("an index", *(each.shape for each in arrays))
-    zero = np.zeros((), np.intp)
-    if all(each.shape == () for each in arrays):
-        return _stand_in(shape)[_key(template, (zero,) * len(arrays))].shape
-    small = np.zeros((1,) * len(together), np.intp)
-    found = _stand_in(_nonempty(shape))[_key(template, (small,) * len(arrays))].shape
-    rest = _stand_in(shape)[tuple([0 if type(part) is _Slot else _unfrozen(part) for part in template])].shape
-    at = _position(template, len(shape))
-    assert len(found) == len(rest) + len(together)
-    return (*rest[:at], *together, *rest[at:])
-
-
-def _nonempty(shape: Shape) -> Shape:
-    return tuple(max(1, length) for length in shape)
-
-
-def _stand_in(shape: Shape) -> Value:
-    """An array of this shape that takes no memory."""
-    return np.ndarray(shape, np.int8, bytes(1), strides=(0,) * len(shape))
-
-
-def _position(template: tuple[Any, ...], rank: int) -> int:
-    """Before which axis of the rest the axes of index arrays stand: at the first array if all are neighbours."""
-    advanced = [i for i, part in enumerate(template) if type(part) is _Slot or isinstance(part, int)]
-    if advanced[-1] - advanced[0] != len(advanced) - 1:
-        return 0
+    named = sum(part is not None and part is not Ellipsis for part in template)
+    if named > len(shape):
+        raise IndexError(f"{named} indices for an array of shape {shape}")
+    rest: list[int] = []
+    left = list(shape)
+    places: list[int] = []
     at = 0
-    for part in template[: advanced[0]]:
-        if part is Ellipsis:
-            at += rank - sum(each is not None and each is not Ellipsis for each in template)
+    for i, part in enumerate(template):
+        if part is None:
+            rest.append(1)
+        elif part is Ellipsis:
+            count = len(shape) - named
+            rest += left[:count]
+            del left[:count]
+        elif type(part) is _Slot or isinstance(part, int):
+            length = left.pop(0)
+            if isinstance(part, int) and not -length <= part < length:
+                raise IndexError(f"index {part} is out of bounds for an axis of length {length}")
+            at = at if places else len(rest)
+            places.append(i)
         else:
-            at += 1
-    return at
+            rest.append(len(range(*_unfrozen(part).indices(left.pop(0)))))
+    if places[-1] - places[0] != len(places) - 1:  # not neighbours: their axes go first
+        at = 0
+    return (*rest[:at], *together, *rest[at:], *left)
+
+
+def _part_shape(shape: Shape, key: Any) -> Shape:
+    """The shape of a part without index arrays: asked of an array of this shape that takes no memory."""
+    part = np.ndarray(shape, np.int8, bytes(1), strides=(0,) * len(shape))[key]
+    return tuple(part.shape)
 
 
 def _take(x: Value, indices: Value, axis: int) -> Value:

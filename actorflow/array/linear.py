@@ -20,7 +20,8 @@ __all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
 
 
 def _vecdot(x1: Value, x2: Value, axis: int) -> Value:
-    return np.asarray(np.vecdot(x1, x2, axis=axis))
+    vecdot: Any = np.vecdot  # its stub lacks `axis`
+    return np.asarray(vecdot(x1, x2, axis=axis))
 
 
 def _tensordot(x1: Value, x2: Value, axes: Any) -> Value:
@@ -92,7 +93,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
 
 
 def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
-    """The sum of products over axes: so many last ones of ``x1`` with the first ones of ``x2``, or those that are named."""
+    """The sum of products over axes: the last ones of ``x1`` with the first ones of ``x2``, or those that are named."""
     a, b = node_of("tensordot", "x1", x1), node_of("tensordot", "x2", x2)
     if isinstance(axes, int):
         if not 0 <= axes <= min(len(a.shape), len(b.shape)):

@@ -46,14 +46,14 @@ _CONCAT = Primitive("concat", lambda *values: np.concatenate(values[:-1], axis=v
 _STACK = Primitive("stack", lambda *values: np.stack(values[:-1], axis=values[-1]))
 
 
-def _ints(name: str, shape: int | Sequence[int]) -> Shape:
+def _ints(shape: int | Sequence[int]) -> Shape:
     given = (shape,) if isinstance(shape, int | np.integer) else shape
     return tuple([int(length) for length in given])
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
     """The array repeated along new axes and along those of length 1, to this shape."""
-    node, wanted = node_of("broadcast_to", "x", x), _ints("broadcast_to", shape)
+    node, wanted = node_of("broadcast_to", "x", x), _ints(shape)
     if broadcast("broadcast_to", node.shape, wanted) != wanted:
         raise ShapeError(f"broadcast_to: shape {node.shape} does not broadcast to {wanted}")
     return simple(_BROADCAST, x, wanted, wanted)
@@ -67,9 +67,15 @@ def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
     return tuple(broadcast_to(x, shape) for x in arrays)
 
 
-def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> Array:
-    """The same elements in another shape, in which one length may be -1: what is left. ``copy`` makes no difference."""
-    node, wanted = node_of("reshape", "x", x), list(_ints("reshape", shape))
+def reshape(
+    x: Array,
+    /,
+    shape: Sequence[int],
+    *,
+    copy: bool | None = None,  # noqa: ARG001  makes no difference: arrays are values of their own
+) -> Array:
+    """The same elements in another shape, in which one length may be -1: what is left."""
+    node, wanted = node_of("reshape", "x", x), list(_ints(shape))
     if wanted.count(-1) == 1:
         others = -math.prod(wanted)
         if others and node.size % others == 0:
@@ -110,8 +116,8 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
 def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
     """The array with some axes at other positions, the others in their order."""
     rank = len(node_of("moveaxis", "x", x).shape)
-    sources = [axis_of("moveaxis", each, rank) for each in _ints("moveaxis", source)]
-    targets = [axis_of("moveaxis", each, rank) for each in _ints("moveaxis", destination)]
+    sources = [axis_of("moveaxis", each, rank) for each in _ints(source)]
+    targets = [axis_of("moveaxis", each, rank) for each in _ints(destination)]
     if len(sources) != len(targets) or len(set(sources)) != len(sources) or len(set(targets)) != len(targets):
         raise ShapeError(f"moveaxis: source {source} and destination {destination} must name as many axes, each once")
     order = [axis for axis in range(rank) if axis not in sources]
@@ -129,12 +135,12 @@ def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
 def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
     """The elements moved along axes, those that leave at one end come back at the other."""
     node = node_of("roll", "x", x)
-    shifts = _ints("roll", shift)
+    shifts = _ints(shift)
     if axis is None:
         if len(shifts) != 1:
             raise ShapeError(f"roll: one shift without an axis, got {shifts}")
         return simple(_ROLL, x, node.shape, shifts[0], None)
-    axes = tuple([axis_of("roll", each, len(node.shape)) for each in _ints("roll", axis)])
+    axes = tuple([axis_of("roll", each, len(node.shape)) for each in _ints(axis)])
     if len(shifts) not in (1, len(axes)):
         raise ShapeError(f"roll: as many shifts as axes, got {shifts} and {axes}")
     return simple(_ROLL, x, node.shape, shifts if len(shifts) > 1 else shifts * len(axes), axes)
@@ -142,7 +148,7 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
 
 def tile(x: Array, repetitions: Sequence[int], /) -> Array:
     """The array repeated as a whole along each axis."""
-    node, times = node_of("tile", "x", x), _ints("tile", repetitions)
+    node, times = node_of("tile", "x", x), _ints(repetitions)
     rank = max(len(node.shape), len(times))
     shape = (1,) * (rank - len(node.shape)) + node.shape
     counts = (1,) * (rank - len(times)) + times
@@ -161,7 +167,7 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
         total = int(counts.sum()) if counts.size == length else int(counts.reshape(())) * length
         times: Any = tuple(counts.reshape(-1).tolist())
     else:
-        times = int(repeats)  # type: ignore[arg-type]
+        times = int(repeats)
         total = times * length
     shape = (total,) if at is None else (*node.shape[:at], total, *node.shape[at + 1 :])
     return simple(_REPEAT, x, shape, times, at)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from actorflow.array.records import Node
+import numpy as np
+
+from actorflow.array.records import Input, Node
 from actorflow.array.units import Unit
 
 if TYPE_CHECKING:
@@ -89,13 +91,16 @@ def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
         op = node.op
         if op is None or not op.pure:
             continue
-        inputs = tuple(
-            same.get(each, each) if type(each) is Node else (each.dtype, each.tobytes()) for each in node.inputs
-        )
+        inputs = tuple(same.get(each, each) if type(each) is Node else _constant(each) for each in node.inputs)
         first = known.setdefault((op, node.params, node.dtype, node.shape, inputs), node)
         if first is not node:
             same[node] = first
     return same
+
+
+def _constant(value: Input) -> Any:
+    assert isinstance(value, np.ndarray)
+    return value.dtype, value.shape, value.tobytes()
 
 
 def _groups(nodes: Iterable[Node], same: dict[Node, Node]) -> dict[Node, list[Node]]:

@@ -17,7 +17,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from actorflow.array.primitives import DType, Primitive, Value
-from actorflow.errors import OpError
+from actorflow.errors import OpError, OutOfMemoryError
 from actorflow.node import Site
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -92,7 +92,7 @@ class Node:
         self.session = session
         self.number = next(_numbers)
         self.value: Value | None = None
-        self.error: OpError | MemoryError | None = None
+        self.error: OpError | OutOfMemoryError | None = None
         self.unit: Unit | None = None
         self.handle: weakref.ref[Array] | None = None
         # Three frames are always those of this package.
@@ -104,7 +104,7 @@ class Node:
 
     def __del__(self) -> None:
         if self.value is not None:
-            self.session.reclaim(self.value)
+            self.session.memory.reclaim(self.value)
 
     @property
     def done(self) -> bool:
@@ -190,7 +190,7 @@ def given(value: Value, session: Session) -> Array:
     """An array whose value is there already; nobody else may write into it."""
     node = Node(None, (), value.shape, value.dtype, (), session)
     node.value = value
-    session.count(value)
+    session.memory.count(value)
     return node.show()
 
 

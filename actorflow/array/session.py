@@ -10,19 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from heapq import heappop, heappush
 from itertools import count
-from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from actorflow.array.memory import Memory
 from actorflow.array.planning import collect, make_units
-from actorflow.array.primitives import DType, Value
 from actorflow.array.records import Node
 from actorflow.array.units import Unit
 from actorflow.devices.blas import cores
-from actorflow.devices.memory import UNSHARED, Pool
-from actorflow.errors import GraphError, OutOfMemoryError
-from actorflow.spec import TensorSpec
+from actorflow.errors import GraphError
 from actorflow.trace import OpProfile
 
 if TYPE_CHECKING:
@@ -40,10 +35,6 @@ _MOST_PENDING = 20_000
 _PAUSE_S = 1e-3
 #: A worker without work ends after this time.
 _LINGER_S = 1.0
-#: Buffers from this size on are counted, and used again.
-_POOLED_BYTES = 16_384
-#: Free buffers that are kept.
-_KEPT_BYTES = 256 * 1024 * 1024
 
 
 class Session:
@@ -60,7 +51,7 @@ class Session:
         profile: Calls and times by operation; those computed as one share an entry, their names joined by ``+``.
         computed: Operations computed.
         shared: Operations that were not computed since an equal one was.
-        pool: The buffers.
+        memory: Its values' memory.
     """
 
     def __init__(
@@ -71,31 +62,24 @@ class Session:
         dry_run: bool = False,
         run_ahead: bool = True,
     ) -> None:
-        if memory_budget is not None and memory_budget <= 0:
-            raise GraphError(f"memory_budget must be positive, got {memory_budget} bytes")
         if sequential and dry_run:
             raise GraphError("a session is sequential or a dry run, not both")
-        self.memory_budget = memory_budget
+        self.memory = Memory(memory_budget)
         self.sequential = sequential
         self.dry_run = dry_run
         self.run_ahead = run_ahead
         self.profile: dict[str, OpProfile] = {}
         self.computed = self.shared = 0
-        self.pool = Pool()
-        self.pool.budget_bytes = memory_budget
         # The recording's side: no locks there.
         self.pending: deque[weakref.ref[Array]] = deque()
         self.load = 0
         self.threshold: float = -1 if sequential else _WORTH_A_LOOK if run_ahead and not dry_run else float("inf")
-        self._freed: deque[Value] = deque()
-        self._freed_bytes = 0
         # The engine's side, under the lock.
         self._changed = threading.Condition()
         self._ready: list[tuple[bool, int, int, Unit]] = []
         self._parked: list[Unit] = []
         self._open: list[Unit] = []
         self._running = 0
-        self._reserved_bytes = 0
         self._workers = 0
         self._idle = 0
         self._pushes = count()
@@ -117,32 +101,20 @@ class Session:
                 self._watching = True
                 self._call_workers(1)
 
-    def count(self, value: Any) -> None:
-        """Count the memory of a value from now on."""
-        if type(value) is np.ndarray and value.nbytes >= _POOLED_BYTES and value.base is None:
-            self.pool.adopt(value)
-
-    def reclaim(self, value: Any) -> None:
-        """A value whose record has ended; its memory is used again if nobody else has it. Any thread may call it."""
-        if type(value) is np.ndarray and value.nbytes >= _POOLED_BYTES and self._freed_bytes < _KEPT_BYTES:
-            self._freed_bytes += value.nbytes
-            self._freed.append(value)
-
     def make_room(self, size_bytes: int) -> None:
         """Wait until so much fits the budget: compute what was recorded, so that it lets go of what it reads.
 
         Raises:
             OutOfMemoryError: if there is no room even then.
         """
-        if self.memory_budget is None or size_bytes < _POOLED_BYTES:
-            return
-        with self._changed:
-            if self._fits(size_bytes):
-                return
-        self.flush()
-        with self._changed:
+        if not self._fits(size_bytes):
+            self.flush()
             if not self._fits(size_bytes):
-                raise self._no_room("a value", size_bytes)
+                raise self.memory.no_room("a new array", size_bytes)
+
+    def _fits(self, size_bytes: int) -> bool:
+        with self._changed:
+            return self.memory.fits(size_bytes)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -313,12 +285,12 @@ class Session:
                 unit.skip()
                 self._end(unit)
             else:
-                if self._fits(unit.most_bytes):
+                if self.memory.fits(unit.most_bytes):
                     unit.gather()
-                elif self._running or not unit.forced or not self._fits(unit.gather()):
+                elif self._running or not unit.forced or not self.memory.fits(unit.gather()):
                     self._parked.append(unit)
                     continue
-                self._reserved_bytes += unit.reserves
+                self.memory.reserved_bytes += unit.reserves
                 return unit
         return None
 
@@ -327,19 +299,20 @@ class Session:
         if self._running or self._open or not any(unit.forced for unit in self._parked):
             return False
         self._prepare(self._take_pending(), forced=False)
-        if self._work_once(forced=False):
-            return True
-        if not self._running and not self._open:
-            unit = min((unit for unit in self._parked if unit.forced), key=lambda unit: unit.number, default=None)
-            if unit is not None:
-                self._parked.remove(unit)
-                unit.fail(self._no_room(unit.name, unit.most_bytes))
-                self._end(unit)
+        if not self._work_once(forced=False):
+            self._give_up_oldest()
         return True
+
+    def _give_up_oldest(self) -> None:
+        unit = min((unit for unit in self._parked if unit.forced), key=lambda unit: unit.number, default=None)
+        if unit is not None:
+            self._parked.remove(unit)
+            unit.fail(self.memory.no_room(unit.name, unit.most_bytes))
+            self._end(unit)
 
     def _end(self, unit: Unit) -> None:
         if not unit.ended:
-            self._reserved_bytes -= unit.reserves
+            self.memory.reserved_bytes -= unit.reserves
             unit.end()
             profile = self.profile.setdefault(unit.name, OpProfile())
             profile.calls += 1
@@ -392,44 +365,6 @@ class Session:
             self._watching = False
             if self.load > self.threshold:
                 self._prepare(self._take_pending(), forced=False)
-
-    # -- memory: with the lock held -----------------------------------------------------------------------------
-
-    def take_buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
-        """A buffer with undefined contents."""
-        spec = TensorSpec(shape, dtype)
-        if spec.size_bytes < _POOLED_BYTES:
-            return np.empty(shape, dtype)
-        buffer: Value = self.pool.bucket(spec).take()
-        return buffer
-
-    def sort_out(self, values: Iterable[Any]) -> None:
-        """Take back the memory of values whose records have ended, but for those that are about to be read."""
-        kept = {id(value) for value in values}
-        self._freed_bytes = 0
-        freed = False
-        while self._freed:
-            value = self._freed.popleft()
-            if id(value) not in kept and getrefcount(value) == UNSHARED and value.flags.c_contiguous:
-                self.pool.bucket(TensorSpec(value.shape, value.dtype)).give_back(value)
-                freed = True
-        if freed and self.pool.held_bytes - self.pool.used_bytes > _KEPT_BYTES:
-            self.pool.trim()
-
-    def _fits(self, size_bytes: int) -> bool:
-        if self.memory_budget is None:
-            return True
-        self.sort_out(())
-        room = self.memory_budget - self._reserved_bytes - size_bytes
-        if self.pool.held_bytes > room:
-            self.pool.trim()
-        return self.pool.held_bytes <= room
-
-    def _no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
-        return OutOfMemoryError(
-            f"{what} needs {size_bytes:,} bytes, and {self.pool.held_bytes:,} of the budget of "
-            f"{self.memory_budget:,} bytes are taken by arrays that the program still refers to"
-        )
 
 
 _current: ContextVar[Session | None] = ContextVar("actorflow-array-session", default=None)

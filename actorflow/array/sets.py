@@ -62,7 +62,7 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
 
 
 def unique_all(x: Array, /) -> UniqueAll:
-    """The distinct elements, in order, where each is first, which one each element is, and how many of each there are."""
+    """The distinct elements, in order, where each is first, which one each element is, and how many there are."""
     return UniqueAll(*(_given(x, each) for each in np.unique_all(_value("unique_all", x))))
 
 

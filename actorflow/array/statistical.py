@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -145,7 +146,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
         x = cast(x, np.dtype(np.float64))
     squares = unary(SQUARE, binary(SUBTRACT, x, mean(x, axis=axis, keepdims=True)))
     left = _count(x, axis) - correction
-    return binary(DIVIDE, sum(squares, axis=axis, keepdims=keepdims), float(left if left > 0 else 0))
+    return binary(DIVIDE, sum(squares, axis=axis, keepdims=keepdims), float(builtins.max(0, left)))
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
@@ -232,17 +233,16 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 
 
 def _sorted(x: Value, axis: int, descending: bool, stable: bool) -> Value:
-    found = np.sort(x, axis=axis, kind="stable" if stable else None)
+    found = np.sort(x, axis=axis, stable=stable)
     return np.flip(found, axis) if descending else found
 
 
 def _order(x: Value, axis: int, descending: bool, stable: bool) -> Value:
-    kind = "stable" if stable else None
     if not descending:
-        return np.argsort(x, axis=axis, kind=kind)
+        return np.argsort(x, axis=axis, stable=stable)
     # Sorted backwards, then read backwards: so equal elements keep their order.
-    found = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind=kind), axis)
-    return x.shape[axis] - 1 - found
+    found: Value = np.flip(np.argsort(np.flip(x, axis), axis=axis, stable=stable), axis)
+    return np.asarray(x.shape[axis] - 1 - found)
 
 
 _SORT = Primitive("sort", _sorted)

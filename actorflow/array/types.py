@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from actorflow.place import Place
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-builtin_bool = bool
 bool = np.dtype(np.bool_)
 int8 = np.dtype(np.int8)
 int16 = np.dtype(np.int16)
@@ -32,7 +32,14 @@ float64 = np.dtype(np.float64)
 complex64 = np.dtype(np.complex64)
 complex128 = np.dtype(np.complex128)
 
-DTYPES = (
+__all__ = [
+    "__array_namespace_info__",
+    "astype",
+    "can_cast",
+    "finfo",
+    "iinfo",
+    "isdtype",
+    "result_type",
     "bool",
     "int8",
     "int16",
@@ -46,9 +53,7 @@ DTYPES = (
     "float64",
     "complex64",
     "complex128",
-)
-
-__all__ = ["__array_namespace_info__", "astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type", *DTYPES]
+]
 
 _HOST = Place()
 _KINDS = {
@@ -62,7 +67,9 @@ _KINDS = {
 }
 
 
-def astype(x: Array, dtype: npt.DTypeLike, /, *, copy: builtin_bool = True, device: Place | str | None = None) -> Array:
+def astype(
+    x: Array, dtype: npt.DTypeLike, /, *, copy: builtins.bool = True, device: Place | str | None = None
+) -> Array:
     """The elements converted; the array itself if there is nothing to do and ``copy`` is false.
 
     Raises:
@@ -81,12 +88,12 @@ def astype(x: Array, dtype: npt.DTypeLike, /, *, copy: builtin_bool = True, devi
 def _dtype_of(value: Any) -> Any:
     if type(value) is Node.array_type:
         return value.dtype
-    if isinstance(value, builtin_bool | int | float | complex) or isinstance(value, np.dtype):
+    if isinstance(value, builtins.bool | int | float | complex | np.dtype):
         return value
     return np.dtype(value)
 
 
-def can_cast(from_: DType | Array, to: npt.DTypeLike, /) -> builtin_bool:
+def can_cast(from_: DType | Array, to: npt.DTypeLike, /) -> builtins.bool:
     """Whether all values of a dtype have their place in another, by the rules of promotion."""
     return np.can_cast(_dtype_of(from_), np.dtype(to), "safe")
 
@@ -103,7 +110,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
         raise DTypeError(f"result_type: {error}") from error
 
 
-def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtin_bool:
+def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtins.bool:
     """Whether a dtype is another one, of a kind ("bool", "integral", "real floating", ...), or of one of several."""
     own = np.dtype(dtype)
     if isinstance(kind, tuple):
@@ -112,7 +119,7 @@ def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtin_bool:
         if kind not in _KINDS:
             raise DTypeError(f"isdtype: kind must be one of {', '.join(_KINDS)}, got {kind!r}")
         return own.kind in _KINDS[kind]
-    return own == np.dtype(kind)
+    return builtins.bool(own == np.dtype(kind))
 
 
 class _FloatInfo:
@@ -175,7 +182,7 @@ class _Info:
         kind: str | tuple[str, ...] | None = None,
     ) -> dict[str, DType]:
         """The dtypes, of some kinds or all."""
-        every = {name: globals()[name] for name in DTYPES}
+        every = {name: value for name, value in globals().items() if isinstance(value, np.dtype)}
         return every if kind is None else {name: dtype for name, dtype in every.items() if isdtype(dtype, kind)}
 
 

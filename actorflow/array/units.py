@@ -12,7 +12,7 @@ import numpy as np
 from actorflow.array.blocks import Chain, Step, StepError
 from actorflow.array.primitives import Elementwise, Value
 from actorflow.array.records import Input, Node, failure
-from actorflow.errors import OpError, ShapeError
+from actorflow.errors import OpError, OutOfMemoryError, ShapeError
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Unit:
     # -- with the session's lock held ---------------------------------------------------------------------------
 
     @property
-    def failed_source(self) -> OpError | MemoryError | None:
+    def failed_source(self) -> OpError | OutOfMemoryError | None:
         """Why a value that it reads is missing, if one is."""
         return next((read.error for read in self.reads if type(read) is Node and read.error is not None), None)
 
@@ -115,7 +115,7 @@ class Unit:
             self.reads, self._nodes = [], []
             for node in self._results():
                 node.inputs = ()
-            self.session.sort_out(self._values)
+            self.session.memory.sort_out(self._values)
             self._reused = self._reusable()
         needs = sum(node.size_bytes for i, node in self._produced.items() if i not in self._reused)
         self.reserves = 0 if self._is_chain or self._steps[0].op.into else needs
@@ -123,7 +123,7 @@ class Unit:
 
     def begin(self) -> None:
         """Allocate what it writes, and divide it into shares."""
-        take = self.session.take_buffer
+        take = self.session.memory.take
         if self._is_chain:
             results = {}
             for i, node in self._produced.items():
@@ -167,12 +167,11 @@ class Unit:
         if self._failed is not None:
             step, cause = self._failed
             arguments = [self._spec(position) for position in self._steps[step].arguments]
-            error = failure(self._steps[step].op.name, self._origins[step], arguments, cause)
-            self.fail(error)
-            return
-        self._finish()
+            self.fail(failure(self._steps[step].op.name, self._origins[step], arguments, cause))
+        else:
+            self._finish()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: OpError | OutOfMemoryError) -> None:
         """There will be no results."""
         for node in self._results():
             node.error = error
@@ -193,7 +192,7 @@ class Unit:
         values, self._values = self._values, []
         self.reads, self._nodes, self._chain, self._result = [], [], None, None
         while values:
-            self.session.reclaim(values.pop())
+            self.session.memory.reclaim(values.pop())
         self.sources = []
 
     def _hand_out(self) -> None:
@@ -205,7 +204,7 @@ class Unit:
                     raise ShapeError(f"{node.name}: recorded as shape {node.shape}, computed as {value.shape}")
                 value = _compact(value.astype(node.dtype, copy=False))
             node.value = value
-            self.session.count(value)
+            self.session.memory.count(value)
         else:
             self._chain.finish()
             for i, node in self._produced.items():
@@ -260,8 +259,7 @@ class Unit:
                 else:
                     self._compute()
         except StepError as error:
-            assert error.__cause__ is not None
-            self._failed = error.step, error.__cause__
+            self._failed = error.step, error.__cause__ or error
         except BaseException as error:
             self._failed = 0, error
             if not isinstance(error, Exception):  # an interrupt is for this thread

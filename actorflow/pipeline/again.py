@@ -73,8 +73,7 @@ class _RepeatActor(PassActor):
         self._is_empty = True
         inbox.end = None
         self._source = self._stage.front_build(self._build, self._done).front(self._stage, None)
-        inbox.source = self._source
-        self._source.out = inbox
+        inbox.connect(self._source)
         for actor in run.actors[known:]:
             actor.wake()
         run.forget_ended()

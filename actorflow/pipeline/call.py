@@ -13,7 +13,7 @@ from actorflow.actors.op import FOREVER_NS, INLINE_NS
 from actorflow.errors import StageError, StageTimeoutError
 from actorflow.pipeline.job import Job, Slot, SlotState
 from actorflow.pipeline.order import InOrder, Unordered
-from actorflow.pipeline.stage import MARK, SLICE_NS, StageActor, Wait
+from actorflow.pipeline.stage import BURST, MARK, SLICE_NS, StageActor, Wait
 from actorflow.pipeline.workers import Workers
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class CallActor(StageActor):
 
     def __init__(self, run: Run, stats: StageStats, how: Calling, *sources: StageActor, state: Any) -> None:
         super().__init__(run, stats, len(sources), max(2, how.concurrency))
+        self.burst_size = BURST if how.pool is not None else min(BURST, how.concurrency)
         self.reads(*sources)
         self.how = how
         self.order = self.make_order(state)
@@ -91,7 +92,9 @@ class CallActor(StageActor):
             while inbox.items and self._has_room():
                 self._accept(*inbox.items.popleft())
                 began = True
-                self._begin_waiting()
+                if len(self.waiting) >= self._share:
+                    self._begin_waiting()
+            self._begin_waiting()
             if began:
                 inbox.source.wake()
                 self.stats.holds(self.held)
@@ -105,6 +108,14 @@ class CallActor(StageActor):
             return Wait.NOTHING
         return Wait.PUT if blocked else Wait.CALLS if slots else Wait.GET
 
+    def refill(self) -> None:
+        """A task has ended a call: give it the next one, and leave all else to when the stage is fired."""
+        inbox = self.inboxes[0]
+        if not self.waiting and inbox.items and self._has_room():
+            self._accept(*inbox.items.popleft())
+            inbox.source.wake()
+        self._begin_waiting()
+
     def _has_room(self) -> bool:
         """Whether another item may be accepted."""
         return (
@@ -117,7 +128,7 @@ class CallActor(StageActor):
         """Calls that may run, or wait in the queue of the threads or processes."""
         how, cost_ns = self.how, self.cost_ns
         if how.pool is not None:
-            return how.concurrency + 1
+            return 2 * how.concurrency  # so that no process waits for the loop
         if self.crew is None or how.timeout_s is not None or not 0 < cost_ns < _AHEAD_NS:
             return how.concurrency
         return how.concurrency + min(_MOST_AHEAD, _AHEAD_NS // cost_ns)
@@ -245,9 +256,8 @@ class CallActor(StageActor):
             for slot in job.slots:
                 self._concluded(slot, job.results, self._timeout_error(slot) if job.is_expired else error)
         if self.how.is_async:
-            self.fire(self.run)  # so that the task finds its next call
-        else:
-            self.wake()
+            self.refill()
+        self.wake()
 
     def _concluded(self, slot: Slot, result: Any, error: BaseException | None) -> None:
         slot.job = None

@@ -228,7 +228,8 @@ class AsyncMapActor(MapActor):
         if not self.is_over:
             self._timed(elapsed_ns, 1)
             self._concluded(current.slot or self._place(current), result, error)
-            self.fire(self.run)
+            self.refill()
+            self.wake()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

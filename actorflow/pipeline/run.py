@@ -117,8 +117,7 @@ class Run:
 
     def begin(self, last: StageActor) -> None:
         """All actors are there; ``last`` gives what the application takes."""
-        self.outlet.source = last
-        last.out = self.outlet
+        self.outlet.connect(last)
         self.recent.append(last.start)
         for actor in self.actors:
             actor.wake()

@@ -194,6 +194,9 @@ class _SourceActor(ExpandActor):
             return Wait.NOTHING
         return Wait.PUT if blocked or not self.running else Wait.CALLS
 
+    def refill(self) -> None:
+        self._begin_waiting()
+
     def _gives(self) -> bool:
         """Whether items can go out one by one, without anything in between."""
         slot = self.waiting[0]

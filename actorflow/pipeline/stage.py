@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stats import StageStats
 
-__all__ = ["MARK", "SLICE_NS", "End", "Inbox", "Owner", "StageActor", "Wait"]
+__all__ = ["BURST", "MARK", "SLICE_NS", "End", "Inbox", "Owner", "StageActor", "Wait"]
 
 #: How long a stage goes on within one turn, in nanoseconds; as long as the dispatcher's slice.
 SLICE_NS = 1_000_000
@@ -36,7 +36,7 @@ SLICE_NS = 1_000_000
 #: An item that takes less to make, in nanoseconds, has hardly any bytes of its own.
 _NO_TIME_NS = 10_000
 #: How many of these may wait for a stage, so that firing it pays.
-_BURST = 16
+BURST = 16
 
 
 class _Mark(Enum):
@@ -100,10 +100,17 @@ class Inbox:
         self.end: End | None = None
         self.owner = owner
 
+    def connect(self, source: StageActor) -> None:
+        """Name the stage in front; there is room for what it may give at once."""
+        self.source = source
+        source.out = self
+        if self.least is not None:
+            self.least = self.capacity = max(self.capacity, source.burst_size)
+
     def fit(self, cost_ns: int) -> None:
         """Have room for many items if one takes next to no time to make: such ones are small, and come in bursts."""
         if self.least is not None:
-            self.capacity = max(self.least, _BURST) if cost_ns < _NO_TIME_NS else self.least
+            self.capacity = max(self.least, BURST) if cost_ns < _NO_TIME_NS else self.least
 
 
 class StageActor(ABC):
@@ -116,8 +123,10 @@ class StageActor(ABC):
         out: Where its items go.
         start: The position before its first item in this run.
         is_over: Whether it has ended or was stopped; it does nothing more.
+        burst_size: How many items it may give at once.
     """
 
+    burst_size = 1
     start: Any
     out: Inbox
 
@@ -133,8 +142,7 @@ class StageActor(ABC):
     def reads(self, *sources: StageActor) -> None:
         """Name the stages in front."""
         for inbox, source in zip(self.inboxes, sources, strict=True):
-            inbox.source = source
-            source.out = inbox
+            inbox.connect(source)
 
     # -- being fired --------------------------------------------------------------------------------------------
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Budget, Harness, Relation, Table
+from benchmarks.jobs import mpiexec, run_job
 
 __all__ = ["measure"]
 
 TRANSPORT, RAW = "transport", "mpi4py"
-_LIMIT_S = 300.0
 
 #: Of each figure: its title, its unit, and the budget as a factor of mpi4py's.
 _FIGURES = {
@@ -27,14 +22,13 @@ _FIGURES = {
 
 async def measure(harness: Harness) -> list[Table]:
     """Latency, bandwidth, and the processor time of waiting, with two ranks; latency with four."""
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    command = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
+    command = mpiexec()
     if harness.peer("mpi4py") is None or command is None:
         harness.leave_out("mpi: there is no mpiexec; pip install 'actorflow[mpi]'")
         return []
     tables = []
     for ranks, figures in ((2, ("hot", "cold", "large", "idle")), (4, ("crowd",))):
-        found = await _job(command, ranks, harness, figures)
+        found = await run_job(command, ranks, "benchmarks.mpi.ranks", harness.rounds, int(harness.quick), *figures)
         tables += [await _table(harness, name, found[name]) for name in figures]
     return tables
 
@@ -50,28 +44,3 @@ async def _table(harness: Harness, name: str, samples: dict[str, list[float]]) -
     shown = Harness(rounds=harness.rounds)
     cases: Any = {who: iter(its).__next__ for who, its in samples.items()}
     return await shown.compare(title, unit, cases, reference=reference, budgets=budgets, warm_up=0)
-
-
-async def _job(command: str, ranks: int, harness: Harness, figures: tuple[str, ...]) -> Any:
-    """What rank 0 of a job has measured."""
-    arguments = [str(harness.rounds), str(int(harness.quick)), *figures]
-    job = await asyncio.create_subprocess_exec(
-        command,
-        "-n",
-        str(ranks),
-        sys.executable,
-        "-m",
-        "benchmarks.mpi.ranks",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(_LIMIT_S):
-            output, _ = await job.communicate()
-    except TimeoutError:
-        job.kill()
-        await job.wait()
-        raise
-    if job.returncode:
-        raise RuntimeError(f"the job has failed with status {job.returncode}")
-    return json.loads(output)

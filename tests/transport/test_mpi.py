@@ -21,7 +21,7 @@ if FULL:
         (ranks, kind, chunk, memory)
         for ranks in (2, 3, 4)
         for kind in ("asyncio", "uvloop")
-        for chunk in (1 << 14, 1 << 18, 1 << 22)
+        for chunk in (1 << 10, 1 << 16, 1 << 22)
         for memory in ("shared", "apart")
     ]
 

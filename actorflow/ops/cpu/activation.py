@@ -18,6 +18,7 @@ from actorflow.ops.activation import (
 )
 from actorflow.ops.cpu.buffers import Array, flat_blocks, keep_where, scratch
 from actorflow.ops.cpu.normal import density, tail
+from actorflow.ops.cpu.parallel import elementwise
 from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.input_activation import (
     GELU_CUBIC,
@@ -36,17 +37,20 @@ __all__: list[str] = []
 
 
 @kernel(Relu, inplace=True)
+@elementwise
 def _relu(operation: Relu, inputs: list[Array], outputs: list[Array]) -> None:
     np.maximum(inputs[0], 0, out=outputs[0])
 
 
 @kernel(ReluDown, inplace=True)
+@elementwise
 def _relu_down(operation: ReluDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         keep_where(np.greater(y, 0, out=scratch("kept", y.shape, np.bool_)), g, dx)
 
 
 @kernel(Sigmoid, inplace=True)
+@elementwise
 def _sigmoid(operation: Sigmoid, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
@@ -61,6 +65,7 @@ def _logistic(x: Array, out: Array) -> None:
 
 
 @kernel(SigmoidDown)
+@elementwise
 def _sigmoid_down(operation: SigmoidDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         np.subtract(1, y, out=dx)
@@ -69,11 +74,13 @@ def _sigmoid_down(operation: SigmoidDown, inputs: list[Array], outputs: list[Arr
 
 
 @kernel(Tanh, inplace=True)
+@elementwise
 def _tanh(operation: Tanh, inputs: list[Array], outputs: list[Array]) -> None:
     np.tanh(inputs[0], out=outputs[0])
 
 
 @kernel(TanhDown)
+@elementwise
 def _tanh_down(operation: TanhDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         np.multiply(y, y, out=dx)
@@ -82,6 +89,7 @@ def _tanh_down(operation: TanhDown, inputs: list[Array], outputs: list[Array]) -
 
 
 @kernel(LeakyRelu, inplace=True)
+@elementwise
 @in_float32
 def _leaky_relu(operation: LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
     slope = operation.slope
@@ -94,6 +102,7 @@ def _leaky_relu(operation: LeakyRelu, inputs: list[Array], outputs: list[Array])
 
 
 @kernel(LeakyReluDown)
+@elementwise
 @in_float32
 def _leaky_relu_down(operation: LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
@@ -107,6 +116,7 @@ def _leaky_relu_down(operation: LeakyReluDown, inputs: list[Array], outputs: lis
 
 
 @kernel(Elu, inplace=True)
+@elementwise
 @in_float32
 def _elu(operation: Elu, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y in flat_blocks(inputs[0], outputs[0]):
@@ -118,6 +128,7 @@ def _elu(operation: Elu, inputs: list[Array], outputs: list[Array]) -> None:
 
 
 @kernel(EluDown)
+@elementwise
 @in_float32
 def _elu_down(operation: EluDown, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):  # where y is large, the product is not kept
@@ -131,6 +142,7 @@ def _elu_down(operation: EluDown, inputs: list[Array], outputs: list[Array]) -> 
 
 
 @kernel(Silu, inplace=True)
+@elementwise
 @in_float32
 def _silu(operation: Silu, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):  # -inf * 0
@@ -141,6 +153,7 @@ def _silu(operation: Silu, inputs: list[Array], outputs: list[Array]) -> None:
 
 
 @kernel(SiluDown)
+@elementwise
 @in_float32
 def _silu_down(operation: SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
@@ -155,6 +168,7 @@ def _silu_down(operation: SiluDown, inputs: list[Array], outputs: list[Array]) -
 
 
 @kernel(Softplus, inplace=True)
+@elementwise
 @in_float32
 def _softplus(operation: Softplus, inputs: list[Array], outputs: list[Array]) -> None:
     beta = operation.beta
@@ -173,6 +187,7 @@ def _softplus(operation: Softplus, inputs: list[Array], outputs: list[Array]) ->
 
 
 @kernel(SoftplusDown)
+@elementwise
 @in_float32
 def _softplus_down(operation: SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):
@@ -185,6 +200,7 @@ def _softplus_down(operation: SoftplusDown, inputs: list[Array], outputs: list[A
 
 
 @kernel(Gelu, inplace=True)
+@elementwise
 @in_float32
 def _gelu(operation: Gelu, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # -inf * 0
@@ -212,6 +228,7 @@ def _gelu_exact(x: Array, out: Array) -> None:
 
 
 @kernel(GeluDown)
+@elementwise
 @in_float32
 def _gelu_down(operation: GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -227,6 +244,7 @@ def _gelu_down(operation: GeluDown, inputs: list[Array], outputs: list[Array]) -
 
 
 @kernel(NormalDensity)
+@elementwise
 @in_float32
 def _normal_density(operation: NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", under="ignore"):

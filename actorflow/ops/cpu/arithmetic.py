@@ -8,6 +8,7 @@ import numpy as np
 
 from actorflow.ops.arithmetic import Divide, Maximum, Minimum, Multiply, Scale, Subtract, Sum, WeightedSum
 from actorflow.ops.cpu.buffers import Array, flat_blocks, scratch
+from actorflow.ops.cpu.parallel import elementwise
 from actorflow.ops.cpu.ufuncs import register_ufuncs
 from actorflow.ops.registry import kernel
 
@@ -19,6 +20,7 @@ def _are_alike(arrays: Sequence[Array]) -> bool:
 
 
 @kernel(Sum, inplace=True)
+@elementwise
 def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
     if len(inputs) == 1:
         np.copyto(outputs[0], inputs[0])
@@ -33,6 +35,7 @@ def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
 
 
 @kernel(WeightedSum, inplace=True)
+@elementwise
 def _weighted_sum(operation: WeightedSum, inputs: list[Array], outputs: list[Array]) -> None:
     arrays = (*inputs, outputs[0])
     for first, *rest, y in flat_blocks(*arrays) if _are_alike(arrays) else (arrays,):
@@ -43,6 +46,7 @@ def _weighted_sum(operation: WeightedSum, inputs: list[Array], outputs: list[Arr
 
 
 @kernel(Scale, inplace=True)
+@elementwise
 def _scale(operation: Scale, inputs: list[Array], outputs: list[Array]) -> None:
     np.multiply(inputs[0], operation.factor, out=outputs[0])
 

@@ -13,7 +13,7 @@ What is narrower than float32 is multiplied in float32: columns are widened as t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ from numpy.lib.stride_tricks import as_strided
 from actorflow.ops.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
-from actorflow.ops.cpu.windows import Piece, as_matrix, compute_dtype, is_first, is_last, pieces
+from actorflow.ops.cpu.parallel import even_cuts, multiply, product_ns, spread
+from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, compute_dtype, is_first, is_last, pieces
 from actorflow.ops.registry import kernel
 from actorflow.ops.windows import Windows
 
@@ -31,6 +32,11 @@ __all__ = ["conv", "conv_down", "conv_weight"]
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20
+#: A batch is cut into so many pieces at least, for several cores, unless they would be smaller than this.
+_FEWEST_PIECES, _LEAST_BYTES = 4, 512 << 10
+#: Runs of pieces that are computed one after the other. A weight gradient has a partial sum for each, of this size in
+#: all at most, but two of them.
+_RUNS, _SUMS_BYTES = 8, 16 << 20
 #: An image whose columns are larger is cut into bands.
 _IMAGE_BYTES = 4 << 20
 #: Small groups are joined up to this many input channels, their weights standing side by side among zeros: BLAS does
@@ -74,7 +80,13 @@ class _Geometry:
     def pieces(self, batch: int) -> Iterator[Piece]:
         """Pieces whose columns fit in the cache."""
         item_bytes = max(1, self.groups * self.columns * self.dtype.itemsize)
-        return pieces((batch, *self.windows.out), item_bytes, _PIECE_BYTES, _IMAGE_BYTES)
+        total_bytes = batch * math.prod(self.windows.out) * item_bytes
+        piece_bytes = max(_LEAST_BYTES, min(_PIECE_BYTES, total_bytes // _FEWEST_PIECES))
+        return pieces((batch, *self.windows.out), item_bytes, piece_bytes, _IMAGE_BYTES)
+
+    def work_ns(self, batch: int, outputs: int) -> float:
+        """About how long one thread takes for all products."""
+        return product_ns(batch * math.prod(self.windows.out), self.columns, outputs)
 
     def weight(self, weight: Array) -> Array:
         """A weight as matrices (group, column, output channel of a group)."""
@@ -139,11 +151,11 @@ class _Geometry:
         np.copyto(columns, as_strided(first, shape, strides, writeable=False), casting="unsafe")
         return columns.reshape(length, rows).T if self.is_planar else columns.reshape(rows, length)
 
-    def column_pieces(self, x: Array) -> Iterator[tuple[Piece, Array]]:
-        """The columns of ``x`` piece by piece, in scratch memory that the next piece overwrites."""
-        padded = x
-        for piece in self.pieces(len(x)):
-            if is_first(piece):
+    def column_pieces(self, x: Array, run: Sequence[Piece]) -> Iterator[tuple[Piece, Array]]:
+        """The columns of some pieces of ``x``, one after the other, in scratch memory that the next one overwrites."""
+        padded: Array | None = None
+        for piece in run:
+            if padded is None or is_first(piece):
                 padded = self.padded(x[piece[0]])
             yield piece, self.gathered(padded, piece)
 
@@ -205,9 +217,11 @@ def _part(g: _Geometry, wide: Array, weight: Array) -> None:
 def _multiply(a: Array, b: Array, out: Array) -> None:
     """``out = a @ b``, rounded to the dtype of ``out``."""
     if out.dtype == a.dtype:
-        np.matmul(a, b, out=out)
+        multiply(a, b, out)
     else:
-        np.copyto(out, np.matmul(a, b, out=scratch("product", out.shape, a.dtype)), casting="unsafe")
+        product = scratch("product", out.shape, a.dtype)
+        multiply(a, b, product)
+        np.copyto(out, product, casting="unsafe")
 
 
 @kernel(Conv)
@@ -222,8 +236,16 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
     if g.is_pointwise:
         _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)))
         return
-    for piece, columns in g.column_pieces(x):
-        _multiply(g.grouped(columns), matrices, g.grouped(as_matrix(y[piece])))
+
+    def compute(run: Sequence[Piece]) -> None:
+        for piece, columns in g.column_pieces(x, run):
+            _multiply(g.grouped(columns), matrices, g.grouped(as_matrix(y[piece])))
+
+    spread(_runs(list(g.pieces(len(x))), _RUNS), compute, g.work_ns(len(x), y.shape[-1]), multiplies=True)
+
+
+def _runs(found: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
+    return [found[part] for part in even_cuts(len(found), count)]
 
 
 @kernel(ConvWeight)
@@ -247,14 +269,26 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
     if g.is_pointwise:
         _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat)
         return
-    total = flat if dweight.dtype == g.dtype else scratch("total", flat.shape, g.dtype)
-    total.fill(0)
-    product = scratch("product", flat.shape, g.dtype)
-    for piece, columns in g.column_pieces(x):
-        np.matmul(g.grouped(columns).transpose(0, 2, 1), g.grouped(g.rows(dy[piece])), out=product)
-        np.add(total, product, out=total)
-    if total is not flat:
-        np.copyto(flat, total, casting="unsafe")
+    found = list(g.pieces(len(x)))
+    runs = _runs(found, max(2, min(_RUNS, _SUMS_BYTES // (flat.size * g.dtype.itemsize)))) if flat.size else []
+    sums = [np.empty(flat.shape, g.dtype) for _ in runs]
+    if dweight.dtype == g.dtype and sums:
+        sums[0] = flat
+
+    def add_up(index: int) -> None:
+        for number, (piece, columns) in enumerate(g.column_pieces(x, runs[index])):
+            product = scratch("product", flat.shape, g.dtype) if number else sums[index]
+            multiply(g.grouped(columns).transpose(0, 2, 1), g.grouped(g.rows(dy[piece])), product)
+            if number:
+                np.add(sums[index], product, out=sums[index])
+
+    spread(range(len(runs)), add_up, g.work_ns(len(x), dy.shape[-1]), multiplies=True)
+    for other in sums[1:]:
+        np.add(sums[0], other, out=sums[0])
+    if not found:
+        flat.fill(0)
+    elif sums[0] is not flat:
+        np.copyto(flat, sums[0], casting="unsafe")
 
 
 @kernel(ConvDown)
@@ -271,15 +305,20 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
         return
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(g.windows.size, g.windows.pad, strict=True))
     order = _order(g)
-    for piece in g.pieces(len(dx)):
-        images = dx[piece[0]]
-        columns = _columns(g, dy[piece], matrices) if order is None else _columns_in(order, g, dy[piece], matrices)
-        padded = _padded_gradients(g, images, order)
-        if is_first(piece):
-            padded.fill(0)
-        _scatter(g, columns, padded, piece)
-        if is_last(piece, g.windows):
-            np.copyto(images, padded[(slice(None), *inside)], casting="unsafe")
+
+    def compute(run: Sequence[Piece]) -> None:
+        for piece in run:
+            images = dx[piece[0]]
+            columns = _columns(g, dy[piece], matrices) if order is None else _columns_in(order, g, dy[piece], matrices)
+            padded = _padded_gradients(g, images, order)
+            if is_first(piece):
+                padded.fill(0)
+            _scatter(g, columns, padded, piece)
+            if is_last(piece, g.windows):
+                np.copyto(images, padded[(slice(None), *inside)], casting="unsafe")
+
+    runs = by_images(g.pieces(len(dx)), g.windows)
+    spread(runs, compute, g.work_ns(len(dx), dy.shape[-1]), multiplies=True)
 
 
 def _order(g: _Geometry) -> tuple[int, ...] | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
+from actorflow.ops.cpu.parallel import rowwise
 from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
 from actorflow.ops.registry import kernel
@@ -53,6 +54,7 @@ def _inverse_power(scale: Array, beta: float, out: Array) -> None:
 
 
 @kernel(ChannelWindowSum)
+@rowwise
 @in_float32
 def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y in _pixels(inputs[0], outputs[0]):
@@ -60,6 +62,7 @@ def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], output
 
 
 @kernel(LRNScale)
+@rowwise
 @in_float32
 def _lrn_scale(operation: LRNScale, inputs: list[Array], outputs: list[Array]) -> None:
     for x, scale in _pixels(inputs[0], outputs[0]):
@@ -67,6 +70,7 @@ def _lrn_scale(operation: LRNScale, inputs: list[Array], outputs: list[Array]) -
 
 
 @kernel(LRN)
+@rowwise
 @in_float32
 def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y, scale in _pixels(inputs[0], *outputs):
@@ -76,6 +80,7 @@ def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
 
 
 @kernel(LRNDown)
+@rowwise
 @in_float32
 def _lrn_down(operation: LRNDown, inputs: list[Array], outputs: list[Array]) -> None:
     factor = -2 * operation.alpha * operation.beta / operation.size

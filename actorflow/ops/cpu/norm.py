@@ -12,6 +12,7 @@ import numpy as np
 
 from actorflow.ops.batch_norm import BatchNorm, BatchNormDown, BatchNormInference, BatchNormInferenceDown
 from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
+from actorflow.ops.cpu.parallel import rowwise
 from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.layer_norm import LayerNorm, LayerNormDown
 from actorflow.ops.registry import kernel
@@ -77,6 +78,7 @@ def _batch_norm(operation: BatchNorm, inputs: list[Array], outputs: list[Array])
 
 
 @kernel(BatchNormInference, inplace=True)
+@rowwise
 @in_float32
 def _batch_norm_inference(operation: BatchNormInference, inputs: list[Array], outputs: list[Array]) -> None:
     x, scale, shift, mean, variance = inputs

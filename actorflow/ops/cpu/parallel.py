@@ -18,7 +18,7 @@ from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array
 
-__all__ = ["cut", "elementwise", "multiply", "product_ns", "rowwise", "spread"]
+__all__ = ["element_ns", "elementwise", "even_cuts", "multiply", "product_ns", "rowwise", "spread"]
 
 _P = TypeVar("_P")
 _F = TypeVar("_F", bound=Callable[..., None])
@@ -27,18 +27,23 @@ _F = TypeVar("_F", bound=Callable[..., None])
 WORTH_NS = 200_000
 #: Rough times of one thread: of an element that is read or written, of a product of two numbers that is added up.
 _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
-#: Elements of all arrays in a piece of an elementwise kernel: some ten blocks.
-_PIECE_ELEMENTS = 1 << 20
+#: Elements of all arrays in a piece of an elementwise kernel: some blocks.
+_PIECE_ELEMENTS = 1 << 19
 #: Products in a piece of a product of matrices, and the rows or columns that it has at least.
 _PIECE_PRODUCTS, _PIECE_ROWS = 4 << 20, 64
 #: More pieces would be too small for large caches; a multiple of most numbers of cores.
 _MOST_PIECES = 24
 
 
-def cut(count: int, pieces: int) -> list[slice]:
+def even_cuts(count: int, pieces: int) -> list[slice]:
     """``count`` rows in so many pieces of nearly the same size; of fewer rows, in fewer pieces."""
     pieces = max(1, min(pieces, count))
     return [slice(count * i // pieces, count * (i + 1) // pieces) for i in range(pieces)]
+
+
+def element_ns(elements: int) -> float:
+    """About how long it takes one thread to read or write so many elements."""
+    return elements * _ELEMENT_NS
 
 
 def product_ns(rows: int, depth: int, columns: int) -> float:
@@ -86,7 +91,7 @@ def multiply(a: Array, b: Array, out: Array) -> None:
         else:
             np.matmul(a, b[..., piece], out=out[..., piece])
 
-    spread(cut(along, count), part, stack * product_ns(rows, depth, columns), multiplies=True)
+    spread(even_cuts(along, count), part, stack * product_ns(rows, depth, columns), multiplies=True)
 
 
 def elementwise(kernel: _F) -> _F:
@@ -99,11 +104,12 @@ def elementwise(kernel: _F) -> _F:
     @wraps(kernel)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         shape, arrays = outputs[0].shape, [*inputs, *outputs]
-        count = min(_MOST_PIECES, outputs[0].size * len(arrays) // _PIECE_ELEMENTS)
+        count = _pieces(outputs[0], arrays)
         if count < 2 or not all(_is_flat(array, shape) or array.size == 1 for array in arrays):
             kernel(operation, inputs, outputs)
         else:
-            _in_pieces(kernel, operation, [array.reshape(-1) for array in arrays], count, len(inputs))
+            parted = [array.reshape(-1 if array.size > 1 else ()) for array in arrays]
+            _in_pieces(kernel, operation, parted, [array.size > 1 for array in arrays], count, len(inputs))
 
     return compute  # type: ignore[return-value]
 
@@ -118,14 +124,18 @@ def rowwise(kernel: _F) -> _F:
     @wraps(kernel)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         shape, arrays = outputs[0].shape, [*inputs, *outputs]
-        count = min(_MOST_PIECES, outputs[0].size * len(arrays) // _PIECE_ELEMENTS)
+        count = _pieces(outputs[0], arrays)
         if count < 2 or len(shape) < 2 or not all(_has_rows(array, shape) or array.ndim <= 1 for array in arrays):
             kernel(operation, inputs, outputs)
         else:
-            rows = [array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array for array in arrays]
-            _in_pieces(kernel, operation, rows, count, len(inputs))
+            parted = [array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array for array in arrays]
+            _in_pieces(kernel, operation, parted, [array.ndim > 1 for array in arrays], count, len(inputs))
 
     return compute  # type: ignore[return-value]
+
+
+def _pieces(output: Array, arrays: Sequence[Array]) -> int:
+    return min(_MOST_PIECES, output.size * len(arrays) // _PIECE_ELEMENTS)
 
 
 def _is_flat(array: Array, shape: tuple[int, ...]) -> bool:
@@ -136,11 +146,16 @@ def _has_rows(array: Array, shape: tuple[int, ...]) -> bool:
     return array.ndim == len(shape) and array.shape[:-1] == shape[:-1] and array.flags.c_contiguous
 
 
-def _in_pieces(kernel: Callable[..., None], operation: Any, arrays: list[Array], count: int, inputs: int) -> None:
-    total = len(arrays[-1])
-
+def _in_pieces(
+    kernel: Callable[..., None],
+    operation: Any,
+    arrays: Sequence[Array],
+    is_cut: Sequence[bool],
+    count: int,
+    inputs: int,
+) -> None:
     def part(piece: slice) -> None:
-        parts = [array[piece] if len(array) == total else array for array in arrays]
+        parts = [array[piece] if has else array for array, has in zip(arrays, is_cut, strict=True)]
         kernel(operation, parts[:inputs], parts[inputs:])
 
-    spread(cut(total, count), part, arrays[-1].size * len(arrays) * _ELEMENT_NS)
+    spread(even_cuts(len(arrays[-1]), count), part, element_ns(arrays[-1].size * len(arrays)))

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
-from actorflow.ops.cpu.windows import Piece, compute_dtype, is_first, is_last, pieces, taps
+from actorflow.ops.cpu.parallel import element_ns, spread
+from actorflow.ops.cpu.windows import Piece, by_images, compute_dtype, is_first, is_last, pieces, taps
 from actorflow.ops.pool import (
     AveragePool,
     AveragePoolDown,
@@ -35,6 +36,11 @@ def _pieces(w: Windows, images: Array) -> Iterator[Piece]:
     return pieces((len(images), *w.out), item_bytes, _PIECE_BYTES, _IMAGE_BYTES)
 
 
+def _work_ns(w: Windows, results: Array) -> float:
+    """About how long one thread takes for all windows, whose number and channels ``results`` has."""
+    return element_ns(3 * results.size * math.prod(w.kernel))
+
+
 def _is_global(w: Windows) -> bool:
     """Whether there is one window, which is the image."""
     return w.kernel == w.size == w.padded_size
@@ -49,11 +55,14 @@ def max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> N
         np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
         return
     least = np.iinfo(results.dtype).min if results.dtype.kind in "iu" else -np.inf
-    for piece in _pieces(w, images):
+
+    def compute(piece: Piece) -> None:
         x, y = images[piece[0]], results[piece]
         y.fill(least)
         for _, window, element in taps(w, piece):
             np.maximum(y[window], x[element], out=y[window])
+
+    spread(list(_pieces(w, images)), compute, _work_ns(w, results))
 
 
 def _first_maxima(
@@ -84,17 +93,21 @@ def max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Arr
         np.put_along_axis(results.reshape(flat), first, kept, axis=1)
         return
     is_seen_once = all(d * (k - 1) < s for k, d, s in zip(w.kernel, w.dilation, w.stride, strict=True))
-    for piece in _pieces(w, images):
-        g, y, dx = grads[piece], maxima[piece], results[piece[0]]
-        if is_first(piece):
-            dx.fill(0)
-        for window, element, hit in _first_maxima(w, piece, images[piece[0]], y):
-            if is_seen_once:
-                keep_where(hit, g[window], dx[element])
-                continue
-            share = scratch("share", hit.shape, dx.dtype)
-            keep_where(hit, g[window], share)
-            np.add(dx[element], share, out=dx[element])
+
+    def compute(run: list[Piece]) -> None:
+        for piece in run:
+            g, y, dx = grads[piece], maxima[piece], results[piece[0]]
+            if is_first(piece):
+                dx.fill(0)
+            for window, element, hit in _first_maxima(w, piece, images[piece[0]], y):
+                if is_seen_once:
+                    keep_where(hit, g[window], dx[element])
+                    continue
+                share = scratch("share", hit.shape, dx.dtype)
+                keep_where(hit, g[window], share)
+                np.add(dx[element], share, out=dx[element])
+
+    spread(by_images(_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
 
 
 @kernel(MaxPoolPick)
@@ -127,7 +140,8 @@ def average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Arra
     (images,), (results,) = inputs, outputs
     w, dtype = operation.windows(images.shape[1:-1]), compute_dtype(results.dtype)
     inverse = _inverse_counts(operation, w, dtype)
-    for piece in _pieces(w, images):
+
+    def compute(piece: Piece) -> None:
         x, y = images[piece[0]], results[piece]
         total = y if y.dtype == dtype else scratch("total", y.shape, dtype)
         total.fill(0)
@@ -137,6 +151,8 @@ def average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Arra
         if total is not y:
             np.copyto(y, total, casting="unsafe")
 
+    spread(list(_pieces(w, images)), compute, _work_ns(w, results))
+
 
 @kernel(AveragePoolDown)
 def average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
@@ -144,17 +160,21 @@ def average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: 
     (grads,), (results,) = inputs, outputs
     w, dtype = operation.windows(results.shape[1:-1]), compute_dtype(results.dtype)
     inverse = _inverse_counts(operation, w, dtype)
-    total = results
-    for piece in _pieces(w, results):
-        g, dx = grads[piece], results[piece[0]]
-        share = np.multiply(g, inverse[piece[1:]], out=scratch("share", g.shape, dtype))
-        if is_first(piece):
-            total = dx if dx.dtype == dtype else scratch("total", dx.shape, dtype)
-            total.fill(0)
-        for _, window, element in taps(w, piece):
-            np.add(total[element], share[window], out=total[element])
-        if dx.dtype != dtype and is_last(piece, w):
-            np.copyto(dx, total, casting="unsafe")
+
+    def compute(run: list[Piece]) -> None:
+        total = results
+        for piece in run:
+            g, dx = grads[piece], results[piece[0]]
+            share = np.multiply(g, inverse[piece[1:]], out=scratch("share", g.shape, dtype))
+            if is_first(piece):
+                total = dx if dx.dtype == dtype else scratch("total", dx.shape, dtype)
+                total.fill(0)
+            for _, window, element in taps(w, piece):
+                np.add(total[element], share[window], out=total[element])
+            if dx.dtype != dtype and is_last(piece, w):
+                np.copyto(dx, total, casting="unsafe")
+
+    spread(by_images(_pieces(w, results), w), compute, _work_ns(w, grads))
 
 
 @kernel(GlobalAverage)

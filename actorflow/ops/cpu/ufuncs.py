@@ -21,6 +21,7 @@ from actorflow.ops.compare import (
     Where,
 )
 from actorflow.ops.cpu.buffers import BITS, Array, flat_blocks, keep_where, scratch
+from actorflow.ops.cpu.parallel import elementwise
 from actorflow.ops.operation import Operation
 from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square
 from actorflow.ops.registry import kernel
@@ -34,6 +35,7 @@ def register_ufuncs(functions: Mapping[type[Operation], Callable[..., Any]], inp
 
     def register(operation: type[Operation], function: Callable[..., Any]) -> None:
         @kernel(operation, inplace=inplace)
+        @elementwise
         def compute(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
             with np.errstate(all="ignore"):
                 function(*inputs, out=outputs[0])
@@ -77,6 +79,7 @@ register_ufuncs(
 
 
 @kernel(Clip, inplace=True)
+@elementwise
 def _clip(operation: Clip, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     if operation.low is not None:
@@ -88,6 +91,7 @@ def _clip(operation: Clip, inputs: list[Array], outputs: list[Array]) -> None:
 
 
 @kernel(Where)
+@elementwise
 def _where(operation: Where, inputs: list[Array], outputs: list[Array]) -> None:
     (condition, a, b), (y,) = inputs, outputs
     if b.ndim == 0 and condition.shape == a.shape == y.shape and a.dtype.kind in "fV" and not b.any():

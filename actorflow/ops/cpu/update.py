@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, flat_blocks, scratch
+from actorflow.ops.cpu.parallel import elementwise
 from actorflow.ops.registry import kernel
 from actorflow.ops.update import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
 
@@ -15,6 +16,7 @@ __all__: list[str] = []
 
 
 @kernel(SgdUpdate)
+@elementwise
 def _sgd_update(operation: SgdUpdate, inputs: list[Array], outputs: list[Array]) -> None:
     step = operation.rate_scale * float(inputs[3])
     for weight, grad, velocity, new_weight, new_velocity in flat_blocks(*inputs[:3], *outputs):
@@ -40,6 +42,7 @@ def _sgd_update(operation: SgdUpdate, inputs: list[Array], outputs: list[Array])
 
 
 @kernel(AdamUpdate)
+@elementwise
 def _adam_update(operation: AdamUpdate, inputs: list[Array], outputs: list[Array]) -> None:
     rate, t = operation.rate_scale * float(inputs[4]), int(inputs[5]) + 1
     beta1, beta2 = operation.beta1, operation.beta2
@@ -64,6 +67,7 @@ def _adam_update(operation: AdamUpdate, inputs: list[Array], outputs: list[Array
 
 
 @kernel(AdagradUpdate)
+@elementwise
 def _adagrad_update(operation: AdagradUpdate, inputs: list[Array], outputs: list[Array]) -> None:
     rate = operation.rate_scale * float(inputs[3])
     states = [inputs[2], outputs[1]]
@@ -77,6 +81,7 @@ def _adagrad_update(operation: AdagradUpdate, inputs: list[Array], outputs: list
 
 
 @kernel(RmsPropUpdate)
+@elementwise
 def _rmsprop_update(operation: RmsPropUpdate, inputs: list[Array], outputs: list[Array]) -> None:
     rate = operation.rate_scale * float(inputs[3])
     old, new = [inputs[2], *inputs[4:]], outputs[1:]

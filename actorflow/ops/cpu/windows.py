@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from actorflow.ops.windows import Windows
 
-__all__ = ["Piece", "Tap", "as_matrix", "compute_dtype", "is_first", "is_last", "pieces", "taps"]
+__all__ = ["Piece", "Tap", "as_matrix", "by_images", "compute_dtype", "is_first", "is_last", "pieces", "taps"]
 
 #: Slices of (batch, *out): one index of each axis before the one that is cut, all of those after it.
 Piece = tuple[slice, ...]
@@ -70,6 +70,16 @@ def is_first(piece: Piece) -> bool:
 def is_last(piece: Piece, w: Windows) -> bool:
     """Whether no piece of the same images follows."""
     return all(cut.stop == n for cut, n in zip(piece[1:], w.out, strict=True))
+
+
+def by_images(found: Iterable[Piece], w: Windows) -> list[list[Piece]]:
+    """The pieces that are of the same images together: what is added up across windows meets within them alone."""
+    runs: list[list[Piece]] = [[]]
+    for piece in found:
+        runs[-1].append(piece)
+        if is_last(piece, w):
+            runs.append([])
+    return runs[:-1]
 
 
 def taps(w: Windows, piece: Piece) -> tuple[Tap, ...]:

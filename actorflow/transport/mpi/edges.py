@@ -11,10 +11,11 @@ from mpi4py import MPI
 from actorflow.errors import TransportError
 from actorflow.transport.base import Received, Sent
 from actorflow.transport.mpi.bell import Bell
+from actorflow.transport.mpi.chunks import Row, chunks
 from actorflow.transport.mpi.failures import Failures
 from actorflow.transport.mpi.table import Call, Ended, Entry, Table
 
-__all__ = ["Edges", "Link", "Parts", "chunks"]
+__all__ = ["Edges", "Link"]
 
 
 class Link(NamedTuple):
@@ -33,38 +34,6 @@ class Link(NamedTuple):
     chunk_bytes: int
 
 
-class Parts:
-    """Several requests that end as one.
-
-    Args:
-        count: How many.
-        ended: Called when all have ended, with the bytes of all, and the first error code that is not 0.
-    """
-
-    __slots__ = ("_code", "_count", "_ended", "_size_bytes")
-
-    def __init__(self, count: int, ended: Ended) -> None:
-        self._count = count
-        self._ended = ended
-        self._size_bytes = 0
-        self._code = 0
-
-    def __call__(self, count: int, code: int) -> None:
-        """One has ended."""
-        self._size_bytes += count
-        self._code = self._code or code
-        self._count -= 1
-        if not self._count:
-            self._ended(self._size_bytes, self._code)
-
-
-def chunks(data: memoryview, chunk_bytes: int) -> list[memoryview]:
-    """The parts of a message that MPI carries; one, at least."""
-    if len(data) <= chunk_bytes:
-        return [data]
-    return [data[i : i + chunk_bytes] for i in range(0, len(data), chunk_bytes)]
-
-
 class Edges:
     """Sends and receives messages of any size.
 
@@ -80,6 +49,7 @@ class Edges:
         self.comm = comm
         self.link = link
         self._streams: dict[tuple[int, int], _Stream] = {}
+        self._later: dict[tuple[int, int], deque[_Outgoing]] = {}  # behind a message in parts
 
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
         """See `Transport.send`."""
@@ -88,11 +58,11 @@ class Edges:
         if rank in link.failures.dead:
             link.table.call_soon(ended, 0, MPI.ERR_PROC_FAILED)
             return
-        parts = chunks(data, link.chunk_bytes)
-        entry = Entry((rank,), False, ended if len(parts) == 1 else Parts(len(parts), ended))
-        for part in parts:
-            link.table.start(partial(self.comm.Issend, (part, MPI.BYTE), rank, tag), entry)
-        link.bell.ring(rank)
+        later = self._later.get((rank, tag))
+        if later is not None:
+            later.append((data, ended))
+        else:
+            self._start(rank, tag, data, ended)
 
     def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
         """See `Transport.receive`."""
@@ -109,9 +79,42 @@ class Edges:
     def clear(self) -> None:
         """Forget what was asked for."""
         self._streams.clear()
+        self._later.clear()
+
+    def _start(self, rank: int, tag: int, data: memoryview, ended: Ended) -> None:
+        parts = chunks(data, self.link.chunk_bytes)
+
+        def start(part: memoryview, part_ended: Ended) -> None:
+            request = partial(self.comm.Issend, (part, MPI.BYTE), rank, tag)
+            self.link.table.start(request, Entry((rank,), False, part_ended))
+
+        if len(parts) == 1:
+            start(data, ended)
+        else:
+            self._later[rank, tag] = deque()
+            Row(parts, start, partial(self._row_sent, rank, tag, ended))
+        self.link.bell.ring(rank)
+
+    def _row_sent(self, rank: int, tag: int, ended: Ended, count: int, code: int) -> None:
+        """A message in parts is through: go on with those behind it, up to the next of its kind."""
+        ended(count, code)
+        later = self._later.pop((rank, tag), deque())
+        while later:
+            data, following = later.popleft()
+            if code:
+                self.link.table.call_soon(following, 0, code)
+                continue
+            self._start(rank, tag, data, following)
+            if (rank, tag) in self._later:
+                self._later[rank, tag] = later
+                return
 
     def _sent(self, rank: int, tag: int, done: Sent, _: int, code: int) -> None:
         done(self.link.failures.error(code, (rank,), f"sending to rank {rank}, tag {tag}") if code else None)
+
+
+#: A message to be sent, and what is called when it has been.
+_Outgoing = tuple[memoryview, Ended]
 
 
 class _Incoming:
@@ -169,10 +172,7 @@ class _Stream:
         if code or count != limit:
             self._came(incoming, count, code)
             return
-        rest = chunks(incoming.buffer[limit:], limit)
-        ended = Parts(len(rest), partial(self._rest_came, incoming))
-        for part in rest:
-            self._start(part, ended)
+        Row(chunks(incoming.buffer[limit:], limit), self._start, partial(self._rest_came, incoming))
         self._edges.link.bell.nudge(self._rank)
 
     def _rest_came(self, incoming: _Incoming, count: int, code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -11,7 +12,8 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from actorflow.transport.base import Group, Sent
-from actorflow.transport.mpi.edges import Link, Parts
+from actorflow.transport.mpi.chunks import AT_ONCE, Parts
+from actorflow.transport.mpi.edges import Link
 from actorflow.transport.mpi.table import Entry
 from actorflow.transport.reduction import OPERATIONS, check_reduction
 
@@ -85,6 +87,9 @@ class MPIGroup(Group):
         self._others = [rank for rank in self.ranks if rank != comm.rank]
         self._table, self._bell, self._failures, self._chunk_bytes = link
         self._operations = operations
+        # Parts of all reductions, in one order: that in which they start must be the same on all ranks.
+        self._left: deque[tuple[Callable[[], MPI.Request], Parts]] = deque()
+        self._under_way = 0
 
     def all_reduce(self, operation: str, source: Any, target: Any, done: Sent) -> None:
         check_reduction(operation, source, target)
@@ -104,11 +109,11 @@ class MPIGroup(Group):
         step = max(1, self._chunk_bytes // wire.itemsize)
         starts = range(0, wire.size, step)
         ended = partial(self._reduced, operation, wire, target, done)
-        entry = Entry(self.ranks, False, Parts(len(starts), ended))
+        parts = Parts(len(starts), ended)
         for i in starts:
             part = (flat[i : i + step], kind)
-            self._table.start(partial(self._comm.Iallreduce, MPI.IN_PLACE, part, op), entry)
-        self._wake_others()
+            self._left.append((partial(self._comm.Iallreduce, MPI.IN_PLACE, part, op), parts))
+        self._fill()
 
     def free(self) -> None:
         """Give back what MPI holds."""
@@ -125,6 +130,18 @@ class MPIGroup(Group):
                 np.copyto(target, wire, casting="unsafe")
             self._wake_others()  # one may wait for what this rank has just passed on
         done(error)
+
+    def _fill(self) -> None:
+        while self._left and self._under_way < AT_ONCE:
+            self._under_way += 1
+            start, parts = self._left.popleft()
+            self._table.start(start, Entry(self.ranks, False, partial(self._part_ended, parts)))
+        self._wake_others()
+
+    def _part_ended(self, parts: Parts, count: int, code: int) -> None:
+        self._under_way -= 1
+        self._fill()
+        parts(count, code)
 
     def _wake_others(self) -> None:
         for rank in self._others:

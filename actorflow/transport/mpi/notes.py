@@ -9,7 +9,8 @@ from functools import partial
 
 from mpi4py import MPI
 
-from actorflow.transport.mpi.edges import Link, Parts, chunks
+from actorflow.transport.mpi.chunks import Parts, chunks
+from actorflow.transport.mpi.edges import Link
 from actorflow.transport.mpi.table import Entry
 
 __all__ = ["Notes"]
