@@ -16,6 +16,8 @@ __all__ = ["end_job_on_exceptions"]
 #: How long ranks wait for each other before one that has failed or was interrupted ends the job.
 _GRACE_S = 2.0
 _LOOK_S = 0.01
+#: What a rank has printed goes by way of its launcher, which drops what it has not read yet when the job is aborted.
+_FORWARD_S = 0.3
 _INTERRUPTED = 130
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
@@ -51,6 +53,7 @@ def end_job_on_exceptions(close: Callable[[], None]) -> None:
             before(kind, error, trace)
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(_FORWARD_S)
         MPI.COMM_WORLD.Abort(status)
 
     sys.excepthook = hook
