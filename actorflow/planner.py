@@ -209,8 +209,10 @@ class _Planner:
         if edge not in self._edges:
             self._edges[edge] = slot
             self._check_sendable(slot.blob)
-            host = self._at(slot, Place(self._rank), op)
-            self._add(op, slot.blob, Send(rank, edge), Choice(host.place, None), [host], [], f"to {rank}")
+            host = Place(self._rank)
+            # What is received is another matter: nothing would order that with what a stream still does to the buffer.
+            sent = slot if self._graph.world.takes(slot.place.kind) else self._at(slot, host, op)
+            self._add(op, slot.blob, Send(rank, edge), Choice(host, None), [sent], [], f"to {rank}")
 
     def _receive(self, blob: Blob, rank: int, what: str, op: Op) -> Slot:
         edge = f"{what} to {self._rank}"

@@ -99,19 +99,20 @@ class Exchange:
 
     def send(self, serial: int, peer: int, edge: str, value: Any, done: Sent) -> None:
         """Send a frame's message along an edge; an empty one if the value is None."""
-        data = memoryview(b"") if value is None else _bytes_of(np.ascontiguousarray(value))
+        if isinstance(value, np.ndarray):
+            value = np.ascontiguousarray(value)
+        data = memoryview(b"") if value is None else self._bytes_of(value)
         self.transport.send(peer, self._tags[peer, edge] + serial % WINDOW, data, done)
 
     def receive(self, serial: int, peer: int, edge: str, buffer: Any, done: Received) -> None:
         """Receive a frame's message; 0 bytes mean that the frame has stopped over there."""
-        self.transport.receive(peer, self._tags[peer, edge] + serial % WINDOW, _bytes_of(buffer), done)
+        self.transport.receive(peer, self._tags[peer, edge] + serial % WINDOW, self._bytes_of(buffer), done)
+
+    def _bytes_of(self, array: Any) -> memoryview:
+        if not array.nbytes:
+            return memoryview(bytearray(1))  # an empty message would say that the frame has stopped
+        return self.transport.bytes_of(array)
 
     def ready(self, serial: int, operation: AllReduce, run: Run | None) -> None:
         """This rank's part of a collective is ready; None if its frame has stopped."""
         self.channels.collectives.ready(serial, operation, run)
-
-
-def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    if not array.nbytes:
-        return memoryview(bytearray(1))  # an empty message would say that the frame has stopped
-    return array.reshape(-1).view(np.uint8).data

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from actorflow.errors import TransportError
 
 __all__ = ["Group", "Listener", "Received", "Sent", "Transport", "flat"]
@@ -135,8 +137,12 @@ class Transport(ABC):
     # -- devices ------------------------------------------------------------------------------------------------
 
     def takes(self, kind: str) -> bool:
-        """Whether arrays of this kind of device go without a copy to the host."""
-        return False
+        """Whether arrays of this kind of device can be sent as they are, without a copy to the host."""
+        return kind == "cpu"
+
+    def bytes_of(self, array: Any) -> memoryview:
+        """The memory of a C-contiguous array, of the host or of a kind of device that this transport `takes`."""
+        return memoryview(array.reshape(-1).view(np.uint8))
 
     def check_rank(self, rank: int) -> None:
         """Raises TransportError if there is no such rank, or if it is this one."""

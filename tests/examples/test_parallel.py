@@ -54,3 +54,8 @@ def test_model_parallel_on_ranks() -> None:
     options = ("model_parallel.py", "--steps", 30, "--batch", 60)
     alone = losses(run(*options), 30)
     np.testing.assert_allclose(losses(run_ranks(3, *options), 30), alone, atol=0.005)
+
+
+def test_ping_pong() -> None:
+    (line,) = run_ranks(2, "ping_pong.py", "--size", 4096, "--rounds", 3, "--steps", 2)
+    assert re.fullmatch(r"4096 bytes: \d+\.\d us a hop, \S+ GB/s", line)

@@ -38,7 +38,17 @@ ORDERED = (
     "interleave",
 )
 #: What a different order of the items before it does not make other items of.
-KEEPING = ("map", "async map", "filter", "flat_map", "async flat_map", "prefetch", "batch, unbatch", "shuffle", "concat")
+KEEPING = (
+    "map",
+    "async map",
+    "filter",
+    "flat_map",
+    "async flat_map",
+    "prefetch",
+    "batch, unbatch",
+    "shuffle",
+    "concat",
+)
 UNORDERED = ("unordered map", "unordered flat_map", "unordered thread map", "merge")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.transport.local import LocalTransport
 from tests.ranks.conftest import Ranks
 
 
@@ -110,6 +111,32 @@ async def test_values_of_accelerators_go_by_way_of_their_hosts() -> None:
     _, result = await ranks.all(lambda graph, _: graph.run({"x": np.ones(8, np.float32)}))
     np.testing.assert_array_equal(af.to_numpy(result["b/out"]), np.full(8, 4.0))
     assert "copy of a/out" in ranks.graphs[0].compile().summary()
+    await ranks.aclose()
+
+
+async def test_a_transport_that_takes_arrays_of_a_device_gets_them_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bytes_of(self: LocalTransport, array: Any) -> memoryview:
+        return memoryview(af.to_numpy(array).reshape(-1).view(np.uint8))
+
+    monkeypatch.setattr(LocalTransport, "takes", lambda self, kind: kind in ("cpu", "sim"))
+    usual = LocalTransport.bytes_of
+    monkeypatch.setattr(
+        LocalTransport,
+        "bytes_of",
+        lambda self, array: usual(self, array) if isinstance(array, np.ndarray) else bytes_of(self, array),
+    )
+
+    def build(graph: af.Graph) -> af.Blob:
+        with graph.at("0/sim:0"):
+            a = ops.scale(graph.blob("x", (8,)), 2.0, name="a")
+        with graph.at("1/sim:0"):
+            return ops.scale(a, 2.0, name="b")
+
+    ranks = Ranks(build)
+    assert "copy of a/out" not in ranks.graphs[0].compile().summary()
+    for _ in range(3):
+        _, result = await ranks.all(lambda graph, _: graph.run({"x": np.ones(8, np.float32)}))
+        np.testing.assert_array_equal(af.to_numpy(result["b/out"]), np.full(8, 4.0))
     await ranks.aclose()
 
 

@@ -50,6 +50,12 @@ def test_one_loop_after_the_other() -> None:
     assert sorted(done.out.splitlines()) == ["rank 0 has ended", "rank 1 has ended"]
 
 
+def test_the_mpi_of_the_package_index_does_not_know_cuda() -> None:
+    done = run_job(2, "cuda.py")
+    assert done.status == 0, done.err
+    assert sorted(done.out.splitlines()) == [f"rank {rank}: cpu True, cuda False, same True" for rank in range(2)]
+
+
 class TestEnds:
     @pytest.mark.parametrize("module", [True, False], ids=["-m mpi4py", "alone"])
     def test_an_exception_ends_all_ranks_and_is_shown_once(self, module: bool) -> None:

@@ -13,7 +13,7 @@ What is narrower than float32 is multiplied in float32: columns are widened as t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,14 +214,14 @@ def _part(g: _Geometry, wide: Array, weight: Array) -> None:
         blocks[..., i, :] = full[..., i, :, :, i, :]
 
 
-def _multiply(a: Array, b: Array, out: Array) -> None:
+def _multiply(a: Array, b: Array, out: Array, product: Callable[..., Any] = np.matmul) -> None:
     """``out = a @ b``, rounded to the dtype of ``out``."""
     if out.dtype == a.dtype:
-        multiply(a, b, out)
+        product(a, b, out=out)
     else:
-        product = scratch("product", out.shape, a.dtype)
-        multiply(a, b, product)
-        np.copyto(out, product, casting="unsafe")
+        wide = scratch("product", out.shape, a.dtype)
+        product(a, b, out=wide)
+        np.copyto(out, wide, casting="unsafe")
 
 
 @kernel(Conv)
@@ -234,7 +234,7 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
     g = _geometry(operation, weight.shape, x.shape[1:-1], x)
     matrices = g.weight(_join(g, weight))
     if g.is_pointwise:
-        _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)))
+        _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), multiply)
         return
 
     def compute(run: Sequence[Piece]) -> None:
@@ -267,7 +267,7 @@ def conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]
 def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
     flat = g.grouped(dweight)
     if g.is_pointwise:
-        _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat)
+        _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat, multiply)
         return
     found = list(g.pieces(len(x)))
     runs = _runs(found, max(2, min(_RUNS, _SUMS_BYTES // (flat.size * g.dtype.itemsize)))) if flat.size else []
@@ -278,7 +278,8 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
     def add_up(index: int) -> None:
         for number, (piece, columns) in enumerate(g.column_pieces(x, runs[index])):
             product = scratch("product", flat.shape, g.dtype) if number else sums[index]
-            multiply(g.grouped(columns).transpose(0, 2, 1), g.grouped(g.rows(dy[piece])), product)
+            by_rows = np.matmul if len(found) > 1 else multiply
+            by_rows(g.grouped(columns).transpose(0, 2, 1), g.grouped(g.rows(dy[piece])), out=product)
             if number:
                 np.add(sums[index], product, out=sums[index])
 
@@ -301,7 +302,7 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
     g = _geometry(operation, weight.shape, dx.shape[1:-1], dy)
     matrices = g.weight(_join(g, weight)).transpose(0, 2, 1)
     if g.is_pointwise:
-        _multiply(g.grouped(g.rows(dy)), matrices, g.grouped(as_matrix(dx)))
+        _multiply(g.grouped(g.rows(dy)), matrices, g.grouped(as_matrix(dx)), multiply)
         return
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(g.windows.size, g.windows.pad, strict=True))
     order = _order(g)

@@ -30,7 +30,7 @@ _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
 #: Elements of all arrays in a piece of an elementwise kernel: some blocks.
 _PIECE_ELEMENTS = 1 << 19
 #: Products in a piece of a product of matrices, and the rows or columns that it has at least.
-_PIECE_PRODUCTS, _PIECE_ROWS = 4 << 20, 64
+_PIECE_PRODUCTS, _PIECE_ROWS = 32 << 20, 256
 #: More pieces would be too small for large caches; a multiple of most numbers of cores.
 _MOST_PIECES = 24
 

@@ -7,13 +7,16 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from actorflow.errors import TransportError
 from actorflow.transport.base import Listener, Received, Sent, Transport, flat
 from actorflow.transport.inbox import Inbox
 from actorflow.transport.mpi.bell import Bell
+from actorflow.transport.mpi.cuda import bytes_on_device, knows_cuda
 from actorflow.transport.mpi.edges import Edges, Link
 from actorflow.transport.mpi.failures import Failures
 from actorflow.transport.mpi.groups import MPIGroup, Operations
@@ -115,6 +118,12 @@ class MPITransport(Transport):
         self.check_address(rank, tag)
         self._check_bound()
         self._edges.send(rank, tag, flat(data), done)
+
+    def takes(self, kind: str) -> bool:
+        return kind == "cpu" or (kind == "cuda" and knows_cuda())
+
+    def bytes_of(self, array: Any) -> memoryview:
+        return super().bytes_of(array) if isinstance(array, np.ndarray) else bytes_on_device(array)
 
     def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
         self.check_address(rank, tag)

@@ -1,0 +1,441 @@
+"""What is recorded, what is computed, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import pickle
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+import actorflow.array as xp
+from actorflow.array import Session
+from actorflow.array.primitives import Primitive
+from actorflow.array.records import record
+
+
+@pytest.fixture
+def lazy() -> Any:
+    """A session that computes what it is asked for, and nothing else."""
+    with xp.session(run_ahead=False) as session:
+        yield session
+
+
+def called(session: Session) -> dict[str, int]:
+    return {name: profile.calls for name, profile in session.profile.items()}
+
+
+def test_nothing_is_computed_before_it_is_asked_for(lazy: Session) -> None:
+    x = xp.asarray([1.0, 2.0])
+    y = x * 2 + 1
+    assert (y.shape, y.dtype) == ((2,), xp.float64)
+    assert lazy.computed == 0
+    assert y.to_numpy().tolist() == [3.0, 5.0]
+    assert called(lazy) == {"multiply+add": 1}
+
+
+def test_forgotten_temporaries_are_never_computed(lazy: Session) -> None:
+    x = xp.asarray(np.ones(1_000_000))
+    for _ in range(100):
+        y = xp.exp(x)  # forgotten in the next turn
+    del y
+    z = xp.sqrt(x)
+    xp.wait_for_all()
+    assert called(lazy) == {"sqrt": 1}
+    assert float(z[0]) == 1.0
+
+
+def test_a_forgotten_record_lets_go_of_what_it_would_have_read(lazy: Session) -> None:
+    value = np.ones(100_000)
+    gone = weakref.ref(value)
+    x = xp.asarray(value, copy=False)
+    y = x + 1
+    del x, value
+    assert gone() is not None  # y still needs it
+    del y
+    lazy.memory.sort_out()
+    lazy.memory.pool.trim()
+    assert gone() is None
+
+
+def test_a_computed_value_lets_go_of_what_it_was_computed_from(lazy: Session) -> None:
+    x = xp.asarray([1.0, 2.0])
+    node = weakref.ref(x._node)
+    y = x + 1
+    del x
+    assert node() is not None
+    y.wait()
+    assert node() is None
+
+
+def test_a_value_that_is_held_is_computed_once(lazy: Session) -> None:
+    x = xp.asarray([1.0, 4.0])
+    y = xp.sqrt(x)
+    assert (y + 1).to_numpy().tolist() == [2.0, 3.0]
+    assert (y + 2).to_numpy().tolist() == [3.0, 4.0]
+    assert called(lazy) == {"sqrt+add": 1, "add": 1}
+
+
+def test_a_temporary_is_computed_again_where_it_is_needed_again(lazy: Session) -> None:
+    x = xp.asarray([1.0, 4.0])
+    root = xp.sqrt(x)
+    y, z = root + 1, root + 2
+    del root
+    assert y.to_numpy().tolist() == [2.0, 3.0]
+    assert z.to_numpy().tolist() == [3.0, 4.0]
+    assert called(lazy) == {"sqrt+add": 2}
+
+
+def test_equal_operations_are_computed_once(lazy: Session) -> None:
+    x = xp.asarray(np.arange(6.0).reshape(2, 3))
+    y = xp.exp(x) @ xp.exp(x).mT + xp.sum(xp.exp(x))
+    expected = np.exp(x.to_numpy())
+    np.testing.assert_allclose(y.to_numpy(), expected @ expected.T + expected.sum())
+    assert lazy.shared == 2
+    a, b = x + 1, x + 1  # both are held
+    xp.wait_for_all()
+    assert a.to_numpy().tolist() == b.to_numpy().tolist()
+    assert lazy.shared == 3
+
+
+def test_numbers_that_only_compare_equal_are_not_shared(lazy: Session) -> None:
+    x = xp.asarray([1.0])
+    assert xp.copysign(x, 0.0).to_numpy().tolist() == [1.0]
+    y = xp.copysign(x, -0.0) + xp.copysign(x, 0.0)
+    assert y.to_numpy().tolist() == [0.0]
+
+
+def test_random_numbers_are_not_shared(lazy: Session) -> None:
+    x, y, z = xp.randn((100,)), xp.randn((100,)), xp.randn((100,), seed=3)
+    assert bool(xp.all(x != y))
+    assert bool(xp.all(z == xp.randn((100,), seed=3)))
+    assert set(np.unique(xp.randb((1_000,), 0.5, seed=1).to_numpy()).tolist()) == {0.0, 1.0}
+
+
+def test_elementwise_chains_are_one_pass_with_the_reductions_that_end_them(lazy: Session) -> None:
+    x = xp.asarray(np.linspace(0, 1, 100_000, dtype=np.float32))
+    y = xp.sum(xp.sqrt(x * x + 1) / 2)
+    expected = np.sum(np.sqrt(x.to_numpy() ** 2 + 1) / 2)
+    assert float(y) == pytest.approx(float(expected), rel=1e-5)
+    assert called(lazy) == {"multiply+add+sqrt+divide+sum": 1}
+
+
+@pytest.mark.parametrize("shape", [(100_000,), (300, 500), (3, 200_000), (200_000, 3), (2, 3, 40_000), (70_001, 1)])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_chains_in_blocks_are_right(lazy: Session, shape: tuple[int, ...], axis: int | None) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(shape), rng.standard_normal(shape[-1])
+    x, y = xp.asarray(a), xp.asarray(b)
+    z = xp.where(x > y, x * y, x) + 1
+    kept = xp.abs(z)
+    total, most = xp.sum(z * z, axis=axis), xp.max(z, axis=axis, keepdims=True)
+    turned = xp.permute_dims(x, tuple(range(len(shape)))[::-1]) * 2 + 1
+    xp.wait_for_all()
+    expected = np.where(a > b, a * b, a) + 1
+    np.testing.assert_array_equal(z.to_numpy(), expected)
+    np.testing.assert_array_equal(kept.to_numpy(), np.abs(expected))
+    np.testing.assert_allclose(total.to_numpy(), (expected * expected).sum(axis=axis), rtol=1e-12)
+    np.testing.assert_array_equal(most.to_numpy(), expected.max(axis=axis, keepdims=True))
+    np.testing.assert_array_equal(turned.to_numpy(), a.T * 2 + 1)
+
+
+def test_each_array_is_a_value_of_its_own() -> None:
+    x = xp.asarray(np.arange(6))
+    part, same = x[:3], x
+    x[0] = 7
+    x += 1
+    assert part.to_numpy().tolist() == [0, 1, 2]
+    assert same is x
+    assert x.to_numpy().tolist() == [8, 2, 3, 4, 5, 6]
+    twin = copy.copy(x)
+    twin[:] = 0
+    assert x.to_numpy().tolist() == [8, 2, 3, 4, 5, 6]
+    assert pickle.loads(pickle.dumps(x)).to_numpy().tolist() == x.to_numpy().tolist()
+
+
+def test_numpy_arrays_are_taken_as_they_are_when_recorded() -> None:
+    value = np.zeros(3)
+    x = xp.asarray(value)
+    y = x + 1
+    value[:] = 9
+    assert y.to_numpy().tolist() == [1, 1, 1]
+
+
+def test_what_was_given_out_is_never_written() -> None:
+    x = xp.asarray(np.zeros(50_000))
+    shown = x.to_numpy()
+    x += 1
+    assert not shown.flags.writeable
+    assert shown.max() == 0
+    assert x.to_numpy().min() == 1
+
+
+def test_buffers_are_used_again_in_place(lazy: Session) -> None:
+    x = xp.asarray(np.zeros(100_000))
+    for _ in range(10):
+        x += 1
+        x[3] = 5.0
+        x.wait()
+    assert lazy.memory.pool.allocations <= 2
+    assert x.to_numpy()[:5].tolist() == [10, 10, 10, 5, 10]
+
+
+def test_long_chains_do_not_recurse(lazy: Session) -> None:
+    x = xp.asarray([0])
+    for _ in range(50_000):
+        x += 1
+    assert int(x) == 50_000
+    for _ in range(50_000):
+        x += 1
+    del x  # nobody asks
+    gc.collect()
+
+
+def test_run_ahead_computes_what_nobody_has_asked_for_yet(own_session: Session) -> None:
+    x = xp.ones((1_000, 1_000))
+    y = x + 1
+    done = threading.Event()
+    own_session.when_done(y._node, done.set)
+    assert done.wait(20)
+    z = y * 3
+    while not z._node.done:  # a worker sees it by itself
+        threading.Event().wait(0.001)
+    assert own_session.profile["multiply"].calls == 1
+
+
+def test_sequential_computes_each_operation_in_its_line() -> None:
+    with xp.session(sequential=True) as session:
+        x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+        y = x + 1
+        assert called(session) == {"add": 1}
+        xp.linalg.inv(y)
+        assert called(session) == {"add": 1, "inv": 1}
+        with pytest.raises(af.OpError, match="inv"):
+            xp.linalg.inv(x * 0)
+    assert not any(thread.name.startswith("actorflow-array") for thread in threading.enumerate())
+
+
+def test_dry_run_records_only() -> None:
+    with xp.session(dry_run=True) as session:
+        x = xp.ones((3, 4)) @ xp.zeros((4, 5))
+        assert repr(x) == "Array(shape=(3, 5), dtype=float64)"
+        xp.wait_for_all()
+        assert session.computed == 0
+        with pytest.raises(af.GraphError, match="dry run"):
+            x.to_numpy()
+        with pytest.raises(af.ShapeError):
+            x @ x
+    with pytest.raises(af.GraphError, match="sequential or a dry run"), xp.session(sequential=True, dry_run=True):
+        pass
+
+
+def test_sessions_work_together() -> None:
+    with xp.session(run_ahead=False) as one:
+        x = xp.asarray([1.0]) + 1
+    with xp.session(run_ahead=False) as other:
+        y = xp.asarray([2.0]) * 2
+    assert (y + x).to_numpy().tolist() == [6.0]
+    assert (called(one), called(other)) == ({"add": 1}, {"multiply+add": 1})
+
+
+# -- errors -----------------------------------------------------------------------------------------------------
+
+
+def test_data_errors_name_the_line_that_recorded_the_operation(lazy: Session) -> None:
+    x = xp.zeros((3, 3))
+    y = xp.linalg.inv(x)  # the line
+    z = y + 1
+    for array in (z, y, z):
+        with pytest.raises(af.OpError, match="op 'inv'") as caught:
+            array.to_numpy()
+        assert "test_lazy.py" in str(caught.value)
+        assert "in test_data_errors_name_the_line_that_recorded_the_operation" in str(caught.value)
+        assert "argument 0 float64[3, 3]" in str(caught.value)
+        assert isinstance(caught.value.__cause__, np.linalg.LinAlgError)
+    line = test_data_errors_name_the_line_that_recorded_the_operation.__code__.co_firstlineno + 2
+    assert f"test_lazy.py:{line} " in str(caught.value)
+    assert float(xp.sum(x)) == 0  # the session goes on
+
+
+def test_a_step_of_a_chain_that_fails_is_named(lazy: Session) -> None:
+    x = xp.asarray([1, 2, 3])
+    y = (x + 1) ** (x - 3)
+    with pytest.raises(af.OpError, match=r"op 'pow'(.|\n)*argument 0 int64\[3\]"):
+        y.wait()
+
+
+def test_out_of_bounds_indices_are_errors(lazy: Session) -> None:
+    x = xp.asarray([1, 2, 3])
+    with pytest.raises(IndexError, match="index 3 is out of bounds"):
+        x[3]
+    with pytest.raises(af.OpError, match="op 'take'"):
+        xp.take(x, xp.asarray([5])).wait()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda x: x + xp.ones(4), af.ShapeError, r"add: shapes \(2, 3\), \(4,\) do not broadcast"),
+        (lambda x: x @ x, af.ShapeError, r"matmul: shapes \(2, 3\) and \(2, 3\) do not fit: 3 is not 2"),
+        (lambda x: xp.sum(x, axis=2), af.ShapeError, "sum: axis 2 is out of bounds for an array of 2 axes"),
+        (lambda x: xp.reshape(x, (4,)), af.ShapeError, r"\(2, 3\) has 6 elements"),
+        (lambda x: x & x, af.DTypeError, "bitwise_and: no such operation on float64"),
+        (lambda x: x + "1", TypeError, "unsupported operand"),
+        (lambda x: xp.add(x, "1"), af.DTypeError, "add: expected arrays and numbers, got str"),
+        (lambda x: xp.sin([1.0]), af.DTypeError, "sin: x must be an array of actorflow.array, got list"),
+        (lambda x: bool(x), af.ShapeError, r"bool\(\): expected an array of one element, got shape \(2, 3\)"),
+        (lambda x: range(xp.sum(x)), TypeError, "an index must be an integer, got an array of float64"),
+        (lambda x: float(xp.asarray(1j)), TypeError, "expected a real array"),
+        (lambda x: x.__iadd__(xp.ones((2, 2, 3))), af.ShapeError, r"\+=: the result has shape \(2, 2, 3\)"),
+        (lambda x: x.__setitem__(0, xp.ones(4)), af.ShapeError, "do not broadcast"),
+        (lambda x: x.__setitem__(0, xp.asarray(1j)), af.DTypeError, "assignment: expected float64, got complex128"),
+        (lambda x: xp.max(x[:0, :], axis=0), af.ShapeError, "max: an axis without elements"),
+        (lambda x: xp.concat([x, x[0, :]]), af.ShapeError, "differ in more than axis 0"),
+        (lambda x: xp.astype(xp.asarray(1j), xp.float32), af.DTypeError, "drop imaginary parts"),
+        (lambda x: xp.asarray(x, device="sim:0"), af.PlaceError, "arrays live on the CPU"),
+        (lambda x: xp.asarray("text"), af.DTypeError, "expected booleans or numbers"),
+        (lambda x: x[0.5], IndexError, "an index must be an integer"),
+        (lambda x: xp.Array(), TypeError, "arrays are made by functions"),
+        (lambda x: xp.linalg.inv(x), af.ShapeError, "inv: expected square matrices"),
+        (lambda x: xp.asarray([2, 3], dtype=xp.int8) + 300, OverflowError, "300"),
+    ],
+)
+def test_errors_are_raised_in_the_line_that_is_wrong(wrong: Any, error: type[Exception], message: str) -> None:
+    x = xp.ones((2, 3))
+    with pytest.raises(error, match=message):
+        wrong(x)
+
+
+# -- asyncio and threads ----------------------------------------------------------------------------------------
+
+
+async def test_await_gives_the_value() -> None:
+    x = xp.ones((500, 500))
+    y = x + 1
+    assert (await y).sum() == 500_000
+    assert (await y).sum() == 500_000  # once it is there
+
+
+async def test_await_leaves_the_loop_free(own_session: Session) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(value: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert leave.wait(20)
+        return value
+
+    x = xp.asarray([1.0])
+    y = record(Primitive("block", block), (x._node,), x.shape, x.dtype)
+
+    async def release() -> None:
+        while not entered.is_set():
+            await asyncio.sleep(0)
+        leave.set()
+
+    value, _ = await asyncio.gather(_value(y), release())
+    assert value.tolist() == [1.0]
+
+
+async def _value(x: xp.Array) -> np.ndarray:
+    return await x
+
+
+async def test_many_can_await_one_array_and_be_cancelled(own_session: Session) -> None:
+    leave = threading.Event()
+    x = xp.asarray([1.0])
+    op = Primitive("block", lambda value: value if leave.wait(20) else value)
+    y = record(op, (x._node,), x.shape, x.dtype)
+    tasks = [asyncio.ensure_future(_value(y)) for _ in range(3)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    leave.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert [each.tolist() for each in results[1:]] == [[1.0], [1.0]]
+
+
+async def test_await_raises_what_failed() -> None:
+    with pytest.raises(af.OpError, match="inv"):
+        await xp.linalg.inv(xp.zeros((2, 2)))
+
+
+def test_threads_record_and_force_together(own_session: Session) -> None:
+    x = xp.asarray(np.arange(1_000.0))
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            mine = x
+            for i in range(30):
+                mine = mine * 1.0 + number
+                if i % 7 == number % 7:
+                    mine.wait()
+            np.testing.assert_array_equal(mine.to_numpy(), np.arange(1_000.0) + 30 * number)
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_independent_operations_run_at_the_same_time(own_session: Session) -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def meet(value: np.ndarray) -> np.ndarray:
+        both.wait()
+        return value
+
+    x = xp.ones(100_000)
+    x.wait()
+    op = Primitive("meet", meet, pure=False)
+    parts = [record(op, (x._node,), x.shape, x.dtype) for _ in range(2)]
+    xp.wait_for_all()
+    assert [float(xp.sum(part)) for part in parts] == [100_000, 100_000]
+
+
+# -- exchange ---------------------------------------------------------------------------------------------------
+
+
+def test_exchange_with_other_libraries() -> None:
+    x = xp.asarray([[1.0, 2.0]]) * 2
+    assert np.asarray(x).tolist() == [[2.0, 4.0]]
+    assert np.asarray(x, dtype=np.float32).dtype == np.float32
+    assert np.array(x).flags.writeable
+    assert np.from_dlpack(x).tolist() == [[2.0, 4.0]]
+    assert xp.from_dlpack(np.ones(3)).shape == (3,)
+    assert xp.from_dlpack(x) is x
+    old = x.__dlpack__()  # who does not know of read-only memory gets a copy
+    assert "dltensor" in repr(old)
+    assert x.__dlpack_device__()[0] == 1
+    assert x.to_device("cpu") is x
+    assert x.device == x.to_device(x.device).device
+    assert (np.float64(2) * x).to_numpy().tolist() == [[4.0, 8.0]]
+    assert isinstance(np.ones((1, 2)) + x, xp.Array)
+
+
+def test_python_asks_for_values() -> None:
+    x = xp.asarray([3, 1])
+    assert (int(x[0]), float(x[1]), complex(x[1]), bool(x[1] == 1)) == (3, 1.0, 1 + 0j, True)
+    assert list(range(x[0])) == [0, 1, 2]
+    assert [int(each) for each in x] == [3, 1]
+    assert len(x) == 2
+    assert 3 in x
+    assert 4 not in x
+    assert f"{x[0]:03d}" == "003"
+    assert str(x) == "[3 1]"
+    assert repr(x) == "Array([3, 1], dtype=int64)"
+    assert x.__array_namespace__(api_version="2024.12") is xp
+    with pytest.raises(ValueError, match="api_version"):
+        x.__array_namespace__(api_version="1999.1")
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x)
