@@ -1,7 +1,7 @@
 """Train on images from disk: the loader reads, decodes, augments and batches on the loop that the graph runs on.
 
-Run it with ``python examples/async_loader.py DIR``, where DIR has a folder of images for each class; without DIR it makes
-a few itself. The loader is all there is between the files and ``graph.stream``; at the end it says how much of the
+Run it with ``python examples/async_loader.py DIR``, where DIR has a folder of images for each class; without DIR it
+makes some itself. The loader is all there is between the files and ``graph.stream``; at the end it says how much of the
 time the graph was busy, and which stage would have to be wider.
 """
 

@@ -131,9 +131,11 @@ class Session:
         with self._changed:
             while wanted:
                 self._prepare([node for node in wanted if node.unit is None or not node.unit.forced], forced=True)
-                if not self._work_once(forced=True) and not self._squeeze():
-                    self._changed.wait()
+                worked = self._work_once(forced=True) or self._squeeze()
                 wanted = [node for node in wanted if not node.done]
+                if wanted and not worked:
+                    self._changed.wait()
+                    wanted = [node for node in wanted if not node.done]
 
     def when_done(self, node: Node, callback: Callable[[], None]) -> None:
         """Have the workers compute a record, and call ``callback`` when it is done, from any thread.

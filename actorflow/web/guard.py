@@ -1,14 +1,15 @@
-"""Who may look: Host and Origin against a fixed list, and the headers that keep a page to itself."""
+"""Who may look: Host and Origin against a fixed list, a token, and the headers that keep a page to itself."""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-__all__ = ["SECURITY_HEADERS", "host_guard"]
+__all__ = ["SECURITY_HEADERS", "host_guard", "token_guard"]
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -59,6 +60,33 @@ def host_guard(allowed_hosts: Iterable[str], own_names: Iterable[str] = ()) -> M
             if scheme not in {"http", "https"} or not is_known(authority, scheme, port):
                 raise web.HTTPForbidden(text=f"403: this page is not served to origin {origin!r}\n")
         return await handler(request)
+
+    return guard
+
+
+def token_guard(token: str) -> Middleware:
+    """A middleware that answers 401 unless the request shows a token: ``?token=``, a cookie, or as a bearer.
+
+    A browser that shows it in the address gets a cookie, which scripts and other sites cannot use, and is sent to the
+    address without it, so that it stays out of the history and of what people copy.
+    """
+    if not token:
+        raise ValueError("the token must not be empty")
+
+    def is_right(shown: str | None) -> bool:
+        return shown is not None and hmac.compare_digest(shown.encode(), token.encode())
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        cookie = f"actorflow-{_bound_port(request)}"  # cookies do not know ports
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if is_right(request.cookies.get(cookie)) or is_right(bearer):
+            return await handler(request)
+        if not is_right(request.query.get("token")):
+            raise web.HTTPUnauthorized(text="401: open the address that the server printed, with its token\n")
+        response = web.HTTPSeeOther(str(request.rel_url.without_query_params("token")))
+        response.set_cookie(cookie, token, httponly=True, samesite="Lax")
+        raise response
 
     return guard
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from actorflow.web.layout import LayoutCache
 from actorflow.web.structure import Structure, capture
 from actorflow.web.telemetry import Position, Telemetry
-from actorflow.web.wire import encode_heartbeat
+from actorflow.web.vitals import Vitals
+from actorflow.web.wire import encode_heartbeat, encode_vitals
 
 if TYPE_CHECKING:
     from actorflow.graph import Graph
@@ -38,18 +39,43 @@ class Socket(Protocol):
 
 
 class Client:
-    """One connected browser and what it has been told."""
+    """One connected browser and what it has been told.
+
+    Attributes:
+        timeline: Whether it has asked for calls.
+        calls: Up to which position of the trace it has been told of them; None for nothing yet.
+        vitals: What it is to be told next of how the process is.
+    """
 
     def __init__(self, socket: Socket) -> None:
         self.socket = socket
         self.wake = asyncio.Event()
         self.telemetry: Telemetry | None = None
         self.position: Position | None = None
+        self.timeline = False
+        self.calls: int | None = None
+        self.vitals: str | None = None
 
     def forget(self) -> None:
         """Send a snapshot next."""
-        self.telemetry = self.position = None
+        self.telemetry = self.position = self.calls = None
         self.wake.set()
+
+    def ask(self, text: str) -> bool:
+        """Take a request; returns whether it is one."""
+        try:
+            message = json.loads(text)
+        except ValueError:
+            return False
+        match message:
+            case {"type": "resync"}:
+                self.forget()
+            case {"type": "timeline", "on": bool(on)}:
+                self.timeline, self.calls = on, None
+                self.wake.set()
+            case _:
+                return False
+        return True
 
 
 class Stream:
@@ -60,24 +86,36 @@ class Stream:
         interval_s: Time between ticks.
         linger_s: How long the graph stays watched after the last client left, so that a reload finds its states.
         heartbeat_s: A client that had nothing for so long gets a heartbeat.
+        vitals_s: How often latencies are estimated, and the clients are told of memory and the like.
+        max_clients: More are turned away.
     """
 
     def __init__(
-        self, graph: Graph, *, interval_s: float = 0.06, linger_s: float = 10.0, heartbeat_s: float = 10.0
+        self,
+        graph: Graph,
+        *,
+        interval_s: float = 0.06,
+        linger_s: float = 10.0,
+        heartbeat_s: float = 10.0,
+        vitals_s: float = 1.0,
+        max_clients: int = 32,
     ) -> None:
         self.graph = graph
         self.interval_s = interval_s
         self.linger_s = linger_s
         self.heartbeat_s = heartbeat_s
+        self.vitals_s = vitals_s
+        self.max_clients = max_clients
         self.clients: set[Client] = set()
         self._sockets: set[web.WebSocketResponse] = set()
         self._closed = False
-        self._layouts = LayoutCache()
         self._structure: Structure | None = None
         self._capture: asyncio.Task[None] | None = None
         self._captured_revision = -1
         self._telemetry: Telemetry | None = None
         self._engine: Engine | None = None
+        self._vitals: Vitals | None = None
+        self._vitals_due_s = 0.0
         self._ticker: asyncio.Task[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._encoded: dict[tuple[int, int], list[str | bytes]] = {}
@@ -102,15 +140,17 @@ class Stream:
         if self._closed:
             await socket.close(code=WSCloseCode.GOING_AWAY)
             return
+        if len(self.clients) >= self.max_clients:
+            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many clients")
+            return
         self._sockets.add(socket)
         client = self.join(socket)
         writer = asyncio.create_task(self._write_and_report(client, socket))
         try:
             async for message in socket:
-                if message.type is not WSMsgType.TEXT or not _is_resync(message.data):
-                    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"only resync is understood")
+                if message.type is not WSMsgType.TEXT or not client.ask(message.data):
+                    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"only requests are understood")
                     break
-                client.forget()
         finally:
             self._sockets.discard(socket)
             self.leave(client)
@@ -195,15 +235,34 @@ class Stream:
         if telemetry is None or telemetry.structure is not structure or telemetry.engine is not self._engine:
             self._telemetry = telemetry = Telemetry(self._engine, structure, self.seq)
             telemetry.advance()
-        elif not telemetry.advance():
-            return
+            changed = True
+        else:
+            changed = telemetry.advance()
+        changed = self._tell_vitals(telemetry) or changed
         self._encoded.clear()
         for client in self.clients:
-            client.wake.set()
+            if changed or (client.timeline and client.calls != self._engine.trace.total):
+                client.wake.set()
+
+    def _tell_vitals(self, telemetry: Telemetry) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._vitals_due_s:
+            return False
+        self._vitals_due_s = now_s + self.vitals_s
+        assert self._vitals is not None
+        telemetry.estimate()
+        message = encode_vitals(self._vitals.report(), time.time())
+        for client in self.clients:
+            client.vitals = message
+        return True
 
     async def _tick_forever(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            due_s = loop.time() + self.interval_s
             await asyncio.sleep(self.interval_s)
+            if self._vitals is not None:
+                self._vitals.late(max(0.0, loop.time() - due_s))
             self.tick()
 
     def _news(self, client: Client) -> list[str | bytes]:
@@ -218,7 +277,22 @@ class Stream:
             found = self._encoded.get(told)
             messages = self._encoded[told] = telemetry.encode(client.position) if found is None else found
         client.telemetry, client.position = telemetry, telemetry.position()
+        if client.vitals is not None:
+            messages = [*messages, client.vitals]
+            client.vitals = None
+        if client.timeline:
+            messages = [*messages, *telemetry.encode_calls(client.calls)]
+            client.calls = telemetry.engine.trace.total
         return messages
+
+    async def structure(self) -> Structure:
+        """What the graph is made of, captured unless that is known."""
+        if self._structure is None or self._structure.revision != self.graph.revision:
+            if self._capture is None:
+                self._capture = asyncio.create_task(self._capture_structure())
+            await asyncio.shield(self._capture)
+        assert self._structure is not None
+        return self._structure
 
     def _watch(self) -> None:
         engine = self.graph.engine
@@ -226,6 +300,8 @@ class Stream:
             self._unwatch()
             engine.watch()
             self._engine = engine
+            self._vitals = Vitals(engine)
+            self._vitals_due_s = time.monotonic() + self.vitals_s
 
     def _unwatch(self) -> None:
         self._linger = None
@@ -236,7 +312,7 @@ class Stream:
     async def _capture_structure(self) -> None:
         revision, nodes = self.graph.revision, self.graph.nodes
         try:
-            self._structure = await asyncio.to_thread(capture, self.graph.name, revision, nodes, self._layouts)
+            self._structure = await asyncio.to_thread(capture, self.graph.name, revision, nodes)
         except Exception:  # noqa: BLE001  a task's last stop
             _log.exception("cannot show revision %d of graph %r", revision, self.graph.name)
         self._captured_revision = revision
@@ -251,11 +327,3 @@ async def _hang_up(socket: web.WebSocketResponse) -> None:
             await socket.close(code=WSCloseCode.GOING_AWAY, message=b"server shutdown")
     except TimeoutError:
         pass  # a browser that reads nothing; the server drops the connection
-
-
-def _is_resync(text: str) -> bool:
-    try:
-        message = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(message, dict) and message.get("type") == "resync"

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.trace import NodeState, OpProfile
+from actorflow.web.latency import Latencies
 from actorflow.web.structure import Structure
-from actorflow.web.wire import OpStates, encode_states, encode_status
+from actorflow.web.wire import OpStates, encode_calls, encode_states, encode_status, encode_tracks
 
 if TYPE_CHECKING:
     from actorflow.runtime import Engine
@@ -25,6 +26,8 @@ __all__ = ["Position", "Telemetry"]
 _T = TypeVar("_T")
 _CALLS, _TOTAL, _LAST = attrgetter("calls"), attrgetter("total_ns"), attrgetter("last_ns")
 _NEVER = OpProfile()
+#: Calls in one message: more in a tick than anybody could see one by one.
+_MAX_CALLS = 4000
 
 
 class Tail(Generic[_T]):
@@ -90,6 +93,7 @@ class Telemetry:
         self._changed = np.full(len(structure.op_ids), self.seq, np.int64)
         self._row_of = np.full(int(structure.op_ids.max(initial=-1)) + 1, -1, np.int64)
         self._row_of[structure.op_ids] = np.arange(len(structure.op_ids))
+        self._latencies = Latencies(engine.trace, self._row_of)
         self._frames = self._frame_numbers()
         self._curves = {name: Tail(points) for name, points in engine.scalars.series.items()}
         self._failures = Tail(engine.errors)
@@ -110,6 +114,15 @@ class Telemetry:
             return False
         self.seq = seq
         return True
+
+    def estimate(self) -> None:
+        """Bring the estimates of latencies up to date; the next `encode` tells of them."""
+        rows = self._latencies.advance()
+        if len(rows):
+            self._states.p50_us[rows] = self._latencies.estimate_us(rows, 0.5)
+            self._states.p99_us[rows] = self._latencies.estimate_us(rows, 0.99)
+            self.seq += 1
+            self._changed[rows] = self._states_seq = self.seq
 
     def position(self) -> Position:
         """Where a client is that has been told everything."""
@@ -142,6 +155,24 @@ class Telemetry:
                 )
             )
         return messages
+
+    def encode_calls(self, since: int | None) -> list[str | bytes]:
+        """Calls that the trace has had since a position; for None all that fit into a message, and what tracks mean."""
+        trace = self.engine.trace
+        if since == trace.total:
+            return []
+        calls = trace.since(since or 0)
+        return [
+            encode_tracks(trace),
+            encode_calls(
+                calls,
+                self.structure.index_of,
+                origin_ns=trace.origin_ns,
+                time_s=time.time(),
+                revision=self.structure.revision,
+                most=_MAX_CALLS,
+            ),
+        ]
 
     def _dirty_rows(self) -> npt.NDArray[np.int64]:
         monitor = self.engine.monitor

@@ -6,14 +6,16 @@ From the server, in the order of a snapshot:
 - states (binary, `encode_states`): all ops (a full message) or those that changed (a delta).
 - ``status`` (text, `encode_status`): frames, curves, failures, notes; all of them (full) or what is new.
 - ``heartbeat`` (text): nothing happened for a while.
+- ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for; about once a second.
+- ``tracks`` (text, `encode_tracks`) and calls (binary, `encode_calls`): to clients that have asked for the timeline.
 
 States and status messages carry ``base`` and ``seq``: a client whose latest message of that kind had number ``base``
 or a later one, and which applies this one, is at ``seq``. A full message has base 0 and always applies. One whose base
 is above what the client has leaves a gap, as does a heartbeat whose ``states`` or ``status`` is; the client then sends
 ``{"type": "resync"}`` and gets a snapshot.
 
-A binary message is little-endian. After a header of 32 bytes come five arrays, one element per op, aligned for a
-browser's typed arrays:
+A binary message is little-endian. After a header of 32 bytes come arrays, one element per op or call, aligned for a
+browser's typed arrays. Of states:
 
 ====== ======= ========================================================================
 offset type    meaning
@@ -29,7 +31,21 @@ offset type    meaning
 ...    u32[n]  finished calls
 ...    f32[n]  mean time of a call, microseconds
 ...    f32[n]  time of the latest call, microseconds
+...    f32[n]  median time of a call, microseconds, estimated about once a second; 0 if unknown
+...    f32[n]  99th percentile, likewise
 ...    u8[n]   `actorflow.trace.NodeState`
+====== ======= ========================================================================
+
+Of calls, where the header's first number is 3, its ``base`` the number of calls left out and its ``seq`` 0:
+
+====== ======= ========================================================================
+offset type    meaning
+====== ======= ========================================================================
+32     f64[n]  begin, seconds since the ``origin`` of the ``tracks`` message
+...    u32[n]  index of the node in the ``nodes`` of the ``graph`` message
+...    u32[n]  number of the frame
+...    f32[n]  length, microseconds
+...    u16[n]  index in the ``names`` of the ``tracks`` message
 ====== ======= ========================================================================
 """
 
@@ -45,14 +61,23 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from actorflow.trace import Note
+    from actorflow.trace import Calls, Note, Trace
 
-__all__ = ["HEADER", "OpStates", "encode_heartbeat", "encode_states", "encode_status"]
+__all__ = [
+    "HEADER",
+    "OpStates",
+    "encode_calls",
+    "encode_heartbeat",
+    "encode_states",
+    "encode_status",
+    "encode_tracks",
+    "encode_vitals",
+]
 
 #: Header of a binary message: type, count, base, seq, time, revision, reserved.
 HEADER = struct.Struct("<IIIIdII")
 
-_FULL, _DELTA = 1, 2
+_FULL, _DELTA, _CALLS = 1, 2, 3
 
 
 class OpStates(NamedTuple):
@@ -63,6 +88,8 @@ class OpStates(NamedTuple):
         calls: uint32.
         mean_us: float32.
         last_us: float32.
+        p50_us: float32, estimated; 0 if unknown.
+        p99_us: float32.
         state: uint8, `NodeState`.
     """
 
@@ -70,18 +97,20 @@ class OpStates(NamedTuple):
     calls: npt.NDArray[np.uint32]
     mean_us: npt.NDArray[np.float32]
     last_us: npt.NDArray[np.float32]
+    p50_us: npt.NDArray[np.float32]
+    p99_us: npt.NDArray[np.float32]
     state: npt.NDArray[np.uint8]
 
     @classmethod
     def zeros(cls, node: npt.NDArray[np.uint32]) -> OpStates:
         """Idle ops without calls."""
         count = len(node)
-        floats = np.zeros(count, np.float32), np.zeros(count, np.float32)
-        return cls(node, np.zeros(count, np.uint32), *floats, np.zeros(count, np.uint8))
+        mean, last, p50, p99 = np.zeros((4, count), np.float32)
+        return cls(node, np.zeros(count, np.uint32), mean, last, p50, p99, np.zeros(count, np.uint8))
 
     def take(self, rows: npt.NDArray[np.intp]) -> OpStates:
         """Some of the ops."""
-        return OpStates(self.node[rows], self.calls[rows], self.mean_us[rows], self.last_us[rows], self.state[rows])
+        return OpStates._make(column[rows] for column in self)
 
 
 class FrameNumbers(Protocol):
@@ -110,8 +139,49 @@ def encode_states(states: OpStates, *, base: int, seq: int, time_s: float, revis
     """A binary message; see the module's description."""
     kind = _FULL if full else _DELTA
     header = HEADER.pack(kind, len(states.node), base, seq, time_s, revision, 0)
-    columns = (column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes() for column in states)
-    return b"".join((header, *columns))
+    return b"".join([header, *[_bytes(column) for column in states]])
+
+
+def _bytes(column: npt.NDArray[Any]) -> bytes:
+    return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def encode_calls(
+    calls: Calls, index_of: npt.NDArray[np.int64], *, origin_ns: int, time_s: float, revision: int, most: int
+) -> bytes:
+    """The newest calls as a binary message; see the module's description.
+
+    Args:
+        calls: Which.
+        index_of: Index of a node in the ``graph`` message by its id; calls of nodes with -1 are left out.
+        origin_ns: Time 0 of the message.
+        time_s: Unix seconds.
+        revision: That of the ``graph`` message.
+        most: How many calls at most.
+    """
+    keep = np.flatnonzero(calls.node < len(index_of))
+    keep = keep[index_of[calls.node[keep]] >= 0][-most:]
+    start_ns = calls.start_ns[keep]
+    columns = (
+        (start_ns - origin_ns) / 1e9,
+        index_of[calls.node[keep]].astype(np.uint32),
+        calls.frame[keep].astype(np.uint32),
+        ((calls.end_ns[keep] - start_ns) / 1e3).astype(np.float32),
+        calls.track[keep].astype(np.uint16),
+    )
+    lost = calls.lost + len(calls.node) - len(keep)
+    header = HEADER.pack(_CALLS, len(keep), min(lost, 0xFFFFFFFF), 0, time_s, revision, 0)
+    return b"".join([header, *[_bytes(column) for column in columns]])
+
+
+def encode_tracks(trace: Trace) -> str:
+    """The ``tracks`` message: names of what calls run on, and Unix seconds of the calls' time 0."""
+    return json.dumps({"type": "tracks", "names": trace.tracks, "origin": trace.origin_s})
+
+
+def encode_vitals(report: Mapping[str, Any], time_s: float) -> str:
+    """The ``vitals`` message: `actorflow.web.vitals.Vitals.report`, of now."""
+    return json.dumps({"type": "vitals", "time": time_s, **report})
 
 
 def encode_status(

@@ -147,7 +147,7 @@ def functions(seed: int) -> dict[str, Callable[..., Any]]:
 
 
 def add(pipeline: Pipeline, step: Step, concurrency: int) -> Pipeline:
-    kind, size, seed = step
+    kind, _, seed = step
     call = functions(seed)
     match kind:
         case "map":

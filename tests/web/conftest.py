@@ -17,6 +17,13 @@ import actorflow as af
 
 SQUARE = af.TensorSpec.of((4, 4))
 SCALAR = af.TensorSpec.of(())
+STATE_COLUMNS = [
+    ("index", "I"),
+    ("calls", "I"),
+    *[(f"{name}_us", "f") for name in ("mean", "last", "p50", "p99")],
+    ("state", "B"),
+]
+CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H")]
 
 
 def decode(message: str | bytes) -> SimpleNamespace:
@@ -25,17 +32,17 @@ def decode(message: str | bytes) -> SimpleNamespace:
         return SimpleNamespace(**json.loads(message))
     kind, count, base, seq, time, revision, reserved = struct.unpack_from("<IIIIdII", message)
     assert reserved == 0
-    assert len(message) == 32 + 17 * count
     columns = {}
     offset = 32
-    for name, code, size in (("index", "I", 4), ("calls", "I", 4), ("mean_us", "f", 4), ("last_us", "f", 4)):
+    for name, code in CALL_COLUMNS if kind == 3 else STATE_COLUMNS:
         columns[name] = struct.unpack_from(f"<{count}{code}", message, offset)
-        offset += size * count
-    states = tuple(message[offset:])
-    return SimpleNamespace(
-        type="states", full={1: True, 2: False}[kind], base=base, seq=seq, time=time, revision=revision,
-        state=states, **columns,
-    )  # fmt: skip
+        offset += struct.calcsize(f"<{code}") * count
+    assert len(message) == offset
+    if kind == 3:
+        assert seq == 0
+        return SimpleNamespace(type="calls", lost=base, time=time, revision=revision, **columns)
+    full = {1: True, 2: False}[kind]
+    return SimpleNamespace(type="states", full=full, base=base, seq=seq, time=time, revision=revision, **columns)
 
 
 @dataclass
@@ -51,6 +58,8 @@ class Viewer:
     failures: list[dict[str, Any]] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
+    timeline: list[tuple[str, str, int]] = field(default_factory=list)
+    tracks: list[str] = field(default_factory=list)
 
     def take(self, raw: str | bytes) -> SimpleNamespace:
         message = decode(raw)
@@ -67,6 +76,11 @@ class Viewer:
             assert message.seq > message.base
             self.seen[message.type] = message.seq
             getattr(self, f"_{message.type}")(message)
+        elif message.type == "tracks":
+            self.tracks = message.names
+        elif message.type == "calls":
+            columns = zip(message.node, message.track, message.frame, strict=True)
+            self.timeline += [(self.names[node], self.tracks[track], frame) for node, track, frame in columns]
         return message
 
     def _states(self, message: SimpleNamespace) -> None:

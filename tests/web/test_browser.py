@@ -345,7 +345,7 @@ async def test_search_jumps_to_a_node(training, new_page) -> None:
         width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
         assert (x, y) == (width / 2, height / 2)
         await page.page.fill("#search", "no such node")
-        await page.page.get_by_text("No node has this in its name").wait_for()
+        await page.page.get_by_text("Nothing has this in its name").wait_for()
 
 
 async def test_pan_and_zoom(training, new_page) -> None:

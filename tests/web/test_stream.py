@@ -12,7 +12,8 @@ import pytest
 import actorflow as af
 from actorflow.trace import NodeState
 from actorflow.web import stream as stream_module
-from actorflow.web.stream import Stream
+from actorflow.web import vitals as vitals_module
+from actorflow.web.stream import Client, Stream
 from actorflow.web.telemetry import Tail
 
 NEVER_S = 1e6
@@ -20,7 +21,7 @@ NEVER_S = 1e6
 
 @contextlib.asynccontextmanager
 async def streaming(graph: af.Graph, **options: float):
-    stream = Stream(graph, **{"interval_s": NEVER_S, "linger_s": NEVER_S, "heartbeat_s": NEVER_S} | options)
+    stream = Stream(graph, **dict.fromkeys(("interval_s", "linger_s", "heartbeat_s", "vitals_s"), NEVER_S) | options)
     try:
         yield stream
     finally:
@@ -316,7 +317,81 @@ class TestTail:
         assert tail.since(0) == [(0, 1.0)]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"type": "other"}', "1", '"resync"'])
-def test_only_resync_is_understood(text: str) -> None:
-    assert not stream_module._is_resync(text)
-    assert stream_module._is_resync('{"type": "resync"}')
+class TestRequests:
+    @pytest.mark.parametrize(
+        "text",
+        ["", "{", "[]", '{"type": "other"}', "1", '"resync"', '{"type": "timeline"}', '{"type": "timeline", "on": 1}'],
+    )
+    def test_nonsense_is_none(self, text: str, fake_socket) -> None:
+        assert not Client(fake_socket).ask(text)
+
+    def test_a_resync(self, fake_socket) -> None:
+        assert Client(fake_socket).ask('{"type": "resync"}')
+
+    async def test_calls_come_to_who_asks(self, training, make_fake_socket) -> None:
+        asking, other = make_fake_socket(), make_fake_socket()
+        await training.run()
+        async with streaming(training.graph) as stream, joined(stream, asking) as client, joined(stream, other):
+            assert not asking.viewer.timeline
+            assert client.ask('{"type": "timeline", "on": true}')
+            await asking.until(lambda viewer: len(viewer.timeline) == len(training.graph.ops))
+            await training.run()
+            stream.tick()
+            await asking.until(lambda viewer: len(viewer.timeline) == 2 * len(training.graph.ops))
+            await asking.until(lambda viewer: agrees(viewer, training.graph))
+            assert {name for name, _, _ in asking.viewer.timeline} == {op.name for op in training.graph.ops}
+            assert {frame for _, _, frame in asking.viewer.timeline} == {0, 1}
+            count = len(asking.viewer.timeline)
+            assert client.ask('{"type": "timeline", "on": false}')
+            await training.run()
+            stream.tick()
+            await asking.until(lambda viewer: agrees(viewer, training.graph))
+            assert len(asking.viewer.timeline) == count
+            assert not other.viewer.timeline
+
+    async def test_of_very_many_calls_the_newest_are_sent(self, training, fake_socket) -> None:
+        engine = training.graph.engine
+        op = next(iter(training.graph.ops))
+        for frame in range(10_000):
+            engine.trace.add(frame * 1000, 500, op.id, frame)
+        async with streaming(training.graph) as stream, joined(stream, fake_socket) as client:
+            client.ask('{"type": "timeline", "on": true}')
+            await fake_socket.until(lambda viewer: viewer.timeline)
+            (message,) = [m for m in fake_socket.viewer.messages if m.type == "calls"]
+            assert len(message.frame) + message.lost == 10_000
+            assert message.frame[-1] == 9_999
+            assert message.us == pytest.approx([0.5] * len(message.us))
+
+
+async def test_vitals_and_latencies_come_now_and_then(training, fake_socket) -> None:
+    await training.run()
+    async with streaming(training.graph, vitals_s=0.0) as stream, joined(stream, fake_socket):
+        stream.tick()
+        viewer = await fake_socket.until(lambda viewer: any(message.type == "vitals" for message in viewer.messages))
+        (memory,) = next(message for message in viewer.messages if message.type == "vitals").memory
+        assert memory["place"] == "cpu"
+        assert memory["budget"] is None
+        assert memory["held"] >= memory["used"] >= 0
+        await training.run()
+        stream.tick()
+        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        (states,) = [message for message in viewer.messages if message.type == "states"][-1:]
+        assert len(states.p99_us) == len(training.graph.ops)
+        assert all(0 < p50 <= p99 for p50, p99 in zip(states.p50_us, states.p99_us, strict=True))
+
+
+async def test_what_an_old_frame_waits_for_is_said(gated, make_fake_socket, monkeypatch) -> None:
+    monkeypatch.setattr(vitals_module, "_OLD_S", 0.0)
+    async with streaming(gated.graph, vitals_s=0.0) as stream, joined(stream, make_fake_socket()):
+        run = gated.start()
+        await gated.entered.wait()
+        socket = make_fake_socket()
+        async with joined(stream, socket):
+            stream.tick()
+            viewer = await socket.until(lambda viewer: any(message.type == "vitals" for message in viewer.messages))
+            (waiting,) = [message for message in viewer.messages if message.type == "vitals"][-1].waiting
+            assert waiting["frame"] == 0
+            assert "running: 'hold'" in waiting["waits"]
+            assert "'last' waits for 1 of 1 inputs: op 'hold'" in waiting["waits"]
+        gated.release.set()
+        await run

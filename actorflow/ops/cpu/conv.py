@@ -33,10 +33,10 @@ __all__ = ["conv", "conv_down", "conv_weight"]
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20
 #: A batch is cut into so many pieces at least, for several cores, unless they would be smaller than this.
-_FEWEST_PIECES, _LEAST_BYTES = 4, 512 << 10
-#: Runs of pieces that are computed one after the other. A weight gradient has a partial sum for each, of this size in
-#: all at most, but two of them.
-_RUNS, _SUMS_BYTES = 8, 16 << 20
+_FEWEST_PIECES, _LEAST_BYTES = 2, 1 << 20
+#: Runs of pieces that are computed one after the other, at most. A weight gradient has a partial sum for each; the
+#: pieces of a run, at least, pay for adding it up.
+_RUNS, _SUMMED_PIECES = 8, 3
 #: An image whose columns are larger is cut into bands.
 _IMAGE_BYTES = 4 << 20
 #: Small groups are joined up to this many input channels, their weights standing side by side among zeros: BLAS does
@@ -270,10 +270,12 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
         _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat, multiply)
         return
     found = list(g.pieces(len(x)))
-    runs = _runs(found, max(2, min(_RUNS, _SUMS_BYTES // (flat.size * g.dtype.itemsize)))) if flat.size else []
-    sums = [np.empty(flat.shape, g.dtype) for _ in runs]
-    if dweight.dtype == g.dtype and sums:
-        sums[0] = flat
+    if not found:
+        flat.fill(0)
+        return
+    runs = _runs(found, max(2, min(_RUNS, len(found) // _SUMMED_PIECES)))
+    partial = scratch("partial", (len(runs), *flat.shape), g.dtype)
+    sums = [flat if dweight.dtype == g.dtype else partial[0], *partial[1:]]
 
     def add_up(index: int) -> None:
         for number, (piece, columns) in enumerate(g.column_pieces(x, runs[index])):
@@ -286,9 +288,7 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
     spread(range(len(runs)), add_up, g.work_ns(len(x), dy.shape[-1]), multiplies=True)
     for other in sums[1:]:
         np.add(sums[0], other, out=sums[0])
-    if not found:
-        flat.fill(0)
-    elif sums[0] is not flat:
+    if sums[0] is not flat:
         np.copyto(flat, sums[0], casting="unsafe")
 
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, matrix
+from actorflow.ops.cpu.buffers import Array, matrix, scratch
 from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, rowwise, spread
 from actorflow.ops.linear import Bias, BiasDown, Inner, InnerDown, InnerWeight
 from actorflow.ops.registry import kernel
@@ -14,7 +14,7 @@ from actorflow.ops.registry import kernel
 __all__: list[str] = []
 
 #: Partial sums of a bias's gradient, at most, and the elements that each of them is of, at least.
-_SUMS, _SUMMED = 8, 1 << 18
+_SUMS, _SUMMED = 8, 1 << 20
 
 
 def _rows(x: Array) -> Array:
@@ -51,7 +51,7 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
     y = outputs[0]
     rows = inputs[0].reshape(-1, y.size) if y.size else inputs[0].reshape(0, 0)
     parts = even_cuts(len(rows), min(_SUMS, rows.size // _SUMMED))
-    sums = np.empty((len(parts), y.size), y.dtype)
+    sums = y[np.newaxis] if len(parts) == 1 else scratch("sums", (len(parts), y.size), y.dtype)
 
     def add_up(index: int) -> None:
         part = rows[parts[index]]
@@ -59,4 +59,5 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
         np.dot(np.ones(len(part), rows.dtype), part, out=sums[index])
 
     spread(range(len(parts)), add_up, element_ns(rows.size), multiplies=True)
-    np.add.reduce(sums, axis=0, out=y)
+    if len(parts) > 1:
+        np.add.reduce(sums, axis=0, out=y)

@@ -103,8 +103,8 @@ def elementwise(kernel: _F) -> _F:
 
     @wraps(kernel)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        shape, arrays = outputs[0].shape, [*inputs, *outputs]
-        count = _pieces(outputs[0], arrays)
+        count = _pieces(outputs[0].size * (len(inputs) + len(outputs)))
+        shape, arrays = outputs[0].shape, [*inputs, *outputs] if count > 1 else []
         if count < 2 or not all(_is_flat(array, shape) or array.size == 1 for array in arrays):
             kernel(operation, inputs, outputs)
         else:
@@ -123,8 +123,8 @@ def rowwise(kernel: _F) -> _F:
 
     @wraps(kernel)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        shape, arrays = outputs[0].shape, [*inputs, *outputs]
-        count = _pieces(outputs[0], arrays)
+        count = _pieces(outputs[0].size * (len(inputs) + len(outputs)))
+        shape, arrays = outputs[0].shape, [*inputs, *outputs] if count > 1 else []
         if count < 2 or len(shape) < 2 or not all(_has_rows(array, shape) or array.ndim <= 1 for array in arrays):
             kernel(operation, inputs, outputs)
         else:
@@ -134,8 +134,8 @@ def rowwise(kernel: _F) -> _F:
     return compute  # type: ignore[return-value]
 
 
-def _pieces(output: Array, arrays: Sequence[Array]) -> int:
-    return min(_MOST_PIECES, output.size * len(arrays) // _PIECE_ELEMENTS)
+def _pieces(elements: int) -> int:
+    return min(_MOST_PIECES, elements // _PIECE_ELEMENTS)
 
 
 def _is_flat(array: Array, shape: tuple[int, ...]) -> bool:

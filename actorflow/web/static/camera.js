@@ -48,21 +48,30 @@ export class Camera {
     this.y = (top + bottom) / 2;
   }
 
+  /** Draw in world coordinates from now on. */
+  apply(context, ratio) {
+    const zoom = ratio * this.scale;
+    context.setTransform(
+      zoom, 0, 0, zoom,
+      ratio * (this.width / 2 - this.x * this.scale), ratio * (this.height / 2 - this.y * this.scale),
+    );
+  }
+
   /** All of a small graph; of a large one as much of its beginning as can be read. */
-  start(model, padding = 56) {
-    const bounds = model.bounds();
+  start(view, padding = 56) {
+    const bounds = view.bounds();
     this.fit(bounds, padding);
     if (this.scale >= READABLE_SCALE) return;
     this.scale = READABLE_SCALE;
     const seen = this.height / this.scale;
     this.y = bounds.top + seen / 2 - padding / this.scale;
     let sum = 0, count = 0;
-    for (let i = 0; i < model.count; i++) {
-      if (model.y[i] > bounds.top + seen) continue;
-      sum += model.x[i];
+    for (let i = 0; i < view.count; i++) {
+      if (view.y[i] > bounds.top + seen) continue;
+      sum += view.x[i];
       count += 1;
     }
-    this.x = sum / count;
+    this.x = count ? sum / count : (bounds.left + bounds.right) / 2;
   }
 
   /** Bring a place into the middle, near enough to read it. */
@@ -79,7 +88,7 @@ export class Camera {
  * @param {HTMLElement} element
  * @param {Camera} camera
  * @param {{moved: () => void, clicked: (px: number, py: number) => void, pointed: (px: number, py: number) => void,
- *   left: () => void, fit: () => void}} on
+ *   opened: (px: number, py: number) => void, left: () => void}} on
  */
 export function attachGestures(element, camera, on) {
   const pointers = new Map();
@@ -130,6 +139,10 @@ export function attachGestures(element, camera, on) {
   element.addEventListener("pointerup", release);
   element.addEventListener("pointercancel", release);
   element.addEventListener("pointerleave", on.left);
+  element.addEventListener("dblclick", (event) => {
+    const { x, y } = place(event);
+    on.opened(x, y);
+  });
 
   element.addEventListener("wheel", (event) => {
     event.preventDefault();
@@ -148,7 +161,6 @@ export function attachGestures(element, camera, on) {
     "+": () => camera.zoomBy(1.3),
     "=": () => camera.zoomBy(1.3),
     "-": () => camera.zoomBy(1 / 1.3),
-    f: on.fit,
   };
   element.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;

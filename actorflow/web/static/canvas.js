@@ -1,38 +1,37 @@
 // Draws the graph. What is not seen is skipped, and what is too small to read is drawn without it.
 
-import { BLOB, OP, VARIABLE } from "./model.js";
+import { EdgePainter } from "./edges.js";
 import * as format from "./format.js";
+import { BLOB, OP, SCOPE, STATES, VARIABLE } from "./model.js";
 
 // Below these scales text, then rounded corners and curves, cannot be told from their absence.
 const TEXT_SCALE = 0.4, SHAPE_SCALE = 0.16;
-const ARROW_SCALE = 0.45;
 const GRID = 32;
+const FAINT = 0.28;
 /** How long an op that finished a call stays lit: a short call is over before any tick could show it running. */
 export const LIT_MS = 350;
-const LONG_EDGE = 420;
-const MAX_DASHED_PX = 2500;
-/** How far an edge to a variable swings out to the right. */
-const BOW = 90;
 
 export class Drawing {
-  #labels = [];
+  #labels = new Map();
   #context;
   framesDrawn = 0;
   selected = -1;
   hovered = -1;
-  colourBy = "state";
+  /** What is drawn at full strength while the rest is faint: items, or null for all. @type {Set<number> | null} */
+  focus = null;
+  /** Items on the critical path. @type {Set<number>} */
+  critical = new Set();
 
-  constructor(canvas, camera, model, theme) {
-    this.canvas = canvas;
-    this.camera = camera;
-    this.model = model;
-    this.theme = theme;
+  constructor(canvas, camera, model, view, colouring, theme) {
+    Object.assign(this, { canvas, camera, model, view, colouring, theme });
     this.#context = canvas.getContext("2d", { alpha: false });
+    this.edges = new EdgePainter(camera, model, view, theme);
   }
 
-  /** Forget what was measured; for a new graph. */
+  /** Forget what was measured; for a new graph or new colours. */
   reset() {
-    this.#labels = [];
+    this.#labels.clear();
+    this.edges.reset();
   }
 
   resize() {
@@ -44,194 +43,182 @@ export class Drawing {
     this.camera.height = clientHeight;
   }
 
+  /** @returns {boolean} whether the drawing is only a sketch, as long as the camera moves */
   draw(now) {
     const context = this.#context, { camera, theme } = this;
     const ratio = this.canvas.width / Math.max(camera.width, 1);
     context.setTransform(1, 0, 0, 1, 0, 0);
+    context.globalAlpha = 1;
     context.fillStyle = theme.page;
     context.fillRect(0, 0, this.canvas.width, this.canvas.height);
-    const zoom = ratio * camera.scale;
-    context.setTransform(
-      zoom, 0, 0, zoom,
-      ratio * (camera.width / 2 - camera.x * camera.scale), ratio * (camera.height / 2 - camera.y * camera.scale),
-    );
-    const view = camera.view();
-    this.#heatLimit = this.colourBy === "time" ? Math.max(...this.model.costliest(1).map((i) => this.model.totalUs(i)), 1e-9) : 0;
-    this.#grid(view);
-    this.#edges(view);
-    const focus = this.selected >= 0 ? this.selected : this.hovered;
-    if (focus >= 0 && focus < this.model.count) this.#focusEdges(focus);
-    if (camera.scale < SHAPE_SCALE) this.#specks(view);
-    else this.#nodes(view, now);
+    camera.apply(context, ratio);
+    const seen = camera.view();
+    this.colouring.begin(this.view);
+    this.#grid(seen);
+    this.#boxes(seen);
+    const sketch = this.edges.draw(context, ratio, seen, now, this.focus ? FAINT : 1);
+    if (this.critical.size) this.edges.highlight(context, this.#criticalEdges(), theme.hot);
+    const pointed = this.selected >= 0 ? this.selected : this.hovered;
+    const item = pointed >= 0 ? this.view.itemOf(pointed) : -1;
+    if (item >= 0) this.edges.highlight(context, this.view.edges.filter((e) => e.from === item || e.to === item), theme.accent);
+    if (camera.scale < SHAPE_SCALE) this.#specks(seen);
+    else this.#items(seen, now);
     this.framesDrawn += 1;
+    return sketch;
   }
 
-  #heatLimit = 0;
-
-  /** The colour that says what a node does, or what it cost. */
-  colour(i) {
-    const { model, theme } = this;
-    if (this.colourBy === "time") {
-      if (model.kind[i] !== OP) return model.kind[i] === VARIABLE ? theme["variable-line"] : theme["line-strong"];
-      // The root spreads what is short, which most ops are.
-      return theme.heat[Math.min(31, Math.round(31 * Math.sqrt(model.totalUs(i) / this.#heatLimit)))];
-    }
-    if (model.kind[i] === VARIABLE) return theme["variable-line"];
-    return theme.states[model.state[i]];
+  #criticalEdges() {
+    const { critical } = this;
+    return this.view.edges.filter((e) => critical.has(e.from) && critical.has(e.to) && !e.update);
   }
 
-  #grid(view) {
+  #grid(seen) {
     const { scale } = this.camera;
     if (scale < 0.5) return;
     const context = this.#context;
     context.fillStyle = this.theme.grid;
     const size = 1.6 / scale;
-    for (let x = Math.ceil(view.left / GRID) * GRID; x < view.right; x += GRID) {
-      for (let y = Math.ceil(view.top / GRID) * GRID; y < view.bottom; y += GRID) {
+    for (let x = Math.ceil(seen.left / GRID) * GRID; x < seen.right; x += GRID) {
+      for (let y = Math.ceil(seen.top / GRID) * GRID; y < seen.bottom; y += GRID) {
         context.fillRect(x - size / 2, y - size / 2, size, size);
       }
     }
   }
 
-  #edges(view) {
-    const { model, camera, theme } = this, context = this.#context;
-    const fine = camera.scale >= SHAPE_SCALE;
-    const near = new Path2D(), far = new Path2D(), back = new Path2D(), farBack = new Path2D(), heads = new Path2D();
-    // A dash costs as much as a line, seen or not: what is too small to show dashes or far too long gets none.
-    const dashed = fine ? MAX_DASHED_PX / camera.scale : 0;
-    const count = model.edgeFrom?.length ?? 0;
-    for (let e = 0; e < count; e++) {
-      const from = model.edgeFrom[e], to = model.edgeTo[e];
-      const x1 = model.x[from], y1 = model.y[from], x2 = model.x[to], y2 = model.y[to];
-      if (Math.max(y1, y2) < view.top || Math.min(y1, y2) > view.bottom) continue;
-      const isBack = model.edgeBack[e];
-      if (Math.max(x1, x2) + (isBack ? 2 * BOW : 0) < view.left || Math.min(x1, x2) > view.right) continue;
-      const path = isBack ? (y1 - y2 < dashed ? back : farBack) : y2 - y1 > LONG_EDGE ? far : near;
-      this.#trace(path, e, fine);
-      if (camera.scale >= ARROW_SCALE && !isBack) arrow(heads, x2, y2 - model.height(to) / 2);
+  /** Open scopes, outer ones first. */
+  #boxes(seen) {
+    const { theme, camera, model } = this, context = this.#context;
+    for (const box of this.view.boxes) {
+      const { left, top, width, height } = box;
+      if (left > seen.right || left + width < seen.left || top > seen.bottom || top + height < seen.top) continue;
+      context.beginPath();
+      context.roundRect(left, top, width, height, 12);
+      context.globalAlpha = 0.55;
+      context.fillStyle = theme.box;
+      context.fill();
+      context.globalAlpha = 1;
+      const pointed = box.subject === this.selected || box.subject === this.hovered;
+      context.strokeStyle = pointed ? theme.accent : theme.line;
+      context.lineWidth = (pointed ? 2 : 1) / Math.min(camera.scale, 1);
+      context.stroke();
+      if (camera.scale < 0.3) continue;
+      // The title keeps its size as one moves away, for as long as it fits.
+      const size = Math.min(12.5 / Math.min(camera.scale, 1), 20);
+      const font = `600 ${size}px ${theme.font}`;
+      context.font = font;
+      context.fillStyle = theme.muted;
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillText(`▾ ${this.#cut(model.scopes.label(box.scope), font, width - 50)}`, left + 14, top + 19);
     }
-    context.strokeStyle = context.fillStyle = theme.edge;
-    context.lineWidth = Math.max(1.3, 0.55 / camera.scale);
-    context.globalAlpha = fine ? 0.85 : 0.4;
-    context.stroke(near);
-    context.fill(heads);
-    // An edge across many layers ties a weight to its update, say: it must not drown the flow.
-    context.globalAlpha = fine ? 0.3 : 0.15;
-    context.stroke(far);
-    context.strokeStyle = theme["variable-line"];
-    context.stroke(farBack);
-    context.setLineDash([5 / camera.scale, 4 / camera.scale]);
-    context.stroke(back);
-    context.setLineDash([]);
+  }
+
+  /** Far away: one rectangle per item, filled colour by colour. */
+  #specks(seen) {
+    const { view, focus } = this, context = this.#context;
+    const byColour = new Map();
+    for (let i = 0; i < view.count; i++) {
+      if (!this.#isSeen(i, seen)) continue;
+      const colour = this.colouring.of(view.subject[i]);
+      const key = focus && !focus.has(i) ? `${colour} faint` : colour;
+      if (!byColour.has(key)) byColour.set(key, { colour, items: [], alpha: key === colour ? 1 : FAINT });
+      byColour.get(key).items.push(i);
+    }
+    for (const { colour, items, alpha } of byColour.values()) {
+      context.fillStyle = colour;
+      context.globalAlpha = alpha;
+      for (const i of items) {
+        context.fillRect(view.x[i] - view.width[i] / 2, view.y[i] - view.height[i] / 2, view.width[i], view.height[i]);
+      }
+    }
+    context.globalAlpha = 1;
+    for (let i = 0; i < view.count; i++) if (this.#isPointed(i)) this.#ring(i);
+  }
+
+  #items(seen, now) {
+    const { view, focus } = this, context = this.#context;
+    context.textBaseline = "middle";
+    for (let i = 0; i < view.count; i++) {
+      if (!this.#isSeen(i, seen)) continue;
+      const strength = focus && !focus.has(i) ? FAINT : 1;
+      context.globalAlpha = strength;
+      if (this.#isPointed(i) || this.critical.has(i)) this.#ring(i);
+      const kind = view.kind[i];
+      if (kind === BLOB || kind === VARIABLE) this.#blob(i);
+      else this.#card(i, now, strength);
+    }
     context.globalAlpha = 1;
   }
 
-  #focusEdges(focus) {
-    const { model, camera, theme } = this, context = this.#context;
-    const path = new Path2D(), heads = new Path2D();
-    for (let e = 0; e < model.edgeFrom.length; e++) {
-      if (model.edgeFrom[e] !== focus && model.edgeTo[e] !== focus) continue;
-      this.#trace(path, e, true);
-      const to = model.edgeTo[e];
-      if (!model.edgeBack[e]) arrow(heads, model.x[to], model.y[to] - model.height(to) / 2);
-    }
-    context.strokeStyle = context.fillStyle = theme.accent;
-    context.lineWidth = Math.max(2, 1.3 / camera.scale);
-    context.stroke(path);
-    if (camera.scale >= ARROW_SCALE) context.fill(heads);
+  #isPointed(i) {
+    return this.view.subject[i] === this.selected || this.view.subject[i] === this.hovered;
   }
 
-  #trace(path, e, curved) {
-    const { model } = this;
-    const from = model.edgeFrom[e], to = model.edgeTo[e];
-    const x1 = model.x[from], x2 = model.x[to];
-    if (model.edgeBack[e]) {
-      // From the side of the writer up to the side of what it writes for the next frame.
-      const side1 = x1 + model.width(from) / 2, side2 = x2 + model.width(to) / 2;
-      const bow = Math.max(side1, side2) + BOW;
-      path.moveTo(side1, model.y[from]);
-      path.bezierCurveTo(bow, model.y[from], bow, model.y[to], side2, model.y[to]);
-      return;
-    }
-    const y1 = model.y[from] + model.height(from) / 2, y2 = model.y[to] - model.height(to) / 2;
-    path.moveTo(x1, y1);
-    if (!curved || x1 === x2) path.lineTo(x2, y2);
-    else {
-      const bend = Math.min(Math.max((y2 - y1) / 2, 12), 140);
-      path.bezierCurveTo(x1, y1 + bend, x2, y2 - bend, x2, y2);
-    }
-  }
-
-  /** Far away: one rectangle per node, filled colour by colour. */
-  #specks(view) {
-    const { model } = this, context = this.#context;
-    const byColour = new Map();
-    for (let i = 0; i < model.count; i++) {
-      if (!this.#seen(i, view)) continue;
-      const colour = this.colour(i);
-      if (!byColour.has(colour)) byColour.set(colour, []);
-      byColour.get(colour).push(i);
-    }
-    for (const [colour, nodes] of byColour) {
-      context.fillStyle = colour;
-      for (const i of nodes) {
-        const width = model.width(i), height = model.height(i);
-        context.fillRect(model.x[i] - width / 2, model.y[i] - height / 2, width, height);
-      }
-    }
-    for (const i of [this.hovered, this.selected]) if (i >= 0 && i < model.count) this.#ring(i);
-  }
-
-  #nodes(view, now) {
-    const { model } = this, context = this.#context;
-    context.textBaseline = "middle";
-    for (let i = 0; i < model.count; i++) {
-      if (!this.#seen(i, view)) continue;
-      if (i === this.selected || i === this.hovered) this.#ring(i);
-      if (model.kind[i] === OP) this.#op(i, now);
-      else this.#blob(i);
-    }
-  }
-
-  #seen(i, view) {
-    const { model } = this;
-    const halfWidth = model.width(i) / 2, halfHeight = model.height(i) / 2;
-    return model.x[i] + halfWidth > view.left && model.x[i] - halfWidth < view.right
-      && model.y[i] + halfHeight > view.top && model.y[i] - halfHeight < view.bottom;
+  #isSeen(i, seen) {
+    const { view } = this, w = view.width[i] / 2, h = view.height[i] / 2;
+    return view.x[i] + w > seen.left && view.x[i] - w < seen.right && view.y[i] + h > seen.top && view.y[i] - h < seen.bottom;
   }
 
   #ring(i) {
-    const { model, theme, camera } = this, context = this.#context;
-    const gap = 4, width = model.width(i) + 2 * gap, height = model.height(i) + 2 * gap;
-    context.strokeStyle = i === this.selected ? theme.accent : theme["line-strong"];
+    const { view, theme, camera } = this, context = this.#context;
+    const gap = 4, width = view.width[i] + 2 * gap, height = view.height[i] + 2 * gap;
+    const selected = view.subject[i] === this.selected;
+    context.strokeStyle = selected ? theme.accent : this.critical.has(i) ? theme.hot : theme["line-strong"];
     context.lineWidth = Math.max(2, 2 / camera.scale);
     context.beginPath();
-    context.roundRect(model.x[i] - width / 2, model.y[i] - height / 2, width, height, 11);
+    context.roundRect(view.x[i] - width / 2, view.y[i] - height / 2, width, height, 11);
     context.stroke();
   }
 
-  #op(i, now) {
-    const { model, theme, camera } = this, context = this.#context;
-    const [width, height] = model.sizes.op;
-    const left = model.x[i] - width / 2, top = model.y[i] - height / 2;
-    const colour = this.colour(i);
-    const lit = this.colourBy === "state" && (model.state[i] === 2 || now - model.activeAt[i] < LIT_MS);
+  /** An op, or a closed scope. */
+  #card(i, now, strength) {
+    const { model, view, theme, camera } = this, context = this.#context;
+    const subject = view.subject[i], isScope = view.kind[i] === SCOPE;
+    const width = view.width[i], height = view.height[i];
+    const left = view.x[i] - width / 2, top = view.y[i] - height / 2;
+    const colour = this.colouring.of(subject), state = model.stateOf(subject);
+    const lit = this.colouring.mode === "state" && (state === 2 || now - model.activeSince(subject) < LIT_MS);
+    if (isScope) this.#sheet(left, top, width, height);
     context.beginPath();
     context.roundRect(left, top, width, height, 8);
     context.fillStyle = theme.surface;
     context.fill();
     context.fillStyle = colour;
-    context.globalAlpha = camera.scale < TEXT_SCALE ? 0.55 : lit ? 0.2 : 0.07;
+    context.globalAlpha = strength * (camera.scale < TEXT_SCALE ? 0.55 : lit ? 0.2 : 0.07);
     context.fill();
-    context.globalAlpha = 1;
-    context.strokeStyle = lit || model.state[i] === 4 ? colour : theme["line-strong"];
+    context.globalAlpha = strength;
+    context.strokeStyle = lit || state === 4 ? colour : theme["line-strong"];
     context.lineWidth = lit ? 2 : 1.2;
     context.stroke();
+    if (!isScope && model.isCollective(subject)) {
+      context.strokeStyle = theme.channel;
+      context.lineWidth = 1.2;
+      context.beginPath();
+      context.roundRect(left + 9, top + 3, width - 12, height - 6, 6);
+      context.stroke();
+    }
     context.beginPath();
     context.roundRect(left, top, 6, height, [8, 0, 0, 8]);
     context.fillStyle = colour;
     context.fill();
-    if (camera.scale < TEXT_SCALE) return;
+    if (isScope) this.#shares(subject, left + 15, top + height - 11, width - 27);
+    if (camera.scale >= TEXT_SCALE) this.#cardText(i, subject, left, top, width, isScope);
+  }
+
+  /** What shows from behind a closed scope, so that it looks like several things. */
+  #sheet(left, top, width, height) {
+    const context = this.#context, { theme } = this;
+    context.beginPath();
+    context.roundRect(left + 5, top - 5, width - 10, height, 8);
+    context.fillStyle = theme.box;
+    context.fill();
+    context.strokeStyle = theme["line-strong"];
+    context.lineWidth = 1;
+    context.stroke();
+  }
+
+  #cardText(i, subject, left, top, width, isScope) {
+    const { model, theme } = this, context = this.#context;
     const label = this.#label(i);
     context.fillStyle = theme.text;
     context.font = label.font;
@@ -240,25 +227,39 @@ export class Drawing {
     context.fillStyle = theme.muted;
     context.font = label.smallFont;
     context.fillText(label.detail, left + 15, top + 33);
-    if (!model.calls[i]) return;
+    const time = isScope ? model.totalUs(subject) : model.calls[subject] && model.meanUs[subject];
+    if (!(time > 0)) return;
     context.textAlign = "right";
-    context.fillText(format.duration(model.meanUs[i]), left + width - 10, top + 33);
+    context.fillText(format.duration(time), left + width - 10, top + 33);
+  }
+
+  /** A closed scope's ops by state, as a bar. */
+  #shares(subject, left, top, width) {
+    const { model, theme } = this, context = this.#context;
+    const scope = subject - model.count, all = model.scopes.ops[scope];
+    let at = left;
+    for (let k = 0; k < STATES.length && all; k++) {
+      const share = (width * model.scopeStates[scope * STATES.length + k]) / all;
+      context.fillStyle = theme.states[k];
+      context.fillRect(at, top, share, 4);
+      at += share;
+    }
   }
 
   #blob(i) {
-    const { model, theme, camera } = this, context = this.#context;
-    const [width, height] = model.sizes.blob;
-    const left = model.x[i] - width / 2, top = model.y[i] - height / 2;
-    const variable = model.kind[i] === VARIABLE;
+    const { model, view, theme, camera } = this, context = this.#context;
+    const subject = view.subject[i], width = view.width[i], height = view.height[i];
+    const variable = view.kind[i] === VARIABLE;
     context.beginPath();
-    context.roundRect(left, top, width, height, height / 2);
+    context.roundRect(view.x[i] - width / 2, view.y[i] - height / 2, width, height, height / 2);
     context.fillStyle = variable ? theme.variable : theme.blob;
     context.fill();
     context.lineWidth = variable ? 1.6 : 1;
     context.strokeStyle = variable ? theme["variable-line"] : theme["line-strong"];
-    if (!variable && model.state[i] && this.colourBy === "state") {
-      context.strokeStyle = this.colour(i);
-      context.lineWidth = 1.4;
+    const { mode, isCategorical } = this.colouring;
+    if ((mode === "state" && !variable && model.state[subject]) || (isCategorical && mode !== "lane")) {
+      context.strokeStyle = this.colouring.of(subject);
+      context.lineWidth = 1.6;
     }
     context.stroke();
     if (camera.scale < TEXT_SCALE) return;
@@ -266,32 +267,35 @@ export class Drawing {
     context.fillStyle = theme.text;
     context.font = label.font;
     context.textAlign = "center";
-    context.fillText(label.title, model.x[i], model.y[i] + 0.5);
+    context.fillText(label.title, view.x[i], view.y[i] + 0.5);
   }
 
-  /** A node's text, cut to fit; measured once. */
+  /** An item's text, cut to fit; measured once. */
   #label(i) {
-    const known = this.#labels[i];
-    if (known) return known;
-    const { model, theme } = this, node = model.nodes[i];
-    const smallFont = `400 11px ${theme.font}`;
-    let label;
-    if (model.kind[i] === OP) {
-      const font = `600 12.5px ${theme.font}`, room = model.sizes.op[0] - 26;
-      label = {
-        font,
-        smallFont,
-        title: this.#cut(node.label, font, room),
-        detail: this.#cut(node.operation_kind === "Function" ? node.operation : node.operation_kind, smallFont, room - 62),
-      };
-    } else {
-      // An inferred blob is called after its op, so its shape says more than its name.
-      const shape = format.shape(node.shape);
-      const text = model.kind[i] === BLOB && /^out\d*$/.test(node.label) ? shape : `${node.label}  ${shape}`;
-      label = { font: smallFont, smallFont, title: this.#cut(text, smallFont, model.sizes.blob[0] - 16), detail: "" };
-    }
-    this.#labels[i] = label;
+    const { view } = this, subject = view.subject[i];
+    let label = this.#labels.get(subject);
+    if (!label) this.#labels.set(subject, (label = this.#measured(subject, view.kind[i], view.width[i])));
     return label;
+  }
+
+  #measured(subject, kind, width) {
+    const { model, theme } = this;
+    const font = `600 12.5px ${theme.font}`, smallFont = `400 11px ${theme.font}`;
+    if (kind === SCOPE) {
+      const scope = subject - model.count, { scopes } = model;
+      const detail = `${format.count(scopes.ops[scope])} ops, ${format.count(scopes.blobs[scope])} blobs`;
+      return { font, smallFont, title: this.#cut(`▸ ${scopes.label(scope)}`, font, width - 26), detail };
+    }
+    const node = model.nodes[subject];
+    if (kind === OP) {
+      const what = node.operation_kind === "Function" ? node.operation : node.operation_kind;
+      const detail = this.#cut(what, smallFont, width - 88);
+      return { font, smallFont, title: this.#cut(node.label, font, width - 26), detail };
+    }
+    // An inferred blob is called after its op, so its shape says more than its name.
+    const shape = format.shape(node.shape);
+    const text = kind === BLOB && /^out\d*$/.test(node.label) ? shape : `${node.label}  ${shape}`;
+    return { font: smallFont, smallFont, title: this.#cut(text, smallFont, width - 16), detail: "" };
   }
 
   #cut(text, font, room) {
@@ -308,11 +312,4 @@ export class Drawing {
     }
     return keep(low);
   }
-}
-
-function arrow(path, x, y) {
-  path.moveTo(x, y);
-  path.lineTo(x - 3.6, y - 6.5);
-  path.lineTo(x + 3.6, y - 6.5);
-  path.closePath();
 }

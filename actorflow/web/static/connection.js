@@ -17,6 +17,8 @@ export class Connection {
   #onMessage;
   #onState;
 
+  #timeline = false;
+
   state = "connecting";
   resyncs = 0;
 
@@ -34,6 +36,12 @@ export class Connection {
   /** Number of the newest message that was applied. */
   get seq() {
     return Math.max(this.#seen.states, this.#seen.status);
+  }
+
+  /** Whether finished calls are wanted, one by one. */
+  askForTimeline(on) {
+    this.#timeline = on;
+    if (this.state === "live") this.#send({ type: "timeline", on });
   }
 
   open() {
@@ -60,8 +68,11 @@ export class Connection {
       this.#seen = { states: 0, status: 0 };
       this.#resyncing = false;
       this.#pauseMs = FIRST_PAUSE_MS;
-      this.#change("live");
-    } else {
+      if (this.state !== "live") {
+        this.#change("live");
+        if (this.#timeline) this.#send({ type: "timeline", on: true });
+      }
+    } else if (message.type === "states" || message.type === "status") {
       if (this.#resyncing) return;
       if (!message.full && message.base > this.#seen[message.type]) return this.#resync();
       this.#seen[message.type] = message.seq;
@@ -73,7 +84,11 @@ export class Connection {
     if (this.#resyncing) return;
     this.#resyncing = true;
     this.resyncs += 1;
-    this.#socket.send(JSON.stringify({ type: "resync" }));
+    this.#send({ type: "resync" });
+  }
+
+  #send(message) {
+    this.#socket.send(JSON.stringify(message));
   }
 
   #lost(socket) {

@@ -14,6 +14,13 @@ export function duration(us) {
   return `${Math.floor(us / 6e7)} min ${Math.round((us % 6e7) / 1e6)} s`;
 }
 
+export function bytes(size) {
+  if (size < 1000) return `${Math.round(size)} B`;
+  const power = Math.min(Math.floor(Math.log10(size) / 3), 4);
+  const scaled = size / 1000 ** power;
+  return `${scaled.toFixed(scaled < 10 ? 1 : 0)} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+}
+
 export function rate(perSecond) {
   return perSecond < 10 ? perSecond.toFixed(perSecond ? 1 : 0) : count(Math.round(perSecond));
 }

@@ -1,32 +1,56 @@
 // Wires the page: messages change the model, the model is drawn once per animation frame at most.
 
+import { Calls } from "./calls.js";
 import { Camera, attachGestures } from "./camera.js";
 import { Drawing, LIT_MS } from "./canvas.js";
 import { Charts } from "./chart.js";
+import { Colouring, MODES } from "./colouring.js";
 import { Connection } from "./connection.js";
 import { byId, element, setText } from "./dom.js";
+import { Explorer } from "./explore.js";
 import * as format from "./format.js";
+import { attachKeys } from "./keys.js";
+import { Link } from "./link.js";
 import { BLOB, Model, OP, STATES, VARIABLE } from "./model.js";
 import { Overview } from "./overview.js";
 import { Panel } from "./panel.js";
 import { attachSearch } from "./search.js";
 import { Theme } from "./theme.js";
+import { Timeline } from "./timeline.js";
+import { View } from "./view.js";
+import { VitalsCards } from "./vitals.js";
 
 const PANEL_INTERVAL_MS = 250;
 const CONNECTION_TEXT = { connecting: "Connecting", live: "Live", closed: "Disconnected, trying again" };
 
-const model = new Model();
-const camera = new Camera();
+const model = new Model(), calls = new Calls(), camera = new Camera();
+const view = new View(model);
 const theme = new Theme(() => {
   drawing.reset();
   legend();
   redraw();
   refresh();
 });
-const drawing = new Drawing(byId("graph"), camera, model, theme);
-const overview = new Overview(byId("overview"), camera, model, theme, drawing, redraw);
-const panel = new Panel(model, theme, choose);
+const colouring = new Colouring(model, theme);
+const drawing = new Drawing(byId("graph"), camera, model, view, colouring, theme);
+const overview = new Overview(byId("overview"), camera, view, colouring, theme, moved);
+const explorer = new Explorer(model, view, camera, drawing, colouring, overview, { changed: moved, selected: showSelected });
+const panel = new Panel(model, theme, {
+  choose: (subject) => explorer.choose(subject),
+  toggle: (scope) => explorer.toggle(scope),
+  isOpen: (scope) => view.open.has(scope),
+  showCall,
+});
 const charts = new Charts(byId("curves"), byId("curve-list"), model, theme);
+const vitals = new VitalsCards(model);
+const timeline = new Timeline(
+  { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live") }, calls, model, theme,
+  { changed: redraw, chosen: (node) => explorer.choose(node) },
+);
+const link = new Link(
+  () => ({ ...explorer.read(), colour: colouring.mode === "state" ? "" : colouring.mode, timeline: isTimelineOpen() ? "1" : "" }),
+  restore,
+);
 const connection = new Connection(receive, (state) => {
   byId("connection").dataset.state = state;
   setText(byId("connection"), CONNECTION_TEXT[state]);
@@ -41,9 +65,18 @@ function redraw() {
   scheduled = true;
   requestAnimationFrame((now) => {
     scheduled = false;
-    drawing.draw(now);
-    overview.draw();
+    const sketch = drawing.draw(now);
+    overview.draw(now);
+    if (isTimelineOpen()) timeline.draw();
+    if (sketch) redraw();
   });
+}
+
+/** The reader has moved or changed something. */
+function moved() {
+  byId("tooltip").hidden = true;
+  link.update();
+  redraw();
 }
 
 function receive(message) {
@@ -55,22 +88,19 @@ function receive(message) {
     clearTimeout(unlight);
     unlight = setTimeout(redraw, LIT_MS + 20);
   } else if (message.type === "status") model.applyStatus(message, now);
+  else if (message.type === "vitals") model.vitals = message;
+  else if (message.type === "tracks") calls.setTracks(message);
+  else if (message.type === "calls" && message.revision === model.revision) calls.add(message);
   stale = true;
   redraw();
 }
 
 function takeGraph(message) {
-  const isNew = message.revision !== model.revision || message.name !== model.name;
-  const selected = panel.selected >= 0 ? model.nodes[panel.selected].name : null;
-  const wasEmpty = !model.count;
-  model.setGraph(message);
-  drawing.reset();
-  overview.reset();
-  drawing.hovered = -1;
-  byId("tooltip").hidden = true;
+  const isFirst = !model.count;
+  if (message.revision !== model.revision || message.name !== model.name) calls.clear();
+  explorer.take(message);
   byId("empty").hidden = model.count > 0;
-  if (isNew && wasEmpty) camera.start(model);
-  show(model.indexByName.get(selected) ?? -1);
+  if (isFirst && model.count) restore(link.parts());
   const ops = model.kind.filter((kind) => kind === OP).length;
   const variables = model.kind.filter((kind) => kind === VARIABLE).length;
   document.title = `${model.name} · actorflow`;
@@ -78,6 +108,13 @@ function takeGraph(message) {
   const parts = [`${format.count(ops)} ops`, `${format.count(model.count - ops)} blobs`];
   if (variables) parts.push(`${format.count(variables)} of them variables`);
   setText(byId("graph-size"), parts.join(", "));
+  legend();
+}
+
+function restore(parts) {
+  if (parts.open || parts.select || parts.at) explorer.restore(parts);
+  if (MODES.includes(parts.colour)) colourBy(parts.colour);
+  if (parts.timeline && !isTimelineOpen()) toggleTimeline();
 }
 
 /** Numbers, panel and curves: read by people, so a few times a second is enough. */
@@ -88,112 +125,139 @@ function refresh() {
   for (const [name, number] of Object.entries(numbers)) setText(byId(`frames-${name}`), format.count(number));
   byId("frames-failed").classList.toggle("bad", failed > 0);
   setText(byId("frames-rate"), format.rate(model.rate(now)));
+  model.measure(now);
   if (!stale || document.hidden) return;
   stale = false;
+  if ((explorer.selected >= 0 || explorer.showsPath) && !explorer.pathUs) explorer.findPath();
+  panel.criticalUs = explorer.pathUs;
   panel.refresh();
   charts.draw();
+  vitals.refresh(now);
   countStates();
 }
 
-/** Select a node without moving; -1 selects none. */
-function show(index) {
-  drawing.selected = index;
-  panel.select(index);
-  redraw();
+function showSelected(subject) {
+  panel.criticalUs = explorer.pathUs;
+  panel.select(subject);
+  timeline.select(subject >= 0 && !model.isScope(subject) ? subject : -1);
 }
 
-/** Select a node and bring it into view. */
-function choose(index) {
-  show(index);
-  if (index < 0) return;
-  camera.goTo(model.x[index], model.y[index]);
-  redraw();
+function showCall(node) {
+  if (!isTimelineOpen()) toggleTimeline();
+  if (!timeline.show(node)) setText(byId("timeline-note"), "No call of it is in the timeline yet.");
 }
 
-function fit() {
-  camera.fit(model.bounds());
-  redraw();
+function isTimelineOpen() {
+  return !byId("dock").hidden;
+}
+
+function toggleTimeline() {
+  const dock = byId("dock");
+  dock.hidden = !dock.hidden;
+  byId("timeline-toggle").setAttribute("aria-pressed", String(!dock.hidden));
+  calls.clear();
+  connection.askForTimeline(!dock.hidden);
+  link.update();
 }
 
 function point(px, py) {
-  const index = model.nodeAt(...camera.toWorld(px, py));
-  byId("graph").classList.toggle("pointing", index >= 0);
-  if (index !== drawing.hovered) {
-    drawing.hovered = index;
+  const subject = view.at(...camera.toWorld(px, py));
+  byId("graph").classList.toggle("pointing", subject >= 0);
+  if (subject !== drawing.hovered) {
+    drawing.hovered = subject;
     redraw();
   }
   const tooltip = byId("tooltip");
-  tooltip.hidden = index < 0;
-  if (index < 0) return;
-  const node = model.nodes[index], isOp = model.kind[index] === OP;
-  const lines = isOp
-    ? [node.operation, `${STATES[model.state[index]]}, ${format.count(model.calls[index])} calls`
-        + (model.calls[index] ? `, ${format.duration(model.meanUs[index])} each` : "")]
-    : [`${model.kind[index] === BLOB ? "blob" : "variable"}, ${node.dtype} (${node.shape.join(", ")})`];
-  tooltip.replaceChildren(element("strong", {}, node.name), ...lines.map((line) => element("span", {}, line)));
+  tooltip.hidden = subject < 0;
+  if (subject < 0) return;
+  const lines = model.isScope(subject) ? scopeLines(subject) : nodeLines(subject);
+  tooltip.replaceChildren(element("strong", {}, model.nameOf(subject)), ...lines.map((line) => element("span", {}, line)));
   const left = Math.min(px + 16, camera.width - tooltip.offsetWidth - 8);
   const top = py + 18 + tooltip.offsetHeight > camera.height ? py - tooltip.offsetHeight - 10 : py + 18;
   tooltip.style.transform = `translate(${Math.max(left, 8)}px, ${Math.max(top, 8)}px)`;
 }
 
+function scopeLines(subject) {
+  const scope = subject - model.count, first = scope * STATES.length;
+  const states = STATES.flatMap((state, k) => (model.scopeStates[first + k] ? [`${format.count(model.scopeStates[first + k])} ${state}`] : []));
+  return [`scope: ${states.join(", ") || "no ops"}`, view.open.has(scope) ? "double-click its title to close it" : "double-click to open it"];
+}
+
+function nodeLines(i) {
+  const node = model.nodes[i];
+  if (model.kind[i] !== OP) {
+    return [`${model.kind[i] === BLOB ? "blob" : "variable"}, ${node.dtype} (${node.shape.join(", ")}), ${format.bytes(node.bytes)}`];
+  }
+  const each = model.calls[i] ? `, ${format.duration(model.meanUs[i])} each` : "";
+  return [node.operation, `${STATES[model.state[i]]}, ${format.count(model.calls[i])} calls${each}`];
+}
+
 function legend() {
-  const swatch = (colour) => {
+  const item = ({ colour, text, number }) => {
     const mark = element("i");
     mark.style.background = colour;
-    return mark;
+    return element("li", {}, mark, text, ...(number === undefined ? [] : [" ", element("b", { "data-state": text })]));
   };
-  const kinds = [
-    element("li", {}, element("i", { class: "blob" }), "blob"),
-    element("li", {}, element("i", { class: "variable" }), "variable"),
-  ];
-  const colours = drawing.colourBy === "time"
-    ? [element("li", {}, "little", element("i", { class: "scale" }), "most of the time")]
-    : STATES.map((state, i) => element("li", {}, swatch(theme.states[i]), `${state} `, element("b", { "data-state": state })));
-  byId("legend").replaceChildren(...colours, ...kinds);
+  const time = element("li", {}, "little", element("i", { class: "scale" }), "most of the time");
+  const kind = (name, text) => element("li", {}, element("i", { class: name }), text);
+  const kinds = [kind("blob", "blob"), kind("variable", "variable")];
+  if (model.edgeFrom && view.edges.some((edge) => edge.rank)) kinds.push(kind("channel", "between ranks"));
+  if (view.edges.some((edge) => edge.device && !edge.rank)) kinds.push(kind("copy", "between devices"));
+  byId("legend").replaceChildren(...(colouring.mode === "time" ? [time] : colouring.legend().map(item)), ...kinds);
   countStates();
 }
 
 function countStates() {
-  const counts = new Uint32Array(STATES.length);
-  for (let i = 0; i < model.count; i++) if (model.kind[i] === OP) counts[model.state[i]] += 1;
-  for (const target of byId("legend").querySelectorAll("b")) {
-    setText(target, format.count(counts[STATES.indexOf(target.dataset.state)]));
-  }
+  const numbers = new Map(colouring.legend().map(({ text, number }) => [text, number]));
+  for (const target of byId("legend").querySelectorAll("b")) setText(target, format.count(numbers.get(target.dataset.state) ?? 0));
 }
 
-function colourBy(what) {
-  drawing.colourBy = what;
-  for (const button of document.querySelectorAll("[data-colour]")) {
-    button.setAttribute("aria-checked", String(button.dataset.colour === what));
-  }
+function colourBy(mode) {
+  colouring.use(mode);
+  byId("colour").value = mode;
   legend();
-  redraw();
+  overview.reset();
+  moved();
 }
 
 attachGestures(byId("graph"), camera, {
-  moved() {
-    byId("tooltip").hidden = true;
-    redraw();
+  moved,
+  clicked: (px, py) => explorer.select(view.at(...camera.toWorld(px, py))),
+  opened: (px, py) => {
+    const subject = view.at(...camera.toWorld(px, py));
+    if (model.isScope(subject)) explorer.toggle(subject - model.count);
   },
-  clicked: (px, py) => show(model.nodeAt(...camera.toWorld(px, py))),
   pointed: point,
   left: () => point(-1e9, -1e9),
-  fit,
 });
-attachSearch(byId("search"), byId("search-results"), model, choose);
-byId("zoom-in").addEventListener("click", () => (camera.zoomBy(1.4), redraw()));
-byId("zoom-out").addEventListener("click", () => (camera.zoomBy(1 / 1.4), redraw()));
-byId("zoom-fit").addEventListener("click", fit);
-for (const button of document.querySelectorAll("[data-colour]")) {
-  button.addEventListener("click", () => colourBy(button.dataset.colour));
-}
-addEventListener("keydown", (event) => {
-  if (event.target instanceof HTMLInputElement) return;
-  if (event.key === "Escape") show(-1);
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
-  event.preventDefault();
-  byId("search").focus();
-});
+attachSearch(byId("search"), byId("search-results"), model, (subject) => explorer.choose(subject));
+attachKeys([
+  ["/", "Find a node or a scope", () => byId("search").focus()],
+  ["f", "Show the whole graph", () => explorer.fit()],
+  ["o", "Open the selected scope", () => explorer.openSelected()],
+  ["c", "Close the scope around the selection", () => explorer.closeAround()],
+  ["O", "Open all scopes", () => explorer.setAll(true)],
+  ["C", "Close all scopes", () => explorer.setAll(false)],
+  ["p", "Show or hide the critical path", () => explorer.togglePath()],
+  ["[", "Go to what the selection reads", () => explorer.step(-1)],
+  ["]", "Go to what reads the selection", () => explorer.step(1)],
+  ["k", "Colour by the next thing", () => colourBy(MODES[(MODES.indexOf(colouring.mode) + 1) % MODES.length])],
+  ["t", "Show or hide the timeline", toggleTimeline],
+  ["Escape", "Select nothing", () => explorer.select(-1)],
+  ["?", "Show this help", () => byId("help").showModal()],
+  ["← → ↑ ↓", "Move; in the timeline, go back and forth"],
+  ["+ -", "Zoom in and out"],
+  ["l", "In the timeline: follow the clock"],
+]);
+byId("zoom-in").addEventListener("click", () => (camera.zoomBy(1.4), moved()));
+byId("zoom-out").addEventListener("click", () => (camera.zoomBy(1 / 1.4), moved()));
+byId("zoom-fit").addEventListener("click", () => explorer.fit());
+byId("open-all").addEventListener("click", () => explorer.setAll(true));
+byId("close-all").addEventListener("click", () => explorer.setAll(false));
+byId("timeline-toggle").addEventListener("click", toggleTimeline);
+byId("help-button").addEventListener("click", () => byId("help").showModal());
+byId("colour").append(...MODES.map((mode) => element("option", { value: mode }, mode)));
+byId("colour").addEventListener("change", (event) => colourBy(event.target.value));
 new ResizeObserver(() => {
   drawing.resize();
   stale = true;
@@ -217,15 +281,35 @@ window.actorflow = Object.freeze({
   get rate() { return model.rate(performance.now()); },
   get framesDrawn() { return drawing.framesDrawn; },
   get camera() { return { x: camera.x, y: camera.y, scale: camera.scale }; },
-  get selected() { return panel.selected < 0 ? null : model.nodes[panel.selected].name; },
+  get selected() { return explorer.selected < 0 ? null : model.nameOf(explorer.selected); },
   get nodes() { return model.nodes.map((node) => node.name); },
   get states() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, STATES[model.state[i]]])); },
   get calls() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, model.calls[i]])); },
   get curves() { return Object.fromEntries([...model.curves].map(([name, curve]) => [name, [...curve.values]])); },
   get failures() { return model.failures.map((failure) => ({ ...failure })); },
-  /** Place of a node on the canvas, CSS pixels. */
-  placeOf(name) {
+  get colour() { return colouring.mode; },
+  /** Names of what is drawn: nodes, and closed scopes with a "/" at the end. */
+  get items() { return [...view.subject].map((subject) => model.nameOf(subject) + (model.isScope(subject) ? "/" : "")); },
+  get open() { return [...view.open].map((scope) => model.scopes.names[scope]); },
+  get edges() { return view.edges.map((edge) => drawing.edges.describe(edge)); },
+  get boxes() { return view.boxes.map((box) => ({ ...box, name: model.scopes.names[box.scope] })); },
+  get rectangles() { return [...view.x].map((x, i) => [x, view.y[i], view.width[i], view.height[i]]); },
+  get critical() { return [...drawing.critical].map((item) => model.nameOf(view.subject[item])); },
+  get bars() { return timeline.bars.map((bar) => ({ ...bar, node: model.nodes[bar.node]?.name })); },
+  get timeline() { return { following: timeline.following, span: timeline.span, calls: calls.total, tracks: calls.tracks }; },
+  /** Times of an op's calls as estimated, microseconds. */
+  latency(name) {
     const i = model.indexByName.get(name);
-    return i === undefined ? null : camera.toScreen(model.x[i], model.y[i]);
+    return [model.p50Us[i], model.p99Us[i]];
+  },
+  /** State that a scope shows. */
+  stateOf(name) { return STATES[model.stateOf(model.count + model.scopes.byName.get(name))]; },
+  /** Place of a node or scope on the canvas, CSS pixels. */
+  placeOf(name) {
+    const scope = model.scopes.byName.get(name);
+    const subject = model.indexByName.get(name) ?? (scope > 0 ? model.count + scope : undefined);
+    if (subject === undefined) return null;
+    const place = view.placeOf(subject);
+    return camera.toScreen(place.x, place.y);
   },
 });

@@ -1,57 +1,69 @@
 // What the page knows: the graph, and the state of its ops and frames. No drawing, no DOM.
+//
+// A subject is a node or a scope, as one number: nodes come first, then scopes.
+
+import { Scopes } from "./scopes.js";
 
 export const STATES = ["idle", "waiting", "running", "done", "failed", "cancelled"];
-export const OP = 0, BLOB = 1, VARIABLE = 2;
+export const OP = 0, BLOB = 1, VARIABLE = 2, SCOPE = 3;
+export const KIND_NAMES = ["op", "blob", "variable", "scope"];
 
 const KINDS = { op: OP, blob: BLOB, variable: VARIABLE };
-// A blob with several producers shows the state that matters most.
+// A blob with several producers, or a closed scope, shows the state that matters most.
 const URGENCY = Uint8Array.from([0, 3, 4, 2, 5, 1]);
 const RATE_WINDOW_MS = 2500;
 const MAX_POINTS = 10000;
 const MAX_FAILURES = 50;
 const NO_FRAMES = { started: 0, finished: 0, failed: 0, cancelled: 0 };
+/** Operations that several ranks compute together. */
+const COLLECTIVES = new Set(["AllReduce"]);
 
 export class Model {
   name = "";
   revision = -1;
   nodes = [];
-  sizes = { op: [1, 1], blob: [1, 1] };
   frames = NO_FRAMES;
   /** @type {Map<string, {frames: number[], values: (number | null)[]}>} */
   curves = new Map();
   failures = [];
   /** What is said of a node, by its id. @type {Map<number, string[]>} */
   notes = new Map();
+  /** The latest message on memory, the loop and old frames. */
+  vitals = null;
   #rate = [];
+  #callsThen = { time: 0, calls: new Uint32Array(0) };
 
   constructor() {
     this.#allocate(0);
+    this.scopes = new Scopes([], this.indexByName);
   }
 
   #allocate(count) {
     this.count = count;
     this.kind = new Uint8Array(count);
-    this.x = new Float32Array(count);
-    this.y = new Float32Array(count);
     this.state = new Uint8Array(count);
     this.calls = new Uint32Array(count);
     this.meanUs = new Float32Array(count);
     this.lastUs = new Float32Array(count);
+    this.p50Us = new Float32Array(count);
+    this.p99Us = new Float32Array(count);
+    /** Calls per second, over the last seconds. */
+    this.perSecond = new Float32Array(count);
     /** Time at which an op was last seen to finish a call. */
     this.activeAt = new Float64Array(count).fill(-Infinity);
     this.writers = Array.from({ length: count }, () => []);
     this.readers = Array.from({ length: count }, () => []);
     this.indexByName = new Map();
     this.indexById = new Map();
+    this.#touched = new Uint32Array(count);
+    this.#callsThen = { time: 0, calls: new Uint32Array(count) };
   }
 
-  setGraph({ name, revision, nodes, edges, sizes }) {
+  setGraph({ name, revision, nodes, edges }) {
     this.#allocate(nodes.length);
-    Object.assign(this, { name, revision, nodes, sizes });
+    Object.assign(this, { name, revision, nodes });
     nodes.forEach((node, i) => {
       this.kind[i] = KINDS[node.kind];
-      this.x[i] = node.x;
-      this.y[i] = node.y;
       this.indexByName.set(node.name, i);
       this.indexById.set(node.id, i);
     });
@@ -62,27 +74,49 @@ export class Model {
       this.writers[this.edgeTo[e]].push(this.edgeFrom[e]);
       this.readers[this.edgeFrom[e]].push(this.edgeTo[e]);
     }
+    const scopes = (this.scopes = new Scopes(nodes, this.indexByName));
+    /** Ops of each scope in each state, their time, and when one of them was last seen to finish a call. */
+    this.scopeStates = new Int32Array(scopes.count * STATES.length);
+    this.scopeUs = new Float64Array(scopes.count);
+    this.scopeActiveAt = new Float64Array(scopes.count).fill(-Infinity);
+    for (let s = 0; s < scopes.count; s++) this.scopeStates[s * STATES.length] = scopes.ops[s];
   }
 
-  applyStates({ full, index, calls, meanUs, lastUs, state }, now) {
-    const touched = new Set();
+  #touched = new Uint32Array(0);
+  #round = 0;
+
+  applyStates({ full, index, calls, meanUs, lastUs, p50Us, p99Us, state }, now) {
+    const round = ++this.#round, blobs = [];
+    const { parent, of } = this.scopes, kinds = STATES.length;
     for (let k = 0; k < index.length; k++) {
-      const i = index[k];
-      if (!full && calls[k] !== this.calls[i]) this.activeAt[i] = now;
+      const i = index[k], before = this.state[i], after = state[k];
+      const active = !full && calls[k] !== this.calls[i];
+      const moreUs = calls[k] * meanUs[k] - this.calls[i] * this.meanUs[i];
+      if (active) this.activeAt[i] = now;
       this.calls[i] = calls[k];
       this.meanUs[i] = meanUs[k];
       this.lastUs[i] = lastUs[k];
-      if (this.state[i] === state[k]) continue;
-      this.state[i] = state[k];
-      for (const blob of this.readers[i]) touched.add(blob);
-    }
-    for (const blob of touched) {
-      // A variable has a value at all times; its writer's state says nothing about it.
-      if (this.kind[blob] === VARIABLE) continue;
-      let worst = 0;
-      for (const op of this.writers[blob]) {
-        if (URGENCY[this.state[op]] > URGENCY[worst]) worst = this.state[op];
+      this.p50Us[i] = p50Us[k];
+      this.p99Us[i] = p99Us[k];
+      for (let s = of[i]; s >= 0; s = parent[s]) {
+        this.scopeUs[s] += moreUs;
+        if (active) this.scopeActiveAt[s] = now;
+        if (before === after) continue;
+        this.scopeStates[s * kinds + before] -= 1;
+        this.scopeStates[s * kinds + after] += 1;
       }
+      if (before === after) continue;
+      this.state[i] = after;
+      for (const blob of this.readers[i]) {
+        // A variable has a value at all times; its writer's state says nothing about it.
+        if (this.#touched[blob] === round || this.kind[blob] === VARIABLE) continue;
+        this.#touched[blob] = round;
+        blobs.push(blob);
+      }
+    }
+    for (const blob of blobs) {
+      let worst = 0;
+      for (const op of this.writers[blob]) if (URGENCY[this.state[op]] > URGENCY[worst]) worst = this.state[op];
       this.state[blob] = worst;
     }
   }
@@ -121,8 +155,55 @@ export class Model {
     return done ? (1000 * done) / Math.max(now - Math.max(since, now - RATE_WINDOW_MS), 250) : 0;
   }
 
-  totalUs(i) {
-    return this.calls[i] * this.meanUs[i];
+  /** Bring the calls per second of each op up to date; does it once in a window. */
+  measure(now) {
+    const then = this.#callsThen, seconds = (now - then.time) / 1000;
+    if (seconds * 1000 < RATE_WINDOW_MS) return;
+    for (let i = 0; i < this.count; i++) this.perSecond[i] = then.time ? (this.calls[i] - then.calls[i]) / seconds : 0;
+    this.#callsThen = { time: now, calls: this.calls.slice() };
+  }
+
+  isScope(subject) {
+    return subject >= this.count;
+  }
+
+  nameOf(subject) {
+    return this.isScope(subject) ? this.scopes.names[subject - this.count] : this.nodes[subject].name;
+  }
+
+  /** A subject as text that outlives the graph's revision, and back. */
+  keyOf(subject) {
+    return subject < 0 ? "" : `${this.isScope(subject) ? "scope" : "node"}:${this.nameOf(subject)}`;
+  }
+
+  subjectOf(key) {
+    const at = key.indexOf(":"), name = key.slice(at + 1);
+    if (key.slice(0, at) === "node") return this.indexByName.get(name) ?? -1;
+    const scope = key.slice(0, at) === "scope" && name ? this.scopes.byName.get(name) : undefined;
+    return scope === undefined ? -1 : this.count + scope;
+  }
+
+  isCollective(node) {
+    return COLLECTIVES.has(this.nodes[node].operation_kind);
+  }
+
+  /** State of a node, or the most urgent one of a scope's ops. */
+  stateOf(subject) {
+    if (!this.isScope(subject)) return this.state[subject];
+    const first = (subject - this.count) * STATES.length;
+    let worst = 0;
+    for (let k = 1; k < STATES.length; k++) {
+      if (this.scopeStates[first + k] && URGENCY[k] > URGENCY[worst]) worst = k;
+    }
+    return worst;
+  }
+
+  totalUs(subject) {
+    return this.isScope(subject) ? this.scopeUs[subject - this.count] : this.calls[subject] * this.meanUs[subject];
+  }
+
+  activeSince(subject) {
+    return this.isScope(subject) ? this.scopeActiveAt[subject - this.count] : this.activeAt[subject];
   }
 
   /** Ops by total time, longest first. */
@@ -133,51 +214,23 @@ export class Model {
   }
 
   totalTimeUs() {
-    let total = 0;
-    for (let i = 0; i < this.count; i++) total += this.totalUs(i);
-    return total;
+    return this.scopeUs?.[0] ?? 0;
   }
 
-  /** Indices of nodes whose name contains the text, best first. */
+  /** Subjects whose name contains the text, best first. */
   search(text, limit) {
     const wanted = text.toLowerCase();
     const found = [];
-    this.nodes.forEach((node, i) => {
-      const name = node.name.toLowerCase();
-      const at = name.indexOf(wanted);
+    const take = (subject, fullName, label) => {
+      const name = fullName.toLowerCase(), at = name.indexOf(wanted);
       if (at < 0) return;
-      const label = node.label.toLowerCase();
-      const rank = name === wanted ? 0 : label === wanted ? 1 : label.startsWith(wanted) ? 2 : at === 0 ? 3 : 4;
-      found.push([rank, name.length, i]);
-    });
+      const last = label.toLowerCase();
+      const rank = name === wanted ? 0 : last === wanted ? 1 : last.startsWith(wanted) ? 2 : at === 0 ? 3 : 4;
+      found.push([rank, name.length, subject]);
+    };
+    this.nodes.forEach((node, i) => take(i, node.name, node.label));
+    for (let s = 1; s < this.scopes.count; s++) take(this.count + s, this.scopes.names[s], this.scopes.label(s));
     found.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2]);
-    return found.slice(0, limit).map(([, , i]) => i);
-  }
-
-  width(i) {
-    return this.kind[i] === OP ? this.sizes.op[0] : this.sizes.blob[0];
-  }
-
-  height(i) {
-    return this.kind[i] === OP ? this.sizes.op[1] : this.sizes.blob[1];
-  }
-
-  /** The node drawn at a place of the drawing, or -1. */
-  nodeAt(x, y) {
-    for (let i = 0; i < this.count; i++) {
-      if (Math.abs(x - this.x[i]) <= this.width(i) / 2 && Math.abs(y - this.y[i]) <= this.height(i) / 2) return i;
-    }
-    return -1;
-  }
-
-  bounds() {
-    let left = Infinity, top = Infinity, right = -Infinity, bottom = -Infinity;
-    for (let i = 0; i < this.count; i++) {
-      left = Math.min(left, this.x[i] - this.width(i) / 2);
-      right = Math.max(right, this.x[i] + this.width(i) / 2);
-      top = Math.min(top, this.y[i] - this.height(i) / 2);
-      bottom = Math.max(bottom, this.y[i] + this.height(i) / 2);
-    }
-    return this.count ? { left, top, right, bottom } : { left: 0, top: 0, right: 1, bottom: 1 };
+    return found.slice(0, limit).map(([, , subject]) => subject);
   }
 }

@@ -1,13 +1,17 @@
 // The whole graph, small, in a corner: shows where one looks, and takes one elsewhere.
 
-const MAX_WIDTH = 170, MAX_HEIGHT = 230, MARGIN = 8;
+const MAX_WIDTH = 170, MAX_HEIGHT = 230, MARGIN = 8, SHARPNESS = 2;
+/** The picture behind the frame is drawn anew at most so often. */
+const INTERVAL_MS = 400;
 
 export class Overview {
   #context;
+  #picture = document.createElement("canvas");
+  #drawnAt = -Infinity;
 
   /** @param {() => void} onMove called after a click or drag has moved the camera */
-  constructor(canvas, camera, model, theme, drawing, onMove) {
-    Object.assign(this, { canvas, camera, model, theme, drawing });
+  constructor(canvas, camera, view, colouring, theme, onMove) {
+    Object.assign(this, { canvas, camera, view, colouring, theme });
     this.#context = canvas.getContext("2d");
     const go = (event) => {
       if (!(event.buttons & 1)) return;
@@ -24,38 +28,38 @@ export class Overview {
     canvas.addEventListener("pointermove", go);
   }
 
-  /** Take a new graph's measures. */
+  /** Take a new picture's measures. */
   reset() {
-    this.bounds = this.model.bounds();
+    this.bounds = this.view.bounds();
     const { left, top, right, bottom } = this.bounds;
     this.scale = Math.min(MAX_WIDTH / (right - left), MAX_HEIGHT / (bottom - top));
-    const width = Math.ceil((right - left) * this.scale) + 2 * MARGIN;
-    const height = Math.ceil((bottom - top) * this.scale) + 2 * MARGIN;
-    this.width = Math.max(width, 40);
-    this.height = Math.max(height, 40);
+    this.width = Math.max(Math.ceil((right - left) * this.scale) + 2 * MARGIN, 40);
+    this.height = Math.max(Math.ceil((bottom - top) * this.scale) + 2 * MARGIN, 40);
     this.canvas.style.width = `${this.width}px`;
     this.canvas.style.height = `${this.height}px`;
-    this.canvas.width = 2 * this.width;
-    this.canvas.height = 2 * this.height;
+    for (const canvas of [this.canvas, this.#picture]) {
+      canvas.width = SHARPNESS * this.width;
+      canvas.height = SHARPNESS * this.height;
+    }
+    this.#drawnAt = -Infinity;
   }
 
-  draw() {
-    const { model, camera, theme } = this, context = this.#context;
-    const view = camera.view(), { left, top, right, bottom } = this.bounds;
+  draw(now) {
+    const { view, camera, theme } = this, context = this.#context;
+    const seen = camera.view(), { left, top, right, bottom } = this.bounds;
     // All of it is seen anyway.
-    this.canvas.hidden = !model.count || (view.left <= left && view.top <= top && view.right >= right && view.bottom >= bottom);
+    this.canvas.hidden = !view.count || (seen.left <= left && seen.top <= top && seen.right >= right && seen.bottom >= bottom);
     if (this.canvas.hidden) return;
-    context.setTransform(2, 0, 0, 2, 0, 0);
-    context.clearRect(0, 0, this.width, this.height);
-    const at = (x, y) => [MARGIN + (x - left) * this.scale, MARGIN + (y - top) * this.scale];
-    for (let i = 0; i < model.count; i++) {
-      const width = Math.max(model.width(i) * this.scale, 1.2), height = Math.max(model.height(i) * this.scale, 1.2);
-      const [x, y] = at(model.x[i], model.y[i]);
-      context.fillStyle = this.drawing.colour(i);
-      context.fillRect(x - width / 2, y - height / 2, width, height);
+    if (now - this.#drawnAt > INTERVAL_MS) {
+      this.#drawnAt = now;
+      this.#paint();
     }
-    const [x1, y1] = at(Math.max(view.left, left), Math.max(view.top, top));
-    const [x2, y2] = at(Math.min(view.right, right), Math.min(view.bottom, bottom));
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    context.drawImage(this.#picture, 0, 0);
+    context.setTransform(SHARPNESS, 0, 0, SHARPNESS, 0, 0);
+    const [x1, y1] = this.#at(Math.max(seen.left, left), Math.max(seen.top, top));
+    const [x2, y2] = this.#at(Math.min(seen.right, right), Math.min(seen.bottom, bottom));
     context.strokeStyle = theme.accent;
     context.lineWidth = 1.5;
     context.fillStyle = `color-mix(in srgb, ${theme.accent} 10%, transparent)`;
@@ -63,5 +67,28 @@ export class Overview {
     context.roundRect(x1 - 2, y1 - 2, Math.max(x2 - x1, 0) + 4, Math.max(y2 - y1, 0) + 4, 3);
     context.fill();
     context.stroke();
+  }
+
+  #paint() {
+    const { view, theme } = this, context = this.#picture.getContext("2d");
+    context.setTransform(SHARPNESS, 0, 0, SHARPNESS, 0, 0);
+    context.clearRect(0, 0, this.width, this.height);
+    context.fillStyle = theme.box;
+    context.strokeStyle = theme.line;
+    for (const box of view.boxes) {
+      const [x, y] = this.#at(box.left, box.top);
+      context.fillRect(x, y, box.width * this.scale, box.height * this.scale);
+      context.strokeRect(x, y, box.width * this.scale, box.height * this.scale);
+    }
+    for (let i = 0; i < view.count; i++) {
+      const width = Math.max(view.width[i] * this.scale, 1.2), height = Math.max(view.height[i] * this.scale, 1.2);
+      const [x, y] = this.#at(view.x[i], view.y[i]);
+      context.fillStyle = this.colouring.of(view.subject[i]);
+      context.fillRect(x - width / 2, y - height / 2, width, height);
+    }
+  }
+
+  #at(x, y) {
+    return [MARGIN + (x - this.bounds.left) * this.scale, MARGIN + (y - this.bounds.top) * this.scale];
   }
 }

@@ -1,11 +1,10 @@
-// The side panel: the selected node, the ops that cost most, and the failures.
+// The side panel: the selected node or scope, the ops that cost most, and the failures.
 
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
-import { OP, STATES, VARIABLE } from "./model.js";
+import { KIND_NAMES, OP, STATES, VARIABLE } from "./model.js";
 
-const MAX_NEIGHBOURS = 12, MAX_COSTS = 8;
-const KIND_NAMES = ["Op", "Blob", "Variable"];
+const MAX_NEIGHBOURS = 12, MAX_COSTS = 8, MAX_INSIDE = 6;
 
 export class Panel {
   #live = new Map();
@@ -13,97 +12,149 @@ export class Panel {
   #shownNotes = 0;
   #shownCosts = "";
 
-  /** @param {(index: number) => void} onSelect called with the node that the reader wants, or -1 */
-  constructor(model, theme, onSelect) {
-    Object.assign(this, { model, theme, onSelect, selected: -1 });
+  /**
+   * @param {{choose: (subject: number) => void, toggle: (scope: number) => void, isOpen: (scope: number) => boolean,
+   *   showCall: (node: number) => void}} on what the reader asks for; no subject is -1
+   */
+  constructor(model, theme, on) {
+    Object.assign(this, { model, theme, on, selected: -1, criticalUs: 0 });
   }
 
-  select(index) {
-    this.selected = index;
+  select(subject) {
+    this.selected = subject;
     const section = byId("node");
-    section.hidden = index < 0;
+    section.hidden = subject < 0;
     this.#live.clear();
-    section.replaceChildren(...(index < 0 ? [] : this.#nodeParts(index)));
+    if (subject < 0) section.replaceChildren();
+    else section.replaceChildren(...(this.model.isScope(subject) ? this.#scopeParts(subject) : this.#nodeParts(subject)));
     this.refresh();
   }
 
   /** Bring numbers up to date. */
   refresh() {
-    if (this.selected >= 0) this.#refreshNode(this.selected);
+    if (this.selected >= 0) this.#refreshSelected(this.selected);
     this.#refreshCosts();
     this.#refreshFailures();
-    byId("hint").hidden = this.model.frames.started > 0 || this.selected >= 0;
+    byId("hint").hidden = this.model.frames.started > 0 || this.model.totalTimeUs() > 0 || this.selected >= 0;
   }
 
-  #nodeParts(index) {
-    const { model } = this, node = model.nodes[index];
-    const isOp = model.kind[index] === OP;
+  #head(title, kind, subject) {
     const close = element("button", { type: "button", "aria-label": "Close", title: "Close (Esc)" }, "×");
-    close.addEventListener("click", () => this.onSelect(-1));
+    close.addEventListener("click", () => this.on.choose(-1));
+    const swatch = element("i"), text = element("span");
+    this.#live.set("swatch", swatch).set("state", text);
     const parts = [
-      element("div", { class: "node-head" }, element("h2", {}, node.label), close),
-      element("p", { class: "node-sub" }, `${KIND_NAMES[model.kind[index]]} · ${node.name}`),
+      element("div", { class: "node-head" }, element("h2", {}, title), close),
+      element("p", { class: "node-sub" }, `${kind} · ${this.model.nameOf(subject)}`),
     ];
-    if (model.kind[index] !== VARIABLE) {
-      const swatch = element("i"), text = element("span");
-      this.#live.set("swatch", swatch).set("state", text);
-      parts.push(element("span", { class: "pill" }, swatch, text));
-    }
+    if (this.model.kind[subject] !== VARIABLE) parts.push(element("span", { class: "pill" }, swatch, text));
+    return parts;
+  }
+
+  #facts() {
     const facts = element("dl", { class: "facts" });
     const fact = (term, value, live) => {
       const description = element("dd", {}, value);
       if (live) this.#live.set(live, description);
       facts.append(element("dt", {}, term), description);
     };
+    return [facts, fact];
+  }
+
+  #scopeParts(subject) {
+    const { model } = this, { scopes } = model, scope = subject - model.count;
+    const open = this.on.isOpen(scope);
+    const button = element("button", { type: "button", class: "action" }, open ? "Close scope" : "Open scope");
+    button.addEventListener("click", () => this.on.toggle(scope));
+    const [facts, fact] = this.#facts();
+    fact("Ops", format.count(scopes.ops[scope]));
+    fact("Blobs", format.count(scopes.blobs[scope]));
+    fact("Total time", "", "total");
+    fact("Of all time", "", "share");
+    const inside = [...model.costliest(Infinity)].filter((i) => this.#isIn(i, scope)).slice(0, MAX_INSIDE);
+    const list = inside.length ? inside : [...scopes.children[scope].map((s) => model.count + s), ...scopes.members[scope]];
+    const parts = [...this.#head(scopes.label(scope), "Scope", subject), element("div", { class: "actions" }, button), facts];
+    return [...parts, this.#list(inside.length ? "Costliest inside" : "Inside", list)];
+  }
+
+  #isIn(node, scope) {
+    const { scopes } = this.model;
+    let at = scopes.of[node];
+    while (at > scope) at = scopes.parent[at];
+    return at === scope;
+  }
+
+  #nodeParts(index) {
+    const { model } = this, node = model.nodes[index];
+    const isOp = model.kind[index] === OP;
+    const kind = KIND_NAMES[model.kind[index]];
+    const parts = this.#head(node.label, `${kind[0].toUpperCase()}${kind.slice(1)}`, index);
+    const [facts, fact] = this.#facts();
     if (isOp) {
+      const button = element("button", { type: "button", class: "action" }, "Latest call");
+      button.addEventListener("click", () => this.on.showCall(index));
+      parts.push(element("div", { class: "actions" }, button));
       fact("Operation", element("code", {}, node.operation));
-      fact("Calls", "", "calls");
-      fact("Mean time", "", "mean");
-      fact("Last time", "", "last");
-      fact("Total time", "", "total");
+      for (const [term, live] of [
+        ["Calls", "calls"], ["Mean time", "mean"], ["Median, p99", "quantiles"], ["Last time", "last"], ["Total time", "total"],
+      ]) fact(term, "", live);
     } else {
       fact("Shape", node.shape.length ? `(${node.shape.join(", ")})` : "()");
       fact("Dtype", node.dtype);
+      fact("Size", format.bytes(node.bytes));
     }
-    fact("Place", isOp ? `${node.place}, lane ${node.lane}` : node.place);
+    fact("Critical path", "", "critical");
+    const place = node.rank ? `${node.rank}/${node.device}` : node.device;
+    fact("Place", isOp ? `${place}, lane ${node.lane}` : place);
     fact("Created at", element("code", {}, node.site));
     const notes = model.notes.get(node.id) ?? [];
     for (const note of notes) fact("Note", note);
     this.#shownNotes = notes.length;
-    parts.push(facts, this.#neighbours(isOp ? "Reads" : "Written by", model.writers[index]));
-    parts.push(this.#neighbours(isOp ? "Writes" : "Read by", model.readers[index]));
+    parts.push(facts, this.#list(isOp ? "Reads" : "Written by", model.writers[index]));
+    parts.push(this.#list(isOp ? "Writes" : "Read by", model.readers[index]));
+    const scope = model.scopes.of[index];
+    if (scope) parts.push(this.#list("In scope", [model.count + scope]));
     return parts;
   }
 
-  #neighbours(title, indices) {
+  #list(title, subjects) {
     const { model } = this;
     const list = element("div", { class: "neighbours" });
-    if (!indices.length) return list;
-    list.append(element("h3", {}, indices.length > 1 ? `${title} (${indices.length})` : title));
-    for (const i of indices.slice(0, MAX_NEIGHBOURS)) {
-      const node = model.nodes[i];
-      const detail = model.kind[i] === OP ? node.operation_kind : format.shape(node.shape);
-      const button = element("button", { type: "button" }, element("span", {}, node.name), element("span", {}, detail));
-      button.addEventListener("click", () => this.onSelect(i));
+    if (!subjects.length) return list;
+    list.append(element("h3", {}, subjects.length > 1 ? `${title} (${format.count(subjects.length)})` : title));
+    for (const i of subjects.slice(0, MAX_NEIGHBOURS)) {
+      const button = element("button", { type: "button" }, element("span", {}, model.nameOf(i)), element("span", {}, this.#detail(i)));
+      button.addEventListener("click", () => this.on.choose(i));
       list.append(button);
     }
-    const hidden = indices.length - MAX_NEIGHBOURS;
+    const hidden = subjects.length - MAX_NEIGHBOURS;
     if (hidden > 0) list.append(element("p", { class: "more" }, `and ${format.count(hidden)} more`));
     return list;
   }
 
-  #refreshNode(index) {
-    const { model, theme } = this;
-    if ((model.notes.get(model.nodes[index].id)?.length ?? 0) !== this.#shownNotes) this.select(index);
-    const state = model.state[index];
+  #detail(subject) {
+    const { model } = this;
+    if (model.isScope(subject)) return `${format.count(model.scopes.ops[subject - model.count])} ops`;
+    const node = model.nodes[subject];
+    return model.kind[subject] === OP ? node.operation_kind : format.shape(node.shape);
+  }
+
+  #refreshSelected(subject) {
+    const { model, theme } = this, isScope = model.isScope(subject);
+    if (!isScope && (model.notes.get(model.nodes[subject].id)?.length ?? 0) !== this.#shownNotes) this.select(subject);
+    const state = model.stateOf(subject);
     const live = (name, text) => this.#live.has(name) && setText(this.#live.get(name), text);
     live("state", STATES[state]);
     this.#live.get("swatch")?.style.setProperty("background", theme.states[state]);
-    const called = model.calls[index] > 0;
-    live("calls", format.count(model.calls[index]));
-    live("mean", called ? format.duration(model.meanUs[index]) : "–");
-    live("last", called ? format.duration(model.lastUs[index]) : "–");
-    live("total", called ? format.duration(model.totalUs(index)) : "–");
+    const total = model.totalUs(subject), called = total > 0 || model.calls[subject] > 0;
+    live("total", called ? format.duration(total) : "–");
+    live("critical", this.criticalUs ? `${format.duration(this.criticalUs)} through it` : "–");
+    if (isScope) return live("share", called ? `${((100 * total) / (model.totalTimeUs() || 1)).toFixed(1)}%` : "–");
+    const perSecond = model.perSecond[subject];
+    live("calls", `${format.count(model.calls[subject])}${perSecond ? `, ${format.rate(perSecond)}/s` : ""}`);
+    live("mean", called ? format.duration(model.meanUs[subject]) : "–");
+    live("last", called ? format.duration(model.lastUs[subject]) : "–");
+    live("quantiles", model.p99Us[subject] ? `${format.duration(model.p50Us[subject])}, ${format.duration(model.p99Us[subject])}` : "–");
   }
 
   #refreshCosts() {
@@ -112,28 +163,36 @@ export class Panel {
     byId("costs").hidden = !costly.length;
     const total = model.totalTimeUs() || 1;
     const longest = costly.length ? model.totalUs(costly[0]) || 1 : 1;
-    const rows = costly.map((i) => [i, model.totalUs(i) / total, format.duration(model.totalUs(i))]);
-    const key = `${model.revision} ${rows.map(([i, share, time]) => `${i}:${share.toFixed(3)}:${time}`).join()}`;
+    const rows = costly.map((i) => [i, `${format.duration(model.totalUs(i))} · ${((100 * model.totalUs(i)) / total).toFixed(1)}%`, this.#speed(i)]);
+    const key = `${model.revision} ${rows.join()}`;
     if (key === this.#shownCosts) return;
     this.#shownCosts = key;
     const list = byId("cost-list");
     while (list.children.length > rows.length) list.lastChild.remove();
-    rows.forEach(([i, share, time], row) => {
+    rows.forEach(([i, cost, speed], row) => {
       const item = list.children[row] ?? list.appendChild(this.#costItem());
       item.index = i;
-      const [name, figure] = item.querySelectorAll("span");
+      const [name, figure, pace] = item.querySelectorAll("span");
       setText(name, format.tail(model.nodes[i].name, 42));
       name.title = model.nodes[i].name;
-      setText(figure, `${time} · ${(100 * share).toFixed(1)}%`);
+      setText(figure, cost);
+      setText(pace, speed);
       item.querySelector("i").style.width = `${((100 * model.totalUs(i)) / longest).toFixed(1)}%`;
     });
   }
 
+  #speed(i) {
+    const { model } = this;
+    const parts = model.perSecond[i] ? [`${format.rate(model.perSecond[i])} calls/s`] : [];
+    if (model.p99Us[i]) parts.push(`median ${format.duration(model.p50Us[i])}`, `p99 ${format.duration(model.p99Us[i])}`);
+    return parts.join(" · ");
+  }
+
   #costItem() {
     const line = element("div", { class: "line" }, element("div", { class: "track" }, element("i")), element("span"));
-    const button = element("button", { type: "button" }, element("span", { class: "name" }), line);
+    const button = element("button", { type: "button" }, element("span", { class: "name" }), line, element("span", { class: "pace" }));
     const item = element("li", {}, button);
-    button.addEventListener("click", () => this.onSelect(item.index));
+    button.addEventListener("click", () => this.on.choose(item.index));
     return item;
   }
 
@@ -162,7 +221,7 @@ export class Panel {
     const latest = times > 1 ? `${format.count(times)} times, latest in frame` : "frame";
     const detail = element("span", { class: "when" }, `${latest} ${format.count(frame)} at ${when}`);
     const button = element("button", { type: "button" }, where, detail);
-    button.addEventListener("click", () => index !== undefined && this.onSelect(index));
+    button.addEventListener("click", () => index !== undefined && this.on.choose(index));
     return element("li", {}, button, element("pre", {}, message));
   }
 }

@@ -1,7 +1,7 @@
 // The search box: type, choose with the arrows, jump with Enter.
 
 import { element } from "./dom.js";
-import { OP, VARIABLE } from "./model.js";
+import { KIND_NAMES, OP } from "./model.js";
 
 const MAX_RESULTS = 12;
 
@@ -32,17 +32,17 @@ export function attachSearch(input, list, model, onChoose) {
     found = model.search(text, MAX_RESULTS);
     current = 0;
     list.replaceChildren(...found.map((index, k) => {
-      const kind = model.kind[index];
-      const detail = kind === OP ? model.nodes[index].operation_kind : kind === VARIABLE ? "variable" : "blob";
+      const kind = model.isScope(index) ? "scope" : KIND_NAMES[model.kind[index]];
+      const detail = model.kind[index] === OP ? model.nodes[index].operation_kind : kind;
       const item = element("li", { role: "option", id: `result-${k}` },
-        element("span", {}, model.nodes[index].name), element("span", {}, detail));
+        element("span", {}, model.nameOf(index)), element("span", {}, detail));
       item.addEventListener("pointerdown", (event) => {
         event.preventDefault();
         choose(index);
       });
       return item;
     }));
-    if (!found.length) list.append(element("li", { class: "none" }, "No node has this in its name"));
+    if (!found.length) list.append(element("li", { class: "none" }, "Nothing has this in its name"));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     mark();

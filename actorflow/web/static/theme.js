@@ -3,9 +3,11 @@
 import { STATES } from "./model.js";
 
 const NAMES = [
-  "page", "surface", "raised", "line", "line-strong", "text", "muted", "accent", "edge", "grid", "blob",
-  "variable", "variable-line", "cold", "hot", "font", ...STATES,
+  "page", "surface", "raised", "line", "line-strong", "text", "muted", "accent", "edge", "grid", "blob", "box",
+  "channel", "copy", "track", "ink", "variable", "variable-line", "cold", "hot", "font", ...STATES,
 ];
+
+const HUES = 8;
 
 export class Theme {
   /** @param {() => void} onChange called when the system switches between light and dark */
@@ -22,6 +24,8 @@ export class Theme {
     for (const name of NAMES) this[name] = style.getPropertyValue(`--${name}`).trim();
     /** Colour of each state, by its number. */
     this.states = STATES.map((state) => this[state]);
+    /** Colours that only tell things apart: lanes, devices, frames. */
+    this.hues = Array.from({ length: HUES }, (_, k) => style.getPropertyValue(`--hue-${k + 1}`).trim());
     this.heat = Array.from({ length: 32 }, (_, i) => mix(this.cold, this.hot, i / 31));
   }
 }

@@ -1,10 +1,10 @@
 // The messages of the WebSocket, decoded. actorflow/web/wire.py describes them.
 
 const HEADER_BYTES = 32;
-const FULL = 1;
+const FULL = 1, CALLS = 3;
 
 /** Typed arrays straight on the message's buffer: nothing is copied. */
-export function decodeStates(buffer) {
+function decodeBinary(buffer) {
   const header = new DataView(buffer, 0, HEADER_BYTES);
   const count = header.getUint32(4, true);
   let offset = HEADER_BYTES;
@@ -13,6 +13,24 @@ export function decodeStates(buffer) {
     offset += column.byteLength;
     return column;
   };
+  return header.getUint32(0, true) === CALLS ? decodeCalls(header, take) : decodeStates(header, take);
+}
+
+function decodeCalls(header, take) {
+  return {
+    type: "calls",
+    lost: header.getUint32(8, true),
+    time: header.getFloat64(16, true),
+    revision: header.getUint32(24, true),
+    start: take(Float64Array),
+    node: take(Uint32Array),
+    frame: take(Uint32Array),
+    us: take(Float32Array),
+    track: take(Uint16Array),
+  };
+}
+
+function decodeStates(header, take) {
   return {
     type: "states",
     full: header.getUint32(0, true) === FULL,
@@ -24,10 +42,12 @@ export function decodeStates(buffer) {
     calls: take(Uint32Array),
     meanUs: take(Float32Array),
     lastUs: take(Float32Array),
+    p50Us: take(Float32Array),
+    p99Us: take(Float32Array),
     state: take(Uint8Array),
   };
 }
 
 export function decode(data) {
-  return typeof data === "string" ? JSON.parse(data) : decodeStates(data);
+  return typeof data === "string" ? JSON.parse(data) : decodeBinary(data);
 }

@@ -1,0 +1,82 @@
+"""How long the calls of each op take: estimates of quantiles, from the trace, at no cost to the calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.trace import Trace
+
+__all__ = ["Latencies"]
+
+#: A bucket is a quarter of an octave, from 128 ns to 550 s: an estimate is at most 19% off.
+_PER_OCTAVE = 4
+_FIRST_OCTAVE = 7
+_BUCKETS = 128
+#: Of ops with more calls than this, older ones count half as much, and half of that, and so on.
+_FORGETFUL = 4096
+#: Ops beyond these have no estimates; each takes 512 bytes.
+_MAX_OPS = 1 << 16
+
+_Ints = npt.NDArray[np.int64]
+
+
+class Latencies:
+    """A histogram of logarithmic buckets per op that has calls in the trace.
+
+    Args:
+        trace: Where the calls are.
+        row_of: Row of each op by `Node.id`, -1 for other nodes.
+    """
+
+    def __init__(self, trace: Trace, row_of: _Ints) -> None:
+        self._trace = trace
+        self._row_of = row_of
+        self._position = 0
+        self._slot_of = np.full(int(row_of.max(initial=-1)) + 1, -1, np.int64)
+        self._used = 0
+        self._counts = np.zeros((256, _BUCKETS), np.uint32)
+
+    def advance(self) -> _Ints:
+        """Take in the calls since the last time; returns the rows of the ops that made them, ascending."""
+        calls = self._trace.since(self._position)
+        self._position = self._trace.total
+        known = calls.node < len(self._row_of)
+        rows = self._row_of[calls.node[known]]
+        elapsed_ns = (calls.end_ns - calls.start_ns)[known][rows >= 0]
+        rows = rows[rows >= 0]
+        touched = np.unique(rows)
+        self._make_slots(touched)
+        slots = self._slot_of[rows]
+        octaves = np.log2(np.maximum(elapsed_ns[slots >= 0], 1)) - _FIRST_OCTAVE
+        buckets = np.clip((octaves * _PER_OCTAVE).astype(np.int64), 0, _BUCKETS - 1)
+        np.add.at(self._counts, (slots[slots >= 0], buckets), 1)
+        touched = touched[self._slot_of[touched] >= 0]
+        used = self._slot_of[touched]
+        many = used[self._counts[used].sum(axis=1) > _FORGETFUL]
+        self._counts[many] //= 2
+        return touched
+
+    def estimate_us(self, rows: _Ints, share: float) -> npt.NDArray[np.float32]:
+        """Microseconds that a share of an op's calls do not exceed; of rows that `advance` has returned."""
+        counts = self._counts[self._slot_of[rows]].astype(np.float64)
+        reached = counts.cumsum(axis=1)
+        wanted = share * reached[:, -1]
+        bucket = (reached < wanted[:, None]).sum(axis=1)
+        lines = np.arange(len(rows))
+        inside = counts[lines, bucket]
+        below = reached[lines, bucket] - inside
+        part = np.divide(wanted - below, inside, out=np.full(len(rows), 0.5), where=inside > 0)
+        octaves = (bucket + part) / _PER_OCTAVE + _FIRST_OCTAVE
+        estimates: npt.NDArray[np.float32] = (np.exp2(octaves) / 1e3).astype(np.float32)
+        return estimates
+
+    def _make_slots(self, rows: _Ints) -> None:
+        new = rows[self._slot_of[rows] < 0][: _MAX_OPS - self._used]
+        needed = self._used + len(new)
+        if needed > len(self._counts):
+            grown = np.zeros((min(_MAX_OPS, 2 * needed), _BUCKETS), np.uint32)
+            grown[: self._used] = self._counts[: self._used]
+            self._counts = grown
+        self._slot_of[new] = np.arange(self._used, needed)
+        self._used = needed

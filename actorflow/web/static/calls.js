@@ -1,0 +1,92 @@
+// Finished calls, as they came in: a ring of the newest ones, and the frames that they belong to.
+
+const CAPACITY = 1 << 17;
+const MAX_LEVELS = 8;
+const MAX_FRAMES = 4000;
+
+export class Calls {
+  start = new Float64Array(CAPACITY);
+  end = new Float64Array(CAPACITY);
+  node = new Int32Array(CAPACITY);
+  frame = new Uint32Array(CAPACITY);
+  track = new Uint16Array(CAPACITY);
+  /** Calls of one track that overlap are on different levels. */
+  level = new Uint8Array(CAPACITY);
+  total = 0;
+  lost = 0;
+  /** Seconds on the calls' clock of the newest message. */
+  now = 0;
+  tracks = [];
+  origin = 0;
+  /** Levels of each track. @type {number[]} */
+  levels = [];
+  /** @type {Map<number, {start: number, end: number, level: number}>} */
+  frames = new Map();
+  frameLevels = 1;
+  #ends = [];
+  #frameEnds = [];
+
+  clear() {
+    this.total = this.lost = 0;
+    this.levels = [];
+    this.#ends = [];
+    this.frames.clear();
+    this.#frameEnds = [];
+    this.frameLevels = 1;
+  }
+
+  get size() {
+    return Math.min(this.total, CAPACITY);
+  }
+
+  setTracks({ names, origin }) {
+    this.tracks = names;
+    this.origin = origin;
+  }
+
+  add({ start, us, node, frame, track, lost, time }) {
+    this.lost += lost;
+    this.now = time - this.origin;
+    for (let k = 0; k < start.length; k++) {
+      const i = this.total++ % CAPACITY, begin = start[k], end = begin + us[k] * 1e-6;
+      this.start[i] = begin;
+      this.end[i] = end;
+      this.node[i] = node[k];
+      this.frame[i] = frame[k];
+      this.track[i] = track[k];
+      const ends = (this.#ends[track[k]] ??= []);
+      this.level[i] = free(ends, begin, end);
+      this.levels[track[k]] = Math.max(this.levels[track[k]] ?? 1, this.level[i] + 1);
+      this.#extend(frame[k], begin, end);
+    }
+  }
+
+  #extend(number, start, end) {
+    const known = this.frames.get(number);
+    if (known) {
+      known.start = Math.min(known.start, start);
+      known.end = Math.max(known.end, end);
+      this.#frameEnds[known.level] = Math.max(this.#frameEnds[known.level], end);
+      return;
+    }
+    const level = free(this.#frameEnds, start, end);
+    this.frameLevels = Math.max(this.frameLevels, level + 1);
+    this.frames.set(number, { start, end, level });
+    if (this.frames.size > MAX_FRAMES) this.frames.delete(this.frames.keys().next().value);
+  }
+
+  /** Indices of the kept calls, oldest first. */
+  *kept() {
+    for (let n = this.total - this.size; n < this.total; n++) yield n % CAPACITY;
+  }
+}
+
+/** The first level that is free at a time, which is then taken until another. */
+function free(ends, start, end) {
+  // A clock's grain must not push neighbours apart.
+  const slack = 2e-7;
+  let level = ends.findIndex((last) => last <= start + slack);
+  if (level < 0) level = Math.min(ends.length, MAX_LEVELS - 1);
+  ends[level] = Math.max(ends[level] ?? 0, end);
+  return level;
+}

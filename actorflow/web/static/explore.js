@@ -1,0 +1,178 @@
+// What the reader does with the graph: select, open and close scopes, colour, and what follows from that.
+
+import { criticalPath } from "./path.js";
+
+/** A graph of fewer nodes is shown whole at first; of a larger one, so many items. */
+const FEW = 150, ENOUGH = 48;
+
+export class Explorer {
+  selected = -1;
+  /** Whether the critical path is shown while nothing is selected, too. */
+  showsPath = false;
+  #path = { nodes: new Set(), us: 0 };
+
+  constructor(model, view, camera, drawing, colouring, overview, on) {
+    Object.assign(this, { model, view, camera, drawing, colouring, overview, on });
+  }
+
+  /** Take a new graph, or a new revision of it, of which what is there is shown as before. */
+  take(message) {
+    const { model, view } = this, isFirst = !model.count;
+    const selected = model.keyOf(this.selected);
+    const before = new Map([...model.scopes.byName].map(([name, scope]) => [name, view.open.has(scope)]));
+    model.setGraph(message);
+    const first = model.scopes.firstOpen(FEW, ENOUGH);
+    const open = new Set();
+    for (const [name, scope] of model.scopes.byName) if (scope && (before.get(name) ?? first.has(scope))) open.add(scope);
+    this.drawing.hovered = -1;
+    view.reset();
+    this.colouring.use();
+    this.#rebuild(isFirst ? first : open);
+    if (isFirst && model.count) this.camera.start(view);
+    this.select(selected ? model.subjectOf(selected) : -1);
+  }
+
+  #rebuild(open) {
+    this.view.build(open);
+    this.#redo();
+  }
+
+  #redo() {
+    this.drawing.reset();
+    this.overview.reset();
+    this.#focus();
+    this.on.changed();
+  }
+
+  /** Select a node or scope without moving; -1 selects none. */
+  select(subject) {
+    this.selected = this.drawing.selected = subject;
+    this.findPath();
+    this.on.selected(subject);
+    this.on.changed();
+  }
+
+  /** Select a node or scope and bring it into view. */
+  choose(subject) {
+    if (subject < 0) return this.select(-1);
+    if (this.view.reveal(subject)) this.#redo();
+    this.select(subject);
+    const place = this.view.placeOf(subject);
+    const isOpen = this.view.itemOf(subject) < 0;
+    if (isOpen) this.camera.fit({
+      left: place.x - place.width / 2, right: place.x + place.width / 2,
+      top: place.y - place.height / 2, bottom: place.y + place.height / 2,
+    });
+    else this.camera.goTo(place.x, place.y);
+  }
+
+  /** Work the critical path out anew, as times have changed. */
+  findPath() {
+    const isNode = this.selected >= 0 && !this.model.isScope(this.selected);
+    this.#path = isNode || (this.showsPath && this.model.count)
+      ? criticalPath(this.model, isNode ? this.selected : -1)
+      : { nodes: new Set(), us: 0 };
+    this.#focus();
+  }
+
+  get pathUs() {
+    return this.#path.us;
+  }
+
+  togglePath() {
+    this.showsPath = !this.showsPath;
+    this.findPath();
+    this.on.changed();
+  }
+
+  /** The selection, its neighbours and the critical path stand out. */
+  #focus() {
+    const { view, selected, drawing } = this;
+    drawing.critical = new Set([...this.#path.nodes].map((node) => view.itemOf(node)));
+    const item = selected >= 0 ? view.itemOf(selected) : -1;
+    if (item < 0 && !(this.showsPath && drawing.critical.size)) {
+      drawing.focus = null;
+      return;
+    }
+    drawing.focus = new Set(drawing.critical).add(item);
+    for (const edge of view.edges) {
+      if (edge.from === item) drawing.focus.add(edge.to);
+      else if (edge.to === item) drawing.focus.add(edge.from);
+    }
+  }
+
+  /** Open a closed scope or close an open one; what was under the pointer stays there. */
+  toggle(scope) {
+    const { view, camera, model } = this, subject = model.count + scope;
+    const open = new Set(view.open);
+    if (!open.delete(scope)) open.add(scope);
+    view.reveal(subject);
+    const before = view.placeOf(subject);
+    this.#rebuild(open);
+    const after = view.placeOf(subject);
+    camera.x += after.x - before.x;
+    camera.y += after.y - after.height / 2 - (before.y - before.height / 2);
+    if (this.selected >= 0) this.select(this.selected);
+  }
+
+  /** Close the scope around the selection, or the selected one. */
+  closeAround() {
+    const { model, view, selected } = this;
+    if (selected < 0) return;
+    const scope = model.isScope(selected) ? selected - model.count : model.scopes.of[selected];
+    const target = view.open.has(scope) ? scope : model.scopes.parent[scope];
+    if (target <= 0) return;
+    this.select(model.count + target);
+    this.toggle(target);
+  }
+
+  openSelected() {
+    const scope = this.selected - this.model.count;
+    if (scope > 0 && !this.view.open.has(scope)) this.toggle(scope);
+  }
+
+  setAll(isOpen) {
+    const open = new Set();
+    if (isOpen) for (let s = 1; s < this.model.scopes.count; s++) open.add(s);
+    this.#rebuild(open);
+    this.fit();
+  }
+
+  fit() {
+    this.camera.fit(this.view.bounds());
+    this.on.changed();
+  }
+
+  /** Select the first of what the selection reads (-1) or is read by (1). */
+  step(direction) {
+    const { model, selected } = this;
+    if (selected < 0 || model.isScope(selected)) return;
+    const next = (direction < 0 ? model.writers : model.readers)[selected][0];
+    if (next !== undefined) this.choose(next);
+  }
+
+  /** For the address. */
+  read() {
+    const { camera, view, model } = this, { scopes } = model;
+    const all = view.open.size === scopes.count - 1;
+    const names = [...view.open].map((scope) => encodeURIComponent(scopes.names[scope]));
+    return {
+      select: model.keyOf(this.selected),
+      open: all ? "*" : names.join() || "-",
+      at: [camera.x.toFixed(0), camera.y.toFixed(0), camera.scale.toPrecision(3)].join(),
+    };
+  }
+
+  /** Look at what an address says. */
+  restore({ select = "", open = "", at = "" }) {
+    const { model, camera } = this;
+    if (open === "*") this.#rebuild(new Set([...model.scopes.names.keys()].slice(1)));
+    else if (open) {
+      const named = open.split(",").map((name) => model.scopes.byName.get(decodeURIComponent(name)));
+      this.#rebuild(new Set(named.filter((scope) => scope > 0)));
+    }
+    const [x, y, scale] = at.split(",").map(Number);
+    if (scale > 0) Object.assign(camera, { x, y, scale });
+    this.select(model.subjectOf(select));
+  }
+}

@@ -1,0 +1,316 @@
+// The timeline: what ran when, on which lane, in which frame. It follows the clock until one drags it.
+
+import { element } from "./dom.js";
+import * as format from "./format.js";
+
+const GUTTER = 132, AXIS = 20, BAR = 15, LANE_GAP = 7;
+const MIN_SPAN_S = 2e-6, MAX_SPAN_S = 600;
+const CLICK_SLOP_PX = 4;
+
+export class Timeline {
+  #context;
+  /** Seconds that are shown, and the time at the right end; following, that is now. */
+  span = 1;
+  #right = 0;
+  following = true;
+  selected = -1;
+  #drawn = [];
+  #fitted = false;
+  #scroll = 0;
+  #contentHeight = 0;
+
+  /**
+   * @param {{canvas: HTMLCanvasElement, tooltip: HTMLElement, live: HTMLElement}} parts
+   * @param {{changed: () => void, chosen: (node: number) => void}} on
+   */
+  constructor({ canvas, tooltip, live }, calls, model, theme, on) {
+    Object.assign(this, { canvas, tooltip, live, calls, model, theme, on });
+    this.#context = canvas.getContext("2d");
+    this.#listen();
+    live.addEventListener("click", () => this.follow());
+  }
+
+  follow() {
+    this.following = true;
+    this.live.setAttribute("aria-pressed", "true");
+    this.on.changed();
+  }
+
+  #stop() {
+    this.#right = this.right;
+    this.following = false;
+    this.live.setAttribute("aria-pressed", "false");
+  }
+
+  get right() {
+    return this.following ? this.calls.now : this.#right;
+  }
+
+  get left() {
+    return this.right - this.span;
+  }
+
+  /** A first look at a few of the newest frames. */
+  #fit() {
+    const { calls } = this;
+    if (this.#fitted || !calls.frames.size) return;
+    this.#fitted = true;
+    const lengths = [...calls.frames.values()].map((frame) => frame.end - frame.start).sort((a, b) => a - b);
+    this.span = Math.min(Math.max(lengths[lengths.length >> 1] * 6, 1e-4), 10);
+  }
+
+  /** Show the time of a node's newest call; for -1 none. */
+  select(node) {
+    this.selected = node;
+    this.on.changed();
+  }
+
+  /** Bring a node's newest call into view. @returns {boolean} whether there is one */
+  show(node) {
+    const { calls } = this;
+    for (let n = calls.total - 1; n >= calls.total - calls.size; n--) {
+      const i = n % calls.start.length;
+      if (calls.node[i] !== node) continue;
+      this.#stop();
+      this.span = Math.max(8 * (calls.end[i] - calls.start[i]), MIN_SPAN_S);
+      this.#right = (calls.start[i] + calls.end[i]) / 2 + this.span / 2;
+      this.select(node);
+      return true;
+    }
+    return false;
+  }
+
+  draw() {
+    const { canvas, theme } = this, context = this.#context;
+    const ratio = Math.min(devicePixelRatio || 1, 2), width = canvas.clientWidth, height = canvas.clientHeight;
+    if (!width) return;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+    }
+    this.#fit();
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    const lanes = this.#lanes();
+    context.save();
+    context.beginPath();
+    context.rect(0, AXIS, width, height - AXIS);
+    context.clip();
+    context.translate(0, -this.#scroll);
+    this.#rows(lanes, width);
+    this.#bars(lanes, width);
+    context.restore();
+    this.#axis(width, height);
+    if (!this.calls.size) {
+      context.fillStyle = theme.muted;
+      context.textAlign = "center";
+      context.font = `12px ${theme.font}`;
+      context.fillText("No call has ended yet", width / 2, height / 2);
+    }
+  }
+
+  /** Where each track begins, and how high it is; frames first. */
+  #lanes() {
+    const { calls } = this;
+    const heights = [calls.frameLevels, ...calls.tracks.map((_, track) => calls.levels[track] ?? 1)];
+    const names = ["frames", ...calls.tracks];
+    let top = AXIS + LANE_GAP;
+    const lanes = names.map((name, k) => {
+      const lane = { name, top, height: heights[k] * BAR };
+      top += lane.height + LANE_GAP;
+      return lane;
+    });
+    this.#contentHeight = top;
+    this.#scroll = Math.max(0, Math.min(this.#scroll, top - this.canvas.clientHeight));
+    return lanes;
+  }
+
+  #rows(lanes, width) {
+    const context = this.#context, { theme } = this;
+    context.font = `500 11px ${theme.font}`;
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    for (const { name, top, height } of lanes) {
+      context.fillStyle = theme.track;
+      context.fillRect(GUTTER, top, width - GUTTER, height);
+      context.fillStyle = theme.muted;
+      context.fillText(format.tail(name, 20), 12, top + height / 2, GUTTER - 18);
+    }
+  }
+
+  #x(seconds, width) {
+    return GUTTER + ((seconds - this.left) / this.span) * (width - GUTTER);
+  }
+
+  #bars(lanes, width) {
+    const context = this.#context, { calls, theme, left, right } = this;
+    this.#drawn = [];
+    context.save();
+    context.beginPath();
+    context.rect(GUTTER, 0, width - GUTTER, this.#contentHeight);
+    context.clip();
+    for (const [number, frame] of calls.frames) {
+      if (frame.end < left || frame.start > right) continue;
+      this.#bar(frame.start, frame.end, lanes[0].top + frame.level * BAR, number, `frame ${number}`, -1, width);
+    }
+    // Of calls that are all within one pixel, one is drawn.
+    const filled = lanes.map(() => new Float64Array(16).fill(-1));
+    for (const i of calls.kept()) {
+      if (calls.end[i] < left || calls.start[i] > right) continue;
+      const lane = lanes[calls.track[i] + 1], level = calls.level[i], node = calls.node[i];
+      const pixel = Math.floor(this.#x(calls.end[i], width));
+      const marks = filled[calls.track[i] + 1];
+      if (pixel === marks[level] && node !== this.selected) continue;
+      marks[level] = pixel;
+      this.#bar(calls.start[i], calls.end[i], lane.top + level * BAR, calls.frame[i], this.model.nodes[node]?.label ?? "", node, width);
+    }
+    context.globalAlpha = 1;
+    context.restore();
+    context.fillStyle = theme.text;
+  }
+
+  #bar(start, end, top, frame, text, node, width) {
+    const context = this.#context, { theme } = this;
+    const x1 = this.#x(start, width), x2 = Math.max(this.#x(end, width), x1 + 1);
+    const seen1 = Math.max(x1, GUTTER), seen2 = Math.min(x2, width), room = seen2 - seen1;
+    const isSelected = node >= 0 && node === this.selected;
+    context.globalAlpha = this.selected >= 0 && node >= 0 && !isSelected ? 0.35 : 1;
+    context.fillStyle = isSelected ? theme.accent : theme.hues[frame % theme.hues.length];
+    context.fillRect(seen1, top + 1, room > 3 ? room - 0.5 : room, BAR - 2);
+    if (node >= 0) this.#drawn.push({ x1, x2, top, node, frame, start, end });
+    if (room < 34) return;
+    context.fillStyle = theme.ink;
+    context.font = `10.5px ${theme.font}`;
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    const letters = Math.floor((room - 8) / 5.6);
+    context.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, seen1 + 4, top + BAR / 2 + 0.5);
+  }
+
+  #axis(width, height) {
+    const context = this.#context, { theme, left, span } = this;
+    const room = width - GUTTER, step = niceStep((span * 90) / room);
+    context.fillStyle = theme.surface;
+    context.fillRect(0, 0, width, AXIS);
+    context.font = `10px ${theme.font}`;
+    context.textBaseline = "middle";
+    context.textAlign = "center";
+    context.strokeStyle = theme.line;
+    context.lineWidth = 1;
+    for (let at = Math.ceil(left / step) * step; at < left + span; at += step) {
+      const x = Math.round(this.#x(at, width)) + 0.5;
+      context.beginPath();
+      context.moveTo(x, AXIS - 4);
+      context.lineTo(x, height);
+      context.globalAlpha = 0.5;
+      context.stroke();
+      context.globalAlpha = 1;
+      context.fillStyle = theme.muted;
+      context.fillText(stamp(at, step), x, AXIS / 2);
+    }
+    context.textAlign = "left";
+    context.fillStyle = theme.surface;
+    context.fillRect(0, 0, GUTTER, AXIS);
+    context.fillStyle = theme.muted;
+    context.fillText(format.duration(span * 1e6), 12, AXIS / 2);
+  }
+
+  #at(px, py) {
+    const y = py + this.#scroll;
+    return this.#drawn.findLast(({ x1, x2, top }) => px >= x1 - 1 && px <= x2 + 1 && y >= top && y < top + BAR);
+  }
+
+  #zoomBy(factor, px) {
+    const pointed = px === undefined ? 0.5 : (px - GUTTER) / (this.canvas.clientWidth - GUTTER);
+    // Near the clock, or by key while following it, one goes on following.
+    const share = this.following && (px === undefined || pointed > 0.97) ? 1 : pointed;
+    const at = this.left + share * this.span;
+    if (share < 1) this.#stop();
+    this.span = Math.min(Math.max(this.span / factor, MIN_SPAN_S), MAX_SPAN_S);
+    this.#right = at + (1 - share) * this.span;
+  }
+
+  #point(px, py) {
+    const found = px === null ? undefined : this.#at(px, py);
+    this.canvas.classList.toggle("pointing", Boolean(found));
+    this.tooltip.hidden = !found;
+    if (!found) return;
+    const name = this.model.nodes[found.node]?.name ?? "";
+    const detail = `${format.duration((found.end - found.start) * 1e6)}, frame ${format.count(found.frame)}`;
+    this.tooltip.replaceChildren(element("strong", {}, name), element("span", {}, detail));
+    const left = Math.min(px + 14, this.canvas.clientWidth - this.tooltip.offsetWidth - 8);
+    const top = Math.max(py - this.tooltip.offsetHeight - 10, 4);
+    this.tooltip.style.transform = `translate(${Math.max(left, 8)}px, ${top}px)`;
+  }
+
+  #listen() {
+    const { canvas } = this;
+    let last = null, travelled = 0;
+    const place = (event) => {
+      const box = canvas.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      canvas.setPointerCapture(event.pointerId);
+      [last, travelled] = [place(event), 0];
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const now = place(event);
+      if (!last) return this.#point(...now);
+      const [dx, dy] = [now[0] - last[0], now[1] - last[1]];
+      travelled += Math.abs(dx) + Math.abs(dy);
+      if (travelled < CLICK_SLOP_PX) return;
+      if (this.following) this.#stop();
+      this.#right -= (dx / (canvas.clientWidth - GUTTER)) * this.span;
+      this.#scroll -= dy;
+      last = now;
+      this.on.changed();
+    });
+    const release = (event) => {
+      if (last && event.type === "pointerup" && travelled < CLICK_SLOP_PX) {
+        const found = this.#at(...last);
+        if (found) this.on.chosen(found.node);
+      }
+      last = null;
+    };
+    canvas.addEventListener("pointerup", release);
+    canvas.addEventListener("pointercancel", release);
+    canvas.addEventListener("pointerleave", () => this.#point(null));
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      const pixels = event.deltaY * (event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1);
+      this.#zoomBy(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.0016)), place(event)[0]);
+      this.on.changed();
+    }, { passive: false });
+    canvas.addEventListener("keydown", (event) => {
+      const keys = { "+": () => this.#zoomBy(1.4), "=": () => this.#zoomBy(1.4), "-": () => this.#zoomBy(1 / 1.4), l: () => this.follow() };
+      const pan = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
+      if (event.ctrlKey || event.metaKey || event.altKey || !(pan || keys[event.key])) return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (pan) {
+        if (this.following) this.#stop();
+        this.#right += pan * this.span;
+      } else keys[event.key]();
+      this.on.changed();
+    });
+  }
+
+  /** For tests: what is drawn, and where. */
+  get bars() {
+    return this.#drawn.map(({ x1, x2, top, node, frame }) => ({
+      x: (Math.max(x1, GUTTER) + Math.min(x2, this.canvas.clientWidth)) / 2, y: top - this.#scroll + BAR / 2, node, frame,
+    }));
+  }
+}
+
+function niceStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].find((step) => step * power >= least) * power;
+}
+
+function stamp(seconds, step) {
+  const digits = Math.max(0, Math.min(6, -Math.floor(Math.log10(step))));
+  return `${seconds.toFixed(digits)} s`;
+}
