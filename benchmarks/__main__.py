@@ -31,6 +31,7 @@ QUESTIONS = (
     "service",
     "sim",
     "pipeline",
+    "arrays",
     "mpi",
     "scaling",
     "training",

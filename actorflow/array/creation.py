@@ -97,8 +97,9 @@ def asarray(
     session = current()
     if copy is False:
         return given(value, session)
-    session.make_room(value.size * kind.itemsize)
-    return given(np.array(value, kind, order="C"), session)
+    target = session.buffer(value.shape, kind)
+    np.copyto(target, value, casting="unsafe")
+    return given(target, session, counted=True)
 
 
 def _again(x: Array, dtype: npt.DTypeLike | None, copy: bool | None) -> Array:

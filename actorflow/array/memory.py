@@ -76,13 +76,13 @@ class Memory:
         if self.pool.held_bytes - self.pool.used_bytes > _KEPT_BYTES:
             self.pool.trim()
 
-    def fits(self, size_bytes: int) -> bool:
-        """Whether so much more fits the budget; free buffers give way."""
+    def fits(self, size_bytes: int, share: float = 1.0) -> bool:
+        """Whether so much more fits the budget, or a share of it; free buffers give way."""
         budget = self.pool.budget_bytes
         if budget is None or size_bytes < _POOLED_BYTES:
             return True
         self.sort_out()
-        room = budget - self.reserved_bytes - size_bytes
+        room = budget * share - self.reserved_bytes - size_bytes
         if self.pool.held_bytes > room:
             self.pool.trim()
         return self.pool.held_bytes <= room

@@ -186,11 +186,12 @@ def replace(array: Array, by: Array) -> None:
         node.session.pending.append(handle)
 
 
-def given(value: Value, session: Session) -> Array:
-    """An array whose value is there already; nobody else may write into it."""
+def given(value: Value, session: Session, counted: bool = False) -> Array:
+    """An array whose value is there already, and that nobody else writes; ``counted`` if the session made it."""
     node = Node(None, (), value.shape, value.dtype, (), session)
     node.value = value
-    session.memory.count(value)
+    if not counted:
+        session.memory.count(value)
     return node.show()
 
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from actorflow.array.memory import Memory
 from actorflow.array.planning import collect, make_units
+from actorflow.array.primitives import DType, Value
 from actorflow.array.records import Node
 from actorflow.array.units import Unit
 from actorflow.devices.blas import cores
 from actorflow.errors import GraphError
+from actorflow.spec import TensorSpec
 from actorflow.trace import OpProfile
 
 if TYPE_CHECKING:
@@ -101,20 +103,21 @@ class Session:
                 self._watching = True
                 self._call_workers(1)
 
-    def make_room(self, size_bytes: int) -> None:
-        """Wait until so much fits the budget: compute what was recorded, so that it lets go of what it reads.
+    def buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
+        """Memory for a new array. Waits for room: computes what was recorded, so that it lets go of what it reads.
 
         Raises:
             OutOfMemoryError: if there is no room even then.
         """
-        if not self._fits(size_bytes):
-            self.flush()
-            if not self._fits(size_bytes):
-                raise self.memory.no_room("a new array", size_bytes)
-
-    def _fits(self, size_bytes: int) -> bool:
-        with self._changed:
-            return self.memory.fits(size_bytes)
+        size_bytes = TensorSpec(shape, dtype).size_bytes
+        # What is recorded needs room to be computed in: new arrays alone do not fill more than half.
+        for share in (0.5, 1.0):
+            with self._changed:
+                if self.memory.fits(size_bytes, share):
+                    return self.memory.take(shape, dtype)
+            if share < 1:
+                self.flush()
+        raise self.memory.no_room("a new array", size_bytes)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -260,7 +263,6 @@ class Session:
             unit = self._next_unit(forced)
             if unit is None:
                 return None
-            unit.begin()
             self._open.append(unit)
         share = unit.take_share()
         if not unit.has_shares:
@@ -292,8 +294,11 @@ class Session:
                 elif self._running or not unit.forced or not self.memory.fits(unit.gather()):
                     self._parked.append(unit)
                     continue
+                unit.reserved_bytes = unit.reserves
                 self.memory.reserved_bytes += unit.reserves
-                return unit
+                if unit.begin():
+                    return unit
+                self._end(unit)
         return None
 
     def _squeeze(self) -> bool:
@@ -313,8 +318,8 @@ class Session:
             self._end(unit)
 
     def _end(self, unit: Unit) -> None:
+        self.memory.reserved_bytes -= unit.reserved_bytes
         if not unit.ended:
-            self.memory.reserved_bytes -= unit.reserves
             unit.end()
             profile = self.profile.setdefault(unit.name, OpProfile())
             profile.calls += 1

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Unit"]
 
+_alone = [np.empty(0)]
 #: What ``getrefcount(values[i])`` says of an array that only the list refers to.
-_IN_ONE_LIST = getrefcount([np.empty(0)][0])
+_IN_ONE_LIST = getrefcount(_alone[0])
 #: Blocks that a thread computes at a time, so that another one can take a share.
 _SHARE = 16
 
@@ -47,7 +48,8 @@ class Unit:
         work: Elements that it touches, about.
         operations: How many it computes.
         most_bytes: Bytes of its results.
-        reserves: Bytes that it allocates while it runs.
+        reserves: Bytes that its operation allocates while it runs.
+        reserved_bytes: Those that have been set aside for it.
         name: Of its operations.
         elapsed_ns: Time it took so far, in all threads together.
         reads: Records and constants that it reads; empty once it has gathered them.
@@ -65,7 +67,7 @@ class Unit:
         self.number = nodes[-1].number
         self.operations = len(nodes)
         self.most_bytes = sum(node.size_bytes for node in outputs)
-        self.reserves = 0
+        self.reserves = self.reserved_bytes = 0
         self.forced = self.queued = self.ended = False
         self.waiting = 0
         self.sources: list[Unit] = []
@@ -121,9 +123,18 @@ class Unit:
         self.reserves = 0 if self._is_chain or self._steps[0].op.into else needs
         return needs
 
-    def begin(self) -> None:
-        """Allocate what it writes, and divide it into shares."""
+    def begin(self) -> bool:
+        """Allocate what it writes, and divide it into shares; False if that failed."""
+        try:
+            self._allocate()
+        except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
+            self._failed = 0, error
+            return False
+        return True
+
+    def _allocate(self) -> None:
         take = self.session.memory.take
+        self._left = 1
         if self._is_chain:
             results = {}
             for i, node in self._produced.items():
@@ -132,10 +143,8 @@ class Unit:
                     results[i] = take(node.shape, node.dtype) if reused is None else self._values[reused]
             self._chain = Chain(self._steps, self._values, self._steps[0].shape, results)
             self._left = len(self._chain.blocks)
-        else:
-            if self._steps[0].op.into:
-                self._result = take(self._steps[0].shape, self._steps[0].dtype)
-            self._left = 1
+        elif self._steps[0].op.into:
+            self._result = take(self._steps[0].shape, self._steps[0].dtype)
 
     @property
     def has_shares(self) -> bool:
@@ -189,6 +198,8 @@ class Unit:
         self.ended = True
         for node in self._results():
             node.unit = None
+        # Whoever still refers to the unit must not keep the records, or their memory, with it.
+        self.outputs, self._twins, self._produced = [], [], {}
         values, self._values = self._values, []
         self.reads, self._nodes, self._chain, self._result = [], [], None, None
         while values:
@@ -204,11 +215,14 @@ class Unit:
                     raise ShapeError(f"{node.name}: recorded as shape {node.shape}, computed as {value.shape}")
                 value = _compact(value.astype(node.dtype, copy=False))
             node.value = value
-            self.session.memory.count(value)
+            if not self._reused and not self._steps[0].op.into:
+                self.session.memory.count(value)
         else:
             self._chain.finish()
             for i, node in self._produced.items():
                 node.value = self._chain.results[i]
+                if self._steps[i].op.reduction:
+                    self.session.memory.count(node.value)
         for node, twin in self._twins:
             twin.value = node.value
 

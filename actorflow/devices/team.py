@@ -1,7 +1,7 @@
 """Threads that take part in the work of lanes while cores are idle.
 
 A lane's thread spreads pieces of work that do not depend on each other (`Team.spread`): it takes one after the other,
-and so do threads of a pool, one pool for the whole process, as many as cores have nothing to do. Who computes a piece is
+and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Who computes a piece is
 chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
 """
 

@@ -42,11 +42,13 @@ def pad(value: float = 0, *, multiple: int = 1) -> Callable[[Sequence[Any]], Any
         if len({(array.ndim, array.dtype) for array in arrays}) > 1:
             kinds = ", ".join(sorted({f"{array.ndim}-d {array.dtype}" for array in arrays}))
             raise PipelineError(f"expected arrays of one number of axes and one dtype, got {kinds}")
-        lengths = np.array([array.shape for array in arrays]).max(axis=0, initial=0)
-        lengths = -(-lengths // multiple) * multiple
+        lengths = [
+            -(-max(axis) // multiple) * multiple for axis in zip(*[array.shape for array in arrays], strict=True)
+        ]
         batch = np.full((len(arrays), *lengths), value, arrays[0].dtype)
-        for row, array in zip(batch, arrays, strict=True):
-            row[tuple(slice(length) for length in array.shape)] = array
+        for i, array in enumerate(arrays):
+            filled: tuple[int | slice, ...] = (i, *[slice(length) for length in array.shape])
+            batch[filled] = array
         return batch
 
     return lambda items: _joined(items, padded)
@@ -69,10 +71,10 @@ def unstack(batch: Any) -> Iterator[Any]:
 
 
 def _together(parts: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    lengths = {len(part) for part in parts}
-    if len(lengths) > 1:
-        raise PipelineError(f"expected the parts of a batch to be of one length, got {sorted(lengths)}")
-    return zip(*(unstack(part) for part in parts), strict=True)
+    try:
+        yield from zip(*(unstack(part) for part in parts), strict=True)
+    except ValueError as error:
+        raise PipelineError(f"expected the parts of a batch to be of one length: {error}") from None
 
 
 def _joined(items: Sequence[Any], join: Callable[[Sequence[npt.NDArray[Any]]], Any]) -> Any:

@@ -84,7 +84,8 @@ def token_guard(token: str) -> Middleware:
             return await handler(request)
         if not is_right(request.query.get("token")):
             raise web.HTTPUnauthorized(text="401: open the address that the server printed, with its token\n")
-        response = web.HTTPSeeOther(str(request.rel_url.without_query_params("token")))
+        target = request.rel_url.without_query_params("token").raw_path_qs
+        response = web.HTTPSeeOther("/" + target.lstrip("/"))  # two slashes would begin the name of another host
         response.set_cookie(cookie, token, httponly=True, samesite="Lax")
         raise response
 

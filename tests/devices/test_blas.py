@@ -122,3 +122,53 @@ def test_a_single_thread_while_it_is_asked_for() -> None:
     limits.release_single()
     assert blas_threads() == {THREADS}
     limits.lane_stopped()
+
+
+class TestSingle:
+    def test_within_the_block_alone(self) -> None:
+        limits = BlasThreads()
+        limits.lane_started()
+        with limits.single():
+            assert blas_threads() == {1}
+            with limits.single():
+                assert blas_threads() == {1}
+            assert blas_threads() == {1}
+        assert blas_threads() == {THREADS}
+        with pytest.raises(ZeroDivisionError), limits.single():
+            1 / 0  # noqa: B018
+        assert blas_threads() == {THREADS}
+        limits.lane_stopped()
+
+    def test_lanes_come_and_go_meanwhile(self) -> None:
+        limits = BlasThreads()
+        limits.lane_started()
+        with limits.single():
+            limits.lane_started()
+            assert blas_threads() == {1}
+        assert blas_threads() == {2}
+        with limits.single():
+            assert blas_threads() == {1}
+            limits.lane_stopped()
+            assert blas_threads() == {1}
+        assert blas_threads() == {THREADS}
+        limits.lane_stopped()
+
+    def test_on_many_threads(self) -> None:
+        limits = BlasThreads()
+        limits.lane_started()
+        barrier = threading.Barrier(4)
+        seen = set()
+
+        def work() -> None:
+            barrier.wait()
+            for _ in range(20):
+                with limits.single():
+                    seen.update(blas_threads())
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert blas_threads() == {THREADS}
+        limits.lane_stopped()

@@ -14,6 +14,8 @@ import actorflow as af
 from actorflow.pipeline import source
 from tests.pipeline.recipes import collect
 
+TWICE = source([1])
+
 
 def square(x: int) -> int:
     return x * x
@@ -45,8 +47,7 @@ def test_errors_come_to_the_program() -> None:
     loader = source(range(5)).map(lambda x: 1 // (2 - x))
     items = []
     with pytest.raises(af.StageError, match="ZeroDivisionError"):
-        for item in loader.iter_sync():
-            items.append(item)
+        items.extend(loader.iter_sync())
     assert items == [0, 1]
 
 
@@ -135,7 +136,7 @@ async def test_statistics_and_bottleneck() -> None:
         (lambda: source([1]).branch(lambda x: x, {1: lambda p: p.take(1)}), "stage 'take' .* cannot stand in a branch"),
         (lambda: source([1]).branch(lambda x: x, {1: lambda p: source([1])}), "must add stages to the pipeline"),
         (lambda: af.pipeline.concat(), "at least one pipeline"),
-        (lambda: (lambda p: af.pipeline.zip_(p, p.map(square)))(source([1])), "joined with itself"),
+        (lambda: TWICE.zip(TWICE.map(square)), "joined with itself"),
         (lambda: af.pipeline.merge(source([1]), [1]), "expected pipelines, got list"),
     ],
 )
@@ -166,7 +167,9 @@ async def test_padding() -> None:
     (batch,) = await collect(source(items).batch(3, collate=af.pipeline.pad(-1, multiple=4)))
     assert batch["a"].tolist() == [[0, -1, -1, -1], [0, 1, 2, -1], [0, 1, -1, -1]]
     assert batch["n"].tolist() == [1, 3, 2]
-    assert [dict(item) for item in af.pipeline.unstack({"a": [1, 2], "b": (3, 4)})] == [
-        {"a": 1, "b": 3},
-        {"a": 2, "b": 4},
+    assert [dict(item) for item in af.pipeline.unstack({"a": [1, 2], "b": ([3, 4],)})] == [
+        {"a": 1, "b": (3,)},
+        {"a": 2, "b": (4,)},
     ]
+    with pytest.raises(af.PipelineError, match="of one length"):
+        list(af.pipeline.unstack(([1, 2], [3])))

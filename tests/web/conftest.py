@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
+import os
 import struct
-from collections.abc import Callable
+import subprocess
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +29,34 @@ STATE_COLUMNS = [
     ("state", "B"),
 ]
 CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H")]
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--log-level=3",
+    # Lets a test speak of a foreign site without leaving this machine.
+    "--host-resolver-rules=MAP evil.example 127.0.0.1",
+]
+#: Only a failing test waits this long.
+PATIENCE_S = 45.0
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any] | None:
+    """In CI each browser test runs on one of the two event loops, by its name, as most of its time is the browser's."""
+    if item.get_closest_marker("browser") is None or os.environ.get("ACTORFLOW_FULL_TESTS"):
+        return None  # on both, as any other
+    if importlib.util.find_spec("uvloop") is None or zlib.crc32(item.name.encode()) % 2:
+        return {"asyncio": asyncio.new_event_loop}
+    import uvloop
+
+    return {"uvloop": uvloop.new_event_loop}
 
 
 def decode(message: str | bytes) -> SimpleNamespace:
@@ -213,3 +246,89 @@ async def fake_socket() -> FakeSocket:
 @pytest.fixture
 async def make_fake_socket() -> Callable[[], FakeSocket]:
     return FakeSocket
+
+
+class Page:
+    """A browser's page, and everything that it complained of."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        page.on("console", lambda m: m.type in {"error", "warning"} and self.complaints.append(m.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    async def open(self, url: str) -> None:
+        await self.page.goto(url)
+        await self.until("actorflow.connection === 'live' && actorflow.framesDrawn > 0")
+
+    async def look(self, expression: str) -> Any:
+        """A value of the page; `actorflow` is its window to tests."""
+        return await self.page.evaluate(f"() => ({expression})")
+
+    async def until(self, expression: str) -> None:
+        """Wait until an expression is true. (Playwright's own wait evaluates text, which the page's policy forbids.)"""
+        script = f"""async () => {{
+            while (!(window.actorflow && ({expression}))) await new Promise((go) => setTimeout(go, 15));
+        }}"""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.page.evaluate(script)
+        except TimeoutError:
+            pytest.fail(f"the page never came to {expression}; it complained of {self.complaints}")
+
+    async def click_node(self, name: str) -> None:
+        x, y = await self.look(f"actorflow.placeOf({name!r})")
+        box = await self.page.locator("#graph").bounding_box()
+        await self.page.mouse.click(box["x"] + x, box["y"] + y)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a browser that all tests share; each has profiles of its own in it."""
+    missing = None
+    if importlib.util.find_spec("playwright") is None:
+        missing = "playwright is not installed"
+    elif not CHROMIUM.exists():
+        missing = f"{CHROMIUM} is not there: install Debian's chromium"
+    if missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"browser tests must run in CI, but {missing}")
+        pytest.skip(missing)
+    profile = tmp_path_factory.mktemp("chromium")
+    command = [CHROMIUM, "--headless", "--remote-debugging-port=0", f"--user-data-dir={profile}", *ARGS, "about:blank"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = next((line.split()[-1] for line in process.stderr if "DevTools listening on" in line), None)
+        assert address is not None, "the browser ended at once"
+        yield address
+        process.terminate()
+        process.communicate()
+
+
+@pytest.fixture
+async def browser(chromium: str) -> AsyncIterator[Any]:
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        connected = await playwright.chromium.connect_over_cdp(chromium)
+        yield connected
+        await connected.close()
+
+
+@pytest.fixture
+async def new_page(browser: Any) -> AsyncIterator[Any]:
+    """Makes pages, each in a profile of its own; a complaint of any fails the test."""
+    pages: list[Page] = []
+    contexts: list[Any] = []
+
+    async def make(**options: Any) -> Page:
+        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        contexts.append(context)
+        pages.append(Page(await context.new_page()))
+        return pages[-1]
+
+    yield make
+    for context in contexts:
+        await context.close()
+    for page in pages:
+        assert not page.complaints

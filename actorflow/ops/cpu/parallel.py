@@ -16,7 +16,7 @@ import numpy as np
 
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import team
-from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.buffers import BLOCK, Array
 
 __all__ = ["element_ns", "elementwise", "even_cuts", "multiply", "product_ns", "rowwise", "spread"]
 
@@ -28,17 +28,22 @@ WORTH_NS = 200_000
 #: Rough times of one thread: of an element that is read or written, of a product of two numbers that is added up.
 _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
 #: Elements of all arrays in a piece of an elementwise kernel: some blocks.
-_PIECE_ELEMENTS = 1 << 19
+_PIECE_ELEMENTS = 1 << 20
 #: Products in a piece of a product of matrices, and the rows or columns that it has at least.
 _PIECE_PRODUCTS, _PIECE_ROWS = 32 << 20, 256
+#: Pieces of rows begin at a multiple of this, so that they begin where a line of the cache does.
+_ROWS = 16
 #: More pieces would be too small for large caches; a multiple of most numbers of cores.
 _MOST_PIECES = 24
 
 
-def even_cuts(count: int, pieces: int) -> list[slice]:
-    """``count`` rows in so many pieces of nearly the same size; of fewer rows, in fewer pieces."""
-    pieces = max(1, min(pieces, count))
-    return [slice(count * i // pieces, count * (i + 1) // pieces) for i in range(pieces)]
+def even_cuts(count: int, pieces: int, unit: int = 1) -> list[slice]:
+    """``count`` rows in so many pieces of nearly the same size, of whole units but for the last; or in fewer pieces."""
+    units = -(-count // unit)
+    pieces = max(1, min(pieces, units))
+    return [
+        slice(units * i // pieces * unit, min(count, units * (i + 1) // pieces * unit)) for i in range(pieces)
+    ]
 
 
 def element_ns(elements: int) -> float:
@@ -158,4 +163,5 @@ def _in_pieces(
         parts = [array[piece] if has else array for array, has in zip(arrays, is_cut, strict=True)]
         kernel(operation, parts[:inputs], parts[inputs:])
 
-    spread(even_cuts(len(arrays[-1]), count), part, element_ns(arrays[-1].size * len(arrays)))
+    unit = BLOCK if arrays[-1].ndim == 1 else _ROWS
+    spread(even_cuts(len(arrays[-1]), count, unit), part, element_ns(arrays[-1].size * len(arrays)))

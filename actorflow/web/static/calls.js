@@ -14,10 +14,9 @@ export class Calls {
   level = new Uint8Array(CAPACITY);
   total = 0;
   lost = 0;
-  /** Seconds on the calls' clock of the newest message. */
-  now = 0;
+  /** When the latest call ended, in seconds on the calls' clock. */
+  latest = 0;
   tracks = [];
-  origin = 0;
   /** Levels of each track. @type {number[]} */
   levels = [];
   /** @type {Map<number, {start: number, end: number, level: number}>} */
@@ -27,7 +26,7 @@ export class Calls {
   #frameEnds = [];
 
   clear() {
-    this.total = this.lost = 0;
+    this.total = this.lost = this.latest = 0;
     this.levels = [];
     this.#ends = [];
     this.frames.clear();
@@ -39,14 +38,8 @@ export class Calls {
     return Math.min(this.total, CAPACITY);
   }
 
-  setTracks({ names, origin }) {
-    this.tracks = names;
-    this.origin = origin;
-  }
-
-  add({ start, us, node, frame, track, lost, time }) {
+  add({ start, us, node, frame, track, lost }) {
     this.lost += lost;
-    this.now = time - this.origin;
     for (let k = 0; k < start.length; k++) {
       const i = this.total++ % CAPACITY, begin = start[k], end = begin + us[k] * 1e-6;
       this.start[i] = begin;
@@ -58,6 +51,7 @@ export class Calls {
       this.level[i] = free(ends, begin, end);
       this.levels[track[k]] = Math.max(this.levels[track[k]] ?? 1, this.level[i] + 1);
       this.#extend(frame[k], begin, end);
+      this.latest = Math.max(this.latest, end);
     }
   }
 

@@ -89,7 +89,7 @@ function receive(message) {
     unlight = setTimeout(redraw, LIT_MS + 20);
   } else if (message.type === "status") model.applyStatus(message, now);
   else if (message.type === "vitals") model.vitals = message;
-  else if (message.type === "tracks") calls.setTracks(message);
+  else if (message.type === "tracks") calls.tracks = message.names;
   else if (message.type === "calls" && message.revision === model.revision) calls.add(message);
   stale = true;
   redraw();
@@ -247,7 +247,7 @@ attachKeys([
   ["?", "Show this help", () => byId("help").showModal()],
   ["← → ↑ ↓", "Move; in the timeline, go back and forth"],
   ["+ -", "Zoom in and out"],
-  ["l", "In the timeline: follow the clock"],
+  ["l", "In the timeline: follow the latest call"],
 ]);
 byId("zoom-in").addEventListener("click", () => (camera.zoomBy(1.4), moved()));
 byId("zoom-out").addEventListener("click", () => (camera.zoomBy(1 / 1.4), moved()));

@@ -1,4 +1,4 @@
-// The timeline: what ran when, on which lane, in which frame. It follows the clock until one drags it.
+// The timeline: what ran when, on which lane, in which frame. It follows the latest call until one drags it.
 
 import { element } from "./dom.js";
 import * as format from "./format.js";
@@ -6,10 +6,12 @@ import * as format from "./format.js";
 const GUTTER = 132, AXIS = 20, BAR = 15, LANE_GAP = 7;
 const MIN_SPAN_S = 2e-6, MAX_SPAN_S = 600;
 const CLICK_SLOP_PX = 4;
+/** Share of the width that is left free behind the latest call. */
+const MARGIN = 0.02;
 
 export class Timeline {
   #context;
-  /** Seconds that are shown, and the time at the right end; following, that is now. */
+  /** Seconds that are shown, and the time at the right end; following, that is where the latest call ended. */
   span = 1;
   #right = 0;
   following = true;
@@ -43,7 +45,7 @@ export class Timeline {
   }
 
   get right() {
-    return this.following ? this.calls.now : this.#right;
+    return this.following ? this.calls.latest + MARGIN * this.span : this.#right;
   }
 
   get left() {
@@ -222,7 +224,7 @@ export class Timeline {
 
   #zoomBy(factor, px) {
     const pointed = px === undefined ? 0.5 : (px - GUTTER) / (this.canvas.clientWidth - GUTTER);
-    // Near the clock, or by key while following it, one goes on following.
+    // Near the latest call, or by key while following, one goes on following.
     const share = this.following && (px === undefined || pointed > 0.97) ? 1 : pointed;
     const at = this.left + share * this.span;
     if (share < 1) this.#stop();

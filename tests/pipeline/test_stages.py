@@ -1,0 +1,198 @@
+"""What each stage gives, against plain Python."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import actorflow as af
+from actorflow.pipeline import Pipeline, concat, interleave, merge, source, zip_
+from tests.pipeline.recipes import Numbers, collect
+
+NUMBERS = st.lists(st.integers(-50, 50), max_size=30)
+SIZES = st.integers(1, 7)
+
+
+def items_of(pipeline: Pipeline) -> list[Any]:
+    return asyncio.run(collect(pipeline))
+
+
+class Indexed:
+    """A map-style data set that cannot be iterated."""
+
+    __iter__ = None
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> int:
+        return 10 * index
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ([3, 1], [3, 1]),
+        (range(3), [0, 1, 2]),
+        (Indexed(), [0, 10, 20, 30, 40]),
+        ({"a": 1, "b": 2}, ["a", "b"]),
+        (Numbers(4), [0, 1, 2, 3]),
+        (lambda epoch: [epoch] * 2, [0, 0]),
+        (lambda epoch: Numbers(epoch + 2), [0, 1]),
+        (np.arange(3), [0, 1, 2]),
+        ([], []),
+    ],
+)
+async def test_sources(data: Any, expected: list[Any]) -> None:
+    loader = source(data)
+    assert await collect(loader) == expected
+    assert len(await collect(loader)) == len(expected) + (callable(data) and isinstance(data(0), Numbers))
+    await loader.aclose()
+
+
+async def test_samplers_order_is_taken() -> None:
+    sampler = af.data.Sampler(10, seed=4, offset=1, interval=2)
+    loader = source(range(100, 110), sampler=sampler)
+    for epoch in range(3):
+        assert await collect(loader) == [100 + row for row in sampler.rows(epoch)]
+    loader = source(range(100, 110), shuffle=True, seed=4)
+    assert await collect(loader) == [100 + row for row in af.data.Sampler(10, seed=4).rows(0)]
+
+
+async def test_source_that_fails_gives_what_came_before() -> None:
+    def broken(epoch: int) -> Any:
+        yield 1
+        yield 2
+        raise OSError("gone")
+
+    for executor in ("auto", "loop", "thread"):
+        items = []
+        loader = source(broken, executor=executor)
+        with pytest.raises(af.StageError, match=r"stage 'source' .* failed with OSError: gone"):
+            async for item in loader:
+                items.append(item)
+        assert items == [1, 2]
+        await loader.aclose()
+
+
+@given(NUMBERS, SIZES, st.booleans())
+def test_batches(numbers: list[int], size: int, drop_last: bool) -> None:
+    expected = [numbers[i : i + size] for i in range(0, len(numbers), size)]
+    if drop_last and expected and len(expected[-1]) < size:
+        expected.pop()
+    assert items_of(source(numbers).batch(size, drop_last=drop_last, collate=list)) == expected
+    stacked = items_of(source(numbers).batch(size, drop_last=drop_last))
+    assert [batch.tolist() for batch in stacked] == expected
+    assert items_of(source(numbers).batch(size).unbatch()) == numbers
+
+
+@given(NUMBERS, st.integers(0, 12), st.integers(0, 12))
+def test_parts(numbers: list[int], first: int, second: int) -> None:
+    assert items_of(source(numbers).take(first)) == numbers[:first]
+    assert items_of(source(numbers).skip(first).take(second)) == numbers[first:][:second]
+    assert items_of(source(numbers).enumerate(first)) == list(enumerate(numbers, first))
+    assert items_of(source(numbers).repeat(first % 4)) == numbers * (first % 4)
+    cached = source(numbers).map(lambda x: [x]).cache().repeat(2)
+    assert items_of(cached) == [[x] for x in numbers] * 2
+
+
+async def test_endless_stream() -> None:
+    loader = source(range(3)).repeat().take(10)
+    assert await collect(loader) == [0, 1, 2] * 3 + [0]
+
+
+async def test_cache_gives_the_same_objects_and_calls_nothing_again() -> None:
+    calls = 0
+
+    def make(x: int) -> list[int]:
+        nonlocal calls
+        calls += 1
+        return [x]
+
+    loader = source(range(5)).map(make).shuffle(3).cache()
+    first, second = await collect(loader), await collect(loader)
+    assert calls == 5
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    await loader.aclose()
+    assert await collect(loader) != []
+    assert calls == 10
+
+
+@given(NUMBERS, SIZES)
+def test_shards_are_disjoint_and_of_one_size(numbers: list[int], world: int) -> None:
+    uneven = [items_of(source(numbers).shard(rank, world, even=False)) for rank in range(world)]
+    assert uneven == [numbers[rank::world] for rank in range(world)]
+    even = [items_of(source(numbers).shard(rank, world)) for rank in range(world)]
+    assert even == [numbers[: len(numbers) // world * world][rank::world] for rank in range(world)]
+
+
+@given(NUMBERS, st.integers(1, 12), st.integers(0, 3))
+def test_shuffles_are_permutations_that_depend_on_seed_and_epoch(numbers: list[int], size: int, seed: int) -> None:
+    pairs = list(enumerate(numbers))
+    loader = source(pairs).shuffle(size, seed=seed)
+    first, second = items_of(loader), items_of(loader)
+    assert sorted(first) == sorted(second) == pairs
+    assert items_of(source(pairs).shuffle(size, seed=seed)) == first
+    # An item cannot come before the buffer has reached it.
+    assert all(number <= at + size for at, (number, _) in enumerate(first))
+
+
+def test_shuffle_is_uniform() -> None:
+    """Of 2,000 shuffles of four items, each of the 24 orders comes about as often: chi-squared below 99.9%."""
+    counts = Counter(tuple(items_of(source(range(4)).shuffle(4, seed=seed))) for seed in range(2_000))
+    expected = 2_000 / 24
+    assert len(counts) == 24
+    assert sum((count - expected) ** 2 / expected for count in counts.values()) < 49.7
+
+
+@given(NUMBERS, NUMBERS, st.integers(1, 3))
+def test_joins(a: list[int], b: list[int], block: int) -> None:
+    assert items_of(zip_(source(a), source(b))) == list(zip(a, b, strict=False))
+    assert items_of(concat(source(a), source(b))) == a + b
+    merged = items_of(merge(source(a).map(lambda x: ("a", x)), source(b).map(lambda x: ("b", x))))
+    assert [x for name, x in merged if name == "a"] == a
+    assert [x for name, x in merged if name == "b"] == b
+    rounds = itertools.zip_longest(
+        [a[i : i + block] for i in range(0, len(a), block)],
+        [b[i : i + block] for i in range(0, len(b), block)],
+        fillvalue=[],
+    )
+    assert items_of(interleave(source(a), source(b), block=block)) == [
+        x for pair in rounds for part in pair for x in part
+    ]
+
+
+@given(NUMBERS)
+def test_branches_keep_the_items_places(numbers: list[int]) -> None:
+    async def wait(x: int) -> int:
+        for _ in range(x % 5):
+            await asyncio.sleep(0)
+        return 10 * x
+
+    loader = source(numbers).branch(
+        lambda x: x % 3,
+        {
+            0: lambda p: p.map(wait, concurrency=3),
+            1: lambda p: p.flat_map(lambda x: [x, -x]),
+            2: lambda p: p.filter(lambda x: x > 0),
+        },
+    )
+    made = {0: lambda x: [10 * x], 1: lambda x: [x, -x], 2: lambda x: [x] if x > 0 else []}
+    assert items_of(loader) == [y for x in numbers for y in made[x % 3](x)]
+
+
+async def test_branch_that_batches_gives_the_rest_at_the_end() -> None:
+    loader = source(range(10)).branch(lambda x: x % 2, {0: lambda p: p, 1: lambda p: p.batch(2, collate=list)})
+    assert await collect(loader) == [0, 2, [1, 3], 4, 6, [5, 7], 8, [9]]
+
+
+async def test_names_are_unique_and_shown() -> None:
+    loader = source([1]).map(abs).map(abs).filter(abs, name="keep").zip(source([2]))
+    assert repr(loader) == "<Pipeline source -> abs -> abs#2 -> keep -> source -> zip>"

@@ -1,0 +1,281 @@
+"""Finding one's way in a graph, in a real browser: scopes, selection, paths, colours, links, keys, and large graphs."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.trace import NodeState
+from actorflow.web import serve
+
+pytestmark = pytest.mark.browser
+
+SQUARE = af.TensorSpec.of((4, 4))
+
+
+async def middle_of(page: Any, name: str) -> tuple[float, float]:
+    x, y = await page.look(f"actorflow.placeOf({name!r})")
+    box = await page.page.locator("#graph").bounding_box()
+    return box["x"] + x, box["y"] + y
+
+
+async def test_a_large_graph_begins_with_its_scopes_closed(new_page, make_training_graph) -> None:
+    graph, x, _ = make_training_graph("deep", blocks=60)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        closed = {"block0/", "block59/", "loss", "x"}
+        assert closed <= set(await page.look("actorflow.items"))
+        assert await page.look("actorflow.open") == []
+        edges = await page.look("actorflow.edges")
+        assert "4×4, 64 B" in edges, "one blob between two scopes"
+        await graph.run({x: np.ones((4, 4), "float32")})
+        await page.until("actorflow.stateOf('block7') === 'done'")
+
+        await page.click_node("block0")
+        await page.until("actorflow.selected === 'block0'")
+        before = await middle_of(page, "block0")
+        await page.page.mouse.dblclick(*before)
+        await page.until("actorflow.open.includes('block0')")
+        assert {"block0/w", "block0/apply", "block0/update"} <= set(await page.look("actorflow.items"))
+        assert "block0/" not in await page.look("actorflow.items")
+        await page.page.keyboard.press("c")
+        await page.until("actorflow.items.includes('block0/')")
+        assert await middle_of(page, "block0") == pytest.approx(before, abs=1.0), "what was opened stays where it was"
+
+        await page.page.click("#open-all")
+        assert len(await page.look("actorflow.items")) == len(graph.nodes)
+        await page.page.keyboard.press("Shift+C")
+        assert await page.look("actorflow.open") == []
+        await page.page.fill("#search", "block31/grad_w")
+        await page.page.keyboard.press("Enter")
+        await page.until("actorflow.selected === 'block31/grad_w'")
+        assert await page.look("actorflow.open") == ["block31"], "what is chosen can be seen"
+
+
+async def test_a_closed_scope_shows_the_most_urgent_state(new_page) -> None:
+    graph = af.Graph("scoped")
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(x: Any) -> Any:
+        entered.set()
+        await release.wait()
+        return x
+
+    x = graph.blob("x", (4, 4))
+    scope = graph.subgraph("outer").subgraph("inner")
+    y = scope.function("first", lambda x: x, SQUARE)(x)
+    scope.function("hold", hold, SQUARE)(y)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#close-all")
+        run = asyncio.create_task(graph.run({x: np.ones((4, 4), "float32")}))
+        await entered.wait()
+        await page.until("actorflow.stateOf('outer') === 'running' && actorflow.stateOf('outer/inner') === 'running'")
+        release.set()
+        await run
+        await page.until("actorflow.stateOf('outer') === 'done'")
+
+
+#: Random graphs of cells and what is wrong with their layouts: overlaps, edges that do not go down, differences.
+LAYOUTS = """import('/static/layout.js').then(({ layout }) => {
+    const wrong = [];
+    let seed = 7;
+    const random = (n) => (seed = (seed * 1103515245 + 12345) % 2147483648) % n;
+    for (let round = 0; round < ROUNDS; round++) {
+        const count = 1 + random(60), degree = random(4), acyclic = round % 3 > 0;
+        const graph = { widths: [], heights: [], isBlob: [], from: [], to: [], cut: [] };
+        for (let i = 0; i < count; i++) {
+            graph.widths.push(20 + random(300));
+            graph.heights.push(10 + random(200));
+            graph.isBlob.push(random(2) === 0);
+            for (let k = 0; k < degree && i; k++) {
+                graph.from.push(acyclic ? random(i) : random(count));
+                graph.to.push(i);
+                graph.cut.push(random(8) === 0);
+            }
+        }
+        const { x, y, width, height } = layout(graph);
+        if (JSON.stringify(layout(graph)) !== JSON.stringify({ x, y, width, height })) wrong.push([round, 'differs']);
+        for (let i = 0; i < count; i++) {
+            const w = graph.widths[i] / 2, h = graph.heights[i] / 2, slack = 1e-6;
+            const within = (at, half, size) => at - half >= -slack && at + half <= size + slack;
+            if (!within(x[i], w, width) || !within(y[i], h, height)) wrong.push([round, 'outside', i]);
+            for (let j = 0; j < i; j++) {
+                const across = Math.abs(x[i] - x[j]) < w + graph.widths[j] / 2 - slack;
+                const down = Math.abs(y[i] - y[j]) < h + graph.heights[j] / 2 - slack;
+                if (across && down) wrong.push([round, 'overlap', i, j]);
+            }
+        }
+        graph.from.forEach((from, e) => {
+            const to = graph.to[e];
+            if (acyclic && !graph.cut[e] && y[from] >= y[to]) wrong.push([round, 'upwards', e]);
+        });
+    }
+    return wrong.slice(0, 5);
+})"""
+
+
+async def test_layouts_of_random_graphs(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        assert await page.look(LAYOUTS.replace("ROUNDS", "400")) == []
+
+
+async def test_scopes_are_boxes_around_what_is_in_them(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        names, rectangles, boxes = await page.look("[actorflow.items, actorflow.rectangles, actorflow.boxes]")
+        assert {box["name"] for box in boxes} == {f"block{i}" for i in range(4)}
+        for box in boxes:
+            for name, (x, y, width, height) in zip(names, rectangles, strict=True):
+                inside = (
+                    box["left"] <= x - width / 2
+                    and x + width / 2 <= box["left"] + box["width"]
+                    and box["top"] <= y - height / 2
+                    and y + height / 2 <= box["top"] + box["height"]
+                )
+                assert inside == name.startswith(f"{box['name']}/"), (box["name"], name)
+        for (_, (x1, y1, w1, h1)), (_, (x2, y2, w2, h2)) in combinations(zip(names, rectangles, strict=True), 2):
+            assert abs(x1 - x2) >= (w1 + w2) / 2 - 1e-6 or abs(y1 - y2) >= (h1 + h2) / 2 - 1e-6
+
+
+async def test_the_critical_path_goes_through_what_takes_longest(new_page) -> None:
+    graph = af.Graph("paths")
+    x = graph.blob("x", (300, 300))
+    spec = af.TensorSpec.of((300, 300))
+    short = graph.function("short", lambda x: x, spec)(x)
+    long = graph.function("long", lambda x: x @ x @ x, spec)(x)
+    graph.function("end", lambda a, b: a, spec)(short, long)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await graph.run({x: np.ones((300, 300), "float32")})
+        await page.until("actorflow.calls.end === 1")
+        await page.page.keyboard.press("p")
+        await page.until("actorflow.critical.length > 0")
+        assert set(await page.look("actorflow.critical")) == {"x", "long", "long/out", "end", "end/out"}
+        await page.click_node("short")
+        await page.until("actorflow.critical.includes('short')")
+        assert set(await page.look("actorflow.critical")) == {"x", "short", "short/out", "end", "end/out"}
+        await page.page.locator("#node").get_by_text("through it").wait_for()
+        await page.page.keyboard.press("]")
+        assert await page.look("actorflow.selected") == "short/out"
+        await page.page.keyboard.press("[")
+        assert await page.look("actorflow.selected") == "short"
+
+
+async def test_colours_tell_lanes_devices_and_ranks_apart(new_page) -> None:
+    graph = af.Graph("placed")
+    x = graph.blob("x", (4, 4))
+    y = graph.function("here", lambda x: x, SQUARE, lane="left")(x)
+    graph.function("beside", lambda x: x, SQUARE, lane="right")(x)
+    with graph.at("1/cpu"):
+        af.ops.relu(y)
+    async with serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        legend = page.page.locator("#legend")
+        assert any(edge.startswith("rank 0 → 1, 4×4") for edge in await page.look("actorflow.edges"))
+        await legend.get_by_text("between ranks").wait_for()
+        for mode, shown in (("lane", ["left", "right"]), ("device", ["cpu"]), ("rank", ["rank 0", "rank 1"])):
+            await page.page.select_option("#colour", mode)
+            assert await page.look("actorflow.colour") == mode
+            for text in shown:
+                await legend.get_by_text(text, exact=True).wait_for()
+        await page.page.locator("#graph").click(position={"x": 5, "y": 400})
+        await page.page.keyboard.press("k")
+        assert await page.look("actorflow.colour") == "state"
+
+
+async def test_the_address_brings_one_back(new_page, make_training_graph) -> None:
+    graph, _, _ = make_training_graph("linked", blocks=60)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.fill("#search", "block5/grad_w")
+        await page.page.keyboard.press("Enter")
+        await page.page.select_option("#colour", "lane")
+        await page.page.click("#timeline-toggle")
+        await page.until("location.hash.includes('timeline=1') && location.hash.includes('colour=lane')")
+        other = await new_page()
+        await other.open(page.page.url)
+        await other.until("actorflow.selected === 'block5/grad_w'")
+        assert await other.look("actorflow.open") == ["block5"]
+        assert await other.look("actorflow.colour") == "lane"
+        assert await other.page.locator("#dock").is_visible()
+        here, there = [await p.look("actorflow.camera") for p in (page, other)]
+        assert there == pytest.approx(here, rel=0.01, abs=1.0)
+
+
+async def test_keys_are_explained(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.keyboard.press("?")
+        help_ = page.page.locator("#help")
+        await help_.get_by_text("Show the whole graph").wait_for()
+        assert await help_.locator("dt").count() == await help_.locator("dd").count() > 10
+        await page.page.keyboard.press("t")
+        assert await page.page.locator("#dock").is_hidden(), "keys do nothing behind the help"
+        await page.page.keyboard.press("Escape")
+        assert await help_.is_hidden()
+
+
+def wide_graph(stages: int, layers: int) -> af.Graph:
+    """Stages beside each other, each of layers of 10 rows of 10 ops that read up to three of the row before."""
+    graph = af.Graph("large")
+    x = graph.blob("x", (4, 4))
+    for s in range(stages):
+        stage, before = graph.subgraph(f"stage{s}"), [x] * 10
+        for number in range(layers):
+            layer = stage.subgraph(f"layer{number}")
+            for row in range(10):
+                read = [dict.fromkeys([before[k], before[(k + 1) % 10], before[(3 * k + row) % 10]]) for k in range(10)]
+                before = [layer.function(f"op{row}_{k}", lambda *xs: xs[0], SQUARE)(*read[k]) for k in range(10)]
+    return graph
+
+
+async def test_twenty_thousand_nodes_stay_responsive(new_page) -> None:
+    graph = wide_graph(stages=10, layers=10)
+    ids = np.array([op.id for op in graph.ops])
+    rounds = 0
+
+    def change() -> None:
+        """What 6,000 calls leave behind: as many as 100,000 a second are in a tick."""
+        nonlocal rounds
+        monitor, rounds = graph.engine.monitor, rounds + 1
+        chosen = ids[np.arange(rounds * 6000, (rounds + 1) * 6000) % len(ids)]
+        np.frombuffer(monitor.states, np.uint8)[chosen] = NodeState.RUNNING if rounds % 2 else NodeState.DONE
+        np.frombuffer(monitor.dirty, np.uint8)[chosen] = 1
+
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        assert await page.look("actorflow.nodes.length") == len(graph.nodes) == 20_001
+        assert len(await page.look("actorflow.items")) < 100
+        await page.page.click("#open-all")
+        assert await page.look("actorflow.items.length") == 20_001
+        assert await page.look("actorflow.edges.length") > 37_000
+        await page.page.mouse.move(400, 400)
+        for step in range(12):
+            # Each gesture moves the camera and is drawn while changes come in.
+            change()
+            drawn, seq, camera = await page.look("[actorflow.framesDrawn, actorflow.seq, actorflow.camera]")
+            await page.page.mouse.wheel(0, -240 if step < 8 else 240)
+            await page.until(f"actorflow.framesDrawn > {drawn} && actorflow.camera.scale !== {camera['scale']!r}")
+            await page.until(f"actorflow.seq > {seq}")
+        states = np.frombuffer(graph.engine.monitor.states, np.uint8)[ids]
+        running = int((states == NodeState.RUNNING).sum())
+        await page.until(f"Object.values(actorflow.states).filter((s) => s === 'running').length >= {running}")
+        await page.page.fill("#search", "stage9/layer9/op9_9")
+        await page.page.keyboard.press("Enter")
+        await page.until("actorflow.selected === 'stage9/layer9/op9_9'")

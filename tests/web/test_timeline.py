@@ -1,0 +1,137 @@
+"""The timeline and the numbers, in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.web import serve
+from actorflow.web import vitals as vitals_module
+
+pytestmark = pytest.mark.browser
+
+SQUARE = af.TensorSpec.of((4, 4))
+
+
+async def click_bar(page: Any, bar: dict[str, Any]) -> None:
+    box = await page.page.locator("#timeline").bounding_box()
+    await page.page.mouse.click(box["x"] + bar["x"], box["y"] + bar["y"])
+
+
+async def test_from_a_bar_to_the_node_and_back(new_page) -> None:
+    graph = af.Graph("timed")
+    x = graph.blob("x", (200, 200))
+    spec = af.TensorSpec.of((200, 200))
+    y = graph.function("slow", lambda x: x @ x @ x @ x, spec, lane="own")(x)
+    graph.function("quick", lambda y: y, spec)(y)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#timeline-toggle")
+        for _ in range(4):
+            await graph.run({x: np.ones((200, 200), "float32")})
+        await page.until("actorflow.timeline.calls === 8")
+        assert "cpu own" in await page.look("actorflow.timeline.tracks")
+        await page.until("actorflow.bars.some((bar) => bar.node === 'slow')")
+
+        await page.click_node("slow")
+        await page.page.get_by_role("button", name="Latest call").click()
+        await page.until("!actorflow.timeline.following && actorflow.bars.some((bar) => bar.node === 'slow')")
+        await page.page.keyboard.press("Escape")
+        assert await page.look("actorflow.selected") is None
+        bar = (await page.look("actorflow.bars.filter((bar) => bar.node === 'slow')"))[-1]
+        assert bar["frame"] == 3
+        await click_bar(page, bar)
+        await page.until("actorflow.selected === 'slow'")
+
+        span = await page.look("actorflow.timeline.span")
+        box = await page.page.locator("#timeline").bounding_box()
+        await page.page.mouse.move(box["x"] + bar["x"], box["y"] + bar["y"])
+        await page.page.locator("#timeline-tooltip").get_by_text("frame 3").wait_for()
+        await page.page.mouse.wheel(0, -300)
+        await page.until(f"actorflow.timeline.span < {span}")
+        await page.page.click("#timeline-live")
+        assert await page.look("actorflow.timeline.following")
+
+
+async def test_frames_in_flight_are_told_apart(new_page) -> None:
+    graph = af.Graph("flying")
+    both = asyncio.Event()
+    running = 0
+
+    async def meet(x: Any) -> Any:
+        nonlocal running
+        running += 1
+        if running == 2:
+            both.set()
+        await both.wait()
+        return x
+
+    x = graph.blob("x", (4, 4))
+    graph.function("meet", meet, SQUARE, concurrency=2)(x)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#timeline-toggle")
+        feed = {x: np.ones((4, 4), "float32")}
+        await asyncio.gather(graph.run(feed), graph.run(feed))
+        await page.until("actorflow.bars.length === 2")
+        first, second = await page.look("actorflow.bars")
+        assert {first["frame"], second["frame"]} == {0, 1}
+        assert first["y"] != second["y"], "overlapping calls are on levels of their own"
+        assert "async functions" in await page.look("actorflow.timeline.tracks")
+
+
+async def test_an_op_says_how_long_its_calls_take(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        for _ in range(50):
+            await training.run()
+        await page.until("actorflow.latency('loss')[1] > 0")
+        p50, p99 = await page.look("actorflow.latency('loss')")
+        assert 0 < p50 <= p99
+        await page.click_node("loss")
+        await page.page.locator("#node").get_by_text("Median, p99").wait_for()
+        await page.page.locator("#cost-list").get_by_text("p99").first.wait_for()
+        await page.page.locator("#memory-list").get_by_text("no budget").wait_for()
+        await page.page.locator("#loop-lag").get_by_text("median").wait_for()
+
+
+async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch) -> None:
+    monkeypatch.setattr(vitals_module, "_OLD_S", 0.0)
+    async with serve(gated.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        run = gated.start()
+        waiting = page.page.locator("#waiting")
+        await waiting.get_by_text("op 'last' waits for 1 of 1 inputs: op 'hold'").wait_for()
+        gated.release.set()
+        await run
+        await waiting.wait_for(state="hidden")
+
+
+async def test_an_error_shows_the_line_and_the_inputs(new_page) -> None:
+    graph = af.Graph("wrong")
+
+    def divide(x: Any) -> Any:
+        raise ZeroDivisionError("by nothing")
+
+    x = graph.blob("x", (4, 4))
+    graph.subgraph("deep").function("divide", divide, SQUARE)(x)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#close-all")
+        with contextlib.suppress(af.OpError):
+            await graph.run({x: np.ones((4, 4), "float32")})
+        failures = page.page.locator("#failures")
+        for text in ("by nothing", "x float32[4, 4] on cpu", "test_timeline.py"):
+            await failures.get_by_text(text).first.wait_for()
+        await failures.get_by_role("button").click()
+        await page.until("actorflow.selected === 'deep/divide' && actorflow.open.includes('deep')")
