@@ -45,7 +45,7 @@ async def main() -> None:
     server = Server()
     application = web.Application()
     application.router.add_get("/{number}", server.record)
-    runner = web.AppRunner(application)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)  # some requests hang
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.array.primitives import DType, Elementwise, Primitive, Reduction, Value
+from actorflow.array.records import Origin
 
 __all__ = ["BLOCK", "Chain", "Step", "StepError"]
 
@@ -34,6 +35,7 @@ class Step(NamedTuple):
         params: Further arguments of a reduction.
         shape: Of the result.
         dtype: Of the result.
+        origin: Where it was recorded.
     """
 
     op: Primitive
@@ -41,6 +43,7 @@ class Step(NamedTuple):
     params: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: DType
+    origin: Origin
 
 
 class StepError(Exception):

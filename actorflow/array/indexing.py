@@ -62,6 +62,9 @@ def read_index(x: Array, key: Any) -> Array:
         IndexError: if an index is out of bounds, or there are too many.
     """
     node = x._node
+    plain = _plain(node.shape, key if type(key) is tuple else (key,))
+    if plain is not None:
+        return record(_READ, (node,), plain[1], node.dtype, plain[:1], node.session)
     template, arrays = _parsed(key)
     if any(each.dtype.kind == "b" for each in arrays):
         values = [_computed(each) for each in arrays]
@@ -103,6 +106,26 @@ def _computed(each: Input) -> Value:
         assert each.value is not None
         return each.value
     return each  # type: ignore[return-value]
+
+
+def _plain(shape: Shape, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], Shape] | None:
+    """The template of a key of integers and slices alone, and the part's shape; None for others, right or wrong."""
+    if len(parts) > len(shape):
+        return None
+    template: list[Any] = []
+    found: list[int] = []
+    for part, length in zip(parts, shape, strict=False):
+        if type(part) is slice:
+            try:
+                found.append(len(range(*part.indices(length))))
+            except TypeError:
+                return None
+            template.append(("slice", part.start, part.stop, part.step))
+        elif type(part) is int and -length <= part < length:
+            template.append(part)
+        else:
+            return None
+    return tuple(template), (*found, *shape[len(parts) :])
 
 
 def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:

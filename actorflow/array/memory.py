@@ -44,6 +44,11 @@ class Memory:
         self._ended: deque[Value] = deque()
         self._ended_bytes = 0
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a budget."""
+        return self.pool.budget_bytes is not None
+
     def count(self, value: Any) -> None:
         """Count a value from now on. Any thread may call it."""
         if type(value) is np.ndarray and value.nbytes >= _POOLED_BYTES and value.base is None:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["collect", "make_units"]
 
+#: Elements up to which operations are computed one after the other, whatever they are.
+_SMALL = 4_096
+#: Elements of a constant up to which it is compared with others.
+_COMPARED = 64
+
 
 def collect(roots: Iterable[Node], session: Session) -> tuple[list[Node], list[Node], list[Node]]:
     """What must be computed for ``roots``.
@@ -58,29 +63,30 @@ def make_units(nodes: list[Node], roots: set[Node]) -> tuple[list[Unit], int]:
         roots: Those whose values are wanted even if no array shows them.
     """
     same = _common(nodes)
-    kept = [node for node in nodes if node not in same]
-    groups = _groups(kept, same)
+    kept = [node for node in nodes if node not in same] if same else nodes
     wanted = {node for node in kept if node in roots or node.is_held()}
     twins: dict[Node, list[Node]] = {}
     for node, first in same.items():
         if node in roots or node.is_held():
             twins.setdefault(first, []).append(node)
             wanted.add(first)
-    for node in kept:
-        for each in node.inputs:
-            if type(each) is Node:
-                read = same.get(each, each)
-                if read in groups and groups[read] is not groups[node]:
-                    wanted.add(read)
-    members: dict[int, list[Node]] = {}
-    for node in kept:
-        members.setdefault(id(groups[node]), []).append(node)
+    if _are_small(kept):
+        groups = [kept]
+    else:
+        groups = _groups(kept, same, wanted)
     units = []
-    for group in members.values():
-        outputs = [node for node in group if node in wanted]
-        if outputs:
-            units.append(Unit(group, outputs, same, twins))
+    for group in groups:
+        produced = {i: node for i, node in enumerate(group) if node in wanted}
+        if produced:
+            repeated = {node: twins.get(node, []) for node in produced.values()} if twins else {}
+            is_chain = group is not kept and group[0].op is not None and group[0].op.elementwise
+            units.append(Unit(group, produced, same, repeated, is_chain))
     return units, len(same)
+
+
+def _are_small(nodes: Iterable[Node]) -> bool:
+    """Whether all of it is so little work that a unit for each part would cost more."""
+    return all(node.size <= _SMALL and all([each.size <= _SMALL for each in node.inputs]) for node in nodes)
 
 
 def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
@@ -91,7 +97,7 @@ def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
         op = node.op
         if op is None or not op.pure:
             continue
-        inputs = tuple(same.get(each, each) if type(each) is Node else _constant(each) for each in node.inputs)
+        inputs = tuple([same.get(each, each) if type(each) is Node else _constant(each) for each in node.inputs])
         first = known.setdefault((op, node.params, node.dtype, node.shape, inputs), node)
         if first is not node:
             same[node] = first
@@ -100,10 +106,25 @@ def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
 
 def _constant(value: Input) -> Any:
     assert isinstance(value, np.ndarray)
-    return value.dtype, value.shape, value.tobytes()
+    return (value.dtype, value.shape, value.tobytes()) if value.size <= _COMPARED else id(value)
 
 
-def _groups(nodes: Iterable[Node], same: dict[Node, Node]) -> dict[Node, list[Node]]:
+def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> list[list[Node]]:
+    """Records by unit, in order; adds those that are read by other units to ``wanted``."""
+    groups = _joined(nodes, same)
+    members: dict[int, list[Node]] = {}
+    for node in nodes:
+        group = groups[node]
+        members.setdefault(id(group), []).append(node)
+        for each in node.inputs:
+            if type(each) is Node:
+                read = same.get(each, each)
+                if groups.get(read, group) is not group:
+                    wanted.add(read)
+    return [*members.values()]
+
+
+def _joined(nodes: Iterable[Node], same: dict[Node, Node]) -> dict[Node, list[Node]]:
     """The group of each record: a list that all its members share."""
     groups: dict[Node, list[Node]] = {}
     levels: dict[Node, int] = {}

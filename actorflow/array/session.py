@@ -286,7 +286,7 @@ class Session:
                 unit.fail(error)
                 self._end(unit)
             elif not unit.is_wanted:
-                unit.skip()
+                unit.finish()
                 self._end(unit)
             else:
                 if self.memory.fits(unit.most_bytes):
@@ -294,8 +294,9 @@ class Session:
                 elif self._running or not unit.forced or not self.memory.fits(unit.gather()):
                     self._parked.append(unit)
                     continue
-                unit.reserved_bytes = unit.reserves
-                self.memory.reserved_bytes += unit.reserves
+                if self.memory.is_limited and unit.allocates:
+                    unit.reserved_bytes = unit.most_bytes
+                    self.memory.reserved_bytes += unit.reserved_bytes
                 if unit.begin():
                     return unit
                 self._end(unit)

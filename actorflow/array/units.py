@@ -18,7 +18,10 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.array.session import Session
 
-__all__ = ["Unit"]
+__all__ = ["Error", "Unit"]
+
+#: Why there is no value.
+Error = OpError | OutOfMemoryError
 
 _alone = [np.empty(0)]
 #: What ``getrefcount(values[i])`` says of an array that only the list refers to.
@@ -28,15 +31,19 @@ _SHARE = 16
 
 
 class Unit:
-    """Records that are computed as one: a chain of elementwise operations and reductions, or one other operation.
+    """Records that are computed as one: a chain of elementwise operations and reductions, or a sequence of others.
+
+    A chain is computed block by block, by several threads if it is long; a sequence one operation after the other.
 
     Args:
         nodes: The records, in order, all of one session.
-        outputs: Those whose values are wanted outside.
+        produced: Those whose values are wanted outside, by their positions.
         same: For records that repeat others, these.
         twins: For records that are repeated, the repetitions that the user holds.
+        is_chain: Whether they are a chain.
 
     Attributes:
+        session: Whose unit it is.
         number: Units with lower ones go first.
         forced: Whether somebody waits for it.
         queued: Whether it waits for a thread.
@@ -45,65 +52,71 @@ class Unit:
         sources: Units that it waited for when it was made.
         followers: Units that wait for it.
         callbacks: Called when it has ended, from any thread, with the session's lock held.
+        reads: Records and constants that it reads; empty once it has gathered them.
         work: Elements that it touches, about.
         operations: How many it computes.
-        most_bytes: Bytes of its results.
-        reserves: Bytes that its operation allocates while it runs.
-        reserved_bytes: Those that have been set aside for it.
-        name: Of its operations.
+        reserved_bytes: What has been set aside for it.
         elapsed_ns: Time it took so far, in all threads together.
-        reads: Records and constants that it reads; empty once it has gathered them.
-        outputs: See above.
     """
 
     def __init__(
         self,
         nodes: list[Node],
-        outputs: list[Node],
+        produced: dict[int, Node],
         same: dict[Node, Node],
         twins: dict[Node, list[Node]],
+        is_chain: bool,
     ) -> None:
         self.session: Session = nodes[0].session
         self.number = nodes[-1].number
-        self.operations = len(nodes)
-        self.most_bytes = sum(node.size_bytes for node in outputs)
-        self.reserves = self.reserved_bytes = 0
         self.forced = self.queued = self.ended = False
-        self.waiting = 0
+        self.waiting = self.reserved_bytes = self.elapsed_ns = 0
         self.sources: list[Unit] = []
         self.followers: list[Unit] = []
         self.callbacks: list[Callable[[], None]] = []
-        self.elapsed_ns = 0
-        self.name = "+".join([node.name for node in nodes])
+        self.operations = len(nodes)
         self.reads, self._steps = _steps(nodes, same)
-        self.work = sum(read.size for read in self.reads) + sum(node.size for node in nodes)
-        self.outputs = outputs
-        self._is_chain = any(node.op is not None and node.op.elementwise for node in nodes)
-        self._twins = [(node, twin) for node in outputs for twin in twins.get(node, ())]
-        self._nodes = nodes
-        self._origins = [node.origin for node in nodes]
-        self._produced = {i: node for i, node in enumerate(nodes) if node in set(outputs)}
-        for node in [*outputs, *(twin for _, twin in self._twins)]:
+        self.work = sum([read.size for read in self.reads]) + sum([node.size for node in nodes])
+        self._is_chain = is_chain
+        self._produced = produced
+        self._twins = [(node, twin) for node in produced.values() for twin in twins[node]] if twins else []
+        for node in produced.values():
             node.unit = self
-        self._values: list[Value] = []
-        self._specs: list[TensorSpec] = []
+        for _, twin in self._twins:
+            twin.unit = self
+        self._values: list[Any] = []
         self._reused: dict[int, int] = {}
         self._chain: Chain | None = None
-        self._result: Any = None
-        self._failed: tuple[int, BaseException] | None = None
+        self._results: dict[int, Any] = {}
+        self._failed: dict[int, BaseException] = {}
         self._next = self._left = 0
+
+    @property
+    def name(self) -> str:
+        """Names of its operations, for the profile."""
+        names = [step.op.name for step in self._steps]
+        shown = "+".join(names[:_SHARE])
+        return shown if len(names) <= _SHARE else f"{shown}+..."
 
     # -- with the session's lock held ---------------------------------------------------------------------------
 
     @property
-    def failed_source(self) -> OpError | OutOfMemoryError | None:
+    def failed_source(self) -> Error | None:
         """Why a value that it reads is missing, if one is."""
-        return next((read.error for read in self.reads if type(read) is Node and read.error is not None), None)
+        for read in self.reads:
+            if type(read) is Node and read.error is not None:
+                return read.error
+        return None
 
     @property
     def is_wanted(self) -> bool:
         """Whether anybody can still ask for what it computes."""
-        return self.forced or bool(self.followers) or any(node.is_held() for node in self._results())
+        return self.forced or bool(self.followers) or any(node.is_held() for node in self._nodes())
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of its results."""
+        return sum([node.size_bytes for node in self._produced.values()])
 
     def gather(self) -> int:
         """Take the inputs' values, and let go of the records: those that nobody else refers to end here.
@@ -112,154 +125,154 @@ class Unit:
             Bytes that it will allocate for its results.
         """
         if self.reads:
-            self._values = [read.value if type(read) is Node else read for read in self.reads]  # type: ignore[misc]
-            self._specs = [TensorSpec(read.shape, read.dtype) for read in self.reads]
-            self.reads, self._nodes = [], []
-            for node in self._results():
+            self._values = [read.value if type(read) is Node else read for read in self.reads]
+            self.reads = []
+            for node in self._nodes():
                 node.inputs = ()
             self.session.memory.sort_out(self._values)
             self._reused = self._reusable()
-        needs = sum(node.size_bytes for i, node in self._produced.items() if i not in self._reused)
-        self.reserves = 0 if self._is_chain or self._steps[0].op.into else needs
-        return needs
+        return sum([node.size_bytes for i, node in self._produced.items() if i not in self._reused])
+
+    @property
+    def allocates(self) -> bool:
+        """Whether its results are made by the operations themselves."""
+        return not self._is_chain and not self._steps[-1].op.into
 
     def begin(self) -> bool:
         """Allocate what it writes, and divide it into shares; False if that failed."""
         try:
             self._allocate()
         except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
-            self._failed = 0, error
+            self._failed = dict.fromkeys(self._produced, error)
             return False
         return True
 
     def _allocate(self) -> None:
-        take = self.session.memory.take
         self._left = 1
+        buffers: dict[int, Value] = {}
+        for i, node in self._produced.items():
+            op = self._steps[i].op
+            if op.into or op.elementwise:
+                reused = self._reused.get(i)
+                take = self.session.memory.take
+                buffers[i] = take(node.shape, node.dtype) if reused is None else self._values[reused]
+        self._results = buffers
         if self._is_chain:
-            results = {}
-            for i, node in self._produced.items():
-                if self._steps[i].op.elementwise:
-                    reused = self._reused.get(i)
-                    results[i] = take(node.shape, node.dtype) if reused is None else self._values[reused]
-            self._chain = Chain(self._steps, self._values, self._steps[0].shape, results)
+            self._chain = Chain(self._steps, self._values, self._steps[0].shape, buffers)
             self._left = len(self._chain.blocks)
-        elif self._steps[0].op.into:
-            self._result = take(self._steps[0].shape, self._steps[0].dtype)
 
     @property
     def has_shares(self) -> bool:
         """Whether there is something to run that no thread has taken yet."""
-        return self._failed is None and self._next < (1 if self._chain is None else len(self._chain.blocks))
+        return not self._failed and self._next < self._shares
+
+    @property
+    def _shares(self) -> int:
+        return 1 if self._chain is None else len(self._chain.blocks)
 
     def take_share(self) -> tuple[int, int]:
         """The next part to run."""
         start = self._next
-        stop = 1 if self._chain is None else min(start + _SHARE, len(self._chain.blocks))
-        self._next = stop
-        return start, stop
+        self._next = min(start + _SHARE, self._shares)
+        return start, self._next
 
     def end_share(self, share: tuple[int, int]) -> bool:
         """A part has been run; whether it was the last one."""
         self._left -= share[1] - share[0]
-        if self._failed is not None:  # what nobody has taken is not run any more
-            self._left -= self._end_of_shares() - self._next
-            self._next = self._end_of_shares()
+        if self._failed and self._is_chain:  # what nobody has taken is not run any more
+            self._left -= self._shares - self._next
+            self._next = self._shares
         return self._left == 0
 
     def end(self) -> None:
-        """Hand the results to the records."""
-        if self._failed is None:
-            try:
-                self._hand_out()
-            except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
-                self._failed = 0, error
-        if self._failed is not None:
-            step, cause = self._failed
-            arguments = [self._spec(position) for position in self._steps[step].arguments]
-            self.fail(failure(self._steps[step].op.name, self._origins[step], arguments, cause))
-        else:
-            self._finish()
+        """Hand the results, or what failed, to the records."""
+        if self._chain is not None and not self._failed:
+            self._chain.finish()
+        if self._failed and self._is_chain:
+            [(step, cause)] = list(self._failed.items())[:1]
+            self.fail(self._error(step, cause))
+            return
+        errors: dict[int, Error] = {}
+        for i, node in self._produced.items():
+            if i in self._failed:
+                node.error = errors.setdefault(id(self._failed[i]), self._error(i, self._failed[i]))
+            else:
+                node.value = self._results[i]
+                if not (self._is_chain and node.op is not None and node.op.elementwise):
+                    self._count(i, node.value)
+        for node, twin in self._twins:
+            twin.value, twin.error = node.value, node.error
+        self.finish()
 
-    def fail(self, error: OpError | OutOfMemoryError) -> None:
+    def _count(self, i: int, value: Any) -> None:
+        if i not in self._reused and not (self._steps[i].op.into or self._steps[i].op.elementwise):
+            self.session.memory.count(value)
+
+    def _error(self, step: int, cause: BaseException) -> Error:
+        """The error of a step, which may have been another one's before."""
+        if isinstance(cause, OpError | OutOfMemoryError):
+            return cause
+        inputs = [self._spec(position) for position in self._steps[step].arguments]
+        return failure(self._steps[step].op.name, self._steps[step].origin, inputs, cause)
+
+    def fail(self, error: Error) -> None:
         """There will be no results."""
-        for node in self._results():
+        for node in self._nodes():
             node.error = error
             node.inputs = ()
-        self._finish()
+        self.finish()
 
-    def skip(self) -> None:
-        """Nobody can ask for the results: leave the records as they were."""
-        self._finish()
-
-    def _results(self) -> list[Node]:
-        return [*self.outputs, *(twin for _, twin in self._twins)]
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Let go of everything: whoever still refers to the unit must not keep records, or their memory, with it."""
         self.ended = True
-        for node in self._results():
+        for node in self._nodes():
             node.unit = None
-        # Whoever still refers to the unit must not keep the records, or their memory, with it.
-        self.outputs, self._twins, self._produced = [], [], {}
         values, self._values = self._values, []
-        self.reads, self._nodes, self._chain, self._result = [], [], None, None
+        self._twins, self._produced, self.reads, self.sources = [], {}, [], []
+        self._chain, self._results = None, {}
         while values:
             self.session.memory.reclaim(values.pop())
-        self.sources = []
 
-    def _hand_out(self) -> None:
-        if self._chain is None:
-            node, value = self._produced[0], self._result
-            if not isinstance(value, tuple):
-                value = np.asarray(value)
-                if value.shape != node.shape:
-                    raise ShapeError(f"{node.name}: recorded as shape {node.shape}, computed as {value.shape}")
-                value = _compact(value.astype(node.dtype, copy=False))
-            node.value = value
-            if not self._reused and not self._steps[0].op.into:
-                self.session.memory.count(value)
-        else:
-            self._chain.finish()
-            for i, node in self._produced.items():
-                node.value = self._chain.results[i]
-                if self._steps[i].op.reduction:
-                    self.session.memory.count(node.value)
-        for node, twin in self._twins:
-            twin.value = node.value
+    def _nodes(self) -> list[Node]:
+        """The records that it has results for."""
+        return [*self._produced.values(), *[twin for _, twin in self._twins]]
 
     def _reusable(self) -> dict[int, int]:
-        """For outputs by step, the input that nobody else refers to and that they may be written into."""
-        first = len(self._values)
-        last = {position: i for i, step in enumerate(self._steps) for position in step.arguments if position < first}
+        """For results by step, the input that nobody else refers to and that they may be written into."""
+        if not self._is_chain and (len(self._steps) > 1 or not self._steps[0].op.owns):
+            return {}
         free = [
             position
-            for position, i in last.items()
+            for position in range(len(self._values))
             if getrefcount(self._values[position]) == _IN_ONE_LIST and _is_own(self._values[position])
         ]
+        if not free:
+            return {}
+        last = {position: i for i, step in enumerate(self._steps) for position in step.arguments}
         found: dict[int, int] = {}
         for i in self._produced:
-            step = self._steps[i]
             for position in free:
-                value = self._values[position]
-                aligned = isinstance(step.op, Elementwise) and step.op.aligned
-                fits = (value.shape, value.dtype) == (step.shape, step.dtype)
-                owned = step.op.owns and position == step.arguments[0]
-                if fits and (
-                    owned or (step.op.elementwise and (last[position] < i or (aligned and last[position] == i)))
-                ):
+                if self._may_reuse(i, position, last[position]):
                     found[i] = position
                     free.remove(position)
                     break
         return found
 
-    def _spec(self, position: int) -> TensorSpec:
-        first = len(self._specs)
-        if position < first:
-            return self._specs[position]
-        step = self._steps[position - first]
-        return TensorSpec(step.shape, step.dtype)
+    def _may_reuse(self, i: int, position: int, last: int) -> bool:
+        step, value = self._steps[i], self._values[position]
+        if value.shape != step.shape or value.dtype != step.dtype:
+            return False
+        if step.op.owns:
+            return position == step.arguments[0]
+        return isinstance(step.op, Elementwise) and (last < i or (last == i and step.op.aligned))
 
-    def _end_of_shares(self) -> int:
-        return 1 if self._chain is None else len(self._chain.blocks)
+    def _spec(self, position: int) -> TensorSpec:
+        first = len(self._values)
+        if position >= first:
+            step = self._steps[position - first]
+            return TensorSpec(step.shape, step.dtype)
+        value = self._values[position]
+        return TensorSpec((), np.dtype(object)) if isinstance(value, tuple) else TensorSpec(value.shape, value.dtype)
 
     # -- in any thread ------------------------------------------------------------------------------------------
 
@@ -271,41 +284,79 @@ class Unit:
                 if self._chain is not None:
                     self._chain.run(*share)
                 else:
-                    self._compute()
+                    self._run_sequence()
         except StepError as error:
-            self._failed = error.step, error.__cause__ or error
-        except BaseException as error:
-            self._failed = 0, error
-            if not isinstance(error, Exception):  # an interrupt is for this thread
-                raise
-        self.elapsed_ns += perf_counter_ns() - start
+            self._failed = {error.step: error.__cause__ or error}
+        except BaseException as error:  # an interrupt, for this thread
+            self._failed = dict.fromkeys(self._produced, error)
+            raise
+        finally:
+            self.elapsed_ns += perf_counter_ns() - start
 
-    def _compute(self) -> None:
-        step = self._steps[0]
-        values = [self._values[position] for position in step.arguments]
-        if step.op.into:
-            step.op.compute(*values, *step.params, out=self._result)
-        elif step.op.owns:
-            self._result = step.op.compute(*values, *step.params, owned=bool(self._reused))
+    def _run_sequence(self) -> None:
+        slots: list[Any] = self._values[:]
+        last = len(self._steps) > 1 and {p: i for i, step in enumerate(self._steps) for p in step.arguments}
+        first = len(slots)
+        for i, step in enumerate(self._steps):
+            failed = self._failed and next((p for p in step.arguments if p - first in self._failed), None)
+            if failed:
+                self._failed[i] = self._failed[failed - first]
+                slots.append(None)
+                continue
+            try:
+                value = self._compute(i, step, [slots[position] for position in step.arguments])
+            except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
+                self._failed[i] = self._error(i, error)
+                value = None
+            slots.append(value)
+            if i in self._produced:
+                self._results[i] = value
+            if last:
+                for position in step.arguments:
+                    if last[position] == i:
+                        slots[position] = None
+
+    def _compute(self, i: int, step: Step, values: list[Any]) -> Any:
+        op = step.op
+        if op.elementwise or op.into:
+            out = self._results.get(i)
+            out = np.empty(step.shape, step.dtype) if out is None else out
+            op.compute(*values, *step.params, out=out)
+            return out
+        if op.owns:
+            found = op.compute(*values, *step.params, owned=bool(self._reused))
         else:
-            self._result = step.op.compute(*values, *step.params)
+            found = op.compute(*values, *step.params)
+        if type(found) is tuple:
+            return found
+        found = np.asarray(found)
+        if found.shape != step.shape:
+            raise ShapeError(f"{op.name}: recorded as shape {step.shape}, computed as {found.shape}")
+        return _compact(found.astype(step.dtype, copy=False))
 
 
 def _steps(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Input], list[Step]]:
     """What is read from outside, and the operations with the positions of their inputs."""
-    inside = set(nodes)
     reads: list[Input] = []
     positions: dict[int, int] = {}
-    inputs = [[same.get(each, each) if type(each) is Node else each for each in node.inputs] for node in nodes]
-    for each in [each for row in inputs for each in row]:
-        if id(each) not in positions and not (type(each) is Node and each in inside):
-            positions[id(each)] = len(reads)
-            reads.append(each)
-    positions.update((id(node), len(reads) + i) for i, node in enumerate(nodes))
+    rows: list[list[int]] = []
+    inside = {id(node): i for i, node in enumerate(nodes)}
+    for node in nodes:
+        row = []
+        for each in node.inputs:
+            key = id(same.get(each, each)) if same and type(each) is Node else id(each)
+            if key not in positions and key not in inside:
+                positions[key] = len(reads)
+                reads.append(same.get(each, each) if type(each) is Node else each)
+            row.append(key)
+        rows.append(row)
+    first = len(reads)
+    positions.update({key: first + i for key, i in inside.items()})
     steps = []
-    for node, row in zip(nodes, inputs, strict=True):
+    for node, row in zip(nodes, rows, strict=True):
         assert node.op is not None
-        steps.append(Step(node.op, tuple([positions[id(each)] for each in row]), node.params, node.shape, node.dtype))
+        arguments = tuple([positions[key] for key in row])
+        steps.append(Step(node.op, arguments, node.params, node.shape, node.dtype, node.origin))
     return reads, steps
 
 

@@ -127,7 +127,8 @@ class WorkerLane(Lane):
         queue, finished = self._queue, self._finished
         member = team.join()
         while (fence := queue.get()) is not None:
-            member.at_work = True
+            if not member.at_work:
+                member.begin()
             fence.begun = True
             start = perf_counter_ns()
             try:

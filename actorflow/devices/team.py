@@ -3,6 +3,9 @@
 A lane's thread spreads pieces of work that do not depend on each other (`Team.spread`): it takes one after the other,
 and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Who computes a piece is
 chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
+
+Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when short
+work is over. So a thread that begins to work where another one of the team is at work moves away (`Member.begin`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -23,16 +27,54 @@ _P = TypeVar("_P")
 
 
 class Member:
-    """A lane's thread in the team.
+    """A thread of the team.
 
     Attributes:
         at_work: Whether it has something to do. Its own thread alone sets it.
+        core: Where it was when it began; None where that is not known.
     """
 
-    __slots__ = ("at_work",)
+    __slots__ = ("_team", "at_work", "core")
 
-    def __init__(self) -> None:
+    def __init__(self, crew: Team) -> None:
+        self._team = crew
         self.at_work = False
+        self.core: int | None = None
+
+    def begin(self) -> None:
+        """The thread, which had nothing to do, begins to work: on a core of its own if there is one."""
+        self.look()
+        if self.core is not None:
+            taken = self._team.taken_from(self)
+            if self.core in taken:
+                _leave(taken)
+                self.look()
+        self.at_work = True
+
+    def look(self) -> None:
+        """Note the core on which the thread runs."""
+        self.core = None if _current_core is None else _current_core()
+
+
+def _find_current_core() -> Callable[[], int] | None:
+    if not hasattr(os, "sched_setaffinity"):  # macOS and Windows
+        return None
+    from ctypes import CDLL
+
+    found: Callable[[], int] | None = getattr(CDLL(None), "sched_getcpu", None)
+    return found
+
+
+_current_core = _find_current_core()
+
+
+def _leave(taken: set[int]) -> None:
+    """Move the calling thread to another core than those; it may be moved again, by Linux, anywhere."""
+    allowed = os.sched_getaffinity(0)
+    if allowed - taken:
+        with suppress(OSError):  # the cores of the process have been changed meanwhile
+            os.sched_setaffinity(0, allowed - taken)
+            os.sched_setaffinity(0, allowed)
 
 
 class _Call:
@@ -109,6 +151,7 @@ class Team:
         self._lock = threading.Lock()
         self._calls: SimpleQueue[tuple[_Call, Callable[..., Any]] | None] = SimpleQueue()
         self._members: tuple[Member, ...] = ()
+        self._helpers: tuple[Member, ...] = ()
         self._here = threading.local()
         self._threads = 0
         self._invited = 0
@@ -119,11 +162,16 @@ class Team:
 
     def join(self) -> Member:
         """The calling thread is a lane's from here on."""
-        member = Member()
+        member = Member(self)
         with self._lock:
             self._members = (*self._members, member)
         self._here.member = member
         return member
+
+    def taken_from(self, member: Member) -> set[int]:
+        """The cores that others of the team work on."""
+        everybody = (*self._members, *self._helpers)
+        return {other.core for other in everybody if other.at_work and other is not member and other.core is not None}
 
     def leave(self, member: Member) -> None:
         """End what `join` began, on the same thread. With the last lane's thread, those that help end, too."""
@@ -172,6 +220,7 @@ class Team:
             return count
 
     def _work_together(self, call: _Call, count: int) -> None:
+        self._here.member.look()
         for _ in range(count):
             # What a context holds (how NumPy treats overflows, say) holds for helpers, too.
             self._calls.put((call, copy_context().run))
@@ -182,11 +231,18 @@ class Team:
 
     def _help(self) -> None:
         calls = self._calls
+        member = Member(self)
+        with self._lock:
+            self._helpers = (*self._helpers, member)
         while (invitation := calls.get()) is not None:
+            member.begin()
             invitation[0].help(invitation[1])
+            member.at_work = False
             del invitation  # while nothing is to do, nothing of the last call may be kept alive
             with self._lock:
                 self._invited -= 1
+        with self._lock:
+            self._helpers = tuple(other for other in self._helpers if other is not member)
 
 
 team = Team()

@@ -48,7 +48,7 @@ async def _state(request: web.Request) -> web.Response:
     latencies = Latencies(engine.trace, row_of)
     rows = latencies.advance()
     medians, tails = (
-        dict(zip(rows.tolist(), latencies.estimate_us(rows, share).tolist(), strict=True)) for share in (0.5, 0.99)
+        dict(zip(rows.tolist(), us.tolist(), strict=True)) for us in latencies.estimate_us(rows, 0.5, 0.99)
     )
     states = None if engine.monitor is None else engine.monitor.states
     described: list[dict[str, Any]] = []

@@ -36,6 +36,7 @@ class Latencies:
         self._slot_of = np.full(int(row_of.max(initial=-1)) + 1, -1, np.int64)
         self._used = 0
         self._counts = np.zeros((256, _BUCKETS), np.uint32)
+        self._totals = np.zeros(_MAX_OPS, np.int64)
 
     def advance(self) -> _Ints:
         """Take in the calls since the last time; returns the rows of the ops that made them, ascending."""
@@ -45,30 +46,34 @@ class Latencies:
         rows = self._row_of[calls.node[known]]
         elapsed_ns = (calls.end_ns - calls.start_ns)[known][rows >= 0]
         rows = rows[rows >= 0]
-        touched = np.unique(rows)
+        touched = np.flatnonzero(np.bincount(rows))
         self._make_slots(touched)
         slots = self._slot_of[rows]
         octaves = np.log2(np.maximum(elapsed_ns[slots >= 0], 1)) - _FIRST_OCTAVE
         buckets = np.clip((octaves * _PER_OCTAVE).astype(np.int64), 0, _BUCKETS - 1)
-        np.add.at(self._counts, (slots[slots >= 0], buckets), 1)
-        touched = touched[self._slot_of[touched] >= 0]
-        used = self._slot_of[touched]
-        many = used[self._counts[used].sum(axis=1) > _FORGETFUL]
+        slots = slots[slots >= 0]
+        np.add.at(self._counts.reshape(-1), slots * _BUCKETS + buckets, 1)
+        self._totals += np.bincount(slots, minlength=len(self._totals))
+        many = np.flatnonzero(self._totals > _FORGETFUL)
         self._counts[many] //= 2
-        return touched
+        self._totals[many] //= 2
+        return touched[self._slot_of[touched] >= 0]
 
-    def estimate_us(self, rows: _Ints, share: float) -> npt.NDArray[np.float32]:
-        """Microseconds that a share of an op's calls do not exceed; of rows that `advance` has returned."""
-        counts = self._counts[self._slot_of[rows]].astype(np.float64)
-        reached = counts.cumsum(axis=1)
-        wanted = share * reached[:, -1]
-        bucket = (reached < wanted[:, None]).sum(axis=1)
+    def estimate_us(self, rows: _Ints, *shares: float) -> list[npt.NDArray[np.float32]]:
+        """Microseconds that a share of an op's calls do not exceed; of rows that `advance` has returned.
+
+        It takes about 3 us per row.
+        """
+        reached = self._counts[self._slot_of[rows]].cumsum(axis=1, dtype=np.uint32)
         lines = np.arange(len(rows))
-        inside = counts[lines, bucket]
-        below = reached[lines, bucket] - inside
-        part = np.divide(wanted - below, inside, out=np.full(len(rows), 0.5), where=inside > 0)
-        octaves = (bucket + part) / _PER_OCTAVE + _FIRST_OCTAVE
-        estimates: npt.NDArray[np.float32] = (np.exp2(octaves) / 1e3).astype(np.float32)
+        estimates = []
+        for share in shares:
+            wanted = share * reached[:, -1]
+            bucket = (reached < wanted[:, None]).sum(axis=1)
+            below = np.where(bucket > 0, reached[lines, bucket - 1], 0)
+            part = (wanted - below) / (reached[lines, bucket] - below)
+            octaves = (bucket + part) / _PER_OCTAVE + _FIRST_OCTAVE
+            estimates.append((np.exp2(octaves) / 1e3).astype(np.float32))
         return estimates
 
     def _make_slots(self, rows: _Ints) -> None:

@@ -86,7 +86,7 @@ class Stream:
         interval_s: Time between ticks.
         linger_s: How long the graph stays watched after the last client left, so that a reload finds its states.
         heartbeat_s: A client that had nothing for so long gets a heartbeat.
-        vitals_s: How often latencies are estimated, and the clients are told of memory and the like.
+        vitals_s: How often the clients are told of memory and the like.
         max_clients: More are turned away.
     """
 
@@ -238,19 +238,18 @@ class Stream:
             changed = True
         else:
             changed = telemetry.advance()
-        changed = self._tell_vitals(telemetry) or changed
+        changed = self._tell_vitals() or changed
         self._encoded.clear()
         for client in self.clients:
             if changed or (client.timeline and client.calls != self._engine.trace.total):
                 client.wake.set()
 
-    def _tell_vitals(self, telemetry: Telemetry) -> bool:
+    def _tell_vitals(self) -> bool:
         now_s = time.monotonic()
         if now_s < self._vitals_due_s:
             return False
         self._vitals_due_s = now_s + self.vitals_s
         assert self._vitals is not None
-        telemetry.estimate()
         message = encode_vitals(self._vitals.report(), time.time())
         for client in self.clients:
             client.vitals = message

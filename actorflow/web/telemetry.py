@@ -28,6 +28,8 @@ _CALLS, _TOTAL, _LAST = attrgetter("calls"), attrgetter("total_ns"), attrgetter(
 _NEVER = OpProfile()
 #: Calls in one message: more in a tick than anybody could see one by one.
 _MAX_CALLS = 4000
+#: Ops whose quantiles are estimated in one tick, which takes under a millisecond.
+_MAX_ESTIMATES = 256
 
 
 class Tail(Generic[_T]):
@@ -94,6 +96,8 @@ class Telemetry:
         self._row_of = np.full(int(structure.op_ids.max(initial=-1)) + 1, -1, np.int64)
         self._row_of[structure.op_ids] = np.arange(len(structure.op_ids))
         self._latencies = Latencies(engine.trace, self._row_of)
+        self._unestimated = np.zeros(len(structure.op_ids), np.bool_)
+        self._next_row = 0
         self._frames = self._frame_numbers()
         self._curves = {name: Tail(points) for name, points in engine.scalars.series.items()}
         self._failures = Tail(engine.errors)
@@ -103,26 +107,31 @@ class Telemetry:
     def advance(self) -> bool:
         """Take in what happened since the last call; returns whether anything did, and `seq` moved."""
         seq = self.seq + 1
-        rows = self._dirty_rows()
+        rows, estimated = self._dirty_rows(), self._estimate()
         if len(rows):
             self._read(rows)
             self._changed[rows] = self._states_seq = seq
+        if len(estimated):
+            self._changed[estimated] = self._states_seq = seq
         status = self._advance_status()
         if status:
             self._status_seq = seq
-        if not len(rows) and not status:
+        if not len(rows) and not len(estimated) and not status:
             return False
         self.seq = seq
         return True
 
-    def estimate(self) -> None:
-        """Bring the estimates of latencies up to date; the next `encode` tells of them."""
-        rows = self._latencies.advance()
+    def _estimate(self) -> npt.NDArray[np.int64]:
+        """Bring quantiles of calls up to date, of some ops at a time; returns their rows."""
+        self._unestimated[self._latencies.advance()] = True
+        rows = np.flatnonzero(self._unestimated)
+        if len(rows) > _MAX_ESTIMATES:
+            rows = np.roll(rows, -int(np.searchsorted(rows, self._next_row)))[:_MAX_ESTIMATES]
+            self._next_row = int(rows[-1]) + 1
         if len(rows):
-            self._states.p50_us[rows] = self._latencies.estimate_us(rows, 0.5)
-            self._states.p99_us[rows] = self._latencies.estimate_us(rows, 0.99)
-            self.seq += 1
-            self._changed[rows] = self._states_seq = self.seq
+            self._unestimated[rows] = False
+            self._states.p50_us[rows], self._states.p99_us[rows] = self._latencies.estimate_us(rows, 0.5, 0.99)
+        return rows
 
     def position(self) -> Position:
         """Where a client is that has been told everything."""

@@ -31,7 +31,7 @@ offset type    meaning
 ...    u32[n]  finished calls
 ...    f32[n]  mean time of a call, microseconds
 ...    f32[n]  time of the latest call, microseconds
-...    f32[n]  median time of a call, microseconds, estimated about once a second; 0 if unknown
+...    f32[n]  median time of a call, microseconds, estimated; 0 if unknown
 ...    f32[n]  99th percentile, likewise
 ...    u8[n]   `actorflow.trace.NodeState`
 ====== ======= ========================================================================
