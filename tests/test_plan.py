@@ -181,7 +181,11 @@ class TestPlaces:
         ("place", "error", "message"),
         [
             ("none:0", af.DeviceUnavailableError, "place 'none:0': no device of kind 'none'; known: cpu, sim, cuda"),
-            ("1/cpu", af.PlaceError, "place '1/cpu' is on rank 1, but this program has 1 rank: start it with mpiexec -n 2"),
+            (
+                "1/cpu",
+                af.PlaceError,
+                "place '1/cpu' is on rank 1, but this program has 1 rank: start it with mpiexec -n 2",
+            ),
         ],
     )
     @pytest.mark.parametrize("where", ["op", "input", "output", "variable"])

@@ -5,7 +5,7 @@ The package is a namespace of the Python Array API standard, 2024.12, with its e
 
 from math import e, inf, nan, pi
 
-from actorflow.array import fft, linalg
+from actorflow.array import fft, linalg, nn
 from actorflow.array.arrays import Array
 from actorflow.array.creation import (
     arange,
@@ -138,6 +138,7 @@ from actorflow.array.statistical import (
     sum,
     var,
 )
+from actorflow.array.tracing import grad, trace, value_and_grad
 from actorflow.array.types import (
     __array_namespace_info__,
     astype,
@@ -259,6 +260,10 @@ __all__ = [
     "less_equal",
     "linalg",
     "linspace",
+    "grad",
+    "nn",
+    "trace",
+    "value_and_grad",
     "log",
     "log10",
     "log1p",

@@ -378,6 +378,9 @@ class Array:
     def __matmul__(self, other: Any, /) -> Array:
         return matmul(self, other) if isinstance(other, Array) else NotImplemented
 
+    def __rmatmul__(self, other: Any, /) -> Array:
+        return matmul(other, self) if isinstance(other, Array) else NotImplemented
+
     def __imatmul__(self, other: Any, /) -> Self:
         return self._in_place("@=", matmul(self, other)) if isinstance(other, Array) else NotImplemented
 

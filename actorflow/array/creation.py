@@ -86,12 +86,14 @@ def asarray(
         obj = _unpacked(obj)
     foreign = hasattr(obj, "__dlpack__") or hasattr(obj, "__array__") or hasattr(obj, "__array_interface__")
     try:
-        value = from_host_exchange(obj, "asarray")
+        value = from_host_exchange(obj, "asarray") if foreign else np.asarray(obj, dtype)
     except ValueError as error:
         if isinstance(error, GraphError):
             raise
         raise ShapeError(f"asarray: {error}") from error
     kind = _checked_dtype("asarray", dtype if dtype is not None else value.dtype)
+    if value.dtype.kind == "c" and kind.kind in "iuf":
+        raise DTypeError(f"asarray: {value.dtype} to {kind} would drop imaginary parts")
     if copy is False and (not foreign or value.dtype != kind):
         raise GraphError("asarray: copy=False, but this cannot be taken without a copy")
     session = current()
@@ -140,7 +142,7 @@ def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | No
 
 # -- constants --------------------------------------------------------------------------------------------------
 
-_FULL = Primitive("full", lambda value, shape: np.full(shape, value))
+FULL = Primitive("full", lambda value, shape: np.full(shape, value))
 _ARANGE = Primitive("arange", np.arange)
 _LINSPACE = Primitive("linspace", np.linspace)
 _EYE = Primitive("eye", np.eye)
@@ -167,7 +169,7 @@ def full(
         return broadcast_to(cast(fill_value, kind), wanted)
     value = np.asarray(fill_value)
     kind = _checked_dtype("full", value.dtype if dtype is None else dtype)
-    return record(_FULL, (np.array(fill_value, kind),), wanted, kind, (wanted,), current())
+    return record(FULL, (np.array(fill_value, kind),), wanted, kind, (wanted,), current())
 
 
 def zeros(
@@ -196,7 +198,7 @@ def full_like(
     node = node_of("full_like", "x", x)
     _on_host("full_like", device)
     kind = node.dtype if dtype is None else _checked_dtype("full_like", dtype)
-    return record(_FULL, (np.array(fill_value, kind),), node.shape, kind, (node.shape,), node.session)
+    return record(FULL, (np.array(fill_value, kind),), node.shape, kind, (node.shape,), node.session)
 
 
 def zeros_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
@@ -229,7 +231,7 @@ def arange(
         start, stop = 0, start
     if step == 0:
         raise ShapeError("arange: step must not be 0")
-    whole = all(isinstance(each, int) for each in (start, stop, step))
+    whole = all(isinstance(each, int | np.integer) for each in (start, stop, step))
     kind = _checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
     count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
     return record(_ARANGE, (), (int(count),), kind, (start, stop, step, kind), current())

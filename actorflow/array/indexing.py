@@ -26,7 +26,8 @@ class _Slot(NamedTuple):
     position: int
 
 
-def _key(template: tuple[Any, ...], arrays: tuple[Value, ...]) -> tuple[Any, ...]:
+def key_of(template: tuple[Any, ...], arrays: tuple[Value, ...]) -> tuple[Any, ...]:
+    """The key of a record's template, with the values of its index arrays."""
     return tuple([arrays[part.position] if type(part) is _Slot else _unfrozen(part) for part in template])
 
 
@@ -41,17 +42,17 @@ def _unfrozen(part: Any) -> Any:
 
 def _read(x: Value, *rest: Any) -> Value:
     *arrays, template = rest
-    return np.asarray(x[_key(template, tuple(arrays))])
+    return np.asarray(x[key_of(template, tuple(arrays))])
 
 
 def _write(x: Value, value: Value, *rest: Any, owned: bool) -> Value:
     *arrays, template = rest
     target = x if owned else x.copy()
-    target[_key(template, tuple(arrays))] = value
+    target[key_of(template, tuple(arrays))] = value
     return target
 
 
-_READ = Primitive("getitem", _read)
+READ = Primitive("getitem", _read)
 _WRITE = Primitive("setitem", _write, owns=True)
 
 
@@ -64,13 +65,13 @@ def read_index(x: Array, key: Any) -> Array:
     node = x._node
     plain = _plain(node.shape, key if type(key) is tuple else (key,))
     if plain is not None:
-        return record(_READ, (node,), plain[1], node.dtype, plain[:1], node.session)
+        return record(READ, (node,), plain[1], node.dtype, plain[:1], node.session)
     template, arrays = _parsed(key)
     if any(each.dtype.kind == "b" for each in arrays):
         values = [_computed(each) for each in arrays]
-        return given(np.array(x._value()[_key(template, tuple(values))]), node.session)
+        return given(np.array(x._value()[key_of(template, tuple(values))]), node.session)
     shape = _shape_of(node.shape, template, arrays)
-    return record(_READ, (node, *arrays), shape, node.dtype, (template,), node.session)
+    return record(READ, (node, *arrays), shape, node.dtype, (template,), node.session)
 
 
 def write_index(x: Array, key: Any, value: Any) -> Array:
@@ -161,7 +162,7 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
 def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> Shape:
     """The shape of a part, by NumPy's rules."""
     if not arrays:
-        return _part_shape(shape, _key(template, ()))
+        return _part_shape(shape, key_of(template, ()))
     together = broadcast("an index", *(each.shape for each in arrays))
     named = sum(part is not None and part is not Ellipsis for part in template)
     if named > len(shape):
@@ -204,8 +205,8 @@ def _take_along(x: Value, indices: Value, axis: int) -> Value:
     return np.take_along_axis(x, indices, axis=axis)
 
 
-_TAKE = Primitive("take", _take)
-_TAKE_ALONG = Primitive("take_along_axis", _take_along)
+TAKE = Primitive("take", _take)
+TAKE_ALONG = Primitive("take_along_axis", _take_along)
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
@@ -217,7 +218,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
         axis = 0
     axis = axis_of("take", axis, len(node.shape))
     shape = (*node.shape[:axis], *at.shape, *node.shape[axis + 1 :])
-    return record(_TAKE, (node, at), shape, node.dtype, (axis,), node.session)
+    return record(TAKE, (node, at), shape, node.dtype, (axis,), node.session)
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
@@ -228,4 +229,4 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     axis = axis_of("take_along_axis", axis, len(node.shape))
     lines = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
     shape = broadcast("take_along_axis", lines, at.shape)
-    return record(_TAKE_ALONG, (node, at), shape, node.dtype, (axis,), node.session)
+    return record(TAKE_ALONG, (node, at), shape, node.dtype, (axis,), node.session)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from actorflow.array.linear import matmul, matrix_transpose, product_dtype, tensordot, vecdot
 from actorflow.array.operate import axes_of, broadcast, node_of, simple
-from actorflow.array.primitives import DType, Primitive, Value
+from actorflow.array.primitives import PART, DType, Primitive, Value
 from actorflow.array.records import Node, record
 from actorflow.errors import DTypeError, ShapeError
 
@@ -77,7 +77,6 @@ class SVDResult(NamedTuple):
 
 
 _OBJECT = np.dtype(object)
-_PART = Primitive("part", lambda parts, i: parts[i])
 
 
 def _matrix(name: str, x: Array, square: bool = False) -> Node:
@@ -101,7 +100,7 @@ def _real(dtype: DType) -> DType:
 def _parts(op: Primitive, node: Node, parts: Sequence[tuple[Shape, DType]], *params: Any) -> list[Array]:
     """Record an operation with several results: one record that computes them, and one for each."""
     whole = record(op, (node,), (), _OBJECT, params, node.session, node.size)._node
-    return [record(_PART, (whole,), shape, kind, (i,), node.session) for i, (shape, kind) in enumerate(parts)]
+    return [record(PART, (whole,), shape, kind, (i,), node.session) for i, (shape, kind) in enumerate(parts)]
 
 
 _CHOLESKY = Primitive("cholesky", lambda x, upper: np.linalg.cholesky(x, upper=upper))

@@ -28,7 +28,7 @@ def _tensordot(x1: Value, x2: Value, axes: Any) -> Value:
     return np.tensordot(x1, x2, axes=axes)
 
 
-_MATMUL = Primitive("matmul", np.matmul, into=True)
+MATMUL = Primitive("matmul", np.matmul, into=True)
 _VECDOT = Primitive("vecdot", _vecdot)
 _TENSORDOT = Primitive("tensordot", _tensordot)
 
@@ -63,7 +63,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     columns = right[-1:] if len(b.shape) > 1 else ()
     shape = (*lead, *rows, *columns)
     kind = product_dtype("matmul", a.dtype, b.dtype)
-    return record(_MATMUL, (a, b), shape, kind, (), a.session, a.size * right[-1])
+    return record(MATMUL, (a, b), shape, kind, (), a.session, a.size * right[-1])
 
 
 def matrix_transpose(x: Array, /) -> Array:

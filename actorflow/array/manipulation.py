@@ -35,15 +35,15 @@ __all__ = [
 
 Shape = tuple[int, ...]
 
-_BROADCAST = Primitive("broadcast_to", np.broadcast_to)
-_RESHAPE = Primitive("reshape", np.reshape)
-_PERMUTE = Primitive("permute_dims", np.transpose)
-_FLIP = Primitive("flip", np.flip)
+BROADCAST = Primitive("broadcast_to", np.broadcast_to)
+RESHAPE = Primitive("reshape", np.reshape)
+PERMUTE = Primitive("permute_dims", np.transpose)
+FLIP = Primitive("flip", np.flip)
 _ROLL = Primitive("roll", np.roll)
 _TILE = Primitive("tile", np.tile)
 _REPEAT = Primitive("repeat", np.repeat)
-_CONCAT = Primitive("concat", lambda *values: np.concatenate(values[:-1], axis=values[-1]))
-_STACK = Primitive("stack", lambda *values: np.stack(values[:-1], axis=values[-1]))
+CONCAT = Primitive("concat", lambda *values: np.concatenate(values[:-1], axis=values[-1]))
+STACK = Primitive("stack", lambda *values: np.stack(values[:-1], axis=values[-1]))
 
 
 def _ints(shape: int | Sequence[int]) -> Shape:
@@ -56,7 +56,7 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
     node, wanted = node_of("broadcast_to", "x", x), _ints(shape)
     if broadcast("broadcast_to", node.shape, wanted) != wanted:
         raise ShapeError(f"broadcast_to: shape {node.shape} does not broadcast to {wanted}")
-    return simple(_BROADCAST, x, wanted, wanted)
+    return simple(BROADCAST, x, wanted, wanted)
 
 
 def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
@@ -82,15 +82,15 @@ def reshape(
             wanted[wanted.index(-1)] = node.size // others
     if min(wanted, default=0) < 0 or math.prod(wanted) != node.size:
         raise ShapeError(f"reshape: shape {node.shape} has {node.size} elements, which {tuple(shape)} cannot hold")
-    return simple(_RESHAPE, x, tuple(wanted), tuple(wanted))
+    return simple(RESHAPE, x, tuple(wanted), tuple(wanted))
 
 
-def expand_dims(x: Array, /, *, axis: int = 0) -> Array:
+def expand_dims(x: Array, /, axis: int = 0) -> Array:
     """The array with a new axis of length 1, at this position of the result."""
     node = node_of("expand_dims", "x", x)
     axis = axis_of("expand_dims", axis, len(node.shape) + 1)
     shape = (*node.shape[:axis], 1, *node.shape[axis:])
-    return simple(_RESHAPE, x, shape, shape)
+    return simple(RESHAPE, x, shape, shape)
 
 
 def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
@@ -101,7 +101,7 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
     if wrong:
         raise ShapeError(f"squeeze: axis {wrong[0]} of shape {node.shape} has a length other than 1")
     shape = tuple([length for i, length in enumerate(node.shape) if i not in axes])
-    return simple(_RESHAPE, x, shape, shape)
+    return simple(RESHAPE, x, shape, shape)
 
 
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
@@ -110,7 +110,7 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
     order = tuple([axis_of("permute_dims", each, len(node.shape)) for each in axes])
     if sorted(order) != list(range(len(node.shape))):
         raise ShapeError(f"permute_dims: axes must name each of {len(node.shape)} axes once, got {tuple(axes)}")
-    return simple(_PERMUTE, x, tuple([node.shape[each] for each in order]), order)
+    return simple(PERMUTE, x, tuple([node.shape[each] for each in order]), order)
 
 
 def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
@@ -129,7 +129,7 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
     """The elements in reverse order along axes; along all if none is named."""
     node = node_of("flip", "x", x)
-    return simple(_FLIP, x, node.shape, axes_of("flip", axis, len(node.shape)))
+    return simple(FLIP, x, node.shape, axes_of("flip", axis, len(node.shape)))
 
 
 def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
@@ -195,7 +195,7 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
         ):
             raise ShapeError(f"concat: shapes {first} and {x.shape} differ in more than axis {axis}")
     shape = (*first[:axis], sum(x.shape[axis] for x in parts), *first[axis + 1 :])
-    return record(_CONCAT, tuple([x._node for x in parts]), shape, parts[0].dtype, (axis,))
+    return record(CONCAT, tuple([x._node for x in parts]), shape, parts[0].dtype, (axis,))
 
 
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
@@ -207,7 +207,7 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
         raise ShapeError(f"stack: all arrays must have one shape, got {first} and {wrong[0]}")
     axis = axis_of("stack", axis, len(first) + 1)
     shape = (*first[:axis], len(parts), *first[axis:])
-    return record(_STACK, tuple([x._node for x in parts]), shape, parts[0].dtype, (axis,))
+    return record(STACK, tuple([x._node for x in parts]), shape, parts[0].dtype, (axis,))
 
 
 def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:

@@ -86,7 +86,7 @@ def make_units(nodes: list[Node], roots: set[Node]) -> tuple[list[Unit], int]:
 
 def _are_small(nodes: Iterable[Node]) -> bool:
     """Whether all of it is so little work that a unit for each part would cost more."""
-    return all(node.size <= _SMALL and all([each.size <= _SMALL for each in node.inputs]) for node in nodes)
+    return all(node.size <= _SMALL and all(each.size <= _SMALL for each in node.inputs) for node in nodes)
 
 
 def _common(nodes: Iterable[Node]) -> dict[Node, Node]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError
 
-__all__ = ["DType", "Elementwise", "Primitive", "Reduction", "Value"]
+__all__ = ["PART", "DType", "Elementwise", "Primitive", "Reduction", "Value"]
 
 Value = npt.NDArray[Any]
 DType = np.dtype[Any]
@@ -36,7 +36,13 @@ class Primitive:
     reduction: ClassVar[bool] = False
 
     def __init__(
-        self, name: str, compute: Callable[..., Any], *, pure: bool = True, into: bool = False, owns: bool = False
+        self,
+        name: str,
+        compute: Callable[..., Any],
+        *,
+        pure: bool = True,
+        into: bool = False,
+        owns: bool = False,
     ) -> None:
         self.name = name
         self.compute = compute
@@ -46,6 +52,10 @@ class Primitive:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+#: One of the results of an operation with several, whose value is a tuple.
+PART = Primitive("part", lambda parts, i: parts[i])
 
 
 class Elementwise(Primitive):

@@ -70,6 +70,9 @@ class Session:
         self.sequential = sequential
         self.dry_run = dry_run
         self.run_ahead = run_ahead
+        if dry_run:
+            Node.dry_runs += 1
+            weakref.finalize(self, _end_dry_run)
         self.profile: dict[str, OpProfile] = {}
         self.computed = self.shared = 0
         # The recording's side: no locks there.
@@ -81,7 +84,7 @@ class Session:
         self._ready: list[tuple[bool, int, int, Unit]] = []
         self._parked: list[Unit] = []
         self._open: list[Unit] = []
-        self._running = 0
+        self._running = self._awaited = 0
         self._workers = 0
         self._idle = 0
         self._pushes = count()
@@ -98,7 +101,7 @@ class Session:
                 raise node.error
         elif len(self.pending) > _MOST_PENDING:
             self.flush()
-        elif not self._watching:
+        elif not self._watching and not self._closed:
             with self._changed:
                 self._watching = True
                 self._call_workers(1)
@@ -152,6 +155,7 @@ class Session:
                 self._prepare([node], forced=True)
                 if node.unit is not None:
                     node.unit.callbacks.append(callback)
+                    self._awaited += 1
                     self._call_workers(cores())
                     return
         callback()
@@ -248,12 +252,18 @@ class Session:
         unit, share = taken
         self._running += 1
         self._changed.release()
+        interrupted = True
         try:
             unit.run(share)
+            interrupted = False
         finally:
             self._changed.acquire()
             self._running -= 1
-            if unit.end_share(share):
+            if interrupted and unit.return_share(share):
+                if unit not in self._open:
+                    self._open.append(unit)
+                self._changed.notify_all()
+            elif unit.end_share(share):
                 self._end(unit)
         return True
 
@@ -333,6 +343,9 @@ class Session:
                 self._push(follower)
         for callback in unit.callbacks:
             callback()
+        self._awaited -= len(unit.callbacks)
+        if self._awaited and self._ready:  # the threads that compute now may only care for what they wait for
+            self._call_workers(cores())
         if self._parked:
             self._unpark()
         self._changed.notify_all()
@@ -340,7 +353,7 @@ class Session:
     # -- workers ------------------------------------------------------------------------------------------------
 
     def _call_workers(self, most: int) -> None:
-        if self._workers < most and not self._closed and not self._idle:
+        if self._workers < most and not self._idle:
             self._workers += 1
             threading.Thread(target=self._work, name=f"actorflow-array-{self._workers}", daemon=True).start()
         else:
@@ -373,6 +386,10 @@ class Session:
             self._watching = False
             if self.load > self.threshold:
                 self._prepare(self._take_pending(), forced=False)
+
+
+def _end_dry_run() -> None:
+    Node.dry_runs -= 1
 
 
 _current: ContextVar[Session | None] = ContextVar("actorflow-array-session", default=None)

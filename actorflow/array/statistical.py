@@ -206,8 +206,8 @@ def diff(
     return x
 
 
-_ARGMAX = Primitive("argmax", lambda x, axis, keepdims: np.argmax(x, axis=axis, keepdims=keepdims))
-_ARGMIN = Primitive("argmin", lambda x, axis, keepdims: np.argmin(x, axis=axis, keepdims=keepdims))
+ARGMAX = Primitive("argmax", lambda x, axis, keepdims: np.argmax(x, axis=axis, keepdims=keepdims))
+ARGMIN = Primitive("argmin", lambda x, axis, keepdims: np.argmin(x, axis=axis, keepdims=keepdims))
 
 
 def _position(op: Primitive, x: Array, axis: int | None, keepdims: bool) -> Array:
@@ -221,12 +221,12 @@ def _position(op: Primitive, x: Array, axis: int | None, keepdims: bool) -> Arra
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The index of the first greatest element along an axis, or of the flattened array."""
-    return _position(_ARGMAX, x, axis, keepdims)
+    return _position(ARGMAX, x, axis, keepdims)
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The index of the first least element along an axis, or of the flattened array."""
-    return _position(_ARGMIN, x, axis, keepdims)
+    return _position(ARGMIN, x, axis, keepdims)
 
 
 # -- order ------------------------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ class Unit:
         self._results: dict[int, Any] = {}
         self._failed: dict[int, BaseException] = {}
         self._next = self._left = 0
+        self._returned: list[tuple[int, int]] = []
 
     @property
     def name(self) -> str:
@@ -164,7 +165,7 @@ class Unit:
     @property
     def has_shares(self) -> bool:
         """Whether there is something to run that no thread has taken yet."""
-        return not self._failed and self._next < self._shares
+        return not self._failed and (bool(self._returned) or self._next < self._shares)
 
     @property
     def _shares(self) -> int:
@@ -172,16 +173,27 @@ class Unit:
 
     def take_share(self) -> tuple[int, int]:
         """The next part to run."""
+        if self._returned:
+            return self._returned.pop()
         start = self._next
         self._next = min(start + _SHARE, self._shares)
         return start, self._next
+
+    def return_share(self, share: tuple[int, int]) -> bool:
+        """A part was interrupted: let another thread run it; False if that is not possible any more."""
+        if self._reused:
+            return False
+        if not self._is_chain:
+            self._failed = {}
+        self._returned.append(share)
+        return True
 
     def end_share(self, share: tuple[int, int]) -> bool:
         """A part has been run; whether it was the last one."""
         self._left -= share[1] - share[0]
         if self._failed and self._is_chain:  # what nobody has taken is not run any more
-            self._left -= self._shares - self._next
-            self._next = self._shares
+            self._left -= self._shares - self._next + sum([stop - start for start, stop in self._returned])
+            self._next, self._returned = self._shares, []
         return self._left == 0
 
     def end(self) -> None:
@@ -288,7 +300,8 @@ class Unit:
         except StepError as error:
             self._failed = {error.step: error.__cause__ or error}
         except BaseException as error:  # an interrupt, for this thread
-            self._failed = dict.fromkeys(self._produced, error)
+            if self._reused:  # what was being written over is lost
+                self._failed = dict.fromkeys(self._produced, error)
             raise
         finally:
             self.elapsed_ns += perf_counter_ns() - start
@@ -298,9 +311,9 @@ class Unit:
         last = len(self._steps) > 1 and {p: i for i, step in enumerate(self._steps) for p in step.arguments}
         first = len(slots)
         for i, step in enumerate(self._steps):
-            failed = self._failed and next((p for p in step.arguments if p - first in self._failed), None)
-            if failed:
-                self._failed[i] = self._failed[failed - first]
+            failed = next((p - first for p in step.arguments if p - first in self._failed), None)
+            if failed is not None:
+                self._failed[i] = self._failed[failed]
                 slots.append(None)
                 continue
             try:

@@ -127,8 +127,7 @@ class WorkerLane(Lane):
         queue, finished = self._queue, self._finished
         member = team.join()
         while (fence := queue.get()) is not None:
-            if not member.at_work:
-                member.begin()
+            member.at_work = True
             fence.begun = True
             start = perf_counter_ns()
             try:

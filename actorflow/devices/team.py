@@ -4,8 +4,11 @@ A lane's thread spreads pieces of work that do not depend on each other (`Team.s
 and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Who computes a piece is
 chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
 
-Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when short
-work is over. So a thread that begins to work where another one of the team is at work moves away (`Member.begin`).
+Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
+short work is over. So a thread that begins to help moves away from the core of the one that it helps.
+
+Nobody tells whether other programs use a core. So the team looks at what help has brought: where it brought nothing,
+work is spread no more for a while (`Team.judge`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
+from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
 
 from actorflow.devices.blas import cores
@@ -25,64 +29,55 @@ __all__ = ["Member", "Team", "team"]
 
 _P = TypeVar("_P")
 
+#: How much faster than one thread spread work must be to be worth the processor's time that it costs.
+_GAIN = 1.1
+
 
 class Member:
-    """A thread of the team.
+    """A lane's thread in the team.
 
     Attributes:
         at_work: Whether it has something to do. Its own thread alone sets it.
-        core: Where it was when it began; None where that is not known.
     """
 
-    __slots__ = ("_team", "at_work", "core")
+    __slots__ = ("at_work",)
 
-    def __init__(self, crew: Team) -> None:
-        self._team = crew
+    def __init__(self) -> None:
         self.at_work = False
-        self.core: int | None = None
-
-    def begin(self) -> None:
-        """The thread, which had nothing to do, begins to work: on a core of its own if there is one."""
-        self.look()
-        if self.core is not None:
-            taken = self._team.taken_from(self)
-            if self.core in taken:
-                _leave(taken)
-                self.look()
-        self.at_work = True
-
-    def look(self) -> None:
-        """Note the core on which the thread runs."""
-        self.core = None if _current_core is None else _current_core()
 
 
-def _find_current_core() -> Callable[[], int] | None:
-    if not hasattr(os, "sched_setaffinity"):  # macOS and Windows
-        return None
-    from ctypes import CDLL
+def _current_core_function() -> Callable[[], int | None]:
+    if hasattr(os, "sched_setaffinity"):  # not on macOS and Windows
+        from ctypes import CDLL
 
-    found: Callable[[], int] | None = getattr(CDLL(None), "sched_getcpu", None)
-    return found
-
-
-_current_core = _find_current_core()
+        found: Callable[[], int] | None = getattr(CDLL(None), "sched_getcpu", None)
+        if found is not None:
+            return found
+    return lambda: None
 
 
-def _leave(taken: set[int]) -> None:
-    """Move the calling thread to another core than those; it may be moved again, by Linux, anywhere."""
+_current_core = _current_core_function()
+
+
+def _leave(core: int | None) -> None:
+    """Move the calling thread away from a core; Linux may move it again, anywhere."""
+    if core is None or _current_core() != core:
+        return
     allowed = os.sched_getaffinity(0)
-    if allowed - taken:
+    others = allowed - {core}
+    if others:
         with suppress(OSError):  # the cores of the process have been changed meanwhile
-            os.sched_setaffinity(0, allowed - taken)
+            os.sched_setaffinity(0, others)
             os.sched_setaffinity(0, allowed)
 
 
 class _Call:
     """Pieces of work, and the threads that are at it."""
 
-    __slots__ = ("_done", "_ended", "_errors", "_lock", "_pieces", "_work", "_working")
+    __slots__ = ("_core", "_done", "_ended", "_errors", "_lock", "_pieces", "_work", "_working")
 
     def __init__(self, pieces: Sequence[Any], work: Callable[[Any], None]) -> None:
+        self._core = _current_core()
         self._pieces = deque(enumerate(pieces))
         self._work: Callable[[Any], None] | None = work
         self._errors: list[tuple[int, BaseException]] = []
@@ -92,12 +87,14 @@ class _Call:
         self._done = threading.Lock()
         self._done.acquire()
 
-    def help(self, run: Callable[[Callable[[], None]], None]) -> None:
+    def help(self, run: Callable[[Callable[[], int]], int]) -> None:
         """Take part, unless it is over."""
+        _leave(self._core)  # may take ms, for which the caller need not wait
         with self._lock:
-            if self._ended:
-                return
-            self._working += 1
+            is_late = self._ended
+            self._working += not is_late
+        if is_late:
+            return
         try:
             run(self.work_off)
         finally:
@@ -106,15 +103,17 @@ class _Call:
                 if self._ended and not self._working:
                     self._done.release()
 
-    def work_off(self) -> None:
-        """Take pieces until none are left."""
+    def work_off(self) -> int:
+        """Take pieces until none are left; returns how many."""
         pieces, work = self._pieces, self._work
         assert work is not None
+        taken = 0
         while True:
             try:
                 index, piece = pieces.popleft()
             except IndexError:
-                return
+                return taken
+            taken += 1
             try:
                 work(piece)
             except BaseException as error:  # noqa: BLE001  the caller raises it
@@ -142,19 +141,25 @@ def _index(failed: tuple[int, BaseException]) -> int:
 
 
 class Team:
-    """The lanes' threads, and those that help them: at most one less than there are cores, and none without lanes."""
+    """The lanes' threads, and those that help them: at most one less than there are cores, and none without lanes.
 
-    def __init__(self) -> None:
+    Args:
+        longest_pause: How many calls at most are not spread after one whose spreading brought nothing.
+    """
+
+    def __init__(self, longest_pause: int = 63) -> None:
+        self._longest_pause = longest_pause
         self._reset()
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._calls: SimpleQueue[tuple[_Call, Callable[..., Any]] | None] = SimpleQueue()
         self._members: tuple[Member, ...] = ()
-        self._helpers: tuple[Member, ...] = ()
         self._here = threading.local()
         self._threads = 0
         self._invited = 0
+        self._pause = 0  # how many calls are not spread after the last one whose spreading brought nothing
+        self._skips = 0  # how many of them are left
 
     def forget(self) -> None:
         """After a fork, in the child, which has none of these threads."""
@@ -162,16 +167,11 @@ class Team:
 
     def join(self) -> Member:
         """The calling thread is a lane's from here on."""
-        member = Member(self)
+        member = Member()
         with self._lock:
             self._members = (*self._members, member)
         self._here.member = member
         return member
-
-    def taken_from(self, member: Member) -> set[int]:
-        """The cores that others of the team work on."""
-        everybody = (*self._members, *self._helpers)
-        return {other.core for other in everybody if other.at_work and other is not member and other.core is not None}
 
     def leave(self, member: Member) -> None:
         """End what `join` began, on the same thread. With the last lane's thread, those that help end, too."""
@@ -196,10 +196,10 @@ class Team:
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
-        if len(pieces) > 1 and getattr(self._here, "member", None) is not None:
+        if len(pieces) > 1 and getattr(self._here, "member", None) is not None and not self._skip():
             count = self._invite(len(pieces) - 1)
             if count > 0:
-                self._work_together(_Call(pieces, work), count)
+                self._work_together(_Call(pieces, work), count, len(pieces))
                 return
         for piece in pieces:
             work(piece)
@@ -219,30 +219,37 @@ class Team:
                 self._invited += count
             return count
 
-    def _work_together(self, call: _Call, count: int) -> None:
-        self._here.member.look()
+    def _work_together(self, call: _Call, count: int, pieces: int) -> None:
         for _ in range(count):
             # What a context holds (how NumPy treats overflows, say) holds for helpers, too.
             self._calls.put((call, copy_context().run))
+        start, busy = perf_counter_ns(), thread_time_ns()
         try:
-            call.work_off()
+            taken = call.work_off()
         finally:
             call.end()
+        self.judge(perf_counter_ns() - start, (thread_time_ns() - busy) * pieces / max(1, taken))
+
+    def judge(self, elapsed_ns: int, alone_ns: float) -> None:
+        """Take note of how long spread work took, and how long it takes one thread; twice the pause if that is less."""
+        if not alone_ns or elapsed_ns * _GAIN < alone_ns:  # or the clock of the thread is too coarse to tell
+            self._pause = 0
+        else:
+            self._pause = self._skips = min(self._longest_pause, 2 * self._pause + 1)
+
+    def _skip(self) -> bool:
+        if self._skips <= 0:
+            return False
+        self._skips -= 1
+        return True
 
     def _help(self) -> None:
         calls = self._calls
-        member = Member(self)
-        with self._lock:
-            self._helpers = (*self._helpers, member)
         while (invitation := calls.get()) is not None:
-            member.begin()
             invitation[0].help(invitation[1])
-            member.at_work = False
             del invitation  # while nothing is to do, nothing of the last call may be kept alive
             with self._lock:
                 self._invited -= 1
-        with self._lock:
-            self._helpers = tuple(other for other in self._helpers if other is not member)
 
 
 team = Team()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from collections import deque
-from concurrent.futures import BrokenExecutor
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,9 @@ from actorflow.actors.op import FOREVER_NS, INLINE_NS
 from actorflow.errors import StageError, StageTimeoutError
 from actorflow.pipeline.job import Job, Slot, SlotState
 from actorflow.pipeline.order import InOrder, Unordered
+from actorflow.pipeline.remote import Answer
 from actorflow.pipeline.stage import BURST, MARK, SLICE_NS, StageActor, Wait
+from actorflow.pipeline.worker import TooLateError
 from actorflow.pipeline.workers import Workers
 
 if TYPE_CHECKING:
@@ -127,8 +128,8 @@ class CallActor(StageActor):
     def _limit(self) -> int:
         """Calls that may run, or wait in the queue of the threads or processes."""
         how, cost_ns = self.how, self.cost_ns
-        if how.pool is not None:
-            return 2 * how.concurrency  # so that no process waits for the loop
+        if how.pool is not None:  # no process shall wait for the loop, unless it is killed when it takes too long
+            return how.concurrency if how.timeout_s is not None else 2 * how.concurrency
         if self.crew is None or how.timeout_s is not None or not 0 < cost_ns < _AHEAD_NS:
             return how.concurrency
         return how.concurrency + min(_MOST_AHEAD, _AHEAD_NS // cost_ns)
@@ -148,7 +149,8 @@ class CallActor(StageActor):
             limiter = self.how.limiter
             if limiter is not None and not limiter.enter(self):
                 return
-            self._begin([waiting.popleft() for _ in range(min(self._share, len(waiting)))], limiter is not None)
+            count = 1 if waiting[0].is_alone else min(self._share, len(waiting))
+            self._begin([waiting.popleft() for _ in range(count)], limiter is not None)
 
     def _begin(self, slots: list[Slot], has_limit: bool) -> None:
         how = self.how
@@ -164,16 +166,16 @@ class CallActor(StageActor):
             return
         if how.pool is not None:
             self._begin_elsewhere(job)
-        elif self._is_inline():
+            return
+        if self._is_inline():
             start = perf_counter_ns()
             job.work()
             job.elapsed_ns = perf_counter_ns() - start
             self.ended(job)
             return
-        else:
-            if self.crew is None:
-                self.crew = self.run.make_crew(self.stats.name, how.concurrency, self.ended)
-            self.crew.submit(job)
+        if self.crew is None:
+            self.crew = self.run.make_crew(self.stats.name, how.concurrency, self.ended)
+        self.crew.submit(job)
         if how.timeout_s is not None:
             job.timer = self.run.loop.call_later(how.timeout_s, self._expire, job)
 
@@ -194,32 +196,31 @@ class CallActor(StageActor):
         return executor == "auto" and self.cost_ns <= INLINE_NS and self.how.timeout_s is None
 
     def _begin_elsewhere(self, job: Job) -> None:
-        assert self.how.pool is not None
+        how, loop = self.how, self.run.loop
+        assert how.pool is not None
         try:
-            future = self.how.pool.submit([slot.value for slot in job.slots])
-        except Exception as error:  # noqa: BLE001  a broken pool becomes the items' error
-            job.error = error
-            self.run.loop.call_soon(self.ended, job)
-            return
-        job.handle = asyncio.wrap_future(future, loop=self.run.loop)
-        job.handle.add_done_callback(lambda _: self._ended_elsewhere(job))
+            items = [slot.value for slot in job.slots]
+            job.task = how.pool.submit(items, how.timeout_s, loop, partial(self._answered, job))
+        except Exception as error:  # noqa: BLE001  pickle's, for instance; it becomes the items' error
+            loop.call_soon(self._answered, job, Answer(0, [], {}, error))
 
-    def _ended_elsewhere(self, job: Job) -> None:
-        handle, pool = job.handle, self.how.pool
-        assert handle is not None
-        assert pool is not None
-        if handle.cancelled():
-            job.error = asyncio.CancelledError()
-        elif (error := handle.exception()) is not None:
-            job.error = error
-            if isinstance(error, BrokenExecutor):
-                pool.drop()
-        else:
-            job.elapsed_ns, job.results = handle.result()
+    def _answered(self, job: Job, answer: Answer) -> None:
+        """Calls in another process have ended; or none of them is known to have."""
+        job.task = None
+        job.elapsed_ns, job.results, job.errors, job.error = answer
+        if job.error is not None and len(job.slots) > 1 and not (job.is_dead or self.is_over):
+            # Which of the items is to blame is found by sending each alone.
+            self._leave()
+            self._leave_limiter(job)
+            for slot in reversed(job.slots):
+                slot.job, slot.is_alone = None, True
+                self.again(slot)
+            return
+        job.is_expired = isinstance(job.error, TooLateError)
         self.ended(job)
 
     def _expire(self, job: Job) -> None:
-        """A call in a thread or process takes too long: it goes on, and what it gives is dropped."""
+        """A call in a thread takes too long: it goes on, and what it gives is dropped."""
         job.timer = None
         self.stats.timed_out += 1
         job.is_expired = True
@@ -234,9 +235,7 @@ class CallActor(StageActor):
 
     def ended(self, job: Job) -> None:
         """A call has ended, in whatever way; on the loop."""
-        if job.has_limit:
-            assert self.how.limiter is not None
-            self.how.limiter.leave()
+        self._leave_limiter(job)
         if job.timer is not None:
             job.timer.cancel()
             job.timer = None
@@ -249,8 +248,8 @@ class CallActor(StageActor):
         self.stats.timed_out += job.is_expired
         if error is None and self.how.pool is not None:
             self._timed(job.elapsed_ns, len(job.slots))
-            for slot, outcome in zip(job.slots, job.results, strict=True):
-                self._concluded(slot, *outcome)
+            for index, (slot, result) in enumerate(zip(job.slots, job.results, strict=True)):
+                self._concluded(slot, result, job.errors.get(index))
         else:
             self._timed(job.elapsed_ns, self._units(job))
             for slot in job.slots:
@@ -266,6 +265,12 @@ class CallActor(StageActor):
         else:
             self._failed(slot, error)
 
+    def _leave_limiter(self, job: Job) -> None:
+        if job.has_limit:
+            job.has_limit = False
+            assert self.how.limiter is not None
+            self.how.limiter.leave()
+
     def _leave(self) -> None:
         self.running -= 1
         self.stats.running -= 1
@@ -276,8 +281,7 @@ class CallActor(StageActor):
 
     def _timed(self, elapsed_ns: int, count: int) -> None:
         each_ns = elapsed_ns // count
-        for _ in range(count):
-            self.stats.called(each_ns)
+        self.stats.called(each_ns, count)
         last = self._last_ns
         if self.how.executor != "loop":
             self.cost_ns = min(each_ns, last)
@@ -346,6 +350,7 @@ class CallActor(StageActor):
         self.waiting.clear()
         if self.how.limiter is not None:
             self.how.limiter.forget(self)
+        tasks = []
         for slot in self.order.slots:
             if slot.timer is not None:
                 slot.timer.cancel()
@@ -357,9 +362,14 @@ class CallActor(StageActor):
             if job.timer is not None:
                 job.timer.cancel()
                 job.timer = None
-            if job.handle is not None:
-                job.handle.cancel()
+            if job.task is not None:
+                self._leave()
+                self._leave_limiter(job)
+                tasks.append(job.task)
+                job.task = None
         self.order.slots.clear()
+        if self.how.pool is not None:
+            self.how.pool.forget(tasks)
         if self.crew is not None:
             self.crew.close()
         if self.workers is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
-from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actorflow.pipeline.worker import Task
 
 __all__ = ["Job", "Slot", "SlotState"]
 
@@ -40,6 +42,7 @@ class Slot:
         job: The call that runs.
         timer: Ends a rest.
         is_gone: Whether nothing more will come of it.
+        is_alone: Whether it is sent to a process without others, since something was wrong with some of them.
     """
 
     __slots__ = (
@@ -48,6 +51,7 @@ class Slot:
         "before",
         "emitted",
         "error",
+        "is_alone",
         "is_gone",
         "iterator",
         "job",
@@ -74,6 +78,7 @@ class Slot:
         self.job: Job | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.is_gone = False
+        self.is_alone = False
 
 
 class Job:
@@ -87,7 +92,8 @@ class Job:
         elapsed_ns: How long the call ran.
         results: What it gave, for each item.
         error: What it raised.
-        handle: The task or future that runs it, if one does.
+        errors: What was raised in another process, by index of the item.
+        task: What another process has got of it.
         timer: Ends it when it takes too long.
     """
 
@@ -95,12 +101,13 @@ class Job:
         "call",
         "elapsed_ns",
         "error",
-        "handle",
+        "errors",
         "has_limit",
         "is_dead",
         "is_expired",
         "results",
         "slots",
+        "task",
         "timer",
     )
 
@@ -113,7 +120,8 @@ class Job:
         self.elapsed_ns = 0
         self.results: Any = None
         self.error: BaseException | None = None
-        self.handle: asyncio.Future[Any] | None = None
+        self.errors: dict[int, BaseException] = {}
+        self.task: Task | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def work(self) -> None:
@@ -122,16 +130,3 @@ class Job:
             self.results = self.call(self.slots[0])
         except BaseException as error:  # noqa: BLE001  the loop gets it
             self.error = error
-
-
-def pull(iterator: Iterator[Any], outputs: list[Any], count: int, limit_ns: int) -> bool:
-    """Take up to ``count`` items, or for so long; whether there may be more."""
-    deadline = perf_counter_ns() + limit_ns
-    for _ in range(count):
-        try:
-            outputs.append(next(iterator))
-        except StopIteration:
-            return False
-        if perf_counter_ns() > deadline:
-            break
-    return True

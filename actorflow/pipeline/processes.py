@@ -1,58 +1,124 @@
-"""Processes that call one function, for work that holds the GIL."""
+"""Processes that call one function, for work that holds the GIL.
+
+The loop itself sends and receives, through a socket for each process: there is no thread in between that would compete
+for the GIL with the application. A process has the function from its start; a message then holds items alone.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
+import asyncio
+import atexit
 import pickle
-from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
-from time import perf_counter_ns
+from collections.abc import Callable, Iterable
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from actorflow.errors import PipelineError
+from actorflow.pipeline.frames import pack
+from actorflow.pipeline.remote import Answer
+from actorflow.pipeline.worker import Task, TooLateError, Worker
 
 __all__ = ["Processes", "check_picklable"]
 
-#: The function of this process; a call then sends items alone.
-_fn: Callable[[Any], Any] | None = None
-
 
 class Processes:
-    """A pool of processes for one stage, started with the first call and kept from run to run.
-
-    They are forked from a clean server process where the system has that, else spawned: never from this process, whose
-    threads may hold locks.
+    """Processes for one stage, started as calls need them and kept from run to run.
 
     Args:
         fn: The function, which pickle can find or hold.
-        count: How many.
+        count: How many, at most.
         expands: Whether what the function returns is iterated.
     """
 
     def __init__(self, fn: Callable[[Any], Any], count: int, expands: bool = False) -> None:
         self._fn = _Listed(fn) if expands else fn
         self._count = count
-        self._pool: ProcessPoolExecutor | None = None
+        self._workers: list[Worker] = []
+        self._ended: list[Worker] = []  # those that were killed, and are to be waited for
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def submit(self, items: list[Any]) -> Future[tuple[int, list[tuple[Any, BaseException | None]]]]:
-        """Call for some items; gives the time in nanoseconds, and each result or what was raised instead."""
-        if self._pool is None:
-            methods = multiprocessing.get_all_start_methods()
-            context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-            self._pool = ProcessPoolExecutor(self._count, context, _install, (pickle.dumps(self._fn),))
-        return self._pool.submit(_call, items)
+    def submit(
+        self,
+        items: list[Any],
+        timeout_s: float | None,
+        loop: asyncio.AbstractEventLoop,
+        done: Callable[[Answer], None],
+    ) -> Task:
+        """Call for some items, in the process that has the least to do. Only on the loop.
 
-    def drop(self) -> None:
-        """The pool is broken: the next call starts another one."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        Args:
+            items: They are sent together.
+            timeout_s: The process is killed if they take longer; the error is a `TooLateError` then.
+            loop: Where ``done`` is called with what became of them.
+        Raises:
+            Exception: whatever pickle raises if the items cannot be sent.
+        """
+        task = Task(items, timeout_s, done)
+        self._loop = loop
+        for worker in self._workers:
+            if worker.tasks:
+                worker.watch(loop)
+        self._assign(task)
+        return task
+
+    def forget(self, tasks: Iterable[Task]) -> None:
+        """Nobody waits for these any more: calls that run go on, and what they give is dropped."""
+        for task in tasks:
+            task.is_wanted = False
+        if not any(task.is_wanted for worker in self._workers for task in worker.tasks):
+            for worker in self._workers:
+                worker.leave()
 
     def close(self) -> None:
         """Block until the processes have ended, after the calls that run. Idempotent."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+        atexit.unregister(self.close)
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.close()
+        ended, self._ended = [*self._ended, *workers], []
+        for worker in ended:
+            worker.join()
+
+    def _assign(self, task: Task) -> None:
+        assert self._loop is not None
+        workers = self._workers
+        worker = min(workers, key=lambda one: len(one.tasks), default=None)
+        if worker is not None and not worker.tasks and not worker.is_alive:
+            self._lost(worker, False)
+            worker = None
+        if worker is None or (worker.tasks and len(workers) < self._count):
+            worker = Worker(pack(self._fn), self._lost)
+            workers.append(worker)
+            # Before the end of the program multiprocessing waits for processes that it has started.
+            atexit.unregister(self.close)
+            atexit.register(self.close)
+        worker.give(task, self._loop)
+
+    def _lost(self, worker: Worker, is_late: bool) -> None:
+        """A process has ended, or is to be since its call takes too long: others do what it has not begun."""
+        tasks = list(worker.tasks)
+        self._workers.remove(worker)
+        self._ended.append(worker)
+        error: Exception
+        if is_late:
+            worker.kill()
+            error = TooLateError()
+        else:
+            worker.close()
+            error = BrokenProcessPool(f"the process ended in the middle of a call, with exit code {worker.exit_code}")
+        wanted = [task for task in tasks if task.is_wanted]
+        running = tasks[0] if tasks else None
+        for task in wanted:
+            if task is not running:
+                self._assign_again(task)
+        if running is not None and running.is_wanted:
+            running.done(Answer(0, [], {}, error))
+
+    def _assign_again(self, task: Task) -> None:
+        try:
+            self._assign(task)
+        except OSError as error:  # no process can be started
+            task.done(Answer(0, [], {}, error))
 
 
 class _Listed:
@@ -77,29 +143,3 @@ def check_picklable(fn: Callable[..., Any]) -> None:
         raise PipelineError(
             f"executor='process' needs a function that pickle can send, at the top level of a module; {fn!r}: {error}"
         ) from error
-
-
-def _install(pickled: bytes) -> None:
-    global _fn  # noqa: PLW0603  what a process of the pool is for
-    _fn = pickle.loads(pickled)  # noqa: S301  it comes from the process that started this one
-
-
-def _call(items: list[Any]) -> tuple[int, list[tuple[Any, BaseException | None]]]:
-    assert _fn is not None
-    start = perf_counter_ns()
-    results: list[tuple[Any, BaseException | None]] = []
-    for item in items:
-        try:
-            results.append((_fn(item), None))
-        except Exception as error:  # noqa: BLE001  the loop gets it
-            results.append((None, _sendable(error)))
-    return perf_counter_ns() - start, results
-
-
-def _sendable(error: Exception) -> Exception:
-    """An error that survives the way back; some cannot be made again from their arguments."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  it was made here
-    except Exception:  # noqa: BLE001  as above
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -175,11 +176,11 @@ class StageStats:
         self._wait = wait
         self._paused_ns = now
 
-    def called(self, elapsed_ns: int) -> None:
-        """A call has ended."""
-        self.calls += 1
-        self.busy_ns += elapsed_ns
-        self.durations.append(elapsed_ns)
+    def called(self, each_ns: int, count: int) -> None:
+        """Calls have ended."""
+        self.calls += count
+        self.busy_ns += each_ns * count
+        self.durations.extend(repeat(each_ns, count))
 
     def holds(self, count: int) -> None:
         """The stage holds so many items."""

@@ -203,7 +203,7 @@ class _TransferActor(StageActor):
             copy.device.staging.bucket(TensorSpec(copy.staged.shape, copy.staged.dtype)).give_back(copy.staged)
         if not copies.left:
             copies.kept.clear()
-            self.stats.called(perf_counter_ns() - copies.started_ns)
+            self.stats.called(perf_counter_ns() - copies.started_ns, 1)
             self.wake()
 
     def halt(self) -> None:

@@ -1,4 +1,4 @@
-"""What the other ranks' ops do, shown on rank 0: states, calls and times, at a tick and not per event."""
+"""What the other ranks' ops do, shown on rank 0: states, times and the newest calls, at a tick and not per event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actorflow.trace import OpProfile
 if TYPE_CHECKING:
     from actorflow.ranks.channels import Channels
     from actorflow.runtime import Engine
-    from actorflow.trace import Changes
+    from actorflow.trace import Changes, Trace
 
 __all__ = ["Watching"]
 
@@ -22,6 +22,10 @@ __all__ = ["Watching"]
 _INTERVAL_S = 0.06
 #: One op in a report: its number on the rank that reports, and its state, calls and times there.
 _RECORD = np.dtype([("id", "<i4"), ("state", "u1"), ("calls", "<i8"), ("total_ns", "<i8"), ("last_ns", "<i8")])
+#: One call in a report: its node's number there, and its begin and end in Unix nanoseconds.
+_CALL = np.dtype([("id", "<i4"), ("track", "<i4"), ("frame", "<i8"), ("start_ns", "<i8"), ("end_ns", "<i8")])
+#: Calls in one report; of more, the newest.
+_MAX_CALLS = 500
 
 
 class Watching:
@@ -38,9 +42,15 @@ class Watching:
         self._engine = engine
         self._channels = channels
         self._changes: Changes | None = None
+        self._calls = 0  # up to which position of the trace they were reported
         self._timer: asyncio.TimerHandle | None = None
         self._numbers: dict[int, npt.NDArray[np.intp]] = {}  # on rank 0: here, by rank and number there
-        channels.handlers |= {"watch": self._heard_watch, "nodes": self._heard_nodes, "states": self._heard_states}
+        channels.handlers |= {
+            "watch": self._heard_watch,
+            "nodes": self._heard_nodes,
+            "states": self._heard_states,
+            "calls": self._heard_calls,
+        }
 
     def start(self) -> None:
         """Somebody watches this rank: if it is rank 0, all others report to it."""
@@ -67,6 +77,7 @@ class Watching:
             self._channels.post(0, "nodes", [node.id for node in nodes], [node.name for node in nodes])
             monitor = self._engine.watch()
             self._changes = monitor.changes()
+            self._calls = self._engine.trace.total
             self._report()
         elif not on and self._changes is not None:
             assert self._timer is not None
@@ -89,7 +100,20 @@ class Watching:
                     record["calls"], record["total_ns"] = profile.calls, profile.total_ns
                     record["last_ns"] = profile.last_ns
             self._channels.post(0, "states", base64.b64encode(records.tobytes()).decode())
+        self._report_calls()
         self._timer = engine.dispatcher.loop.call_later(_INTERVAL_S, self._report)
+
+    def _report_calls(self) -> None:
+        trace = self._engine.trace
+        if self._calls == trace.total:
+            return
+        calls = trace.since(max(self._calls, trace.total - _MAX_CALLS))
+        self._calls = trace.total
+        records = np.zeros(len(calls.node), _CALL)
+        records["id"], records["track"], records["frame"] = calls.node, calls.track, calls.frame
+        shift_ns = _shift_ns(trace)
+        records["start_ns"], records["end_ns"] = calls.start_ns + shift_ns, calls.end_ns + shift_ns
+        self._channels.post(0, "calls", base64.b64encode(records.tobytes()).decode(), trace.tracks)
 
     # -- on rank 0 ----------------------------------------------------------------------------------------------
 
@@ -114,3 +138,18 @@ class Watching:
                 profile.calls, profile.total_ns, profile.last_ns = calls, total_ns, last_ns
                 monitor.states[here] = state
                 monitor.dirty[here] = 1
+
+    def _heard_calls(self, rank: int, content: str, tracks: list[str]) -> None:
+        trace, numbers = self._engine.trace, self._numbers[rank]
+        shift_ns = _shift_ns(trace)
+        records = np.frombuffer(base64.b64decode(content), _CALL)
+        for node_id, track, frame, start_ns, end_ns in records[records["id"] < len(numbers)].tolist():
+            here = int(numbers[node_id])
+            if here >= 0:
+                key = trace.key(here, f"rank {rank}: {tracks[track]}")
+                trace.add(end_ns - shift_ns, end_ns - start_ns, key, frame)
+
+
+def _shift_ns(trace: Trace) -> int:
+    """From a trace's clock to Unix nanoseconds, which all machines count alike, as far as their clocks agree."""
+    return int(trace.origin_s * 1e9) - trace.origin_ns

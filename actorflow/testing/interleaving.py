@@ -7,12 +7,11 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from actorflow.actors.dispatcher import Dispatcher
+from actorflow.actors.dispatcher import Actor, Dispatcher, Work
+from actorflow.actors.op import OpActor
 from actorflow.runtime import Engine
 
 if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.op import OpActor
     from actorflow.graph import Graph
 
 __all__ = ["interleave"]
@@ -40,10 +39,11 @@ class _ShufflingDispatcher(Dispatcher):
         self._random = random.Random(seed)  # noqa: S311  not for secrets
         self.take = self._take_any
 
-    def _take_any(self) -> tuple[OpActor, Frame]:
+    def _take_any(self) -> tuple[Actor, Work]:
         choose = self._random
         self.ready.rotate(choose.randrange(len(self.ready)))
         actor, frame = self.ready.popleft()
+        assert isinstance(actor, OpActor)
         actor.cost_ns = choose.choice((_SHORT_NS, _LONG_NS))
         if choose.random() < 0.2:
             self.slice_ns = choose.choice((0, 1_000_000))

@@ -15,8 +15,11 @@ _FIRST_OCTAVE = 7
 _BUCKETS = 128
 #: Of ops with more calls than this, older ones count half as much, and half of that, and so on.
 _FORGETFUL = 4096
+#: Of more calls than this between two looks, the newest stand for the others: a look must not take long.
+_MAX_CALLS = 1 << 13
 #: Ops beyond these have no estimates; each takes 512 bytes.
 _MAX_OPS = 1 << 16
+_NO_TRACK = 255
 
 _Ints = npt.NDArray[np.int64]
 
@@ -27,11 +30,15 @@ class Latencies:
     Args:
         trace: Where the calls are.
         row_of: Row of each op by `Node.id`, -1 for other nodes.
+
+    Attributes:
+        track_of: Index in `Trace.tracks` of what the latest call of each row ran on; 255 if that is not known.
     """
 
     def __init__(self, trace: Trace, row_of: _Ints) -> None:
         self._trace = trace
         self._row_of = row_of
+        self.track_of = np.full(int(row_of.max(initial=-1)) + 1, _NO_TRACK, np.uint8)
         self._position = 0
         self._slot_of = np.full(int(row_of.max(initial=-1)) + 1, -1, np.int64)
         self._used = 0
@@ -39,13 +46,16 @@ class Latencies:
         self._totals = np.zeros(_MAX_OPS, np.int64)
 
     def advance(self) -> _Ints:
-        """Take in the calls since the last time; returns the rows of the ops that made them, ascending."""
-        calls = self._trace.since(self._position)
-        self._position = self._trace.total
+        """Take in the calls since the last time; returns the rows of their ops, ascending."""
+        total = self._trace.total
+        calls = self._trace.since(max(self._position, total - _MAX_CALLS))
+        self._position = total
         known = calls.node < len(self._row_of)
         rows = self._row_of[calls.node[known]]
         elapsed_ns = (calls.end_ns - calls.start_ns)[known][rows >= 0]
+        tracks = calls.track[known][rows >= 0]
         rows = rows[rows >= 0]
+        self.track_of[rows] = np.minimum(tracks, _NO_TRACK)
         touched = np.flatnonzero(np.bincount(rows))
         self._make_slots(touched)
         slots = self._slot_of[rows]

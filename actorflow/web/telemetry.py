@@ -91,11 +91,11 @@ class Telemetry:
         self.seq = seq + 1
         self._monitor: Monitor | None = None
         self._changes: Changes | None = None
-        self._states = OpStates.zeros(structure.op_index)
         self._changed = np.full(len(structure.op_ids), self.seq, np.int64)
         self._row_of = np.full(int(structure.op_ids.max(initial=-1)) + 1, -1, np.int64)
         self._row_of[structure.op_ids] = np.arange(len(structure.op_ids))
         self._latencies = Latencies(engine.trace, self._row_of)
+        self._states = OpStates.zeros(structure.op_index)._replace(track=self._latencies.track_of)
         self._unestimated = np.zeros(len(structure.op_ids), np.bool_)
         self._next_row = 0
         self._frames = self._frame_numbers()

@@ -47,6 +47,7 @@ class Vitals:
             "lag_ms": self._lag(),
             "waiting": self._waiting(time.monotonic()),
             "calls": self._engine.trace.total,
+            "tracks": self._engine.trace.tracks,
         }
 
     def _lag(self) -> dict[str, float] | None:

@@ -34,6 +34,7 @@ offset type    meaning
 ...    f32[n]  median time of a call, microseconds, estimated; 0 if unknown
 ...    f32[n]  99th percentile, likewise
 ...    u8[n]   `actorflow.trace.NodeState`
+...    u8[n]   index in the ``tracks`` of the ``vitals`` message of what the latest call ran on; 255 if unknown
 ====== ======= ========================================================================
 
 Of calls, where the header's first number is 3, its ``base`` the number of calls left out and its ``seq`` 0:
@@ -91,6 +92,7 @@ class OpStates(NamedTuple):
         p50_us: float32, estimated; 0 if unknown.
         p99_us: float32.
         state: uint8, `NodeState`.
+        track: uint8, index in `actorflow.trace.Trace.tracks`; 255 if unknown.
     """
 
     node: npt.NDArray[np.uint32]
@@ -100,13 +102,15 @@ class OpStates(NamedTuple):
     p50_us: npt.NDArray[np.float32]
     p99_us: npt.NDArray[np.float32]
     state: npt.NDArray[np.uint8]
+    track: npt.NDArray[np.uint8]
 
     @classmethod
     def zeros(cls, node: npt.NDArray[np.uint32]) -> OpStates:
         """Idle ops without calls."""
         count = len(node)
         mean, last, p50, p99 = np.zeros((4, count), np.float32)
-        return cls(node, np.zeros(count, np.uint32), mean, last, p50, p99, np.zeros(count, np.uint8))
+        state, track = np.zeros(count, np.uint8), np.full(count, 255, np.uint8)
+        return cls(node, np.zeros(count, np.uint32), mean, last, p50, p99, state, track)
 
     def take(self, rows: npt.NDArray[np.intp]) -> OpStates:
         """Some of the ops."""

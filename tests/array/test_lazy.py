@@ -198,15 +198,16 @@ def test_long_chains_do_not_recurse(lazy: Session) -> None:
 
 
 def test_run_ahead_computes_what_nobody_has_asked_for_yet(own_session: Session) -> None:
-    x = xp.ones((1_000, 1_000))
-    y = x + 1
-    done = threading.Event()
-    own_session.when_done(y._node, done.set)
-    assert done.wait(20)
-    z = y * 3
-    while not z._node.done:  # a worker sees it by itself
-        threading.Event().wait(0.001)
-    assert own_session.profile["multiply"].calls == 1
+    computed = threading.Event()
+    x = xp.ones((1_000, 1_000)) + 1
+
+    def tell(value: np.ndarray) -> np.ndarray:
+        computed.set()
+        return value
+
+    y = record(Primitive("tell", tell), (x._node,), x.shape, x.dtype)
+    assert computed.wait(20)  # a worker sees it by itself
+    assert float(xp.sum(y)) == 2_000_000
 
 
 def test_sequential_computes_each_operation_in_its_line() -> None:
@@ -233,6 +234,17 @@ def test_dry_run_records_only() -> None:
             x @ x
     with pytest.raises(af.GraphError, match="sequential or a dry run"), xp.session(sequential=True, dry_run=True):
         pass
+
+
+def test_what_depends_on_a_dry_run_has_no_value() -> None:
+    with xp.session(dry_run=True):
+        x = xp.ones((1_000, 1_000))
+    with xp.session():
+        y = xp.zeros((1_000, 1_000))
+        z = y + 1 + x  # enough for a worker to look at
+        assert (z.shape, float(y[0, 0])) == ((1_000, 1_000), 0.0)
+        with pytest.raises(af.GraphError, match="dry run"):
+            z.wait()
 
 
 def test_sessions_work_together() -> None:
@@ -312,6 +324,23 @@ def test_errors_are_raised_in_the_line_that_is_wrong(wrong: Any, error: type[Exc
         wrong(x)
 
 
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_an_interrupt_is_for_the_thread_that_waits(lazy: Session, size: int) -> None:
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(value: np.ndarray) -> np.ndarray:
+        if interrupts:
+            raise interrupts.pop()
+        return value + 1
+
+    x = xp.ones((size,))
+    y = record(Primitive("interrupted", interrupted), (x._node,), x.shape, x.dtype)
+    with pytest.raises(KeyboardInterrupt):
+        y.wait()
+    assert float(xp.sum(x)) == size
+    assert float(xp.sum(y)) == 2 * size
+
+
 # -- asyncio and threads ----------------------------------------------------------------------------------------
 
 
@@ -358,6 +387,37 @@ async def test_many_can_await_one_array_and_be_cancelled(own_session: Session) -
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(results[0], asyncio.CancelledError)
     assert [each.tolist() for each in results[1:]] == [[1.0], [1.0]]
+
+
+async def test_await_works_after_the_session_has_ended() -> None:
+    with xp.session():
+        y = xp.ones((300, 300)) + 1
+    assert (await y).sum() == 180_000
+
+
+async def test_what_is_awaited_goes_on_when_a_thread_that_forced_a_part_has_its_value() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(value: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert leave.wait(20)
+        return value
+
+    with xp.session(run_ahead=False) as session:
+        x = xp.ones((100, 100))
+        y = record(Primitive("block", block), (x._node,), x.shape, x.dtype)
+        z = xp.linalg.inv(y + xp.eye(100) * 3.0)
+        forcing = threading.Thread(target=y.wait)
+        forcing.start()
+        assert entered.wait(20)
+    # The session is closed: no worker stays to wait for the thread.
+    waiting = asyncio.ensure_future(_value(z))
+    await asyncio.sleep(0)
+    while session._workers:
+        await asyncio.sleep(0)
+    leave.set()
+    assert (await waiting).shape == (100, 100)
+    forcing.join()
 
 
 async def test_await_raises_what_failed() -> None:

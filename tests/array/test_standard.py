@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import array_api_strict as strict
@@ -84,7 +85,22 @@ def test_every_function_is_tried() -> None:
     elsewhere = {"asarray", "from_dlpack", "empty", "empty_like", "ones", "zeros", "ones_like", "zeros_like"}
     covered = {"squeeze", "tril", "triu", "trace", "trunc", "fftfreq", "rfftfreq", "fftshift", "ifftshift"}
     typed = {"can_cast", "finfo", "iinfo", "isdtype", "result_type"}
-    mine = {"randn", "randb", "from_numpy", "session", "current", "wait_for_all", "Array", "Session", "linalg", "fft"}
+    mine = {
+        "randn",
+        "randb",
+        "from_numpy",
+        "grad",
+        "nn",
+        "trace",
+        "value_and_grad",
+        "session",
+        "current",
+        "wait_for_all",
+        "Array",
+        "Session",
+        "linalg",
+        "fft",
+    }
     names = {*xp.__all__, *xp.linalg.__all__, *xp.fft.__all__} - {*xp.__array_namespace_info__().dtypes()}
     constants = {"e", "inf", "nan", "newaxis", "pi", "API_VERSIONS"}
     left = {name for name in names if not name.startswith("_")} - tried - elsewhere - covered - typed - mine - constants
@@ -93,3 +109,61 @@ def test_every_function_is_tried() -> None:
 
 def test_complex_is_covered() -> None:
     assert set(COMPLEX) <= set(UNARY["exp"])
+
+
+@pytest.mark.parametrize("module", ["", "linalg", "fft"])
+def test_signatures_are_those_of_the_standard(module: str) -> None:
+    its = getattr(strict, module) if module else strict
+    mine = getattr(xp, module) if module else xp
+    for name in its.__all__:
+        function = getattr(mine, name, None)
+        if not inspect.isfunction(getattr(its, name)) or function is None:
+            continue
+        expected = inspect.signature(getattr(its, name)).parameters
+        found = inspect.signature(function).parameters
+        # Some parameters have other names there, where they can only be given by position.
+        by_name = {p.name for p in expected.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        assert by_name <= set(found), name
+        for parameter in expected.values():
+            if parameter.name in by_name and parameter.default is not parameter.empty:
+                assert found[parameter.name].default is not parameter.empty, (name, parameter.name)
+
+
+def test_arrays_have_what_the_standard_says() -> None:
+    kind = type(strict.asarray(1))
+    names = {name for name in dir(kind) if name.startswith("__") and callable(getattr(kind, name))}
+    names |= {"T", "mT", "device", "dtype", "ndim", "shape", "size", "to_device"}
+    assert names - {"__buffer__"} - set(dir(xp.Array)) == set()
+
+
+def test_creation_takes_what_numpy_takes() -> None:
+    assert xp.asarray([[1, 2], [3, 4]], dtype=xp.float32).dtype == xp.float32
+    assert xp.asarray([xp.asarray(1.0), 2.0]).to_numpy().tolist() == [1.0, 2.0]
+    assert xp.asarray(3).shape == ()
+    assert xp.arange(np.int64(3)).dtype == xp.int64
+    x = xp.asarray([1.0])
+    assert xp.asarray(x) is x
+    assert xp.asarray(x, copy=True) is not x
+    with pytest.raises(OverflowError):
+        xp.asarray([300], dtype=xp.uint8)
+    with pytest.raises(ValueError, match="imaginary"):
+        xp.asarray(np.array([1j]), dtype=xp.float64)
+    with pytest.raises(ValueError, match="copy=False"):
+        xp.asarray([1.0], copy=False)
+
+
+def test_types() -> None:
+    assert xp.result_type(xp.int8, xp.asarray([1], dtype=xp.uint8), 3) == xp.int16
+    assert xp.can_cast(xp.int8, xp.int16)
+    assert not xp.can_cast(xp.asarray([1.0]), xp.float32)
+    assert xp.isdtype(xp.float32, ("integral", "real floating"))
+    assert not xp.isdtype(xp.bool, "numeric")
+    assert xp.isdtype(xp.int8, xp.int8)
+    assert (xp.finfo(xp.complex64).bits, xp.finfo(xp.float64).eps) == (32, np.finfo(np.float64).eps)
+    assert (xp.iinfo(xp.int8).min, xp.iinfo(xp.asarray([1])).bits) == (-128, 64)
+    info = xp.__array_namespace_info__()
+    assert set(info.dtypes(kind="bool")) == {"bool"}
+    assert len(info.dtypes()) == 13
+    assert info.default_device() in info.devices()
+    assert info.default_dtypes()["real floating"] == xp.float64
+    assert info.capabilities()["max dimensions"] == 64

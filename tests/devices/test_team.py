@@ -52,7 +52,7 @@ def meeting(threads: int) -> tuple[list[threading.Thread], Callable[[int], None]
 
 
 def test_idle_cores_take_part() -> None:
-    crew = Team()
+    crew = Team(longest_pause=0)
     with joined(crew):
         for _ in range(3):  # the threads stay
             seen, work = meeting(CORES)
@@ -63,7 +63,7 @@ def test_idle_cores_take_part() -> None:
 
 
 def test_threads_end_with_the_last_lane() -> None:
-    crew = Team()
+    crew = Team(longest_pause=0)
     with joined(crew):
         seen, work = meeting(CORES)
         crew.spread(range(CORES), work)
@@ -85,7 +85,7 @@ def test_threads_end_with_the_last_lane() -> None:
 @pytest.mark.parametrize("is_member", [False, True])
 def test_in_order_on_the_caller_where_nothing_is_idle(is_member: bool) -> None:
     """On a thread of no lane, and while other lanes take all cores."""
-    crew = Team()
+    crew = Team(longest_pause=0)
     others = [crew.join() for _ in range(CORES - 1)] if is_member else []
     for other in others:
         other.at_work = True
@@ -106,7 +106,7 @@ def test_in_order_on_the_caller_where_nothing_is_idle(is_member: bool) -> None:
 
 
 def test_a_lane_that_waits_for_work_leaves_its_core() -> None:
-    crew = Team()
+    crew = Team(longest_pause=0)
     busy, waiting = crew.join(), crew.join()
     busy.at_work = True
     with joined(crew):
@@ -122,7 +122,7 @@ def test_a_lane_that_waits_for_work_leaves_its_core() -> None:
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
 def test_what_a_piece_raises(kind: type[BaseException]) -> None:
-    crew = Team()
+    crew = Team(longest_pause=0)
     with joined(crew):
         barrier = threading.Barrier(CORES)
 
@@ -132,7 +132,7 @@ def test_what_a_piece_raises(kind: type[BaseException]) -> None:
                 if piece:
                     raise kind(piece)
 
-        with pytest.raises(kind, match="^1$"):  # of two, that of the first piece
+        with pytest.raises(kind, match=r"^1$"):  # of two, that of the first piece
             crew.spread(range(1_000), work)
         seen, work = meeting(CORES)
         crew.spread(range(CORES), work)
@@ -141,7 +141,7 @@ def test_what_a_piece_raises(kind: type[BaseException]) -> None:
 
 def test_nothing_of_a_call_is_kept() -> None:
     """A buffer that another thread still knows is not used again by the pool."""
-    crew = Team()
+    crew = Team(longest_pause=0)
     with joined(crew):
         for _ in range(200):
             array = np.zeros(3)
@@ -159,7 +159,7 @@ def test_nothing_of_a_call_is_kept() -> None:
 
 
 def test_how_numpy_treats_errors_holds_for_helpers() -> None:
-    crew = Team()
+    crew = Team(longest_pause=0)
     barrier = threading.Barrier(CORES)
 
     def work(piece: int) -> None:
@@ -173,7 +173,7 @@ def test_how_numpy_treats_errors_holds_for_helpers() -> None:
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4))
 def test_each_piece_once_whoever_calls(counts: list[int]) -> None:
-    crew = Team()
+    crew = Team(longest_pause=0)
     results = [np.zeros(count, np.int64) for count in counts]
     barrier = threading.Barrier(len(counts))
 
@@ -196,8 +196,51 @@ def test_each_piece_once_whoever_calls(counts: list[int]) -> None:
     assert crew._threads == 0
 
 
+def test_a_pause_where_help_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs may use the cores. The pause doubles up to the longest, and ends when help helps."""
+    crew = Team(longest_pause=5)
+    spread: list[bool] = []
+    brought = False
+
+    def together(call: object, count: int, pieces: int) -> None:
+        spread[-1] = True
+        crew._invited -= count
+        crew.judge(100, 180 if brought else 105)
+
+    monkeypatch.setattr(crew, "_work_together", together)
+
+    def pauses() -> str:
+        spread.clear()
+        for _ in range(16):
+            spread.append(False)
+            crew.spread(range(CORES), lambda piece: None)
+        return "".join("x" if done else "." for done in spread)
+
+    with joined(crew):
+        assert pauses() == "x.x...x.....x..."
+        brought = True
+        assert pauses() == "..xxxxxxxxxxxxxx"
+        brought = False
+        assert pauses() == "x.x...x.....x..."
+
+
+@pytest.mark.parametrize("core", [4, 5, None])
+def test_helps_on_another_core(monkeypatch: pytest.MonkeyPatch, core: int | None) -> None:
+    """On Linux, where a thread may wake on the core of the one that woke it; elsewhere cores are not known."""
+    crew = Team(longest_pause=0)
+    barrier = threading.Barrier(CORES)
+    caller = threading.current_thread()
+    moved: list[set[int]] = []
+    monkeypatch.setattr(team, "_current_core", lambda: 4 if threading.current_thread() is caller else core)
+    monkeypatch.setattr(team.os, "sched_getaffinity", lambda thread: {4, 5, 6}, raising=False)
+    monkeypatch.setattr(team.os, "sched_setaffinity", lambda thread, cores: moved.append(set(cores)), raising=False)
+    with joined(crew):
+        crew.spread(range(CORES), lambda piece: barrier.wait(PATIENCE_S))
+    assert sorted(moved, key=len) == ([{5, 6}] * (CORES - 1) + [{4, 5, 6}] * (CORES - 1) if core == 4 else [])
+
+
 def test_a_piece_spreads_work_of_its_own() -> None:
-    crew = Team()
+    crew = Team(longest_pause=0)
     done: list[tuple[int, int]] = []
     with joined(crew):
         crew.spread(range(4), lambda i: crew.spread(range(4), lambda j: done.append((i, j))))
@@ -208,7 +251,7 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    crew = Team()
+    crew = Team(longest_pause=0)
     done: list[int] = []
     with joined(crew):
         with monkeypatch.context() as patch:
@@ -235,7 +278,8 @@ def test_lanes_are_members_while_they_live() -> None:
     assert seen == [(before + 1, CORES - 1)]
 
 
-def test_a_closed_device_ends_the_threads() -> None:
+def test_a_closed_device_ends_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team.team, "_skips", 0)
     device = CPU(af.Place())
     lane = device.lane("main")
     seen, work = meeting(CORES)
@@ -258,6 +302,7 @@ import os, threading, warnings
 from actorflow.devices import team
 warnings.simplefilter("ignore")
 team.cores = lambda: 3
+team.team._longest_pause = 0
 member = team.team.join()
 member.at_work = True
 

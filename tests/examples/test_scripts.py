@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.digits import write_digits
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -88,14 +90,7 @@ def test_googlenet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["mlp", "lenet"])
 def test_mnist_mlp(tmp_path: Path, idx, model: str) -> None:
-    random = np.random.default_rng(0)
-    for part, count in (("train", 200), ("t10k", 50)):
-        labels = random.integers(0, 10, count).astype(np.uint8)
-        images = random.integers(0, 60, (count, 28, 28)).astype(np.uint8)
-        for image, label in zip(images, labels, strict=True):
-            image[2 * label : 2 * label + 4] += 150
-        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
-        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
+    write_digits(tmp_path, idx)
     *steps, accuracy = run("mnist_mlp.py", tmp_path, "--model", model, "--steps", 20, "--batch", 20)
     found = losses(steps, 20)
     assert found[-1] < found[0]

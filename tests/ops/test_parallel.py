@@ -41,7 +41,7 @@ def cut_small() -> Iterator[None]:
 
 def with_help(helpers: int, function: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
     """Call something on the thread of a lane that so many others help."""
-    crew = Team()
+    crew = Team(longest_pause=0)
     results: list[list[np.ndarray]] = []
     errors: list[BaseException] = []
 
@@ -54,7 +54,7 @@ def with_help(helpers: int, function: Callable[[], list[np.ndarray]]) -> list[np
             errors.append(error)
         crew.leave(member)
 
-    with mock.patch.object(parallel, "team", crew), mock.patch.object(teams, "cores", lambda: helpers + 1):
+    with mock.patch.object(parallel, "team", crew), mock.patch.object(teams, "cores", return_value=helpers + 1):
         thread = threading.Thread(target=lane)
         thread.start()
         thread.join()
@@ -89,7 +89,15 @@ SIZES = st.integers(1, 9)
 
 @given(SEEDS, st.integers(0, 7), SIZES, SIZES, st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.data())
 def test_convolutions(
-    compute: Compute, seed: int, batch: int, rows: int, columns: int, channels: int, out: int, k: int, data: st.DataObject
+    compute: Compute,
+    seed: int,
+    batch: int,
+    rows: int,
+    columns: int,
+    channels: int,
+    out: int,
+    k: int,
+    data: st.DataObject,
 ) -> None:
     stride, pad = data.draw(st.integers(1, 2)), data.draw(st.integers(k // 2, 2))
     groups = data.draw(st.sampled_from([1, 1, 2]))
@@ -105,7 +113,9 @@ def test_convolutions(
 
 
 @given(SEEDS, SIZES, st.integers(1, 40), st.integers(0, 40), st.booleans())
-def test_products_of_matrices(compute: Compute, seed: int, depth: int, rows: int, columns: int, is_turned: bool) -> None:
+def test_products_of_matrices(
+    compute: Compute, seed: int, depth: int, rows: int, columns: int, is_turned: bool
+) -> None:
     x, weight = numbers(seed, rows, depth), numbers(seed, columns, depth)
     if is_turned:
         x, weight = np.asfortranarray(x), np.asfortranarray(weight)
@@ -151,7 +161,9 @@ def test_inputs_of_other_shapes(compute: Compute, seed: int, rows: int, columns:
     for other in (numbers(seed, columns), numbers(seed, rows, 1), numbers(seed, 1, 1), numbers(seed), whole):
         (product,) = check_bits(compute, ops.Multiply(), x, other)
         np.testing.assert_array_equal(product, x * other)
-    np.testing.assert_array_equal(check_bits(compute, ops.Bias(), x, numbers(seed, columns))[0], x + numbers(seed, columns))
+    np.testing.assert_array_equal(
+        check_bits(compute, ops.Bias(), x, numbers(seed, columns))[0], x + numbers(seed, columns)
+    )
 
 
 def test_small_work_is_not_spread(compute: Compute) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.transport.jobs import ended, is_openmpi, need_mpi, start_job
+from tests.transport.memory import assert_none_left, names
 from tests.transport.test_mpi import assert_gone
 
 FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
@@ -37,7 +38,7 @@ def test_a_training_is_ended_again_and_again(tmp_path: Path) -> None:
     need_mpi()
     if is_openmpi():
         pytest.skip("what a killed rank does to the others differs: see the test of losses")
-    shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    shared = names()
     rng = random.Random(7)
     before = 0
     for number in range(TIMES):
@@ -75,5 +76,4 @@ def test_a_training_is_ended_again_and_again(tmp_path: Path) -> None:
         assert done.status != 0
         assert_gone(pids)
         before = max(last - last % 2, begin)
-    left = set(os.listdir("/dev/shm")) - shared if os.path.isdir("/dev/shm") else set()
-    assert not left
+    assert_none_left(shared)

@@ -50,6 +50,28 @@ async def test_nodes_are_known_by_their_names() -> None:
     await ranks.aclose()
 
 
+async def test_rank_0_has_the_calls_of_all_ranks_on_tracks_of_their_own() -> None:
+    ranks = Ranks(there_and_back)
+    graph = ranks.graphs[0]
+    graph.engine.watch()
+    for _ in range(3):
+        await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}))
+    trace, there = graph.engine.trace, graph["b"].id
+    async with asyncio.timeout(10):
+        while (trace.since(0).node == there).sum() < 3:
+            await asyncio.sleep(0)
+    calls = trace.since(0)
+    remote = calls.node == there
+    assert {trace.tracks[track].partition(":")[0] for track in calls.track[remote].tolist()} == {"rank 1"}
+    assert calls.frame[remote].tolist() == [0, 1, 2]
+    other = ranks.graphs[1].engine.trace.since(0)
+    own = other.node == ranks.graphs[1]["b"].id
+    assert (calls.end_ns - calls.start_ns)[remote].tolist() == (other.end_ns - other.start_ns)[own].tolist()
+    assert np.abs(calls.start_ns[remote] - other.start_ns[own]).max() < 10**9, "in one process, the clocks are one"
+    graph.engine.unwatch()
+    await ranks.aclose()
+
+
 async def test_closing_ends_the_reports() -> None:
     ranks = Ranks(there_and_back)
     ranks.graphs[0].engine.watch()

@@ -21,7 +21,7 @@ PATIENCE_S = 3.0
 
 
 async def check_all(world: LocalWorld) -> list[Any]:
-    checks = [check_transport(each, chunk_bytes=1 << 12, patience_s=PATIENCE_S) for each in world.transports]
+    checks = [check_transport(each, chunk_bytes=1 << 12) for each in world.transports]
     return await asyncio.gather(*checks, return_exceptions=True)
 
 

@@ -50,10 +50,19 @@ def test_one_loop_after_the_other() -> None:
     assert sorted(done.out.splitlines()) == ["rank 0 has ended", "rank 1 has ended"]
 
 
+@pytest.mark.parametrize("where", ["within", "outside"])
+def test_nothing_is_called_back_after_close(where: str) -> None:
+    done = run_job(2, "closing.py", where)
+    assert done.status == 0, done.out + done.err
+    assert sorted(done.out.splitlines()) == ["rank 0 has ended", "rank 1 has ended"]
+
+
 def test_the_mpi_of_the_package_index_does_not_know_cuda() -> None:
     done = run_job(2, "cuda.py")
     assert done.status == 0, done.err
-    assert sorted(done.out.splitlines()) == [f"rank {rank}: cpu True, cuda False, same True" for rank in range(2)]
+    assert sorted(done.out.splitlines()) == [
+        f"rank {rank}: asked True, cpu True, cuda False, same True" for rank in range(2)
+    ]
 
 
 class TestEnds:
@@ -87,6 +96,17 @@ class TestEnds:
             assert done.err.count("actorflow: interrupted") == 1
         assert_gone(ranks)
 
+    def test_the_shared_memory_of_a_job_has_no_names(self) -> None:
+        with start_job(3, "endings.py", "wait", 0) as job:
+            maps = [Path(f"/proc/{pid}/maps") for pid in pids_of_ready(job, 3)]
+            if not maps[0].exists():
+                pytest.skip("this system does not tell what memory a process has")
+            shared = [line for path in maps for line in path.read_text().splitlines() if "/dev/shm/" in line]
+            job.send_signal(signal.SIGTERM)
+            ended(job)
+        assert shared
+        assert [line for line in shared if not line.endswith("(deleted)")] == []
+
     def test_a_killed_rank_ends_the_job_where_the_mpi_cannot_go_on(self) -> None:
         if is_openmpi():
             pytest.skip("Open MPI goes on, see the test of losses")
@@ -112,11 +132,11 @@ class TestEnds:
         assert_gone(ranks)
 
 
-@pytest.mark.parametrize("waiting", ["busy", "idle"])
-def test_a_lost_rank_is_told_to_the_others(waiting: str) -> None:
+@pytest.mark.parametrize(("waiting", "chunk"), [("busy", 1 << 22), ("busy", 1 << 10), ("idle", 1 << 22)])
+def test_a_lost_rank_is_told_to_the_others(waiting: str, chunk: int) -> None:
     if not is_openmpi():
         pytest.skip("needs an MPI with ULFM: make test-openmpi")
-    done = run_job(3, "loss.py", waiting)
+    done = run_job(3, "loss.py", waiting, chunk)
     assert {"rank 0 has ended", "rank 1 has ended"} <= set(done.out.splitlines()), done.out + done.err
     assert "Traceback" not in done.err
 

@@ -27,6 +27,7 @@ STATE_COLUMNS = [
     ("calls", "I"),
     *[(f"{name}_us", "f") for name in ("mean", "last", "p50", "p99")],
     ("state", "B"),
+    ("track", "B"),
 ]
 CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H")]
 
@@ -254,8 +255,13 @@ class Page:
     def __init__(self, page: Any) -> None:
         self.page = page
         self.complaints: list[str] = []
-        page.on("console", lambda m: m.type in {"error", "warning"} and self.complaints.append(m.text))
+        page.on("console", self._heard)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _heard(self, message: Any) -> None:
+        # A page that is still open when its server has ended tries to come back: the browser's word, not the page's.
+        if message.type in {"error", "warning"} and "ERR_CONNECTION_REFUSED" not in message.text:
+            self.complaints.append(message.text)
 
     async def open(self, url: str) -> None:
         await self.page.goto(url)

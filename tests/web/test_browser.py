@@ -208,7 +208,6 @@ async def test_it_comes_back_when_the_server_does(training, new_page) -> None:
     await training.run()
     async with serve(training.graph, port=view.port):
         await page.until("actorflow.connection === 'live' && actorflow.frames.finished === 1")
-    page.complaints.clear()  # the browser's own word of the refused connections
 
 
 async def test_a_growing_graph_is_followed(training, new_page) -> None:
@@ -322,6 +321,8 @@ async def test_hostile_names_are_only_text(new_page) -> None:
     fail.__qualname__ = hostile
     x = graph.blob("\"'><svg onload=hacked=4>", ())
     graph.function(hostile, fail, SCALAR, lane="<b onclick=hacked=5>")(x)
+    scope = "<img src=x onerror=hacked=6>"
+    graph.subgraph(scope).blob("inside", ())
     async with graph, serve(graph, port=0) as view:
         page = await new_page()
         await page.open(view.url)
@@ -338,6 +339,12 @@ async def test_hostile_names_are_only_text(new_page) -> None:
         box = await page.page.locator("#graph").bounding_box()
         await page.page.mouse.move(box["x"] + place[0], box["y"] + place[1])
         await page.page.locator("#tooltip").get_by_text(hostile).first.wait_for()
+        await page.page.fill("#search", "hacked=6")
+        await page.page.keyboard.press("Enter")
+        await page.until(f"actorflow.selected === {scope!r}")
+        await page.page.locator("#node h2").get_by_text(scope).wait_for()
+        await page.page.select_option("#colour", "lane")
+        await page.page.locator("#legend").get_by_text("<b onclick=hacked=5>").wait_for()
         assert await page.look("typeof hacked") == "undefined"
         assert (
             await page.look("document.querySelectorAll('aside img, aside script, aside svg, header script').length")

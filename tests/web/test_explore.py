@@ -186,7 +186,11 @@ async def test_colours_tell_lanes_devices_and_ranks_apart(new_page) -> None:
         legend = page.page.locator("#legend")
         assert any(edge.startswith("rank 0 → 1, 4×4") for edge in await page.look("actorflow.edges"))
         await legend.get_by_text("between ranks").wait_for()
-        for mode, shown in (("lane", ["left", "right"]), ("device", ["cpu"]), ("rank", ["rank 0", "rank 1"])):
+        for mode, shown in (
+            ("lane", ["cpu left", "cpu right"]),
+            ("device", ["cpu"]),
+            ("rank", ["rank 0", "rank 1"]),
+        ):
             await page.page.select_option("#colour", mode)
             assert await page.look("actorflow.colour") == mode
             for text in shown:
@@ -268,8 +272,8 @@ async def test_twenty_thousand_nodes_stay_responsive(new_page) -> None:
         await page.page.mouse.move(400, 400)
         for step in range(12):
             # Each gesture moves the camera and is drawn while changes come in.
-            change()
             drawn, seq, camera = await page.look("[actorflow.framesDrawn, actorflow.seq, actorflow.camera]")
+            change()
             await page.page.mouse.wheel(0, -240 if step < 8 else 240)
             await page.until(f"actorflow.framesDrawn > {drawn} && actorflow.camera.scale !== {camera['scale']!r}")
             await page.until(f"actorflow.seq > {seq}")

@@ -81,7 +81,8 @@ class _Geometry:
         """Pieces whose columns fit in the cache."""
         item_bytes = max(1, self.groups * self.columns * self.dtype.itemsize)
         total_bytes = batch * math.prod(self.windows.out) * item_bytes
-        piece_bytes = max(_LEAST_BYTES, min(_PIECE_BYTES, total_bytes // _FEWEST_PIECES))
+        share_bytes = total_bytes // _FEWEST_PIECES
+        piece_bytes = share_bytes if _LEAST_BYTES <= share_bytes <= _PIECE_BYTES else _PIECE_BYTES
         return pieces((batch, *self.windows.out), item_bytes, piece_bytes, _IMAGE_BYTES)
 
     def work_ns(self, batch: int, outputs: int) -> float:

@@ -41,9 +41,7 @@ def even_cuts(count: int, pieces: int, unit: int = 1) -> list[slice]:
     """``count`` rows in so many pieces of nearly the same size, of whole units but for the last; or in fewer pieces."""
     units = -(-count // unit)
     pieces = max(1, min(pieces, units))
-    return [
-        slice(units * i // pieces * unit, min(count, units * (i + 1) // pieces * unit)) for i in range(pieces)
-    ]
+    return [slice(units * i // pieces * unit, min(count, units * (i + 1) // pieces * unit)) for i in range(pieces)]
 
 
 def element_ns(elements: int) -> float:

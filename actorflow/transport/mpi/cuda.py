@@ -8,6 +8,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from actorflow.transport.mpi.library import library
+
 __all__ = ["bytes_on_device", "knows_cuda"]
 
 #: Of MPICH's `MPIX_GPU_query_support`.
@@ -17,14 +19,13 @@ _GPU_CUDA = 0
 @cache
 def knows_cuda() -> bool:
     """Ask the MPI: Open MPI and MPICH each have a function of their own for that. No answer is a no."""
-    library = ctypes.CDLL(None)
     try:
-        return bool(library.MPIX_Query_cuda_support())
+        return bool(library().MPIX_Query_cuda_support())
     except AttributeError:
         pass
     answer = ctypes.c_int(0)
     try:
-        failed = library.MPIX_GPU_query_support(_GPU_CUDA, ctypes.byref(answer))
+        failed = library().MPIX_GPU_query_support(_GPU_CUDA, ctypes.byref(answer))
     except AttributeError:
         return False
     return not failed and bool(answer.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from functools import partial
 from typing import NamedTuple
@@ -53,8 +54,8 @@ class Edges:
 
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
         """See `Transport.send`."""
-        ended: Ended = partial(self._sent, rank, tag, done)
         link = self.link
+        ended: Ended = partial(self._sent, rank, tag, done, link.table.loop)
         if rank in link.failures.dead:
             link.table.call_soon(ended, 0, MPI.ERR_PROC_FAILED)
             return
@@ -77,9 +78,8 @@ class Edges:
         self._streams.pop((rank, tag), None)
 
     def clear(self) -> None:
-        """Forget what was asked for."""
+        """Forget what was asked for; what was sent stays in its order."""
         self._streams.clear()
-        self._later.clear()
 
     def _start(self, rank: int, tag: int, data: memoryview, ended: Ended) -> None:
         parts = chunks(data, self.link.chunk_bytes)
@@ -97,7 +97,10 @@ class Edges:
 
     def _row_sent(self, rank: int, tag: int, ended: Ended, count: int, code: int) -> None:
         """A message in parts is through: go on with those behind it, up to the next of its kind."""
-        ended(count, code)
+        self._start_later(rank, tag, code)
+        ended(count, code)  # last, as it may close the transport
+
+    def _start_later(self, rank: int, tag: int, code: int) -> None:
         later = self._later.pop((rank, tag), deque())
         while later:
             data, following = later.popleft()
@@ -109,7 +112,9 @@ class Edges:
                 self._later[rank, tag] = later
                 return
 
-    def _sent(self, rank: int, tag: int, done: Sent, _: int, code: int) -> None:
+    def _sent(self, rank: int, tag: int, done: Sent, loop: asyncio.AbstractEventLoop | None, _: int, code: int) -> None:
+        if loop is not self.link.table.loop:
+            return
         done(self.link.failures.error(code, (rank,), f"sending to rank {rank}, tag {tag}") if code else None)
 
 

@@ -43,6 +43,11 @@ class Failures:
         self._told.update(new)
         return new
 
+    def any_dead(self) -> bool:
+        """Whether a rank has died, by now."""
+        self._look()
+        return bool(self.dead)
+
     def _look(self) -> None:
         if not self._can_tell:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -93,8 +94,9 @@ class MPIGroup(Group):
 
     def all_reduce(self, operation: str, source: Any, target: Any, done: Sent) -> None:
         check_reduction(operation, source, target)
+        loop = self._table.loop
         if any(rank in self._failures.dead for rank in self._others):
-            self._table.call_soon(self._reduced, operation, target, target, done, 0, MPI.ERR_PROC_FAILED)
+            self._table.call_soon(self._reduced, operation, target, target, done, loop, 0, MPI.ERR_PROC_FAILED)
             return
         if not self._others or not source.size:
             np.copyto(target, source)
@@ -108,7 +110,7 @@ class MPIGroup(Group):
         op, kind = self._operations.get(operation, wire.dtype), _TYPES[wire.dtype.name]
         step = max(1, self._chunk_bytes // wire.itemsize)
         starts = range(0, wire.size, step)
-        ended = partial(self._reduced, operation, wire, target, done)
+        ended = partial(self._reduced, operation, wire, target, done, loop)
         parts = Parts(len(starts), ended)
         for i in starts:
             part = (flat[i : i + step], kind)
@@ -120,15 +122,24 @@ class MPIGroup(Group):
         self._comm.Free()
 
     def _reduced(
-        self, operation: str, wire: npt.NDArray[Any], target: npt.NDArray[Any], done: Sent, _: int, code: int
+        self,
+        operation: str,
+        wire: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        done: Sent,
+        loop: asyncio.AbstractEventLoop | None,
+        _: int,
+        code: int,
     ) -> None:
+        if not code:
+            self._wake_others()  # one may wait for what this rank has just passed on
+        if loop is not self._table.loop:
+            return
         error = None
         if code:
             error = self._failures.error(code, self.ranks, f"{operation} over ranks {list(self.ranks)}")
-        else:
-            if wire is not target:
-                np.copyto(target, wire, casting="unsafe")
-            self._wake_others()  # one may wait for what this rank has just passed on
+        elif wire is not target:
+            np.copyto(target, wire, casting="unsafe")
         done(error)
 
     def _fill(self) -> None:

@@ -13,8 +13,8 @@ from mpi4py import MPI
 __all__ = ["remove_names", "shared_memory"]
 
 _MAPPED = Path("/proc/self/maps")
-#: How MPICH calls the files of its shared memory.
-_FILES = "/dev/shm/mpich_shm_"  # noqa: S108  no file of ours
+#: How MPICH and Open MPI call the files of their shared memory.
+_FILES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")  # noqa: S108  no files of ours
 
 
 def shared_memory(node: MPI.Comm, size_bytes: int) -> mmap.mmap:
@@ -41,13 +41,16 @@ def shared_memory(node: MPI.Comm, size_bytes: int) -> mmap.mmap:
 
 
 def remove_names(node: MPI.Comm) -> None:
-    """Remove the names of the files that MPICH shares memory by, which it leaves behind when a job is killed.
+    """Remove the names of the files that the MPI shares memory by, which it leaves behind when a job is killed.
 
-    All ranks of the host have mapped them by now, and call this together.
+    All ranks of the host call this together. A name is removed that each of them has mapped.
     """
-    if node.rank == 0 and _MAPPED.exists():
-        mapped = {words[-1] for line in _MAPPED.read_text().splitlines() if len(words := line.split(maxsplit=5)) == 6}
-        for path in mapped:
-            if path.startswith(_FILES):
-                with suppress(OSError):
-                    Path(path).unlink()
+    mapped = set()
+    if _MAPPED.exists():
+        lines = _MAPPED.read_text().splitlines()
+        mapped = {words[-1] for line in lines if len(words := line.split(maxsplit=5)) == 6}
+    everywhere = set.intersection(*node.allgather({path for path in mapped if path.startswith(_FILES)}))
+    if node.rank == 0:
+        for path in everywhere:
+            with suppress(OSError):
+                Path(path).unlink()

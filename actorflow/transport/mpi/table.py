@@ -39,6 +39,7 @@ class Table:
 
     Attributes:
         sends: How many of them are no receives.
+        loop: The one that callbacks come on.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -48,14 +49,14 @@ class Table:
         self._requests: list[MPI.Request] = []
         self._entries: list[Entry] = []
         self._dropped: list[MPI.Request] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the loop that hears of callbacks that raise."""
-        self._loop = loop
+        """Name the loop that callbacks come on, and that hears of those that raise."""
+        self.loop = loop
 
     def start(self, start: Callable[[], MPI.Request], entry: Entry) -> None:
         """Start one; that it cannot be started is told like any other end."""
@@ -100,30 +101,35 @@ class Table:
             try:
                 function(*args)
             except Exception as error:  # noqa: BLE001  told as the loop tells of its own callbacks
-                if self._loop is not None:
+                if self.loop is not None:
                     context = {"message": f"callback {function} of a transport failed", "exception": error}
-                    self._loop.call_exception_handler(context)
+                    self.loop.call_exception_handler(context)
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Make a callback at the loop's next turn."""
-        assert self._loop is not None
-        self._loop.call_soon(self.call, [(function, args)])
+        assert self.loop is not None
+        self.loop.call_soon(self.call, [(function, args)])
 
     def close(self) -> None:
         """Give everything up, and call back no more."""
         self._is_closed = True
         self.drop()
 
-    def drop(self, rank: int | None = None) -> list[Entry]:
+    def drop(self, rank: int | None = None, *, only_receives: bool = False) -> list[Entry]:
         """Give requests up: receives are cancelled; what cannot be is left to MPI, and its memory kept until it ends.
 
         Args:
             rank: Those that this rank has to do with; None for all.
+            only_receives: Leave the others.
 
         Returns:
             What they were about, in order.
         """
-        found = [i for i, entry in enumerate(self._entries) if rank is None or rank in entry.ranks]
+        found = [
+            i
+            for i, entry in enumerate(self._entries)
+            if (rank is None or rank in entry.ranks) and (entry.is_receive or not only_receives)
+        ]
         entries = [self._entries[i] for i in found]
         for i in reversed(found):
             request, is_receive = self._requests[i], self._entries[i].is_receive

@@ -20,6 +20,7 @@ from actorflow.transport.mpi.cuda import bytes_on_device, knows_cuda
 from actorflow.transport.mpi.edges import Edges, Link
 from actorflow.transport.mpi.failures import Failures
 from actorflow.transport.mpi.groups import MPIGroup, Operations
+from actorflow.transport.mpi.library import finalize_without_fence
 from actorflow.transport.mpi.notes import Notes
 from actorflow.transport.mpi.progress import Progress
 from actorflow.transport.mpi.table import Table
@@ -80,10 +81,11 @@ class MPITransport(Transport):
                 f"this MPI may be used by the thread that initialized it alone, and the loop runs in another one, "
                 f"{threading.current_thread().name!r}"
             )
-        if self._loop is not None and len(self._table):
-            if not self._loop.is_closed():
+        if self._loop is not None:
+            if len(self._table) and not self._loop.is_closed():
                 raise TransportError(f"rank {self.rank} has messages under way on another event loop")
-            self._table.drop()
+            # What other ranks count on goes on, though nobody here is told any more: parts of it may have gone already.
+            self._table.drop(only_receives=True)
             self._edges.clear()
         self._loop = loop
         self._table.bind(loop)
@@ -100,7 +102,9 @@ class MPITransport(Transport):
         self._note_table.close()
         self._notes.close()
         self._link.bell.close()
-        if not self._failures.dead:
+        if self._failures.any_dead():
+            finalize_without_fence()
+        else:
             self._free()
 
     def _free(self) -> None:

@@ -21,6 +21,7 @@ export class Drawing {
   focus = null;
   /** Items on the critical path. @type {Set<number>} */
   critical = new Set();
+  criticalEdges = [];
 
   constructor(canvas, camera, model, view, colouring, theme) {
     Object.assign(this, { canvas, camera, model, view, colouring, theme });
@@ -57,7 +58,7 @@ export class Drawing {
     this.#grid(seen);
     this.#boxes(seen);
     const sketch = this.edges.draw(context, ratio, seen, now, this.focus ? FAINT : 1);
-    if (this.critical.size) this.edges.highlight(context, this.#criticalEdges(), theme.hot);
+    this.edges.highlight(context, this.criticalEdges, theme.hot);
     const pointed = this.selected >= 0 ? this.selected : this.hovered;
     const item = pointed >= 0 ? this.view.itemOf(pointed) : -1;
     if (item >= 0) this.edges.highlight(context, this.view.edges.filter((e) => e.from === item || e.to === item), theme.accent);
@@ -65,11 +66,6 @@ export class Drawing {
     else this.#items(seen, now);
     this.framesDrawn += 1;
     return sketch;
-  }
-
-  #criticalEdges() {
-    const { critical } = this;
-    return this.view.edges.filter((e) => critical.has(e.from) && critical.has(e.to) && !e.update);
   }
 
   #grid(seen) {

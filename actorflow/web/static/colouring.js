@@ -23,14 +23,14 @@ export class Colouring {
     this.mode = mode;
     this.values = [];
     if (!this.isCategorical) return;
-    const known = new Map();
-    this.#ofNode = Int16Array.from(model.nodes, (node, i) => {
-      if (mode === "lane" && model.kind[i] !== OP) return -1;
-      const value = mode === "rank" ? `rank ${node.rank}` : node[mode];
-      if (!known.has(value)) known.set(value, known.size);
-      return known.get(value);
+    const texts = model.nodes.map((node, i) => {
+      if (mode === "lane") return model.kind[i] === OP ? model.laneOf(i) : null;
+      return mode === "rank" ? `rank ${node.rank}` : node.device;
     });
-    this.values = [...known.keys()];
+    // In a fixed order, or colours would change whenever an op goes to another lane.
+    this.values = [...new Set(texts)].filter((text) => text !== null).sort();
+    const numbers = new Map(this.values.map((text, k) => [text, k]));
+    this.#ofNode = Int16Array.from(texts, (text) => numbers.get(text) ?? -1);
     this.#ofScope = this.#joined();
   }
 

@@ -9,7 +9,7 @@ export class Explorer {
   selected = -1;
   /** Whether the critical path is shown while nothing is selected, too. */
   showsPath = false;
-  #path = { nodes: new Set(), us: 0 };
+  #path = { nodes: [], us: 0 };
 
   constructor(model, view, camera, drawing, colouring, overview, on) {
     Object.assign(this, { model, view, camera, drawing, colouring, overview, on });
@@ -71,7 +71,7 @@ export class Explorer {
     const isNode = this.selected >= 0 && !this.model.isScope(this.selected);
     this.#path = isNode || (this.showsPath && this.model.count)
       ? criticalPath(this.model, isNode ? this.selected : -1)
-      : { nodes: new Set(), us: 0 };
+      : { nodes: [], us: 0 };
     this.#focus();
   }
 
@@ -88,7 +88,10 @@ export class Explorer {
   /** The selection, its neighbours and the critical path stand out. */
   #focus() {
     const { view, selected, drawing } = this;
-    drawing.critical = new Set([...this.#path.nodes].map((node) => view.itemOf(node)));
+    const path = this.#path.nodes.map((node) => view.itemOf(node));
+    drawing.critical = new Set(path);
+    const steps = new Set(path.map((to, k) => path[k - 1] * view.count + to));
+    drawing.criticalEdges = view.edges.filter((edge) => steps.has(edge.from * view.count + edge.to));
     const item = selected >= 0 ? view.itemOf(selected) : -1;
     if (item < 0 && !(this.showsPath && drawing.critical.size)) {
       drawing.focus = null;

@@ -133,7 +133,11 @@ function refresh() {
   panel.refresh();
   charts.draw();
   vitals.refresh(now);
-  countStates();
+  if (colouring.mode === "lane") {
+    colouring.use();
+    legend();
+    redraw();
+  } else countStates();
 }
 
 function showSelected(subject) {

@@ -45,6 +45,8 @@ export class Model {
     this.calls = new Uint32Array(count);
     this.meanUs = new Float32Array(count);
     this.lastUs = new Float32Array(count);
+    /** What the latest call ran on, as an index in `vitals.tracks`; 255 if that is not known. */
+    this.track = new Uint8Array(count).fill(255);
     this.p50Us = new Float32Array(count);
     this.p99Us = new Float32Array(count);
     /** Calls per second, over the last seconds. */
@@ -85,7 +87,7 @@ export class Model {
   #touched = new Uint32Array(0);
   #round = 0;
 
-  applyStates({ full, index, calls, meanUs, lastUs, p50Us, p99Us, state }, now) {
+  applyStates({ full, index, calls, meanUs, lastUs, p50Us, p99Us, state, track }, now) {
     const round = ++this.#round, blobs = [];
     const { parent, of } = this.scopes, kinds = STATES.length;
     for (let k = 0; k < index.length; k++) {
@@ -98,6 +100,7 @@ export class Model {
       this.lastUs[i] = lastUs[k];
       this.p50Us[i] = p50Us[k];
       this.p99Us[i] = p99Us[k];
+      this.track[i] = track[k];
       for (let s = of[i]; s >= 0; s = parent[s]) {
         this.scopeUs[s] += moreUs;
         if (active) this.scopeActiveAt[s] = now;
@@ -181,6 +184,14 @@ export class Model {
     if (key.slice(0, at) === "node") return this.indexByName.get(name) ?? -1;
     const scope = key.slice(0, at) === "scope" && name ? this.scopes.byName.get(name) : undefined;
     return scope === undefined ? -1 : this.count + scope;
+  }
+
+  /** Lane on which an op's latest call ran; until then the one that it was given, or null if the plan chooses it. */
+  laneOf(node) {
+    const ran = this.vitals?.tracks[this.track[node]];
+    if (ran !== undefined) return ran;
+    const { lane, device } = this.nodes[node];
+    return lane === "auto" ? null : `${device} ${lane}`;
   }
 
   isCollective(node) {

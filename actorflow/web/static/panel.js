@@ -106,6 +106,7 @@ export class Panel {
     fact("Critical path", "", "critical");
     const place = node.rank ? `${node.rank}/${node.device}` : node.device;
     fact("Place", isOp ? `${place}, lane ${node.lane}` : place);
+    if (isOp) fact("Ran on", "", "lane");
     fact("Created at", element("code", {}, node.site));
     const notes = model.notes.get(node.id) ?? [];
     for (const note of notes) fact("Note", note);
@@ -152,6 +153,7 @@ export class Panel {
     if (isScope) return live("share", called ? `${((100 * total) / (model.totalTimeUs() || 1)).toFixed(1)}%` : "–");
     const perSecond = model.perSecond[subject];
     live("calls", `${format.count(model.calls[subject])}${perSecond ? `, ${format.rate(perSecond)}/s` : ""}`);
+    live("lane", model.laneOf(subject) ?? "–");
     live("mean", called ? format.duration(model.meanUs[subject]) : "–");
     live("last", called ? format.duration(model.lastUs[subject]) : "–");
     live("quantiles", model.p99Us[subject] ? `${format.duration(model.p50Us[subject])}, ${format.duration(model.p99Us[subject])}` : "–");

@@ -6,7 +6,7 @@ import { OP } from "./model.js";
  * The nodes on the longest path, by mean times of calls, through a node; through any for -1. Updates of variables are
  * for the next frame, so that paths end there.
  *
- * @returns {{nodes: Set<number>, us: number}} empty while no times are known
+ * @returns {{nodes: number[], us: number}} from its begin to its end; empty while no times are known
  */
 export function criticalPath(model, through = -1) {
   const { count, edgeFrom, edgeTo, edgeBack } = model;
@@ -35,10 +35,10 @@ export function criticalPath(model, through = -1) {
   }
   const length = (node) => before[node] + cost(model, node) + after[node];
   const start = through >= 0 ? through : order.reduce((best, node) => (best < 0 || length(node) > length(best) ? node : best), -1);
-  const nodes = new Set();
+  const nodes = [];
   if (start < 0 || !length(start)) return { nodes, us: 0 };
-  for (let node = start; node >= 0; node = from[node]) nodes.add(node);
-  for (let node = start; node >= 0; node = to[node]) nodes.add(node);
+  for (let node = start; node >= 0; node = from[node]) nodes.unshift(node);
+  for (let node = to[start]; node >= 0; node = to[node]) nodes.push(node);
   return { nodes, us: length(start) };
 }
 

@@ -185,8 +185,9 @@ export class Timeline {
     context.font = `10.5px ${theme.font}`;
     context.textAlign = "left";
     context.textBaseline = "middle";
-    const letters = Math.floor((room - 8) / 5.6);
-    context.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, seen1 + 4, top + BAR / 2 + 0.5);
+    const share = (room - 8) / context.measureText(text).width;
+    const shown = share < 1 ? `${text.slice(0, Math.max(Math.floor(text.length * share) - 1, 1))}…` : text;
+    context.fillText(shown, seen1 + 4, top + BAR / 2 + 0.5);
   }
 
   #axis(width, height) {

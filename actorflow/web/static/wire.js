@@ -45,6 +45,7 @@ function decodeStates(header, take) {
     p50Us: take(Float32Array),
     p99Us: take(Float32Array),
     state: take(Uint8Array),
+    track: take(Uint8Array),
   };
 }
 

@@ -6,6 +6,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow.transport.mpi.cuda import bytes_on_device
+from actorflow.transport.mpi.library import library
 
 
 class OnDevice:
@@ -19,4 +20,7 @@ class OnDevice:
 world = af.world()
 array = np.arange(6, dtype=np.float32)
 same = bytes_on_device(OnDevice(array)) == memoryview(array).cast("B")
-sys.stdout.write(f"rank {world.rank}: cpu {world.takes('cpu')}, cuda {world.takes('cuda')}, same {same}\n")
+asked = any(hasattr(library(), name) for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"))
+sys.stdout.write(
+    f"rank {world.rank}: asked {asked}, cpu {world.takes('cpu')}, cuda {world.takes('cuda')}, same {same}\n"
+)

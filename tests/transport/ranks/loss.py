@@ -1,6 +1,10 @@
-"""The last rank is killed; the others tell what becomes of what they have under way with it."""
+"""The last rank is killed; the others tell what becomes of what they have under way with it.
+
+Arguments: idle or busy, bytes of a chunk.
+"""
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
@@ -10,10 +14,13 @@ import numpy as np
 
 import actorflow as af
 from actorflow.transport import Listener
+from actorflow.transport.mpi import MPITransport
+from actorflow.transport.mpi.library import library
 
-world = af.world()
+CHUNK = int(sys.argv[2])
+world = MPITransport(chunk_bytes=CHUNK)
 dead = world.size - 1
-LARGE = 20 << 20
+LARGE = min(100 * CHUNK, 20 << 20)
 
 
 class Watch(Listener):
@@ -48,8 +55,10 @@ async def main() -> None:
         for size in (10, LARGE):
             world.receive(dead, 1, memoryview(bytearray(size)), done())
             world.send(dead, 2, memoryview(bytes(size)), done())
-        for operation in ("sum", "max"):
-            group.all_reduce(operation, np.ones(5), np.zeros(5), done())
+        for size in (100, LARGE):  # one of them behind the large one, in the end
+            world.send(dead, 2, memoryview(bytes(size)), done())
+        for operation, size in (("sum", 5), ("max", LARGE // 8), ("sum", 5)):
+            group.all_reduce(operation, np.ones(size), np.zeros(size), done())
         world.post(dead, bytes(100_000))
     errors = await asyncio.gather(*futures)
     await watch.event.wait()
@@ -70,4 +79,6 @@ async def main() -> None:
 
 
 af.run(main())
+world.close()
+assert ctypes.c_bool.in_dll(library(), "ompi_async_mpi_finalize").value, "the job would wait for the dead rank"
 sys.stdout.write(f"rank {world.rank} has ended\n")

@@ -1,0 +1,147 @@
+"""The operations of graphs on arrays: a planned graph, recorded op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.array.operate import node_of
+from actorflow.array.primitives import PART, Primitive, Value
+from actorflow.array.records import Node, record
+from actorflow.errors import GraphError
+from actorflow.graph import Graph
+from actorflow.node import Blob
+from actorflow.ops.function import Function
+from actorflow.place import Place
+from actorflow.plan import PlannedOp, Slot
+from actorflow.planner import make_plan
+
+if TYPE_CHECKING:
+    from actorflow.array.arrays import Array
+
+__all__ = ["GraphOperation", "Replay", "lift"]
+
+_HOST = Place()
+_OBJECT = np.dtype(object)
+_calls = count()
+
+
+class GraphOperation(Primitive):
+    """An op of a plan as an operation on arrays.
+
+    Attributes:
+        operation: What it computes.
+        outputs: Types of its results; with several the value is a tuple.
+    """
+
+    def __init__(self, planned: PlannedOp, slots: Sequence[Slot]) -> None:
+        kernel = planned.kernel
+        self.operation = planned.operation
+        self.outputs = [slots[i].spec for i in planned.outputs]
+        self.random = kernel is not None and kernel.random
+        super().__init__(self.operation.kind.lower(), self._run, pure=not self.random)
+        self._kernel = kernel
+
+    def _run(self, *arguments: Any) -> Any:
+        """Call the kernel; a random one's last argument is the number of its stream."""
+        number = arguments[-1:] if self.random else ()
+        inputs = list(arguments[:-1] if self.random else arguments)
+        if isinstance(self.operation, Function):
+            found = self.operation.fn(*inputs)
+            return tuple(found) if len(self.outputs) > 1 else found
+        assert self._kernel is not None
+        buffers: list[Value] | None = None
+        if not self._kernel.returns:
+            buffers = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
+        returned = self._kernel.function(self.operation, inputs, buffers, *number)
+        results = returned if buffers is None else buffers
+        return tuple(results) if len(self.outputs) > 1 else results[0]
+
+    def record(self, inputs: Sequence[Array]) -> list[Array]:
+        """Record it on arrays."""
+        params = (next(_calls),) if self.random else ()
+        nodes = tuple([each._node for each in inputs])
+        work = sum([node.size for node in nodes])
+        if len(self.outputs) == 1:
+            spec = self.outputs[0]
+            return [record(self, nodes, spec.shape, spec.dtype, params, nodes[0].session, work)]
+        whole = record(self, nodes, (), _OBJECT, params, nodes[0].session, work)._node
+        parts = enumerate(self.outputs)
+        return [record(PART, (whole,), spec.shape, spec.dtype, (i,), whole.session) for i, spec in parts]
+
+
+class Replay:
+    """A part of a graph, ready to be recorded on arrays.
+
+    Args:
+        inputs: Blobs that arrays stand for.
+        outputs: Blobs whose arrays are wanted, of the same graph.
+    """
+
+    def __init__(self, inputs: Sequence[Blob], outputs: Sequence[Blob]) -> None:
+        plan = make_plan(inputs[0].graph.root, list(dict.fromkeys(outputs)))
+        self._feeds = {blob: plan.feeds.get(blob) for blob in inputs}
+        self._fetches = [plan.fetches[blob] for blob in outputs]
+        self._ops = [(_operation_of(op, plan.slots), op.inputs, op.outputs) for op in plan.ops]
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Record it: arrays for ``inputs``, in order, give those for ``outputs``."""
+        from actorflow.array.creation import full
+
+        fed = zip(self._feeds.values(), arrays, strict=True)
+        values = {slot: array for slot, array in fed if slot is not None}
+        for operation, reads, writes in self._ops:
+            if reads:
+                values.update(zip(writes, operation.record([values[i] for i in reads]), strict=True))
+            else:  # a constant
+                spec = operation.outputs[0]
+                values[writes[0]] = full(spec.shape, operation.operation.value, dtype=spec.dtype)  # type: ignore[attr-defined]
+        return [values[i] for i in self._fetches]
+
+
+def _operation_of(op: PlannedOp, slots: Sequence[Slot]) -> GraphOperation:
+    if op.place != _HOST:
+        raise GraphError(f"op {op.node.name!r} is on {op.place}: arrays live on the CPU")
+    if not op.inputs and not hasattr(op.operation, "value"):
+        raise GraphError(f"op {op.node.name!r} ({op.operation}) reads nothing, and is no constant")
+    return GraphOperation(op, slots)
+
+
+def lift(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The functional form of an operation, ``af.ops.softmax`` say, as a function of arrays.
+
+    Args:
+        function: Takes blobs as leading positional arguments and gives one or several; its other arguments are given
+            by name.
+    Returns:
+        A function of arrays in the place of the blobs.
+    """
+    known: dict[Any, tuple[Replay, bool]] = {}
+    name = getattr(function, "__name__", "function")
+
+    def lifted(*arrays: Any, **options: Any) -> Any:
+        nodes = [node_of(name, f"argument {i}", array) for i, array in enumerate(arrays)]
+        key = tuple([(node.shape, node.dtype) for node in nodes]), repr(sorted(options.items()))
+        found = known.get(key)
+        if found is None:
+            found = known[key] = _planned(function, name, nodes, options)
+        replay, is_single = found
+        results = replay(arrays)
+        return results[0] if is_single else tuple(results)
+
+    lifted.__name__ = lifted.__qualname__ = name
+    lifted.__doc__ = f"`actorflow.ops.{name}` on arrays.\n\n{function.__doc__}"
+    return lifted
+
+
+def _planned(
+    function: Callable[..., Any], name: str, nodes: Sequence[Node], options: Mapping[str, Any]
+) -> tuple[Replay, bool]:
+    graph = Graph(name)
+    blobs = [graph.blob(f"x{i}", node.shape, node.dtype) for i, node in enumerate(nodes)]
+    found = function(*blobs, **options)
+    outputs = [found] if isinstance(found, Blob) else list(found)
+    return Replay(blobs, outputs), isinstance(found, Blob)

@@ -1,0 +1,116 @@
+"""What a process does that calls a function for others."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import signal
+import socket
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from actorflow.pipeline.frames import Message, gathered, open_message, pack, reading
+
+__all__ = ["Answer", "serve"]
+
+
+class Answer(NamedTuple):
+    """What became of some items.
+
+    Attributes:
+        elapsed_ns: How long the calls took together.
+        results: One for each item; `gathered` on the way.
+        errors: What was raised instead, by index.
+        error: Why there are none at all.
+    """
+
+    elapsed_ns: int
+    results: list[Any]
+    errors: dict[int, BaseException]
+    error: BaseException | None = None
+
+
+def serve(link: socket.socket) -> None:
+    """Call for items as they come, until nobody is at the other end.
+
+    The first message is the function, the others are lists of items; each gets its answer, the first one an empty one.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process says when it ends
+    with link:
+        try:
+            fn = _function(_receive(link))
+            gc.freeze()  # nothing of what is there by now will ever be garbage
+            _send(link, pack(Answer(0, [], {})))
+            while True:
+                _send(link, _answer(fn, _receive(link)))
+        except (EOFError, ConnectionError):
+            return
+
+
+def _function(message: Message) -> Callable[[Any], Any]:
+    try:
+        fn: Callable[[Any], Any] = open_message(message)
+    except Exception as error:  # noqa: BLE001  each item gets it
+        failure = _sendable(error)
+
+        def fail(_: Any) -> Any:
+            raise failure
+
+        return fail
+    return fn
+
+
+def _answer(fn: Callable[[Any], Any], message: Message) -> list[memoryview]:
+    try:
+        items = open_message(message)
+    except Exception as error:  # noqa: BLE001  the loop gets it
+        return pack(Answer(0, [], {}, _sendable(error)))
+    results: list[Any] = []
+    errors: dict[int, BaseException] = {}
+    start = perf_counter_ns()
+    for item in items:
+        try:
+            results.append(fn(item))
+        except BaseException as error:  # noqa: BLE001  the loop gets it
+            errors[len(results)] = _sendable(error)
+            results.append(None)
+    elapsed_ns = perf_counter_ns() - start
+    try:
+        return pack(Answer(elapsed_ns, gathered(results), errors))
+    except Exception:  # noqa: BLE001  some of the results cannot be sent; the others shall be
+        for index, result in enumerate(results):
+            try:
+                pickle.dumps(result)
+            except Exception as error:  # noqa: BLE001  as above
+                results[index], errors[index] = None, _sendable(error)
+        return pack(Answer(elapsed_ns, results, errors))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """An error that survives the way back; some cannot be made again from their arguments."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  it was made here
+    except Exception:  # noqa: BLE001  as above
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _receive(link: socket.socket) -> Message:
+    steps = reading()
+    try:
+        while True:
+            memory = next(steps)
+            while memory:
+                count = link.recv_into(memory)
+                if not count:
+                    raise EOFError
+                memory = memory[count:]
+    except StopIteration as end:
+        message: Message = end.value
+        return message
+
+
+def _send(link: socket.socket, parts: list[memoryview]) -> None:
+    for part in parts:
+        link.sendall(part)
