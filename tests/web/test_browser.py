@@ -241,51 +241,6 @@ async def test_a_node_can_be_inspected(training, new_page) -> None:
         assert await panel.is_hidden()
 
 
-async def test_search_jumps_to_a_node(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
-        await page.page.keyboard.press("/")
-        await page.page.keyboard.type("UPDATE")
-        results = page.page.locator("#search-results li")
-        assert await results.count() == 4
-        await page.page.keyboard.press("ArrowDown")
-        await page.page.keyboard.press("Enter")
-        chosen = await page.look("actorflow.selected")
-        assert chosen == "block2/update", "the second one: the backward part starts at the last block"
-        x, y = await page.look(f"actorflow.placeOf({chosen!r})")
-        width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
-        assert (x, y) == (width / 2, height / 2)
-        await page.page.fill("#search", "no such node")
-        await page.page.get_by_text("Nothing has this in its name").wait_for()
-
-
-async def test_pan_and_zoom(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
-        mouse = page.page.mouse
-        before = await page.look("actorflow.placeOf('loss')")
-        await mouse.move(400, 400)
-        await mouse.down()
-        await mouse.move(430, 380, steps=4)
-        await mouse.up()
-        after = await page.look("actorflow.placeOf('loss')")
-        assert [round(b - a, 6) for a, b in zip(before, after, strict=True)] == [30, -20]
-        assert await page.look("actorflow.selected") is None, "a drag selects nothing"
-        # The place under the pointer stays where it is, to the whole pixels that a mouse knows.
-        box = await page.page.locator("#graph").bounding_box()
-        await mouse.move(box["x"] + after[0], box["y"] + after[1])
-        scale = await page.look("actorflow.camera.scale")
-        await mouse.wheel(0, -300)
-        await page.until(f"actorflow.camera.scale > {scale}")
-        zoomed = await page.look("actorflow.placeOf('loss')")
-        assert zoomed == pytest.approx(after, abs=0.5)
-        await page.page.click("#zoom-fit")
-        places = await page.look("actorflow.nodes.map(actorflow.placeOf)")
-        assert all(0 <= x <= box["width"] and 0 <= y <= box["height"] for x, y in places)
-
-
 async def test_failures_and_diverged_losses_are_shown(new_page) -> None:
     graph = af.Graph("failing")
     x = graph.blob("x", ())
