@@ -231,7 +231,7 @@ class Trace:
         self.total = total + 1
 
     def since(self, position: int) -> Calls:
-        """A copy of the calls from a position on, as far as the ring has them; `total` is the position to go on from."""
+        """A copy of the calls from a position on, as far as the ring has them; `total` is where to go on."""
         first = max(position, self.total - self._mask - 1, 0)
         ring = np.frombuffer(self._buffer, np.int64).reshape(-1, 4)
         start, stop = first & self._mask, self.total & self._mask
