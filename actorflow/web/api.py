@@ -14,6 +14,7 @@ from actorflow.trace import NodeState, OpProfile
 from actorflow.web.chrome import chrome_trace
 from actorflow.web.latency import Latencies
 from actorflow.web.metrics import exposition
+from actorflow.web.pipelines import pipelines
 from actorflow.web.stream import Stream
 from actorflow.web.vitals import memory_of
 
@@ -28,6 +29,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
     router.add_get("/api/graph", _graph)
     router.add_get("/api/state", _state)
     router.add_get("/api/errors", _errors)
+    router.add_get("/api/pipelines", _pipelines)
     router.add_get("/trace.json", _trace)
     router.add_get("/metrics", _metrics)
     router.add_get("/healthz", _health)
@@ -85,6 +87,10 @@ async def _errors(request: web.Request) -> web.Response:
         for failure in graph.engine.errors
     ]
     return _json(json.dumps({"graph": graph.name, "failed": graph.engine.frames.failed, "newest": failures}))
+
+
+async def _pipelines(_: web.Request) -> web.Response:
+    return _json(json.dumps({"pipelines": pipelines()}))
 
 
 async def _trace(request: web.Request) -> web.Response:

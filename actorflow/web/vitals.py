@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.pending import what_it_waits_for
+from actorflow.web.pipelines import pipelines
 
 if TYPE_CHECKING:
     from actorflow.runtime import Engine
@@ -48,6 +49,7 @@ class Vitals:
             "waiting": self._waiting(time.monotonic()),
             "calls": self._engine.trace.total,
             "tracks": self._engine.trace.tracks,
+            "pipelines": pipelines(),
         }
 
     def _lag(self) -> dict[str, float] | None:

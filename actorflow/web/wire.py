@@ -6,7 +6,8 @@ From the server, in the order of a snapshot:
 - states (binary, `encode_states`): all ops (a full message) or those that changed (a delta).
 - ``status`` (text, `encode_status`): frames, curves, failures, notes; all of them (full) or what is new.
 - ``heartbeat`` (text): nothing happened for a while.
-- ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for; about once a second.
+- ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for, data pipelines; about
+  once a second.
 - ``tracks`` (text, `encode_tracks`) and calls (binary, `encode_calls`): to clients that have asked for the timeline.
 
 States and status messages carry ``base`` and ``seq``: a client whose latest message of that kind had number ``base``

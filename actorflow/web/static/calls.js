@@ -13,6 +13,7 @@ export class Calls {
   /** Calls of one track that overlap are on different levels. */
   level = new Uint8Array(CAPACITY);
   total = 0;
+  /** Calls that were too many to be sent. */
   lost = 0;
   /** When the latest call ended, in seconds on the calls' clock. */
   latest = 0;
@@ -39,7 +40,7 @@ export class Calls {
   }
 
   add({ start, us, node, frame, track, lost }) {
-    this.lost += lost;
+    if (this.total) this.lost += lost; // what was before the first ones is no loss
     for (let k = 0; k < start.length; k++) {
       const i = this.total++ % CAPACITY, begin = start[k], end = begin + us[k] * 1e-6;
       this.start[i] = begin;

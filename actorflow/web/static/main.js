@@ -14,6 +14,7 @@ import { Link } from "./link.js";
 import { BLOB, Model, OP, STATES, VARIABLE } from "./model.js";
 import { Overview } from "./overview.js";
 import { Panel } from "./panel.js";
+import { PipelinesCard } from "./pipelines.js";
 import { attachSearch } from "./search.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
@@ -42,7 +43,7 @@ const panel = new Panel(model, theme, {
   showCall,
 });
 const charts = new Charts(byId("curves"), byId("curve-list"), model, theme);
-const vitals = new VitalsCards(model);
+const vitals = new VitalsCards(model), pipelines = new PipelinesCard(model);
 const timeline = new Timeline(
   { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live") }, calls, model, theme,
   { changed: redraw, chosen: (node) => explorer.choose(node) },
@@ -126,6 +127,7 @@ function refresh() {
   byId("frames-failed").classList.toggle("bad", failed > 0);
   setText(byId("frames-rate"), format.rate(model.rate(now)));
   model.measure(now);
+  if (calls.lost) setText(byId("timeline-note"), `${format.count(calls.lost)} calls are left out, as there are too many`);
   if (!stale || document.hidden) return;
   stale = false;
   if ((explorer.selected >= 0 || explorer.showsPath) && !explorer.pathUs) explorer.findPath();
@@ -133,6 +135,7 @@ function refresh() {
   panel.refresh();
   charts.draw();
   vitals.refresh(now);
+  pipelines.refresh();
   if (colouring.mode === "lane") {
     colouring.use();
     legend();
