@@ -258,5 +258,3 @@ async def test_leaving_frees_a_limiter_at_once() -> None:
         assert limiter.running == 0
         assert loader.stats()["negated"].running == 0
         assert await collect(loader) == [-x for x in range(1, ITEMS)]
-
-
