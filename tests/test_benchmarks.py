@@ -31,7 +31,7 @@ def test_question_runs_quick_and_writes_json(name: str, tmp_path: Path) -> None:
     # A process of its own: benchmarks register operations, and their tickers and threads are not pytest's affair.
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks", name, "--quick", "--repeat", "1", "--json", str(file)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     content = json.loads(file.read_text(encoding="utf-8"))
     assert content["quick"] is True

@@ -276,7 +276,7 @@ def interrupt_after(process: subprocess.Popen[str], stream: Any, text: str) -> t
         else:
             pytest.fail(f"ended without printing {text!r}: {process.stderr.read() if process.stderr else ''}")
         process.send_signal(signal.SIGINT)
-        return process.communicate(timeout=60)
+        return process.communicate(timeout=240)
 
 
 @posix_only
@@ -326,7 +326,7 @@ def test_at_a_terminal_it_draws_a_bar_serves_and_leaves_the_terminal_as_it_was()
         while b"serving the page until Ctrl-C" not in shown:
             shown += terminal.read(4096)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert err == b"interrupted\n"
     assert b"epoch 1/1" in shown

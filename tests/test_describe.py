@@ -186,7 +186,7 @@ class TestDot:
     def test_graphviz_reads_it(self, linear: af.Graph) -> None:
         linear.blob('"; } \\', 3)
         done = subprocess.run(
-            ["dot", "-Tplain"], input=linear.to_dot(), capture_output=True, text=True, timeout=60, check=False
+            ["dot", "-Tplain"], input=linear.to_dot(), capture_output=True, text=True, timeout=240, check=False
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("\nnode") == 7

@@ -30,7 +30,7 @@ def collect_marked(**environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu", "tests/examples/test_scripts.py"]
     inherited = {name: value for name, value in os.environ.items() if name != "ACTORFLOW_REQUIRE_GPU"}
     return subprocess.run(
-        command, cwd=ROOT, env=inherited | environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, env=inherited | environment, capture_output=True, text=True, timeout=240, check=False
     )
 
 

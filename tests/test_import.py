@@ -31,7 +31,7 @@ print(" ".join(name for name in third_party if not name.startswith("_")))
 def loaded_by(module: str) -> set[str]:
     code = LIST_LOADED.format(module=module)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())

@@ -53,7 +53,7 @@ def test_program(code: str, output: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     assert [line.rstrip() for line in done.stdout.splitlines()] == output.splitlines()

@@ -139,6 +139,9 @@ class ChunkActor(MapActor):
             return
         chunk.results, chunk.errors = answer.results, answer.errors
         self._timed(answer.elapsed_ns, len(answer.results))
+        out = self.out
+        if out.least is not None and out.least < self._share:  # what is here anyway goes on at once
+            out.least = out.capacity = self._share
         self.wake()
 
     def _emit(self) -> int:

@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_mlp_lazy.py"
 
 def run(*arguments: object) -> list[str]:
     command = [sys.executable, "-W", "error", str(EXAMPLE), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -39,6 +39,6 @@ def test_the_example_learns_as_with_numpy(tmp_path: Path, idx) -> None:
 
 def test_the_example_says_what_is_missing(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE), str(tmp_path / "absent")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert "absent: expected " in done.stderr

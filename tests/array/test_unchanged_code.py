@@ -48,6 +48,6 @@ def test_scikit_learn_and_scipy_run_unchanged() -> None:
     # SciPy looks at this when it is imported.
     environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout.strip() == "unchanged", done.stderr

@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def run(name: str, *arguments: object) -> list[str]:
     """The lines that an example prints."""
     command = [sys.executable, "-W", "error", EXAMPLES / name, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -109,7 +109,7 @@ def test_lstm_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nin_cifar10.py", "googlenet.py", "mnist_mlp.py", "lstm_text.py"])
 def test_a_training_says_what_is_missing(tmp_path: Path, name: str) -> None:
     command = [sys.executable, EXAMPLES / name, tmp_path / "absent"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert "absent: expected " in done.stderr
     assert "Traceback" not in done.stderr

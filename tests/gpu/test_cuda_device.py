@@ -168,7 +168,7 @@ asyncio.run(main())
 class TestErrors:
     def test_an_illegal_address_is_raised(self) -> None:
         """In a process of its own: CUDA does not recover from it."""
-        done = subprocess.run([sys.executable, "-c", ILLEGAL], capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run([sys.executable, "-c", ILLEGAL], capture_output=True, text=True, timeout=240, check=False)
         assert "DeviceError device 'cuda:0' failed: cudaErrorIllegalAddress" in done.stdout, done.stderr
 
     def test_no_room(self, device: CudaDevice) -> None:

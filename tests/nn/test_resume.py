@@ -161,7 +161,7 @@ def test_another_process_goes_on(tmp_path, whole) -> None:
     found: list[float] = []
     for until, how in ((7, "begin"), (STEPS, "resume")):
         command = [sys.executable, "-W", "error", "-c", PROCESS, __file__, str(tmp_path), str(until), how]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
         found += map(float.fromhex, done.stdout.split())
     last = Training(tmp_path)

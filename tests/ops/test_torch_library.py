@@ -376,7 +376,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
 
 def run(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -31,7 +31,7 @@ class Ranks:
 
     async def all(self, work: Callable[[af.Graph, Any], Awaitable[Any]]) -> list[Any]:
         """Do something on all ranks at once; results, or what it raised, by rank."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             pairs = zip(self.graphs, self.built, strict=True)
             return await asyncio.gather(*(work(*pair) for pair in pairs), return_exceptions=True)
 

@@ -116,7 +116,7 @@ class World:
             except af.ActorflowError as error:
                 return error
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             return await asyncio.gather(*map(one, self.ranks))
 
     def feeds(self, count: int) -> list[list[Array]]:

@@ -107,7 +107,7 @@ async def test_waiting_for_a_rank_that_does_not_run_is_logged(
         logging.getLogger("actorflow"), "warning", lambda *args: (caplog.set_level(0), logged.set(), args)
     )
     run = asyncio.create_task(ranks.graphs[0].run({"x": np.ones(4, np.float32)}))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         await logged.wait()
     second = asyncio.create_task(ranks.graphs[1].run({"x": np.ones(4, np.float32)}))
     np.testing.assert_array_equal((await run)["c/out"], np.full(4, 30.0))

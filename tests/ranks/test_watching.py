@@ -18,14 +18,14 @@ async def test_rank_0_shows_the_ops_of_all_ranks() -> None:
     feed = {"x": np.ones(4, np.float32)}
     for count in range(1, 4):
         await ranks.all(lambda graph, _: graph.run(feed))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             while graph.engine.profile.get(graph["b"].id) is None or graph.engine.profile[graph["b"].id].calls < count:
                 await asyncio.sleep(0)
     assert monitor.states[graph["b"].id] == NodeState.DONE
     assert graph.engine.profile[graph["b"].id].total_ns > 0
     assert ranks.graphs[1].engine.monitor is not None
     graph.engine.unwatch()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while ranks.graphs[1].engine.monitor is not None:
             await asyncio.sleep(0)
     await ranks.aclose()
@@ -42,7 +42,7 @@ async def test_nodes_are_known_by_their_names() -> None:
     assert ranks.graphs[1]["b"].id != graph["b"].id
     graph.engine.watch()
     await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}, fetch=["c/out"]))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while graph.engine.profile.get(graph["b"].id) is None:
             await asyncio.sleep(0)
     assert graph.engine.profile[graph["b"].id].calls == 1
@@ -57,7 +57,7 @@ async def test_rank_0_has_the_calls_of_all_ranks_on_tracks_of_their_own() -> Non
     for _ in range(3):
         await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}))
     trace, there = graph.engine.trace, graph["b"].id
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while (trace.since(0).node == there).sum() < 3:
             await asyncio.sleep(0)
     calls = trace.since(0)

@@ -20,7 +20,7 @@ __all__ = ["ROOT", "Done", "ended", "is_openmpi", "need_mpi", "run_job", "start_
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 #: Only a failing job takes so long.
-LIMIT_S = 60.0
+LIMIT_S = 200.0
 
 
 class Done(NamedTuple):
@@ -42,7 +42,7 @@ def mpiexec() -> str | None:
 def is_openmpi() -> bool:
     command = mpiexec()
     assert command is not None
-    version = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    version = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=240, check=False).stdout
     return "Open MPI" in version or "OpenRTE" in version
 
 

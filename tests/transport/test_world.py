@@ -85,7 +85,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
