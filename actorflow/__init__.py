@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from actorflow import pipeline as pipeline
     from actorflow import testing as testing
     from actorflow import web as web
+    from actorflow.array.tracing import grad as grad
+    from actorflow.array.tracing import trace as trace
+    from actorflow.array.tracing import value_and_grad as value_and_grad
     from actorflow.autograd import gradient as gradient
     from actorflow.checkpoint import Checkpoint as Checkpoint
     from actorflow.checkpoint import Checkpoints as Checkpoints
@@ -75,6 +78,7 @@ _HOMES = {
     "place": ("Place",),
     "spec": ("TensorSpec",),
     "plan": ("Plan",),
+    "array.tracing": ("grad", "trace", "value_and_grad"),
     "autograd": ("gradient",),
     "checkpoint": (
         "Checkpoint",
@@ -158,6 +162,7 @@ __all__ = [
     "array",
     "data",
     "devices",
+    "grad",
     "gradient",
     "load_checkpoint",
     "load_checkpoint_sync",
@@ -169,6 +174,8 @@ __all__ = [
     "save_checkpoint_sync",
     "testing",
     "to_numpy",
+    "trace",
+    "value_and_grad",
     "web",
     "world",
     "__version__",

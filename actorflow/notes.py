@@ -6,9 +6,9 @@ import logging
 from collections import deque
 
 from actorflow.graph import Graph
+from actorflow.history import Note
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.plan import Plan
-from actorflow.trace import Note
 
 __all__ = ["Notes"]
 

@@ -18,13 +18,13 @@ from actorflow.actors.variable import Gate, VariableActor
 from actorflow.collector import collector_paused
 from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError
 from actorflow.footprint import places_of, slot_charges
+from actorflow.history import NodeState
 from actorflow.interchange import to_numpy
 from actorflow.node import Blob, Variable
 from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan import Plan, PlannedOp, Slot
 from actorflow.spec import as_array
-from actorflow.trace import NodeState
 from actorflow.wiring import Wiring
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
 from actorflow.errors import GraphError, OpError
 from actorflow.graph import Graph
+from actorflow.history import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
 from actorflow.node import Blob, Op, Variable
 from actorflow.notes import Notes
 from actorflow.ops.function import Function
@@ -31,7 +32,6 @@ from actorflow.ranks.channels import Channels
 from actorflow.ranks.watching import Watching
 from actorflow.stream import stream
 from actorflow.supervision import GRACE_S, Supervisor, time_out
-from actorflow.trace import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
 from actorflow.watchdog import LoopWatchdog
 
 __all__ = ["Engine", "FailureRecord", "Result"]

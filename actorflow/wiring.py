@@ -22,6 +22,7 @@ from actorflow.actors.stream import (
 )
 from actorflow.devices import Bucket, Device
 from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.history import OpProfile, SegmentProfile
 from actorflow.node import Variable
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
@@ -29,7 +30,6 @@ from actorflow.ops.registry import ANY, Kernel, KernelKey
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan import Plan, PlannedOp, Slot
 from actorflow.ranks.exchange import Exchange
-from actorflow.trace import OpProfile, SegmentProfile
 
 if TYPE_CHECKING:
     from actorflow.runtime import Engine

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.trace import NodeState
+from actorflow.history import NodeState
 
 SPEC = af.TensorSpec.of((3,))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actorflow.actors.op import OpActor
     from actorflow.actors.variable import Turn
     from actorflow.devices.base import Fence
-    from actorflow.trace import Monitor, Trace
+    from actorflow.history import Monitor, Trace
 
 __all__ = ["Expectant", "Frame", "FrameState"]
 

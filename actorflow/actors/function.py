@@ -12,8 +12,8 @@ import numpy as np
 from actorflow.actors.blob import release
 from actorflow.actors.op import OpActor
 from actorflow.errors import GraphError
+from actorflow.history import NodeState
 from actorflow.spec import TensorSpec, as_array
-from actorflow.trace import NodeState
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame

@@ -13,7 +13,7 @@ from actorflow.actors.blob import release
 from actorflow.actors.guard import Guard
 from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.errors import GraphError
-from actorflow.trace import NodeState, OpProfile
+from actorflow.history import NodeState, OpProfile
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor

@@ -138,7 +138,6 @@ from actorflow.array.statistical import (
     sum,
     var,
 )
-from actorflow.array.tracing import grad, trace, value_and_grad
 from actorflow.array.types import (
     __array_namespace_info__,
     astype,
@@ -260,10 +259,7 @@ __all__ = [
     "less_equal",
     "linalg",
     "linspace",
-    "grad",
     "nn",
-    "trace",
-    "value_and_grad",
     "log",
     "log10",
     "log1p",

@@ -19,8 +19,8 @@ from actorflow.array.records import Node
 from actorflow.array.units import Unit
 from actorflow.devices.blas import cores
 from actorflow.errors import GraphError
+from actorflow.history import OpProfile
 from actorflow.spec import TensorSpec
-from actorflow.trace import OpProfile
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array

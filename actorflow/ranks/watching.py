@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.trace import OpProfile
+from actorflow.history import OpProfile
 
 if TYPE_CHECKING:
+    from actorflow.history import Changes, Trace
     from actorflow.ranks.channels import Channels
     from actorflow.runtime import Engine
-    from actorflow.trace import Changes, Trace
 
 __all__ = ["Watching"]
 

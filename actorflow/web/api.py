@@ -10,7 +10,7 @@ import numpy as np
 from aiohttp import web
 
 from actorflow.errors import MissingExtraError
-from actorflow.trace import NodeState, OpProfile
+from actorflow.history import NodeState, OpProfile
 from actorflow.web.chrome import chrome_trace
 from actorflow.web.latency import Latencies
 from actorflow.web.metrics import exposition

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.trace import Calls
+from actorflow.history import Calls
 
 __all__ = ["chrome_trace"]
 
@@ -36,7 +36,7 @@ def chrome_trace(
     Args:
         graph_name: Name of the process in the viewer.
         calls: What to show.
-        tracks: `actorflow.trace.Trace.tracks`.
+        tracks: `actorflow.history.Trace.tracks`.
         names: Names of the graph's nodes.
         index_of: Index in ``names`` by `Node.id`, -1 for nodes that are gone.
         origin_ns: Time 0 of the result, on the clock of the calls.

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.trace import NodeState, OpProfile
+from actorflow.history import NodeState, OpProfile
 from actorflow.web.latency import Latencies
 from actorflow.web.structure import Structure
 from actorflow.web.wire import OpStates, encode_calls, encode_states, encode_status, encode_tracks
 
 if TYPE_CHECKING:
+    from actorflow.history import Changes, Monitor
     from actorflow.runtime import Engine
-    from actorflow.trace import Changes, Monitor
 
 __all__ = ["Position", "Telemetry"]
 

@@ -34,7 +34,7 @@ offset type    meaning
 ...    f32[n]  time of the latest call, microseconds
 ...    f32[n]  median time of a call, microseconds, estimated; 0 if unknown
 ...    f32[n]  99th percentile, likewise
-...    u8[n]   `actorflow.trace.NodeState`
+...    u8[n]   `actorflow.history.NodeState`
 ...    u8[n]   index in the ``tracks`` of the ``vitals`` message of what the latest call ran on; 255 if unknown
 ====== ======= ========================================================================
 
@@ -63,7 +63,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from actorflow.trace import Calls, Note, Trace
+    from actorflow.history import Calls, Note, Trace
 
 __all__ = [
     "HEADER",
@@ -93,7 +93,7 @@ class OpStates(NamedTuple):
         p50_us: float32, estimated; 0 if unknown.
         p99_us: float32.
         state: uint8, `NodeState`.
-        track: uint8, index in `actorflow.trace.Trace.tracks`; 255 if unknown.
+        track: uint8, index in `actorflow.history.Trace.tracks`; 255 if unknown.
     """
 
     node: npt.NDArray[np.uint32]
@@ -119,7 +119,7 @@ class OpStates(NamedTuple):
 
 
 class FrameNumbers(Protocol):
-    """What is sent of `actorflow.trace.FrameCounts`."""
+    """What is sent of `actorflow.history.FrameCounts`."""
 
     started: int
     finished: int

@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 
-from actorflow.trace import NodeState
+from actorflow.history import NodeState
 from tests.ranks.conftest import Ranks
 from tests.ranks.test_edges import there_and_back
 

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 import actorflow as af
 from actorflow.errors import MissingExtraError
-from actorflow.trace import Trace
+from actorflow.history import Trace
 from actorflow.web import api, create_app, serve
 from actorflow.web.chrome import chrome_trace
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 import actorflow as af
-from actorflow.trace import NodeState
+from actorflow.history import NodeState
 from actorflow.web import create_app, serve
 
 pytestmark = pytest.mark.browser

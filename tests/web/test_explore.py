@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.trace import NodeState
+from actorflow.history import NodeState
 from actorflow.web import serve
 
 pytestmark = pytest.mark.browser

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.trace import Trace
+from actorflow.history import Trace
 
 SQUARE = af.TensorSpec.of((4, 4))
 _NS = st.integers(0, 2**62)
