@@ -57,6 +57,10 @@ def kernels_of(code: str) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+class CompilationError(AssertionError):
+    """What the compiler says."""
+
+
 class Emulator:
     """Compiles and runs.
 
@@ -71,6 +75,7 @@ class Emulator:
         self.launches: list[str] = []
         self.elementwise: list[_ElementwiseKernel] = []
         self.load = cache(self._load)
+        self._functions: dict[Any, dict[_ElementwiseKernel, Any]] = {}
         self.cupy = self._module()
 
     def _load(self, code: str) -> ctypes.CDLL:
@@ -88,7 +93,29 @@ class Emulator:
             pytest.skip("g++ is not installed: CUDA C cannot be compiled for the host")
         command = ["g++", "-std=c++17", "-O1", "-fPIC", "-w", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert not done.returncode, done.stderr
+        if done.returncode:
+            raise CompilationError(done.stderr)
+
+    def load_elementwise(self, wanted: _ElementwiseKernel, types: dict[str, str]) -> Any:
+        """The function of an elementwise kernel for one choice of types.
+
+        The compiler takes as long to start as for a dozen of them, so all that have the same types are compiled
+        together, where all of them can have these.
+        """
+        key = tuple(sorted(types.items()))
+        known = self._functions.setdefault(key, {})
+        if wanted not in known:
+            alike = [kernel for kernel in self.elementwise if kernel.letters == types.keys() and kernel not in known]
+            try:
+                known.update(self._load_together(alike, types))
+            except CompilationError:  # one is not for these types: floats have no bits, say
+                known.update(self._load_together([wanted], types))
+        return known[wanted]
+
+    def _load_together(self, kernels: list[_ElementwiseKernel], types: dict[str, str]) -> dict[_ElementwiseKernel, Any]:
+        sources = [kernel.code(types).replace("void run(", f"void run{i}(") for i, kernel in enumerate(kernels)]
+        library = self.load("\n".join(f"namespace kernel{i} {{ {code} }}" for i, code in enumerate(sources)))
+        return {kernel: getattr(library, f"run{i}") for i, kernel in enumerate(kernels)}
 
     def _module(self) -> ModuleType:
         cupy = ModuleType("cupy")
@@ -193,6 +220,7 @@ class _ElementwiseKernel:
     def __init__(self, inputs: str, outputs: str, body: str, name: str, preamble: str = "") -> None:
         self.inputs, self.outputs = ([p.split() for p in text.split(",")] for text in (inputs, outputs))
         self.body, self.preamble, self.name = body, preamble, name
+        self.letters = {kind for kind, _ in [*self.inputs, *self.outputs] if len(kind) == 1}
         self.owner.elementwise.append(self)
 
     def code(self, types: dict[str, str]) -> str:
@@ -220,7 +248,7 @@ class _ElementwiseKernel:
         flat = [np.array(np.broadcast_to(arg, shape), order="C") for arg in given]
         own = {id(arg): copy for arg, copy in zip(given, flat, strict=True)}  # CuPy's parameters are references
         results = [own[id(out)] if id(out) in own else _garbage(shape, out.dtype) for out in outputs]
-        run = self.owner.load(self.code(types)).run
+        run = self.owner.load_elementwise(self, types)
         run(ctypes.c_ssize_t(results[0].size), *(ctypes.c_void_p(a.ctypes.data) for a in (*flat, *results)))
         for out, result in zip(outputs, results, strict=True):
             out[...] = result
