@@ -126,15 +126,15 @@ def test_the_line_of_user_code_is_the_call_of_gradient() -> None:
     assert grad.site.function == "test_the_line_of_user_code_is_the_call_of_gradient"
 
 
-def test_a_chain_of_a_hundred_thousand_ops_has_a_gradient() -> None:
+def test_a_chain_of_twenty_thousand_ops_has_a_gradient() -> None:
     graph = af.Graph("g")
     x = graph.blob("x", (), "float64")
     y = x
-    for _ in range(100_000):
+    for _ in range(20_000):
         y = ops.scale(y, 1.0)
     before = len(graph.ops)
     af.gradient(y, x)
-    assert len(graph.ops) - before == 100_001
+    assert len(graph.ops) - before == 20_001
 
 
 def test_a_wide_fan_out_is_one_sum() -> None:
