@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from actorflow.composite import Chain as Chain
     from actorflow.composite import Composite as Composite
     from actorflow.errors import ActorflowError as ActorflowError
+    from actorflow.errors import AxisError as AxisError
     from actorflow.errors import CheckpointError as CheckpointError
     from actorflow.errors import CycleError as CycleError
     from actorflow.errors import DataError as DataError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from actorflow.errors import PipelineError as PipelineError
     from actorflow.errors import PlaceError as PlaceError
     from actorflow.errors import RaceError as RaceError
+    from actorflow.errors import RunCancelledError as RunCancelledError
     from actorflow.errors import RunTimeoutError as RunTimeoutError
     from actorflow.errors import ShapeError as ShapeError
     from actorflow.errors import StageError as StageError
@@ -92,6 +94,7 @@ _HOMES = {
     "runtime": ("Result",),
     "errors": (
         "ActorflowError",
+        "AxisError",
         "CheckpointError",
         "CycleError",
         "DTypeError",
@@ -110,6 +113,7 @@ _HOMES = {
         "PipelineError",
         "PlaceError",
         "RaceError",
+        "RunCancelledError",
         "RunTimeoutError",
         "ShapeError",
         "StageError",
@@ -123,6 +127,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ActorflowError",
+    "AxisError",
     "Blob",
     "Chain",
     "Checkpoint",
@@ -151,6 +156,7 @@ __all__ = [
     "Plan",
     "RaceError",
     "Result",
+    "RunCancelledError",
     "RunTimeoutError",
     "ShapeError",
     "StageError",

@@ -6,7 +6,8 @@
     ├── GraphError (ValueError)              the graph, or what is asked of it, is wrong
     │   ├── CycleError                       .cycle
     │   ├── ShapeError
-    │   ├── DTypeError
+    │   │   └── AxisError (IndexError)       an array has no such axis
+    │   ├── DTypeError (TypeError)
     │   ├── PlaceError
     │   └── FeedError
     ├── KernelNotFoundError (LookupError)    lists what is registered
@@ -18,6 +19,7 @@
     │   └── OpTimeoutError (TimeoutError)    one call took longer than its op's timeout
     ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
     ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
+    ├── RunCancelledError (RuntimeError)     .frame, .updated: `Graph.cancel` has ended a run
     ├── TransportError (RuntimeError)        messages between ranks
     │   ├── PeerLostError                    .rank: a rank has died
     │   └── PeerFailedError                  .rank: a frame cannot end, since that rank has given it up; says why
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActorflowError",
+    "AxisError",
     "CheckpointError",
     "CycleError",
     "DTypeError",
@@ -59,6 +62,7 @@ __all__ = [
     "PipelineError",
     "PlaceError",
     "RaceError",
+    "RunCancelledError",
     "RunTimeoutError",
     "ShapeError",
     "StageError",
@@ -102,8 +106,12 @@ class ShapeError(GraphError):
     """Shapes do not fit."""
 
 
-class DTypeError(GraphError):
-    """Dtypes do not fit."""
+class AxisError(ShapeError, IndexError):
+    """An array has no such axis; an IndexError too, as in NumPy and the array API standard."""
+
+
+class DTypeError(GraphError, TypeError):
+    """Dtypes do not fit; a TypeError too, which array code expects."""
 
 
 class PlaceError(GraphError):
@@ -196,6 +204,21 @@ class RunTimeoutError(ActorflowError, TimeoutError):
 
 class StallError(ActorflowError, RuntimeError):
     """A run made no progress for longer than the graph's limit; the message lists what it waited for."""
+
+
+class RunCancelledError(ActorflowError, RuntimeError):
+    """`Graph.cancel` has ended a run; no CancelledError, as the task that awaited it was not cancelled.
+
+    Attributes:
+        frame: Number of the run's frame.
+        updated: Names of the variables that the frame had updated before; the others have their old values.
+    """
+
+    def __init__(self, graph: str, frame: int, reason: str, updated: Sequence[str]) -> None:
+        names = ", ".join(updated) or "none"
+        super().__init__(f"frame {frame} of graph {graph!r} was cancelled {reason}; variables updated before: {names}")
+        self.frame = frame
+        self.updated = tuple(updated)
 
 
 class TransportError(ActorflowError, RuntimeError):

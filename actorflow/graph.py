@@ -19,6 +19,7 @@ from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.runnable import Runnable
 from actorflow.spec import TensorSpec
+from actorflow.traced import Traced
 from actorflow.transport.base import Transport
 from actorflow.transport.world import world as world_of_process
 
@@ -38,7 +39,7 @@ class _Defaults(NamedTuple):
     hints: Hints | None = None
 
 
-class Graph(Contents, Runnable):
+class Graph(Contents, Runnable, Traced):
     """A bipartite graph of operations and blobs, or a part of one.
 
     ``with graph.subgraph("encoder"):`` names a scope: what the functional form (``af.ops.softmax(y)``) makes inside

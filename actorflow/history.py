@@ -25,8 +25,8 @@ __all__ = [
     "Trace",
 ]
 
-_pack = Struct("=qqqq").pack_into
-_EVENT_BYTES = 32
+pack_call = Struct("=qqqq").pack_into
+CALL_BYTES = 32
 _TRACK_SHIFT = 40  # a key's lower bits are the node's id
 
 
@@ -203,13 +203,13 @@ class Trace:
         origin_s: The same moment in Unix seconds.
     """
 
-    __slots__ = ("_buffer", "_mask", "_numbers", "origin_ns", "origin_s", "total", "tracks")
+    __slots__ = ("_numbers", "buffer", "mask", "origin_ns", "origin_s", "total", "tracks")
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
             raise ValueError(f"capacity must be a power of two, got {capacity}")
-        self._buffer = bytearray(capacity * _EVENT_BYTES)
-        self._mask = capacity - 1
+        self.buffer = bytearray(capacity * CALL_BYTES)
+        self.mask = capacity - 1
         self.tracks = ["loop"]
         self._numbers = {"loop": 0}
         self.total = 0
@@ -227,14 +227,14 @@ class Trace:
     def add(self, end_ns: int, elapsed_ns: int, key: int, frame: int) -> None:
         """A call has ended."""
         total = self.total
-        _pack(self._buffer, (total & self._mask) * _EVENT_BYTES, end_ns, elapsed_ns, key, frame)
+        pack_call(self.buffer, (total & self.mask) * CALL_BYTES, end_ns, elapsed_ns, key, frame)
         self.total = total + 1
 
     def since(self, position: int) -> Calls:
         """A copy of the calls from a position on, as far as the ring has them; `total` is where to go on."""
-        first = max(position, self.total - self._mask - 1, 0)
-        ring = np.frombuffer(self._buffer, np.int64).reshape(-1, 4)
-        start, stop = first & self._mask, self.total & self._mask
+        first = max(position, self.total - self.mask - 1, 0)
+        ring = np.frombuffer(self.buffer, np.int64).reshape(-1, 4)
+        start, stop = first & self.mask, self.total & self.mask
         if first >= self.total:
             rows = ring[:0]
         elif start < stop:

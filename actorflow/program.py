@@ -88,6 +88,8 @@ class Program:
         for actor in ops:
             # What follows an update on another stream may be seen to end before the update is.
             updates = any(isinstance(blob, UpdateActor) for blob in actor.outputs)
+            if not updates:
+                actor.followers = tuple([follower for blob in actor.outputs for follower in blob.consumers])
             actor.ends = updates or not any(blob.consumers for blob in actor.outputs)
 
         self._ops = ops

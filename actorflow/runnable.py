@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
@@ -11,11 +11,13 @@ import numpy.typing as npt
 from actorflow.errors import GraphError
 
 if TYPE_CHECKING:
+    from actorflow.admission import Pause
     from actorflow.footprint import Footprint
     from actorflow.graph import Graph
     from actorflow.node import Blob, Op
     from actorflow.plan import Plan
     from actorflow.runtime import Engine, Result
+    from actorflow.stream import FrameStream
 
 __all__ = ["Fetch", "Runnable"]
 
@@ -84,7 +86,7 @@ class Runnable:
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides; only what these need is run.
                 A variable gives its value before the frame's updates. By default everything is run and the `sinks`
                 are returned.
-            timeout: Longest time of the run in seconds.
+            timeout: Longest time of the run in seconds; it goes on while the graph is paused.
             atomic: Commit all variables' updates together at the end of the run, or none of them.
         Returns:
             The fetched values, by blob or by name.
@@ -94,6 +96,7 @@ class Runnable:
             OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
                 usable.
             RunTimeoutError: after ``timeout``, listing what the run waited for.
+            RunCancelledError: if `cancel` has ended the run.
             StallError: after the graph's ``stall_limit`` without progress, likewise.
         Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
         there by itself, and what it computes is dropped. Variables keep either their old or their new value.
@@ -105,11 +108,14 @@ class Runnable:
 
         Raises:
             RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
+            GraphError: if the graph is paused, as nobody could resume it.
         """
         from actorflow.launch import run
 
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
+        if self.paused is not None:
+            raise GraphError(f"graph {self.name!r} is {self.paused}: run_sync() would wait for ever, resume() it first")
         return run(self.run(feeds, fetch=fetch))
 
     def stream(
@@ -119,15 +125,17 @@ class Runnable:
         fetch: Iterable[Blob | Op | Graph | str] | None = None,
         in_flight: int = 1,
         atomic: bool = False,
-    ) -> AsyncGenerator[Result, None]:
+    ) -> FrameStream:
         """Run one frame per feed and yield the results in order.
 
         Args:
             feeds: Feeds as for `run`, from an iterable or an async iterable. The next one is asked for when there is
                 room for a further frame, so a slow consumer slows its source down.
             fetch: As for `run`.
-            in_flight: How many frames may overlap.
+            in_flight: How many frames may overlap; the attribute of this name of what is returned changes it.
             atomic: As for `run`.
+        Returns:
+            An async generator of results.
         Raises:
             Whatever `run` raises, at the result that it belongs to; later frames are then cancelled.
         Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
@@ -136,7 +144,9 @@ class Runnable:
         return self._runnable().stream(feeds, fetch, in_flight, atomic)
 
     async def aclose(self) -> None:
-        """Cancel the frames in flight, wait for their threads, and stop the lanes. A later `run` starts anew."""
+        """Cancel the frames in flight and the runs that wait for the end of a pause, wait for their threads, and stop
+        the lanes. A later `run` starts anew: the graph is not paused any more.
+        """
         if self.root._engine is not None:
             await self.root._engine.aclose()
 
@@ -145,6 +155,62 @@ class Runnable:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
+
+    # -- control: on the thread of the loop that the graph runs on ------------------------------------------------
+
+    @property
+    def paused(self) -> Pause | None:
+        """How the graph is paused; None if it is not."""
+        return self.engine.admission.pause
+
+    @property
+    def streams(self) -> list[FrameStream]:
+        """The streams that run, oldest first."""
+        return self.engine.streams
+
+    def pause(self, reason: str = "") -> None:
+        """Start no further frame. Those in flight go on to their end; runs and streams wait, in their order.
+
+        Time goes on: a ``timeout`` of a run that waits ends it; ``stall_limit`` does not count while the graph is
+        paused. A snapshot for a checkpoint can still be taken. On several ranks it holds the frames of this one; those
+        of the others wait for its messages, as many as they have in flight.
+
+        Args:
+            reason: Shown to those who ask why nothing starts.
+        """
+        self._runnable().pause(reason)
+
+    def resume(self) -> None:
+        """Start frames again, those that have waited first and in their order."""
+        self._runnable().resume()
+
+    def step(self, frames: int = 1) -> None:
+        """Let so many more frames of a paused graph start: those that wait, or that come next.
+
+        Raises:
+            GraphError: if the graph is not paused.
+            ValueError: for less than 1.
+        """
+        if frames < 1:
+            raise ValueError(f"step: expected at least 1 frame, got {frames}")
+        self._runnable().admission.step(frames)
+
+    def cancel(self, frame: int | None = None, *, reason: str = "by Graph.cancel") -> list[int]:
+        """End frames in flight. Who awaits them gets `RunCancelledError` at once; a stream ends with that.
+
+        What was begun is treated as when the task that awaits a run is cancelled: async functions are cancelled, a
+        kernel in a thread ends by itself, variables keep their old or their new value.
+
+        Args:
+            frame: Number of the frame; None for all. Runs that wait for the end of a pause have no frame yet, and go
+                on waiting.
+            reason: Said in the error.
+        Returns:
+            Numbers of the frames.
+        Raises:
+            GraphError: if there is no such frame in flight.
+        """
+        return self._runnable().cancel_frames(frame, reason)
 
     def _runnable(self) -> Engine:
         if self.parent is not None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -16,9 +16,10 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
+from actorflow.admission import Admission
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
-from actorflow.errors import GraphError, OpError
+from actorflow.errors import GraphError, OpError, RunCancelledError, RunTimeoutError
 from actorflow.graph import Graph
 from actorflow.history import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
 from actorflow.node import Blob, Op, Variable
@@ -30,8 +31,8 @@ from actorflow.planner import make_plan
 from actorflow.program import Program, Result
 from actorflow.ranks.channels import Channels
 from actorflow.ranks.watching import Watching
-from actorflow.stream import stream
-from actorflow.supervision import GRACE_S, Supervisor, time_out
+from actorflow.stream import FrameStream
+from actorflow.supervision import GRACE_S, Supervisor, limit_time
 from actorflow.watchdog import LoopWatchdog
 
 __all__ = ["Engine", "FailureRecord", "Result"]
@@ -69,6 +70,7 @@ class Engine:
         segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
+        admission: Where runs wait while the graph is paused.
         make_program: Makes a plan ready to run; see `build_with`.
     """
 
@@ -98,7 +100,11 @@ class Engine:
         self._running: set[Frame] = set()
         self._channels: Channels | None = None
         self._watching: Watching | None = None
-        self._supervisor = Supervisor(graph)
+        self.admission = Admission(graph.name)
+        self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
+        self._stream_count = 0
+        self._snapshots: set[Frame] = set()
+        self._supervisor = Supervisor(graph, self.admission)
         self._idle: asyncio.Event | None = None
         limit_s = graph.modes.block_limit_s
         self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
@@ -199,6 +205,9 @@ class Engine:
             self._channels = Channels(self.graph.name, self.graph.world)
             self._watching = Watching(self, self._channels)
             self._channels.bind(self.dispatcher.loop)
+            self._channels.handlers["paused"] = self._heard_paused
+            if self.admission.pause is not None:
+                self._channels.tell_paused(True)
             if self.monitor is not None:
                 self._watching.start()
         return self._channels
@@ -219,15 +228,7 @@ class Engine:
         atomic: bool = False,
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        program = await self._ready(fetch)
-        frame = self.start(program, feeds or {}, atomic)
-        if timeout_s is None:
-            return await self.outcome(program, frame)
-        timer = self.dispatcher.loop.call_later(timeout_s, time_out, frame, timeout_s)
-        try:
-            return await self.outcome(program, frame)
-        finally:
-            timer.cancel()
+        return await self.outcome(*await self._begin(feeds or {}, fetch, atomic, timeout_s))
 
     def stream(
         self,
@@ -235,15 +236,22 @@ class Engine:
         fetch: Iterable[Blob | Op | Graph | str] | None,
         in_flight: int,
         atomic: bool = False,
-    ) -> AsyncGenerator[Result, None]:
+    ) -> FrameStream:
         """One frame per feed; see `Graph.stream`."""
         targets = None if fetch is None else _checked_fetch(fetch)
 
-        async def start(feed: Feeds) -> tuple[Program, Frame]:
-            program = await self._ready(targets)
-            return program, self.start(program, feed, atomic)
+        def start(feed: Feeds) -> Awaitable[tuple[Program, Frame]]:
+            return self._begin(feed, targets, atomic)
 
-        return stream(self, start, feeds, in_flight)
+        made = FrameStream(self, start, feeds, in_flight, self._stream_count)
+        self._stream_count += 1
+        self._streams.add(made)
+        return made
+
+    @property
+    def streams(self) -> list[FrameStream]:
+        """The streams that run, oldest first."""
+        return sorted((made for made in self._streams if made.is_running), key=lambda made: made.number)
 
     def end_stream(self) -> None:
         """A stream has ended, early or not: so must those of the other ranks."""
@@ -287,6 +295,7 @@ class Engine:
         if variables:
             program = self._bind(tuple(variables))
             started = program, self.start(program, {})
+            self._snapshots.add(started[1])
             self.next_number = number
         return number, asyncio.ensure_future(self._snapped(started, before, variables))
 
@@ -296,7 +305,10 @@ class Engine:
         values: list[Any] = []
         if started is not None:
             program, frame = started
-            await self._end_of(frame)
+            try:
+                await self._end_of(frame)
+            finally:
+                self._snapshots.discard(frame)
             result = program.result(frame)
             values = [result[variable] for variable in variables]
         unfinished = [earlier.ended for earlier in before if not earlier.ended.done()]
@@ -335,10 +347,23 @@ class Engine:
         if tasks:
             await asyncio.wait(tasks)
 
+    def cancel_frames(self, number: int | None, reason: str) -> list[int]:
+        """End frames with an error for whoever awaits them; see `Graph.cancel`."""
+        frames = [frame for frame in self.running if frame.state is FrameState.RUNNING and frame not in self._snapshots]
+        if number is not None:
+            known = ", ".join(str(frame.number) for frame in frames) or "none"
+            frames = [frame for frame in frames if frame.number == number]
+            if not frames:
+                raise GraphError(f"frame {number} of graph {self.graph.name!r} is not in flight; in flight: {known}")
+        for frame in frames:
+            frame.cancel(RunCancelledError(self.graph.name, frame.number, reason, frame.updated))
+        return [frame.number for frame in frames]
+
     async def aclose(self) -> None:
         """Cancel all frames, wait until nothing runs any more, and stop the lanes. A later frame starts anew."""
         if self._running and self.dispatcher.loop.is_closed():
             self._move_to(asyncio.get_running_loop())  # or nobody would be told when the threads of those frames end
+        self.resume(dismiss=True)
         await self.cancel(list(self._running))
         if self._channels is not None and self._watching is not None:
             self._watching.close()
@@ -362,14 +387,56 @@ class Engine:
             self._move_to(loop)
         return self.program(fetch)
 
-    async def _ready(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
-        """The program for ``fetch``, when a frame of it may start."""
+    async def _begin(
+        self,
+        feeds: Feeds,
+        fetch: Iterable[Blob | Op | Graph | str] | None,
+        atomic: bool,
+        timeout_s: float | None = None,
+    ) -> tuple[Program, Frame]:
+        """Start a frame, when it may start; its time runs from now on."""
         program = self._bind(fetch)
         if program.exchange is not None:
             waiting = program.exchange.channels.prepare(program.exchange)
             if waiting is not None:
                 await waiting
-        return program
+        if self.admission.closed:
+            return await self._begin_in_turn(feeds, fetch, atomic, timeout_s)
+        frame = self.start(program, feeds, atomic)
+        if timeout_s is not None:
+            limit_time(frame, timeout_s, timeout_s, self.dispatcher.loop)
+        return program, frame
+
+    async def _begin_in_turn(
+        self, feeds: Feeds, fetch: Iterable[Blob | Op | Graph | str] | None, atomic: bool, timeout_s: float | None
+    ) -> tuple[Program, Frame]:
+        """Start a frame behind those that came before, when the graph is not paused."""
+        admission, loop = self.admission, asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                with admission.queue() as turn:
+                    while True:
+                        await turn.come()
+                        program = self._bind(fetch)  # now, as the graph may have changed meanwhile
+                        exchange = program.exchange
+                        waiting = None if exchange is None else exchange.channels.prepare(exchange)
+                        if waiting is None:
+                            break
+                        await waiting
+                    frame = self.start(program, feeds, atomic)
+                    admission.spend()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            why = admission.pause or "not paused any more"
+            raise RunTimeoutError(
+                f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
+            ) from None
+        if timeout_s is not None:
+            due_s = limit.when()
+            assert due_s is not None
+            limit_time(frame, timeout_s, due_s - loop.time(), loop)
+        return program, frame
 
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen."""
@@ -377,10 +444,11 @@ class Engine:
         return {fence.lane for fence in running if isinstance(fence, Fence)}
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._running:
+        if self._running or self.admission.waits:
             if not self.dispatcher.loop.is_closed():
                 raise GraphError(f"graph {self.graph.name!r} has frames in flight on another event loop")
             # That loop was closed in the middle of a run: nobody waits for those frames any more.
+            self.admission.forget()
             for frame in list(self._running):
                 frame.abandon()
             self._variables.clear()
@@ -409,6 +477,31 @@ class Engine:
             self.frames.cancelled += 1
         if self._idle is not None and not self._running:
             self._idle.set()
+
+    # -- pausing ------------------------------------------------------------------------------------------------
+
+    def pause(self, reason: str) -> None:
+        """Start no further frame; see `Graph.pause`."""
+        told = self.admission.pause is not None
+        self.admission.close(reason)
+        if self._channels is not None and not told:
+            self._channels.tell_paused(True)
+
+    def resume(self, dismiss: bool = False) -> None:
+        """Start frames again, or with ``dismiss`` cancel the runs that wait; see `Graph.resume`."""
+        told = self.admission.pause is not None
+        if dismiss:
+            self.admission.dismiss()
+        else:
+            self.admission.open()
+        if self._channels is not None and told:
+            self._channels.tell_paused(False)
+
+    def _heard_paused(self, rank: int, paused: bool) -> None:
+        if paused:
+            self.admission.paused_ranks.add(rank)
+        else:
+            self.admission.paused_ranks.discard(rank)
 
     # -- watching -----------------------------------------------------------------------------------------------
 

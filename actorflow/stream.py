@@ -4,31 +4,112 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+)
 from typing import TYPE_CHECKING, Any
+
+from actorflow.program import Result
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
-    from actorflow.program import Program, Result
+    from actorflow.program import Program
     from actorflow.runtime import Engine
 
-__all__ = ["stream"]
+__all__ = ["FrameStream"]
+
+Start = Callable[[Any], Awaitable[tuple["Program", "Frame"]]]
 
 
-def stream(
-    engine: Engine,
-    start: Callable[[Any], Awaitable[tuple[Program, Frame]]],
-    feeds: Any,
-    in_flight: int,
-) -> AsyncGenerator[Result, None]:
-    """Check the arguments and make the generator; see `Graph.stream`."""
+class FrameStream(AsyncGenerator[Result, None]):
+    """An async generator of results, one per feed, in order; what `Graph.stream` gives.
+
+    Args:
+        engine: Of the graph.
+        start: Starts the frame of a feed.
+        feeds: As for `Graph.stream`.
+        in_flight: How many frames may overlap.
+        number: Its own.
+
+    Attributes:
+        number: Streams of a graph are numbered from 0 in the order in which they were made.
+
+    Raises:
+        ValueError, TypeError: for arguments that are no such things.
+    """
+
+    def __init__(self, engine: Engine, start: Start, feeds: Any, in_flight: int, number: int) -> None:
+        if isinstance(feeds, AsyncIterable):
+            source = aiter(feeds)
+        elif isinstance(feeds, Iterable) and not isinstance(feeds, Mapping):
+            source = _Synchronous(feeds)
+        else:
+            raise TypeError(f"feeds must be an iterable or an async iterable of mappings, got {type(feeds).__name__}")
+        self.number = number
+        self._feeder = _Feeder(engine, start, source, _checked(in_flight))
+        # It does not know the stream, so that one that is dropped is closed at once.
+        self._results = _stream(engine, self._feeder, source)
+
+    @property
+    def in_flight(self) -> int:
+        """How many frames may overlap, at least 1.
+
+        It may be set while the stream runs. With more, further feeds are asked for at once; with fewer, none is until
+        so many frames have been taken out. A feed that has been asked for gets its frame.
+
+        Raises:
+            ValueError: for less than 1.
+        """
+        return self._feeder.in_flight
+
+    @in_flight.setter
+    def in_flight(self, frames: int) -> None:
+        self._feeder.in_flight = _checked(frames)
+        if self.is_running:
+            self._feeder.refill()
+
+    @property
+    def started(self) -> int:
+        """How many frames have started."""
+        return self._feeder.started
+
+    @property
+    def held(self) -> int:
+        """How many frames have started and have not been taken out: they run, or their results wait."""
+        return len(self._feeder.frames)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._feeder.is_running
+
+    def __anext__(self) -> Coroutine[Any, Any, Result]:
+        return self._results.__anext__()
+
+    def asend(self, value: None) -> Coroutine[Any, Any, Result]:
+        """As that of any generator."""
+        return self._results.asend(value)
+
+    def athrow(self, *error: Any) -> Coroutine[Any, Any, Result]:
+        """As that of any generator."""
+        return self._results.athrow(*error)
+
+    def aclose(self) -> Coroutine[Any, Any, None]:
+        """Cancel the frames in flight and close the source."""
+        return self._results.aclose()
+
+
+def _checked(in_flight: int) -> int:
     if in_flight < 1:
         raise ValueError(f"in_flight must be at least 1, got {in_flight}")
-    if isinstance(feeds, AsyncIterable):
-        return _stream(engine, start, aiter(feeds), in_flight)
-    if isinstance(feeds, Iterable) and not isinstance(feeds, Mapping):
-        return _stream(engine, start, _Synchronous(feeds), in_flight)
-    raise TypeError(f"feeds must be an iterable or an async iterable of mappings, got {type(feeds).__name__}")
+    return in_flight
 
 
 class _Synchronous:
@@ -52,10 +133,7 @@ class _Synchronous:
             close()
 
 
-async def _stream(
-    engine: Engine, start: Callable[[Any], Awaitable[tuple[Program, Frame]]], source: AsyncIterator[Any], in_flight: int
-) -> AsyncGenerator[Result, None]:
-    feeder = _Feeder(start, source, in_flight)
+async def _stream(engine: Engine, feeder: _Feeder, source: AsyncIterator[Any]) -> AsyncGenerator[Result, None]:
     frames = feeder.frames
     try:
         while frames or not feeder.exhausted:
@@ -68,6 +146,7 @@ async def _stream(
             yield result
         feeder.refill().result()  # raises what the source, or a wrong feed, has raised
     finally:
+        feeder.is_running = False
         await feeder.stop()
         await engine.cancel([frame for _, frame in frames])
         for _, frame in frames:
@@ -87,22 +166,27 @@ class _Feeder:
     Attributes:
         frames: Those that have been started and not been taken out, in order.
         exhausted: Whether no further one will come.
+        in_flight: How many of them there may be.
+        started: How many have been started so far.
+        is_running: Whether the stream has begun and not ended.
     """
 
-    def __init__(
-        self, start: Callable[[Any], Awaitable[tuple[Program, Frame]]], source: AsyncIterator[Any], in_flight: int
-    ) -> None:
+    def __init__(self, engine: Engine, start: Start, source: AsyncIterator[Any], in_flight: int) -> None:
         self.frames: deque[tuple[Program, Frame]] = deque()
         self.exhausted = False
+        self.in_flight = in_flight
+        self.started = 0
+        self.is_running = False
+        self._admission = engine.admission
         self._start = start
         self._source = source
-        self._in_flight = in_flight
         self._pull: asyncio.Task[None] | None = None
 
     def refill(self, _: object = None) -> asyncio.Task[None]:
         """Ask for a feed if there is room for its frame; returns the latest attempt."""
         pull = self._pull
-        if pull is None or (pull.done() and not self.exhausted and len(self.frames) < self._in_flight):
+        if pull is None or (pull.done() and not self.exhausted and len(self.frames) < self.in_flight):
+            self.is_running = True
             pull = self._pull = asyncio.ensure_future(self._take())
             pull.add_done_callback(self.refill)
         return pull
@@ -118,7 +202,10 @@ class _Feeder:
 
     async def _take(self) -> None:
         try:
+            if self._admission.closed:
+                await self._admission.look()  # a paused graph asks for no feed that it could not use
             self.frames.append(await self._start(await anext(self._source)))
+            self.started += 1
         except StopAsyncIteration:
             self.exhausted = True
         except BaseException:

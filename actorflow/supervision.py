@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.pending import what_it_waits_for
@@ -12,7 +12,10 @@ from actorflow.devices import Fence
 from actorflow.errors import RunTimeoutError, StallError
 from actorflow.graph import Graph
 
-__all__ = ["GRACE_S", "Supervisor", "time_out"]
+if TYPE_CHECKING:
+    from actorflow.admission import Admission
+
+__all__ = ["GRACE_S", "Supervisor", "limit_time"]
 
 _log = logging.getLogger("actorflow")
 
@@ -23,13 +26,18 @@ GRACE_S = 0.5
 class Supervisor:
     """Watches the frames of one graph.
 
+    Args:
+        graph: Which.
+        admission: Knows whether it is paused.
+
     Attributes:
         late: Stopped frames with a call in a thread, and when that will be reported.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, admission: Admission) -> None:
         self.late: dict[Frame, asyncio.TimerHandle] = {}
         self._graph = graph
+        self._admission = admission
         self._stall_limit_s = graph.modes.stall_limit_s
 
     def begin(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
@@ -49,8 +57,11 @@ class Supervisor:
             timer.cancel()
 
     def _look(self, frame: Frame, loop: asyncio.AbstractEventLoop, limit_s: float, before: Any) -> None:
-        """Fail a frame that is where it was one limit ago."""
+        """Fail a frame that is where it was one limit ago, unless somebody holds the graph."""
         if frame.state is not FrameState.RUNNING:
+            return
+        if self._admission.is_held:
+            loop.call_later(limit_s, self._look, frame, loop, limit_s, None)
             return
         now = (frame.open, frame.pending.copy(), set(frame.outstanding))
         if now == before and not any(ready is frame for _, ready in frame.ready):
@@ -72,7 +83,13 @@ class Supervisor:
                 )
 
 
-def time_out(frame: Frame, timeout_s: float) -> None:
+def limit_time(frame: Frame, timeout_s: float, left_s: float, loop: asyncio.AbstractEventLoop) -> None:
+    """Fail a frame that has not ended in its time, of which so much is left."""
+    timer = loop.call_later(left_s, _time_out, frame, timeout_s)
+    frame.ended.add_done_callback(lambda _: timer.cancel())
+
+
+def _time_out(frame: Frame, timeout_s: float) -> None:
     """Fail a frame that has not ended in its time."""
     if frame.state is FrameState.RUNNING:
         waits = what_it_waits_for(frame)

@@ -80,7 +80,7 @@ class Wiring:
             for slot, blob in zip(plan.slots, self.blobs, strict=True):
                 blob.consumers = tuple([self.ops[index] for index in slot.consumers])
         for actor, op in zip(self.ops, plan.ops, strict=True):
-            actor.unread = tuple([self.blobs[slot] for slot in op.outputs if not plan.slots[slot].readers])
+            actor.disregard(tuple([self.blobs[slot] for slot in op.outputs if not plan.slots[slot].readers]))
 
     # -- blobs --------------------------------------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ def test_import_actorflow_loads_nothing_but_itself() -> None:
 def test_public_names() -> None:
     assert af.__all__ == [
         "ActorflowError",
+        "AxisError",
         "Blob",
         "Chain",
         "Checkpoint",
@@ -93,6 +94,7 @@ def test_public_names() -> None:
         "Plan",
         "RaceError",
         "Result",
+        "RunCancelledError",
         "RunTimeoutError",
         "ShapeError",
         "StageError",

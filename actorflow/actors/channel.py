@@ -142,9 +142,7 @@ class ChannelActor(OpActor):
         if frame.outstanding.get(self) is not fence:  # the frame has stopped
             return
         if error is None:
-            release(self.inputs, frame)
-            if self.unread:
-                release(self.unread, frame)
+            release(self.freed, frame)
             fence.end(self._passed)
             frame.wake()
         else:

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actorflow.errors import OpError, RunTimeoutError, StallError, TransportError
+from actorflow.errors import OpError, RunCancelledError, RunTimeoutError, StallError, TransportError
 from actorflow.node import PACKAGE
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Frame:
         self.halted = False
         self.serial = -1
         self.state = FrameState.RUNNING
-        self.error: OpError | StallError | RunTimeoutError | TransportError | None = None
+        self.error: OpError | StallError | RunTimeoutError | RunCancelledError | TransportError | None = None
         self.atomic = atomic
         self.budget = budget
         self.updates: list[UpdateActor] = []
@@ -173,10 +173,16 @@ class Frame:
             if at_once:
                 self._resolve()
 
-    def cancel(self) -> None:
-        """Start nothing further and cancel the async functions; the frame ends when all is at rest."""
+    def cancel(self, error: RunCancelledError | None = None) -> None:
+        """Start nothing further and cancel the async functions; the frame ends when all is at rest.
+
+        With an error the caller gets that at once, instead of CancelledError.
+        """
         if self.state is FrameState.RUNNING:
+            self.error = error
             self._stop(FrameState.CANCELLED)
+            if error is not None:
+                self._resolve()
 
     def abandon(self) -> None:
         """The frame's loop was closed: count it as cancelled, and call nothing on that loop."""
@@ -224,10 +230,10 @@ class Frame:
     def _resolve(self) -> None:
         if self.ended.done() or self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it
             return
-        if self.state is FrameState.CANCELLED:
-            self.ended.cancel()
-        elif self.error is not None:
+        if self.error is not None:
             self.ended.set_exception(self.error)
+        elif self.state is FrameState.CANCELLED:
+            self.ended.cancel()
         else:
             self.ended.set_result(None)
 

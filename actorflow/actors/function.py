@@ -28,7 +28,7 @@ _RUNNING = int(NodeState.RUNNING)
 class FunctionActor(OpActor):
     """An op with a plain Python function."""
 
-    __slots__ = ("fn", "only_dtype", "only_shape", "only_slot", "specs")
+    __slots__ = ("fn", "only_dtype", "only_input", "only_shape", "only_slot", "specs")
 
     def __init__(self, *args: Any, fn: Callable[..., Any], specs: tuple[TensorSpec, ...], turnstile: Turnstile) -> None:
         super().__init__(*args)
@@ -36,14 +36,19 @@ class FunctionActor(OpActor):
         self.fn = fn
         self.specs = specs
         # Of the only output, where there is just one: what nearly all functions have, and the quickest to check.
+        self.only_input = self.inputs[0].slot if len(self.inputs) == 1 else None
         self.only_slot = self.written[0].slot if len(specs) == 1 else None
         self.only_shape: tuple[int, ...] | None = specs[0].shape if len(specs) == 1 else None
         self.only_dtype: np.dtype[Any] | None = specs[0].dtype if len(specs) == 1 else None
 
     def compute(self, frame: Frame) -> None:
-        values = frame.values
         # A copy: a context cannot be entered by two threads at a time.
-        result = frame.context.copy().run(self.fn, *self.read(values))
+        context = frame.context.copy()
+        slot = self.only_input
+        if slot is None:
+            result = context.run(self.fn, *self.read(frame.values))
+        else:
+            result = context.run(self.fn, frame.values[slot])
         self.store(frame, result)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -67,18 +72,12 @@ class FunctionActor(OpActor):
                 raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
             for position, item in enumerate(result):
                 self.keep(frame, position, item)
-        self.release_inputs(frame)
+        release(self.freed, frame)
 
     def keep(self, frame: Frame, position: int, value: Any) -> None:
         """Check one result, and convert it where nothing is lost."""
         what = "the result" if len(self.specs) == 1 else f"result {position}"
         frame.values[self.written[position].slot] = _checked(value, self.specs[position], what)
-
-    def release_inputs(self, frame: Frame) -> None:
-        """Give back the inputs, and outputs that nobody reads."""
-        release(self.inputs, frame)
-        if self.unread:
-            release(self.unread, frame)
 
 
 class AsyncActor(FunctionActor):

@@ -166,6 +166,10 @@ class StreamFunctionActor(_OnStream, FunctionActor):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.only_slot = None  # the quick check is one for NumPy arrays
+        self.freed = ()  # with `store`, the work has only been launched
+
+    def disregard(self, unread: tuple[BlobActor, ...]) -> None:
+        self.unread = unread
 
     def launch(self, frame: Frame) -> None:
         result = frame.context.copy().run(self.fn, *self.read(frame.values))
@@ -184,9 +188,6 @@ class StreamFunctionActor(_OnStream, FunctionActor):
         if value.dtype != spec.dtype:
             raise DTypeError(f"result {position}: expected dtype {spec.dtype}, got {value.dtype}")
         frame.values[self.written[position].slot] = value
-
-    def release_inputs(self, frame: Frame) -> None:
-        """Later: the work has only been launched."""
 
 
 class StreamViewActor(BlobActor):

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from actorflow.array import elementwise as ew
+from actorflow.array import ufuncs as ew
 from actorflow.array.indexing import read_index, write_index
 from actorflow.array.linear import matmul, matrix_transpose
 from actorflow.array.operate import binary, unary

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.elementwise import COPY
 from actorflow.array.manipulation import broadcast_to, reshape
 from actorflow.array.operate import cast, node_of, simple, unary
 from actorflow.array.primitives import DType, Primitive, Value
 from actorflow.array.records import Node, given, record
 from actorflow.array.session import current
+from actorflow.array.ufuncs import COPY
 from actorflow.errors import DTypeError, GraphError, PlaceError, ShapeError
 from actorflow.interchange import from_host_exchange
 from actorflow.place import Place

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actorflow.array.operate import axis_of, broadcast, node_of
+from actorflow.array.operate import axis_of, broadcast, is_there, node_of
 from actorflow.array.primitives import Primitive, Value
 from actorflow.array.records import Input, Node, given, record
 from actorflow.errors import DTypeError, ShapeError
@@ -20,7 +20,7 @@ __all__ = ["read_index", "take", "take_along_axis", "write_index"]
 Shape = tuple[int, ...]
 
 
-class _Slot(NamedTuple):
+class Slot(NamedTuple):
     """Stands in a key for the array at this position among the inputs."""
 
     position: int
@@ -28,12 +28,16 @@ class _Slot(NamedTuple):
 
 def key_of(template: tuple[Any, ...], arrays: tuple[Value, ...]) -> tuple[Any, ...]:
     """The key of a record's template, with the values of its index arrays."""
-    return tuple([arrays[part.position] if type(part) is _Slot else _unfrozen(part) for part in template])
+    return tuple([arrays[part.position] if type(part) is Slot else _unfrozen(part) for part in template])
 
 
-def _frozen(part: Any) -> Any:
-    """A part of a key, hashable in all Python versions."""
-    return ("slice", part.start, part.stop, part.step) if isinstance(part, slice) else part
+def _frozen(part: slice) -> Any:
+    """A slice, hashable in all Python versions."""
+    return ("slice", _end(part.start), _end(part.stop), _end(part.step))
+
+
+def _end(value: Any) -> int | None:
+    return value if value is None or type(value) is int else operator.index(value)
 
 
 def _unfrozen(part: Any) -> Any:
@@ -59,12 +63,16 @@ _WRITE = Primitive("setitem", _write, owns=True)
 def read_index(x: Array, key: Any) -> Array:
     """``x[key]``. A mask's result has a shape that depends on values: it is computed at once.
 
+    A single element of an array whose value is there is read at once, too: to record and plan that would take longer.
+
     Raises:
         IndexError: if an index is out of bounds, or there are too many.
     """
     node = x._node
     plain = _plain(node.shape, key if type(key) is tuple else (key,))
     if plain is not None:
+        if not plain[1] and is_there(node):
+            return given(np.array(node.value[plain[0]]), node.session)  # type: ignore[index]
         return record(READ, (node,), plain[1], node.dtype, plain[:1], node.session)
     template, arrays = _parsed(key)
     if any(each.dtype.kind == "b" for each in arrays):
@@ -121,7 +129,7 @@ def _plain(shape: Shape, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], Shape
                 found.append(len(range(*part.indices(length))))
             except TypeError:
                 return None
-            template.append(("slice", part.start, part.stop, part.step))
+            template.append(_frozen(part))
         elif type(part) is int and -length <= part < length:
             template.append(part)
         else:
@@ -141,16 +149,15 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
             if part.dtype.kind != "b" and not part.shape and part._node.done:
                 template.append(int(part))
                 continue
-            template.append(_Slot(len(arrays)))
+            template.append(Slot(len(arrays)))
             arrays.append(part._node)
         elif isinstance(part, np.ndarray | list | bool | np.bool_):
-            template.append(_Slot(len(arrays)))
+            template.append(Slot(len(arrays)))
             arrays.append(np.array(part))
         elif part is None or part is Ellipsis:
             template.append(part)
         elif isinstance(part, slice):
-            ends = (None if end is None else operator.index(end) for end in (part.start, part.stop, part.step))
-            template.append(_frozen(slice(*ends)))
+            template.append(_frozen(part))
         else:
             try:
                 template.append(operator.index(part))
@@ -178,7 +185,7 @@ def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> S
             count = len(shape) - named
             rest += left[:count]
             del left[:count]
-        elif type(part) is _Slot or isinstance(part, int):
+        elif type(part) is Slot or isinstance(part, int):
             length = left.pop(0)
             if isinstance(part, int) and not -length <= part < length:
                 raise IndexError(f"index {part} is out of bounds for an axis of length {length}")

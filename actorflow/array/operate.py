@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.primitives import DType, Elementwise, Primitive, Value
-from actorflow.array.records import Node, record
-from actorflow.errors import DTypeError, ShapeError
+from actorflow.array.records import Input, Node, given, record
+from actorflow.errors import AxisError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
+    from actorflow.array.session import Session
 
-__all__ = ["CAST", "axes_of", "axis_of", "binary", "broadcast", "cast", "constant", "node_of", "simple", "unary"]
+__all__ = [
+    "CAST",
+    "axes_of",
+    "axis_of",
+    "binary",
+    "broadcast",
+    "cast",
+    "constant",
+    "is_there",
+    "node_of",
+    "simple",
+    "unary",
+]
 
 _SCALARS = (bool, int, float, complex)
 _SAMPLES = {bool: True, int: 1, float: 1.0, complex: 1j}
@@ -75,10 +88,29 @@ def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
+def is_there(node: Node) -> bool:
+    """Whether a record's value is there, so that what needs little of it can be computed at once."""
+    return node.value is not None and not Node.dry_runs and not node.session.sequential
+
+
+def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, session: Session) -> Array:
+    """An operation on single numbers that are there, computed at once: to record and plan it would take longer."""
+    out = np.empty((), dtype)
+    try:
+        with np.errstate(all="ignore"):
+            op.compute(*[each.value if type(each) is Node else each for each in inputs], out=out)
+    except ValueError:  # it is raised where the value is asked for, as always
+        return record(op, inputs, (), dtype, (), session)
+    return given(out, session)
+
+
 def unary(op: Elementwise, x: Array) -> Array:
     """Record an operation on each element of an array."""
     node = node_of(op.name, "x", x)
-    return record(op, (node,), node.shape, op.dtype(node.dtype), (), node.session)
+    dtype = op.dtype(node.dtype)
+    if not node.shape and is_there(node):
+        return _of_numbers(op, (node,), dtype, node.session)
+    return record(op, (node,), node.shape, dtype, (), node.session)
 
 
 def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
@@ -89,20 +121,33 @@ def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
         if type(x2) is kind:
             b = x2._node
             shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
-            return record(op, (a, b), shape, op.dtype(a.dtype, b.dtype), (), a.session)
+            dtype = op.dtype(a.dtype, b.dtype)
+            if not shape and is_there(a) and is_there(b):
+                return _of_numbers(op, (a, b), dtype, a.session)
+            return record(op, (a, b), shape, dtype, (), a.session)
         c = constant(op.name, x2, a.dtype)
-        shape = broadcast(op.name, a.shape, c.shape) if c.ndim else a.shape
-        return record(op, (a, c), shape, op.dtype(a.dtype, c.dtype), (), a.session)
+        return _with_constant(op, a, (a, c), c)
     b = node_of(op.name, "one of the arguments", x2)
     c = constant(op.name, x1, b.dtype)
-    shape = broadcast(op.name, c.shape, b.shape) if c.ndim else b.shape
-    return record(op, (c, b), shape, op.dtype(c.dtype, b.dtype), (), b.session)
+    return _with_constant(op, b, (c, b), c)
+
+
+def _with_constant(op: Elementwise, node: Node, inputs: tuple[Node, Value] | tuple[Value, Node], c: Value) -> Array:
+    shape = broadcast(op.name, node.shape, c.shape) if c.ndim else node.shape
+    dtype = op.dtype(inputs[0].dtype, inputs[1].dtype)
+    if not shape and is_there(node):
+        return _of_numbers(op, inputs, dtype, node.session)
+    return record(op, inputs, shape, dtype, (), node.session)
 
 
 def cast(x: Array, dtype: DType) -> Array:
     """The array with elements of another dtype; itself if it has it."""
     node = x._node
-    return x if node.dtype == dtype else record(CAST, (node,), node.shape, dtype, (), node.session)
+    if node.dtype == dtype:
+        return x
+    if not node.shape and is_there(node):
+        return _of_numbers(CAST, (node,), dtype, node.session)
+    return record(CAST, (node,), node.shape, dtype, (), node.session)
 
 
 def simple(op: Primitive, x: Array, shape: tuple[int, ...], *params: Any, dtype: DType | None = None) -> Array:
@@ -115,10 +160,10 @@ def axis_of(name: str, axis: int, rank: int) -> int:
     """An axis counted from the front.
 
     Raises:
-        ShapeError: if there is none such.
+        AxisError: if there is none such.
     """
     if not -rank <= axis < rank:
-        raise ShapeError(f"{name}: axis {axis} is out of bounds for an array of {rank} axes")
+        raise AxisError(f"{name}: axis {axis} is out of bounds for an array of {rank} axes")
     return axis % rank
 
 
@@ -126,7 +171,8 @@ def axes_of(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int
     """Axes counted from the front, ascending; all for None.
 
     Raises:
-        ShapeError: if there is none such, or one is given twice.
+        AxisError: if there is none such.
+        ShapeError: if one is given twice.
     """
     if axis is None:
         return tuple(range(rank))

@@ -65,7 +65,8 @@ class Elementwise(Primitive):
         name: Of the function in the namespace.
         function: Called with arrays that broadcast and ``out``, an array of the result's type.
         aligned: Whether ``out`` may be one of the inputs, as for NumPy's ufuncs.
-        types: Gives the dtype of the result for those of the inputs; that of the ufunc ``function`` if left out.
+        types: Gives the dtype of the result for those of the inputs; that of the ufunc ``like`` if left out.
+        like: The ufunc that has its dtypes; ``function`` if left out.
     """
 
     elementwise = True
@@ -77,9 +78,11 @@ class Elementwise(Primitive):
         *,
         aligned: bool = True,
         types: Callable[..., DType] | None = None,
+        like: np.ufunc | None = None,
     ) -> None:
         super().__init__(name, function)
         self.aligned = aligned
+        self._ufunc: Any = like or function
         self._types = types or self._of_ufunc
         self._known: dict[tuple[DType, ...], DType] = {}
 
@@ -95,9 +98,8 @@ class Elementwise(Primitive):
         return found
 
     def _of_ufunc(self, *dtypes: DType) -> DType:
-        ufunc: Any = self.compute
         try:
-            found: DType = ufunc.resolve_dtypes((*dtypes, None))[-1]
+            found: DType = self._ufunc.resolve_dtypes((*dtypes, None))[-1]
         except TypeError as error:
             names = " and ".join(str(dtype) for dtype in dtypes)
             raise DTypeError(f"{self.name}: no such operation on {names}") from error

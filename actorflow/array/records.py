@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import count
 from pathlib import Path
 from types import CodeType
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
     from actorflow.array.units import Unit
     from actorflow.node import Op
 
-__all__ = ["Input", "Node", "Origin", "failure", "given", "record", "replace"]
+__all__ = ["Input", "Node", "Origin", "failure", "given", "record", "replace", "site_of", "tracing"]
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _HOST = Place()
 _numbers = count()
+_tracing: ContextVar[Session | None] = ContextVar("actorflow-array-tracing", default=None)
 
 
 class Node:
@@ -45,6 +48,7 @@ class Node:
         shape: Of the result.
         dtype: Of the result.
         size: Number of elements of the result.
+        place: Where the result lives.
         session: Who computes it.
         number: Later records have higher ones.
         value: The result, once it is there; never written again while anybody can see it.
@@ -64,6 +68,7 @@ class Node:
         "number",
         "op",
         "params",
+        "place",
         "session",
         "shape",
         "size",
@@ -75,6 +80,8 @@ class Node:
     array_type: ClassVar[type[Array]]
     #: How many sessions there are that compute nothing.
     dry_runs: ClassVar[int] = 0
+    #: Says where an operation is computed, once there are arrays on accelerators; see `actorflow.array.placement`.
+    placing: ClassVar[Callable[[Primitive, tuple[Input, ...]], tuple[tuple[Input, ...], Place]] | None] = None
 
     def __init__(
         self,
@@ -84,6 +91,7 @@ class Node:
         dtype: DType,
         params: tuple[Any, ...],
         session: Session,
+        place: Place = _HOST,
     ) -> None:
         self.op = op
         self.inputs = inputs
@@ -91,6 +99,7 @@ class Node:
         self.shape = shape
         self.dtype = dtype
         self.size = math.prod(shape)
+        self.place = place
         self.session = session
         self.number = next(_numbers)
         self.value: Value | None = None
@@ -154,6 +163,7 @@ def record(
     params: tuple[Any, ...] = (),
     session: Session | None = None,
     work: int = 0,
+    place: Place | None = None,
 ) -> Array:
     """Record an operation and return at once.
 
@@ -165,12 +175,20 @@ def record(
         params: Its further arguments.
         session: Who computes it; that of the first input if left out.
         work: Elements that it touches beyond those of its result.
+        place: Where its result lives; where its inputs live if left out, see `actorflow.array.placement`.
+    Raises:
+        PlaceError: if its inputs live on several devices.
     """
+    if place is None:
+        place = _HOST
+        if Node.placing is not None and _tracing.get() is None:
+            inputs, place = Node.placing(op, inputs)
     if session is None:
         session = next(each for each in inputs if type(each) is Node).session
     if Node.dry_runs:  # what depends on an array without a value has none either
-        session = next((each.session for each in inputs if type(each) is Node and each.session.dry_run), session)
-    node = Node(op, inputs, shape, dtype, params, session)
+        dry = next((each.session for each in inputs if type(each) is Node and each.session.dry_run), None)
+        session = dry or _tracing.get() or session
+    node = Node(op, inputs, shape, dtype, params, session, place)
     array = object.__new__(Node.array_type)
     array._node = node
     node.handle = handle = weakref.ref(array)
@@ -179,6 +197,16 @@ def record(
     if session.load > session.threshold:
         session.notice(node)
     return array
+
+
+@contextmanager
+def tracing(session: Session) -> Iterator[None]:
+    """All that is recorded inside, in this context, belongs to a dry run: that of constants, too."""
+    token = _tracing.set(session)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
 
 
 def replace(array: Array, by: Array) -> None:
@@ -201,10 +229,14 @@ def given(value: Value, session: Session, counted: bool = False) -> Array:
 
 def failure(name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException) -> OpError:
     """The error of an operation whose computation raised ``cause``; it names the line that recorded it."""
+    return OpError.of(cast("Op", _Failed(name, site_of(origin), inputs)), cause)
+
+
+def site_of(origin: Origin) -> Site:
+    """The line that an origin is in."""
     code, instruction = origin
     line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
-    site = Site(code.co_filename, line or code.co_firstlineno, code.co_name)
-    return OpError.of(cast("Op", _Failed(name, site, inputs)), cause)
+    return Site(code.co_filename, line or code.co_firstlineno, code.co_name)
 
 
 class _Failed:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.elementwise import DIVIDE, NOT_EQUAL, SQRT, SQUARE, SUBTRACT
 from actorflow.array.manipulation import concat
 from actorflow.array.operate import axes_of, axis_of, binary, cast, node_of, simple, unary
-from actorflow.array.primitives import DType, Primitive, Reduction, Value
+from actorflow.array.primitives import DType, Elementwise, Primitive, Reduction, Value
 from actorflow.array.records import given, record
+from actorflow.array.ufuncs import DIVIDE, NOT_EQUAL, SQUARE, SUBTRACT
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ MAX = Reduction("max", np.maximum)
 MIN = Reduction("min", np.minimum)
 ALL = Reduction("all", np.logical_and)
 ANY = Reduction("any", np.logical_or)
+#: The square root of a variance: its gradient is 0 at 0.
+ROOT = Elementwise("std", np.sqrt)
 
 
 def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
@@ -151,7 +153,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """The square root of the variance; see `var`."""
-    return unary(SQRT, var(x, axis=axis, correction=correction, keepdims=keepdims))
+    return unary(ROOT, var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
 # -- along an axis ----------------------------------------------------------------------------------------------

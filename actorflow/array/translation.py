@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from actorflow import ops
-from actorflow.array import elementwise as ew
 from actorflow.array import indexing, linear, manipulation, statistical
+from actorflow.array import ufuncs as ew
 from actorflow.array.creation import FULL
 from actorflow.array.lifting import GraphOperation
 from actorflow.array.operate import CAST

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.elementwise import COPY
 from actorflow.array.operate import cast, node_of, unary
 from actorflow.array.primitives import DType
 from actorflow.array.records import Node
+from actorflow.array.ufuncs import COPY
 from actorflow.errors import DTypeError, PlaceError
 from actorflow.place import Place
 

@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="show devices and libraries, and what to install for the rest")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(command=_doctor)
+    _add_trace(commands.add_parser("trace", help="show where the time of a saved trace went", description=_TRACE))
     return parser
 
 
@@ -76,6 +77,27 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         help="end after training, or serve the page until Ctrl-C (default: serve at a terminal, else end)",
     )
     parser.set_defaults(command=_demo)
+
+
+_TRACE = """Show where the time of a saved trace went: lanes, ops, frames, the critical path of one frame, and the
+longest stretches in which nothing ran. FILE is what Graph.save_trace or the live page has saved, gzipped or not; of
+another program's trace for chrome://tracing as much is shown as its events say."""
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the trace")
+    parser.add_argument(
+        "--frame", type=_natural, metavar="N", help="whose critical path (default: one with the median latency)"
+    )
+    parser.add_argument("--top", type=_positive, default=20, metavar="N", help="rows of a table, at most (default: 20)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(command=_trace)
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from actorflow.cli.trace import show_trace
+
+    return show_trace(arguments.file, frame=arguments.frame, top=arguments.top, as_json=arguments.json)
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -73,6 +73,7 @@ from actorflow.ops.conv import Conv, ConvDown, ConvWeight, conv, conv_transpose
 from actorflow.ops.convert import Cast, Transpose, cast, transpose
 from actorflow.ops.fills import Bernoulli, Gaussian, Uniform, bernoulli, gaussian, he, uniform, xavier
 from actorflow.ops.function import Function
+from actorflow.ops.fused import Fused, FusedStep
 from actorflow.ops.indexing import (
     OneHot,
     Take,
@@ -250,6 +251,8 @@ __all__ = [
     "Flip",
     "Floor",
     "Function",
+    "Fused",
+    "FusedStep",
     "Gaussian",
     "Gelu",
     "GeluDown",

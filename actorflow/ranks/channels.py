@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from actorflow.errors import GraphError, PeerFailedError, PeerLostError
+from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCancelledError
 from actorflow.ranks.collectives import Collectives
 from actorflow.ranks.exchange import WINDOW
 from actorflow.ranks.hub import Recipient, hub_of
@@ -205,8 +205,13 @@ class Channels(Recipient):
         """A frame has failed here, or was cancelled: tell the other ranks, unless they have told this one."""
         if isinstance(frame.error, PeerFailedError | PeerLostError):
             return
-        what = "was cancelled" if frame.error is None else f"failed: {frame.error}"
+        cancelled = frame.error is None or isinstance(frame.error, RunCancelledError)
+        what = "was cancelled" if cancelled else f"failed: {frame.error}"
         self._post_to_all(self._others, "stopped", frame.serial, frame.number, what)
+
+    def tell_paused(self, paused: bool) -> None:
+        """Tell the other ranks whether this one starts no frames for now."""
+        self._post_to_all(self._others, "paused", paused)
 
     def _heard_stopped(self, rank: int, serial: int, number: int, what: str) -> None:
         error = PeerFailedError(

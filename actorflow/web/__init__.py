@@ -6,9 +6,15 @@
         print(view.url)
         ...
 
-    app.add_subapp("/graph", af.web.create_app(graph))
+    view = await af.web.serve(graph, frame_ancestors=["http://localhost:8888"]).start()  # in a notebook
+
+    app.add_subapp("/graph", af.web.create_app(graph))  # aiohttp
+    app.mount("/graph", af.web.asgi(graph))  # FastAPI, Starlette
 """
 
-from actorflow.web.app import View, create_app, serve
+from actorflow.web.app import create_app
+from actorflow.web.asgi import asgi
+from actorflow.web.page import PageOptions
+from actorflow.web.server import View, serve
 
-__all__ = ["View", "create_app", "serve"]
+__all__ = ["PageOptions", "View", "asgi", "create_app", "serve"]

@@ -4,44 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
-from aiohttp import web
 
 from actorflow.errors import MissingExtraError
 from actorflow.history import NodeState, OpProfile
-from actorflow.web.chrome import chrome_trace
+from actorflow.recording import Snapshot
+from actorflow.web.exchange import Request, Response, Route
 from actorflow.web.latency import Latencies
 from actorflow.web.metrics import exposition
 from actorflow.web.pipelines import pipelines
 from actorflow.web.stream import Stream
 from actorflow.web.vitals import memory_of
 
-__all__ = ["STREAM", "add_routes"]
+__all__ = ["routes"]
 
-STREAM: web.AppKey[Stream] = web.AppKey("stream", Stream)
 _NEVER = OpProfile()
 
 
-def add_routes(router: web.UrlDispatcher) -> None:
-    """Add what this module answers."""
-    router.add_get("/api/graph", _graph)
-    router.add_get("/api/state", _state)
-    router.add_get("/api/errors", _errors)
-    router.add_get("/api/pipelines", _pipelines)
-    router.add_get("/trace.json", _trace)
-    router.add_get("/metrics", _metrics)
-    router.add_get("/healthz", _health)
+def routes(stream: Stream) -> list[Route]:
+    """What this module answers of a graph's stream."""
+    answers = {
+        "/api/graph": _graph,
+        "/api/state": _state,
+        "/api/errors": _errors,
+        "/api/pipelines": _pipelines,
+        "/trace.json": _trace,
+        "/metrics": _metrics,
+        "/healthz": _health,
+    }
+    return [Route("GET", path, partial(answer, stream)) for path, answer in answers.items()]
 
 
-async def _graph(request: web.Request) -> web.Response:
-    structure = await request.app[STREAM].structure()
-    return _json(structure.message)
+async def _graph(stream: Stream, _: Request) -> Response:
+    structure = await stream.structure()
+    return Response.of_json(structure.message)
 
 
-async def _state(request: web.Request) -> web.Response:
-    graph = request.app[STREAM].graph
+async def _state(stream: Stream, _: Request) -> Response:
+    graph = stream.graph
     engine = graph.engine
     row_of = np.full(graph.size, -1, np.int64)
     ops = list(graph.ops)
@@ -71,11 +74,11 @@ async def _state(request: web.Request) -> web.Response:
             }
         )
     content = {"graph": graph.name, "frames": _frames(graph), "ops": described, "memory": memory_of(engine)}
-    return _json(json.dumps(content))
+    return Response.of_json(json.dumps(content))
 
 
-async def _errors(request: web.Request) -> web.Response:
-    graph = request.app[STREAM].graph
+async def _errors(stream: Stream, _: Request) -> Response:
+    graph = stream.graph
     names = {op.id: op.name for op in graph.ops}
     failures = [
         {
@@ -86,43 +89,32 @@ async def _errors(request: web.Request) -> web.Response:
         }
         for failure in graph.engine.errors
     ]
-    return _json(json.dumps({"graph": graph.name, "failed": graph.engine.frames.failed, "newest": failures}))
+    return Response.of_json(json.dumps({"graph": graph.name, "failed": graph.engine.frames.failed, "newest": failures}))
 
 
-async def _pipelines(_: web.Request) -> web.Response:
-    return _json(json.dumps({"pipelines": pipelines()}))
+async def _pipelines(_stream: Stream, _: Request) -> Response:
+    return Response.of_json(json.dumps({"pipelines": pipelines()}))
 
 
-async def _trace(request: web.Request) -> web.Response:
-    stream = request.app[STREAM]
-    structure = await stream.structure()
-    trace = stream.graph.engine.trace
-    calls, tracks = trace.since(0), list(trace.tracks)
-    text = await asyncio.to_thread(
-        chrome_trace, stream.graph.name, calls, tracks, structure.names, structure.index_of, trace.origin_ns
-    )
-    response = _json(text)
-    response.headers["Content-Disposition"] = 'attachment; filename="trace.json"'
-    return response
+async def _trace(stream: Stream, _: Request) -> Response:
+    snapshot = Snapshot.of(stream.graph)
+    text = await asyncio.to_thread(lambda: snapshot.recording().to_json())
+    return Response.of_json(text, headers={"Content-Disposition": 'attachment; filename="trace.json"'})
 
 
-async def _metrics(request: web.Request) -> web.Response:
+async def _metrics(stream: Stream, _: Request) -> Response:
     try:
-        body, content_type = exposition(request.app[STREAM].graph)
+        body, content_type = exposition(stream.graph)
     except MissingExtraError as error:
-        raise web.HTTPNotImplemented(text=f"501: {error}\n") from None
-    return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
+        return Response.of_text(501, str(error))
+    return Response(200, body, content_type, {"Cache-Control": "no-store"})
 
 
-async def _health(request: web.Request) -> web.Response:
-    graph = request.app[STREAM].graph
-    return _json(json.dumps({"status": "ok", "graph": graph.name, "frames": _frames(graph)}))
+async def _health(stream: Stream, _: Request) -> Response:
+    graph = stream.graph
+    return Response.of_json(json.dumps({"status": "ok", "graph": graph.name, "frames": _frames(graph)}))
 
 
 def _frames(graph: Any) -> dict[str, int]:
     frames = graph.engine.frames
     return {name: getattr(frames, name) for name in ("started", "finished", "failed", "cancelled", "in_flight")}
-
-
-def _json(text: str) -> web.Response:
-    return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})

@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
-from urllib.parse import urlsplit
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from actorflow.web.exchange import Request, Response
 
-__all__ = ["SECURITY_HEADERS", "host_guard", "token_guard"]
+__all__ = ["LOOPBACK", "HostGuard", "TokenGuard", "checked_ancestors", "security_headers"]
 
-SECURITY_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+#: Names of this machine to itself.
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+# What could end the directive and begin another one must not get through.
+_ANCESTOR = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9*_.-]+|\[[0-9a-f:.]+\])(?::(?:\d+|\*))?", re.IGNORECASE)
 
 
-def host_guard(allowed_hosts: Iterable[str], own_names: Iterable[str] = ()) -> Middleware:
-    """A middleware that answers 403 unless Host, and Origin where there is one, are known.
+def security_headers(frame_ancestors: Sequence[str] = ()) -> dict[str, str]:
+    """What every response carries.
+
+    Args:
+        frame_ancestors: Origins whose pages may show this one inside a frame.
+    """
+    allowed = " ".join(frame_ancestors) or "'none'"
+    return {
+        "Content-Security-Policy": (
+            f"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors {allowed}; object-src 'none'"
+        ),
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def checked_ancestors(origins: Iterable[str]) -> tuple[str, ...]:
+    """Origins that may be named in a policy.
+
+    Raises:
+        ValueError: if one is no ``scheme://host`` or ``scheme://host:port``, where the port may be ``*``.
+    """
+    if isinstance(origins, str):
+        raise ValueError(f"expected frame_ancestors to be a list of origins, got the text {origins!r}")
+    checked = tuple(origins)
+    for origin in checked:
+        if not _ANCESTOR.fullmatch(origin):
+            raise ValueError(f"expected an origin such as 'http://localhost:8888' in frame_ancestors, got {origin!r}")
+    return checked
+
+
+class HostGuard:
+    """Refuses (403) unless Host, and Origin where there is one, are known.
 
     This stops pages of other sites, which can reach a server on the loopback through the user's browser or by
     rebinding their own name to 127.0.0.1.
@@ -35,11 +61,24 @@ def host_guard(allowed_hosts: Iterable[str], own_names: Iterable[str] = ()) -> M
         allowed_hosts: Known as they are, written as in the Host header: ``graphs.example.com``, ``10.0.0.5:8080``.
         own_names: Known at the port that the request arrived on, as 127.0.0.1, localhost and ::1 always are.
     """
-    extra = frozenset(host.lower() for host in allowed_hosts)
-    own = _LOOPBACK.union(name.lower() for name in own_names)
 
-    def is_known(authority: str, scheme: str, port: int | None) -> bool:
-        if authority.lower() in extra:
+    def __init__(self, allowed_hosts: Iterable[str], own_names: Iterable[str] = ()) -> None:
+        self._extra = frozenset(host.lower() for host in allowed_hosts)
+        self._own = LOOPBACK.union(name.lower() for name in own_names)
+
+    def refusal(self, request: Request) -> Response | None:
+        """What is answered instead; None if the request may pass."""
+        hosts = request.values("host")
+        if len(hosts) != 1 or not self._is_known(hosts[0], request.scheme, request.port):
+            return Response.of_text(403, f"this page is not served to host {', '.join(hosts)!r}")
+        for origin in request.values("origin"):
+            scheme, _, authority = origin.partition("://")
+            if scheme not in {"http", "https"} or not self._is_known(authority, scheme, request.port):
+                return Response.of_text(403, f"this page is not served to origin {origin!r}")
+        return None
+
+    def _is_known(self, authority: str, scheme: str, port: int | None) -> bool:
+        if authority.lower() in self._extra:
             return True
         try:
             parts = urlsplit(f"//{authority}")
@@ -47,51 +86,43 @@ def host_guard(allowed_hosts: Iterable[str], own_names: Iterable[str] = ()) -> M
         except ValueError:
             return False
         bare = "@" not in authority and not (parts.path or parts.query or parts.fragment)
-        return bare and name in own and own_port == port
-
-    @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        port = _bound_port(request)
-        hosts = request.headers.getall("Host", [])
-        if len(hosts) != 1 or not is_known(hosts[0], request.scheme, port):
-            raise web.HTTPForbidden(text=f"403: this page is not served to host {', '.join(hosts)!r}\n")
-        for origin in request.headers.getall("Origin", []):
-            scheme, _, authority = origin.partition("://")
-            if scheme not in {"http", "https"} or not is_known(authority, scheme, port):
-                raise web.HTTPForbidden(text=f"403: this page is not served to origin {origin!r}\n")
-        return await handler(request)
-
-    return guard
+        return bare and name in self._own and own_port == port
 
 
-def token_guard(token: str) -> Middleware:
-    """A middleware that answers 401 unless the request shows a token: ``?token=``, a cookie, or as a bearer.
+class TokenGuard:
+    """Refuses (401) unless the request shows a token: ``?token=``, a cookie, or as a bearer.
 
     A browser that shows it in the address gets a cookie, which scripts and other sites cannot use, and is sent to the
     address without it, so that it stays out of the history and of what people copy.
+
+    Args:
+        token: It.
+    Raises:
+        ValueError: if it is empty.
     """
-    if not token:
-        raise ValueError("the token must not be empty")
 
-    def is_right(shown: str | None) -> bool:
-        return shown is not None and hmac.compare_digest(shown.encode(), token.encode())
+    def __init__(self, token: str) -> None:
+        if not token:
+            raise ValueError("the token must not be empty")
+        self._token = token
 
-    @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        cookie = f"actorflow-{_bound_port(request)}"  # cookies do not know ports
-        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if is_right(request.cookies.get(cookie)) or is_right(bearer):
-            return await handler(request)
-        if not is_right(request.query.get("token")):
-            raise web.HTTPUnauthorized(text="401: open the address that the server printed, with its token\n")
-        target = request.rel_url.without_query_params("token").raw_path_qs
-        response = web.HTTPSeeOther("/" + target.lstrip("/"))  # two slashes would begin the name of another host
-        response.set_cookie(cookie, token, httponly=True, samesite="Lax")
-        raise response
+    def refusal(self, request: Request) -> Response | None:
+        """What is answered instead; None if the request may pass."""
+        cookie = f"actorflow-{request.port}"  # cookies do not know ports
+        bearer = request.value("authorization").removeprefix("Bearer ")
+        if self._is_right(unquote(request.cookies.get(cookie, ""))) or self._is_right(bearer):
+            return None
+        query = request.query
+        if not any(name == "token" and self._is_right(value) for name, value in query):
+            return Response.of_text(401, "open the address that the server printed, with its token")
+        rest = urlencode([(name, value) for name, value in query if name != "token"])
+        secure = "; Secure" if request.scheme == "https" else ""
+        # Relative, so that it is right behind a proxy too, and never the name of another host.
+        headers = {
+            "Location": f"./{request.target}{'?' if rest else ''}{rest}",
+            "Set-Cookie": f"{cookie}={quote(self._token, safe='')}; HttpOnly; Path=/; SameSite=Lax{secure}",
+        }
+        return Response(303, headers=headers)
 
-    return guard
-
-
-def _bound_port(request: web.Request) -> int | None:
-    address = request.transport.get_extra_info("sockname") if request.transport else None
-    return address[1] if isinstance(address, tuple) else None
+    def _is_right(self, shown: str) -> bool:
+        return hmac.compare_digest(shown.encode(errors="surrogateescape"), self._token.encode())

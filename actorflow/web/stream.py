@@ -11,10 +11,9 @@ import asyncio
 import json
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from aiohttp import WSCloseCode, WSMsgType, web
-
+from actorflow.web.exchange import CloseCode, Socket
 from actorflow.web.structure import Structure, capture
 from actorflow.web.telemetry import Position, Telemetry
 from actorflow.web.vitals import Vitals
@@ -29,13 +28,6 @@ __all__ = ["Client", "Stream"]
 _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 1.0
-
-
-class Socket(Protocol):
-    """What a client's messages are sent to."""
-
-    async def send_str(self, data: str, /) -> None: ...
-    async def send_bytes(self, data: bytes, /) -> None: ...
 
 
 class Client:
@@ -107,7 +99,7 @@ class Stream:
         self.vitals_s = vitals_s
         self.max_clients = max_clients
         self.clients: set[Client] = set()
-        self._sockets: set[web.WebSocketResponse] = set()
+        self._sockets: set[Socket] = set()
         self._closed = False
         self._structure: Structure | None = None
         self._capture: asyncio.Task[None] | None = None
@@ -132,24 +124,24 @@ class Stream:
 
     # -- clients ------------------------------------------------------------------------------------------------
 
-    async def attend(self, socket: web.WebSocketResponse) -> None:
-        """Serve one prepared WebSocket until it closes.
+    async def attend(self, socket: Socket) -> None:
+        """Serve one accepted WebSocket until it closes.
 
         Cancellation: the client is forgotten; closing the socket is the caller's.
         """
         if self._closed:
-            await socket.close(code=WSCloseCode.GOING_AWAY)
+            await _hang_up(socket, CloseCode.GOING_AWAY, "server shutdown")
             return
         if len(self.clients) >= self.max_clients:
-            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many clients")
+            await _hang_up(socket, CloseCode.TRY_AGAIN_LATER, "too many clients")
             return
         self._sockets.add(socket)
         client = self.join(socket)
         writer = asyncio.create_task(self._write_and_report(client, socket))
         try:
-            async for message in socket:
-                if message.type is not WSMsgType.TEXT or not client.ask(message.data):
-                    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"only requests are understood")
+            while (message := await socket.receive()) is not None:
+                if not isinstance(message, str) or not client.ask(message):
+                    await _hang_up(socket, CloseCode.POLICY_VIOLATION, "only requests are understood")
                     break
         finally:
             self._sockets.discard(socket)
@@ -202,7 +194,7 @@ class Stream:
     async def aclose(self) -> None:
         """Close all sockets and stop; idempotent. An open socket would otherwise hold the server's shutdown up."""
         self._closed = True
-        await asyncio.gather(*map(_hang_up, self._sockets))
+        await asyncio.gather(*[_hang_up(socket, CloseCode.GOING_AWAY, "server shutdown") for socket in self._sockets])
         tasks = [task for task in (self._ticker, self._capture) if task is not None]
         self._ticker = self._capture = None
         for task in tasks:
@@ -213,14 +205,14 @@ class Stream:
             self._linger.cancel()
         self._unwatch()
 
-    async def _write_and_report(self, client: Client, socket: web.WebSocketResponse) -> None:
+    async def _write_and_report(self, client: Client, socket: Socket) -> None:
         try:
             await self.write(client)
         except ConnectionError:
             pass  # the browser left while something was being sent
         except Exception:  # noqa: BLE001  a task's last stop
             _log.exception("the live page of graph %r failed", self.graph.name)
-            await socket.close(code=WSCloseCode.INTERNAL_ERROR)
+            await _hang_up(socket, CloseCode.INTERNAL_ERROR)
 
     # -- state --------------------------------------------------------------------------------------------------
 
@@ -320,9 +312,9 @@ class Stream:
             self.tick()
 
 
-async def _hang_up(socket: web.WebSocketResponse) -> None:
+async def _hang_up(socket: Socket, code: CloseCode, reason: str = "") -> None:
     try:
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-            await socket.close(code=WSCloseCode.GOING_AWAY, message=b"server shutdown")
-    except TimeoutError:
-        pass  # a browser that reads nothing; the server drops the connection
+            await socket.close(code, reason)
+    except (TimeoutError, ConnectionError):
+        pass  # a browser that reads nothing, or has gone; the server drops the connection

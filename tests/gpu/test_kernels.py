@@ -230,8 +230,22 @@ TENSOR_CASES = [
     *(Case(ops.Bernoulli(TensorSpec.of((5, 41), dtype), 7, 0.3), _normal()) for dtype in ("bool", "int32", "float16")),
 ]
 
+#: A value that is read twice, a vector that is broadcast, two results.
+_FUSED = ops.Fused(
+    (
+        ops.FusedStep(ops.Multiply(), (0, 1)),
+        ops.FusedStep(ops.Sum(), (3, 2)),
+        ops.FusedStep(ops.Scale(0.3), (4,)),
+        ops.FusedStep(ops.Sigmoid(), (5,)),
+        ops.FusedStep(ops.Greater(), (6, 0)),
+        ops.FusedStep(ops.Where(), (7, 6, 0)),
+    ),
+    (1, 5),
+)
+
 #: Every operation with a CPU kernel.
 CASES = [
+    Case(_FUSED, _normal((5, 41), (5, 41), (41,))),
     *(Case(ops.Copy(), _normal(shape)) for shape in [(), (0, 3), (4, 70)]),
     *(Case(ops.Sum(), _normal(*[(5, 41)] * terms)) for terms in (1, 2, 3, 16, 17, 40)),
     *TENSOR_CASES,

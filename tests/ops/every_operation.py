@@ -39,6 +39,7 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "Dropout": (ops.Dropout(0.4, 7), [X]),
     "DropoutDown": (ops.DropoutDown(0.4), [X, X > 0]),
     "Fill": (ops.Fill(2.5, af.TensorSpec.of((3, 2))), []),
+    "Fused": (ops.Fused((ops.FusedStep(ops.Multiply(), (0, 1)), ops.FusedStep(ops.Relu(), (2,))), (1,)), [X, X]),
     "GlobalAverage": (ops.GlobalAverage(), [X]),
     "GlobalAverageDown": (ops.GlobalAverageDown((6, 6)), [spread(2, 3)]),
     "Inner": (ops.Inner(), [spread(2, 5), spread(4, 5)]),

@@ -6,10 +6,10 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import struct
-import subprocess
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from tests.web.browsing import Elsewhere, Page, browse
+from tests.web.serving import SERVERS, Served
 
 SQUARE = af.TensorSpec.of((4, 4))
 SCALAR = af.TensorSpec.of(())
@@ -31,22 +33,7 @@ STATE_COLUMNS = [
 ]
 CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H")]
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--log-level=3",
-    # Lets a test speak of a foreign site without leaving this machine.
-    "--host-resolver-rules=MAP evil.example 127.0.0.1",
-]
-#: Only a failing test waits this long.
-PATIENCE_S = 45.0
+HAS_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any] | None:
@@ -229,6 +216,13 @@ async def training() -> Any:
         yield SimpleNamespace(graph=graph, x=x, loss=loss, run=lambda: graph.run({x: np.ones((4, 4), "float32")}))
 
 
+@pytest.fixture(params=SERVERS.values(), ids=SERVERS)
+def served(request: pytest.FixtureRequest) -> Served:
+    """The live page behind each kind of server."""
+    server: Served = request.param
+    return server
+
+
 @pytest.fixture
 def viewer() -> Viewer:
     return Viewer()
@@ -249,81 +243,28 @@ async def make_fake_socket() -> Callable[[], FakeSocket]:
     return FakeSocket
 
 
-class Page:
-    """A browser's page, and everything that it complained of."""
-
-    def __init__(self, page: Any) -> None:
-        self.page = page
-        self.complaints: list[str] = []
-        page.on("console", self._heard)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-
-    def _heard(self, message: Any) -> None:
-        # A page that is still open when its server has ended tries to come back: the browser's word, not the page's.
-        if message.type in {"error", "warning"} and "ERR_CONNECTION_REFUSED" not in message.text:
-            self.complaints.append(message.text)
-
-    async def open(self, url: str) -> None:
-        await self.page.goto(url)
-        await self.until("actorflow.connection === 'live' && actorflow.framesDrawn > 0")
-
-    async def look(self, expression: str) -> Any:
-        """A value of the page; `actorflow` is its window to tests."""
-        return await self.page.evaluate(f"() => ({expression})")
-
-    async def until(self, expression: str) -> None:
-        """Wait until an expression is true. (Playwright's own wait evaluates text, which the page's policy forbids.)"""
-        script = f"""async () => {{
-            while (!(window.actorflow && ({expression}))) await new Promise((go) => setTimeout(go, 15));
-        }}"""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self.page.evaluate(script)
-        except TimeoutError:
-            pytest.fail(f"the page never came to {expression}; it complained of {self.complaints}")
-
-    async def click_node(self, name: str) -> None:
-        x, y = await self.look(f"actorflow.placeOf({name!r})")
-        box = await self.page.locator("#graph").bounding_box()
-        await self.page.mouse.click(box["x"] + x, box["y"] + y)
-
-
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a browser that all tests share; each has profiles of its own in it."""
-    missing = None
-    if importlib.util.find_spec("playwright") is None:
-        missing = "playwright is not installed"
-    elif not CHROMIUM.exists():
-        missing = f"{CHROMIUM} is not there: install Debian's chromium"
-    if missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"browser tests must run in CI, but {missing}")
-        pytest.skip(missing)
-    profile = tmp_path_factory.mktemp("chromium")
-    command = [CHROMIUM, "--headless", "--remote-debugging-port=0", f"--user-data-dir={profile}", *ARGS, "about:blank"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        address = next((line.split()[-1] for line in process.stderr if "DevTools listening on" in line), None)
-        assert address is not None, "the browser ended at once"
-        yield address
-        process.terminate()
-        process.communicate()
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    """A browser that all tests share; each has profiles of its own in it."""
+    with browse(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember which tests failed, for those who tidy up after them."""
+    report = yield
+    if report.when == "call":
+        item.stash[HAS_FAILED] = report.failed
+    return report
 
 
 @pytest.fixture
-async def browser(chromium: str) -> AsyncIterator[Any]:
-    from playwright.async_api import async_playwright
+async def new_page(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """Makes pages, each in a profile of its own; a complaint of any fails the test.
 
-    async with async_playwright() as playwright:
-        connected = await playwright.chromium.connect_over_cdp(chromium)
-        yield connected
-        await connected.close()
-
-
-@pytest.fixture
-async def new_page(browser: Any) -> AsyncIterator[Any]:
-    """Makes pages, each in a profile of its own; a complaint of any fails the test."""
+    What they look like at the test's end is kept: in $ACTORFLOW_SCREENSHOTS, or else in build/screenshots.
+    """
     pages: list[Page] = []
     contexts: list[Any] = []
 
@@ -334,6 +275,12 @@ async def new_page(browser: Any) -> AsyncIterator[Any]:
         return pages[-1]
 
     yield make
+    folder = Path(os.environ.get("ACTORFLOW_SCREENSHOTS") or request.config.rootpath / "build/screenshots")
+    name = re.sub(r"[^\w.]+", "-", request.node.name.removeprefix("test_")).strip("-")
+    failed = request.node.stash.get(HAS_FAILED, True)
+    for number, page in enumerate(pages):
+        suffix = f"-{number + 1}" if number else ""
+        await page.leave_behind(folder / request.path.stem / f"{name}{suffix}.png", failed)
     for context in contexts:
         await context.close()
     for page in pages:

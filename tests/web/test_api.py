@@ -11,19 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import ClientSession, CookieJar, WSMsgType, WSServerHandshakeError
-from aiohttp.test_utils import TestClient, TestServer
 
 import actorflow as af
 from actorflow.errors import MissingExtraError
-from actorflow.history import Trace
 from actorflow.web import api, create_app, serve
-from actorflow.web.chrome import chrome_trace
-
-
-@contextlib.asynccontextmanager
-async def served(app):
-    async with TestClient(TestServer(app)) as client:
-        yield client
 
 
 async def read(client: Any, path: str) -> Any:
@@ -34,16 +25,16 @@ async def read(client: Any, path: str) -> Any:
 
 
 class TestContent:
-    async def test_the_graph(self, training) -> None:
-        async with served(create_app(training.graph)) as client:
+    async def test_the_graph(self, served, training) -> None:
+        async with served(training.graph) as client:
             for _ in range(2):
                 graph = await read(client, "/api/graph")
                 assert [node["name"] for node in graph["nodes"]] == [node.name for node in training.graph.nodes]
                 assert graph["revision"] == training.graph.revision
                 training.graph.blob(f"late{training.graph.revision}", ())
 
-    async def test_the_state(self, training) -> None:
-        async with served(create_app(training.graph)) as client:
+    async def test_the_state(self, served, training) -> None:
+        async with served(training.graph) as client:
             assert {op["state"] for op in (await read(client, "/api/state"))["ops"]} == {"idle"}
             for _ in range(3):
                 await training.run()
@@ -55,8 +46,8 @@ class TestContent:
                 assert 0 < op["p50_us"] <= op["p99_us"]
             assert [device["place"] for device in state["memory"]] == ["cpu"]
 
-    async def test_a_running_op_while_somebody_watches(self, gated) -> None:
-        async with served(create_app(gated.graph)) as client, client.ws_connect("/stream") as socket:
+    async def test_a_running_op_while_somebody_watches(self, served, gated) -> None:
+        async with served(gated.graph) as client, client.ws_connect("/stream") as socket:
             assert (await socket.receive()).type is WSMsgType.TEXT
             run = gated.start()
             await gated.entered.wait()
@@ -66,7 +57,7 @@ class TestContent:
             gated.release.set()
             await run
 
-    async def test_errors(self) -> None:
+    async def test_errors(self, served) -> None:
         graph = af.Graph("failing")
 
         def fail(x: Any) -> Any:
@@ -74,7 +65,7 @@ class TestContent:
 
         x = graph.blob("x", ())
         graph.function("fail", fail, af.TensorSpec.of(()))(x)
-        async with graph, served(create_app(graph)) as client:
+        async with graph, served(graph) as client:
             with contextlib.suppress(af.OpError):
                 await graph.run({x: np.float32(1)})
             errors = await read(client, "/api/errors")
@@ -83,13 +74,13 @@ class TestContent:
             assert (newest["op"], newest["frame"]) == ("fail", 0)
             assert "no <b>good</b>" in newest["message"]
 
-    async def test_metrics(self, training) -> None:
+    async def test_metrics(self, served, training) -> None:
         pytest.importorskip("prometheus_client")
         from prometheus_client.parser import text_string_to_metric_families
 
         for _ in range(2):
             await training.run()
-        async with served(create_app(training.graph)) as client, client.get("/metrics") as response:
+        async with served(training.graph) as client, client.get("/metrics") as response:
             assert response.status == 200
             families = {family.name: family for family in text_string_to_metric_families(await response.text())}
         calls = {s.labels["op"]: s.value for s in families["actorflow_op_calls"].samples if s.name.endswith("_total")}
@@ -98,19 +89,19 @@ class TestContent:
         assert ends == {"finished": 2, "failed": 0, "cancelled": 0}
         assert {s.labels["kind"] for s in families["actorflow_memory_bytes"].samples} == {"held", "used", "peak"}
 
-    async def test_metrics_without_their_package(self, training, monkeypatch) -> None:
+    async def test_metrics_without_their_package(self, served, training, monkeypatch) -> None:
         def missing(_: Any) -> None:
             raise MissingExtraError("/metrics needs 'prometheus_client': pip install 'actorflow[metrics]'")
 
         monkeypatch.setattr(api, "exposition", missing)
-        async with served(create_app(training.graph)) as client, client.get("/metrics") as response:
+        async with served(training.graph) as client, client.get("/metrics") as response:
             assert response.status == 501
             assert "actorflow[metrics]" in await response.text()
 
-    async def test_the_trace(self, training) -> None:
+    async def test_the_trace(self, served, training) -> None:
         for _ in range(3):
             await training.run()
-        async with served(create_app(training.graph)) as client:
+        async with served(training.graph) as client:
             trace = await read(client, "/trace.json")
         calls = Counter(e["name"] for e in trace["traceEvents"] if e["ph"] in "Xb" and e["cat"] == "call")
         assert calls == {op.name: 3 for op in training.graph.ops}
@@ -118,56 +109,30 @@ class TestContent:
         assert frames == ["frame 0", "frame 1", "frame 2"]
 
 
-class TestChromeTrace:
-    """What Perfetto would drop without a word: overlapping slices of one track, ids of 0."""
-
-    @staticmethod
-    def events(calls: list[tuple[int, int, str]], names: list[str]) -> list[dict[str, Any]]:
-        trace = Trace(64)
-        for number, (start, end, track) in enumerate(calls):
-            trace.add(trace.origin_ns + end, end - start, trace.key(number, track), number)
-        index_of = np.array([*range(len(names)), *[-1] * (len(calls) - len(names))], np.int64)
-        text = chrome_trace("<graph>", trace.since(0), trace.tracks, names, index_of, trace.origin_ns)
-        return json.loads(text)["traceEvents"]
-
-    def test_what_does_not_overlap_is_complete(self) -> None:
-        events = self.events([(0, 1000, "lane"), (1000, 1500, "lane"), (200, 300, "loop")], ["a", "b", 'c"<'])
-        complete = [(e["name"], e["ts"], e["dur"], e["args"]["frame"]) for e in events if e["ph"] == "X"]
-        assert sorted(complete) == [("a", 0.0, 1.0, 0), ("b", 1.0, 0.5, 1), ('c"<', 0.2, 0.1, 2)]
-        tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-        assert set(tracks.values()) == {"frames", "loop", "lane"}
-        assert all(e["pid"] >= 1 and e["tid"] >= 1 for e in events)
-
-    def test_what_overlaps_is_asynchronous(self) -> None:
-        events = self.events([(0, 1000, "lane"), (500, 1500, "lane"), (600, 700, "lane")], ["a", "b"])
-        assert not [e for e in events if e["ph"] == "X"]
-        pairs: dict[str, list[dict[str, Any]]] = {}
-        for event in events:
-            if event.get("cat") == "call":
-                assert int(event["id"], 16) >= 1
-                pairs.setdefault(event["id"], []).append(event)
-        shown = sorted((b["name"], b["ts"], e["ts"]) for b, e in pairs.values())
-        assert shown == [("a", 0.0, 1.0), ("a node that is gone", 0.6, 0.7), ("b", 0.5, 1.5)]
-        assert all((b["ph"], e["ph"]) == ("b", "e") for b, e in pairs.values())
-
-    def test_nothing(self) -> None:
-        assert {e["ph"] for e in self.events([], [])} == {"M"}
-
-
-PATHS = ["/", "/static/main.js", "/api/graph", "/api/state", "/api/errors", "/trace.json", "/metrics", "/healthz"]
+PATHS = [
+    "/",
+    "/static/main.js",
+    "/api/graph",
+    "/api/state",
+    "/api/errors",
+    "/api/pipelines",
+    "/trace.json",
+    "/metrics",
+    "/healthz",
+]
 
 
 class TestWhoMayLook:
     @pytest.mark.parametrize("path", PATHS[2:])
-    async def test_a_foreign_host_or_origin_is_refused(self, training, path) -> None:
-        async with served(create_app(training.graph)) as client:
+    async def test_a_foreign_host_or_origin_is_refused(self, served, training, path) -> None:
+        async with served(training.graph) as client:
             for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
                 async with client.get(path, headers=headers) as response:
                     assert response.status == 403
                     assert "evil" in await response.text()
 
-    async def test_a_token_is_asked_for(self, training) -> None:
-        async with served(create_app(training.graph, token="open-sesame")) as client:
+    async def test_a_token_is_asked_for(self, served, training) -> None:
+        async with served(training.graph, token="open-sesame") as client:
             for path in [*PATHS, "/nothing"]:
                 for shown in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"actorflow-{client.port}=wrong"}):
                     async with client.get(path, headers=shown) as response:
@@ -178,16 +143,16 @@ class TestWhoMayLook:
             async with client.get("/healthz", headers={"Authorization": "Bearer open-sesame"}) as response:
                 assert response.status == 200
 
-    async def test_a_browser_keeps_the_token_as_a_cookie(self, training) -> None:
-        async with served(create_app(training.graph, token="open-sesame")) as client:
+    async def test_a_browser_keeps_the_token_as_a_cookie(self, served, training) -> None:
+        async with served(training.graph, token="open-sesame") as client:
             async with client.get("/?token=open-sesame", allow_redirects=False) as response:
-                assert (response.status, response.headers["Location"]) == (303, "/")
+                assert (response.status, response.headers["Location"]) == (303, "./")
                 cookie = response.headers["Set-Cookie"]
                 assert "HttpOnly" in cookie
                 assert "SameSite=Lax" in cookie
             elsewhere = f"http://127.0.0.1:{client.port}//evil.example/?token=open-sesame&a=1"
             async with ClientSession() as session, session.get(elsewhere, allow_redirects=False) as response:
-                assert response.headers["Location"] == "/evil.example/?a=1"
+                assert response.headers["Location"] == "./?a=1"
             async with client.get("/api/graph") as response:
                 assert response.status == 200
             async with client.ws_connect("/stream") as socket:
@@ -209,8 +174,8 @@ class TestWhoMayLook:
         with pytest.raises(ValueError, match="empty"):
             create_app(training.graph, token="")
 
-    async def test_too_many_clients_are_turned_away(self, training) -> None:
-        async with served(create_app(training.graph, max_clients=2)) as client:
+    async def test_too_many_clients_are_turned_away(self, served, training) -> None:
+        async with served(training.graph, max_clients=2) as client:
             async with client.ws_connect("/stream") as first, client.ws_connect("/stream") as second:
                 for socket in (first, second):
                     assert (await socket.receive()).type is WSMsgType.TEXT

@@ -18,12 +18,6 @@ pytestmark = pytest.mark.browser
 SQUARE = af.TensorSpec.of((4, 4))
 
 
-async def middle_of(page: Any, name: str) -> tuple[float, float]:
-    x, y = await page.look(f"actorflow.placeOf({name!r})")
-    box = await page.page.locator("#graph").bounding_box()
-    return box["x"] + x, box["y"] + y
-
-
 async def test_a_large_graph_begins_with_its_scopes_closed(new_page, make_training_graph) -> None:
     graph, x, _ = make_training_graph("deep", blocks=60)
     async with graph, serve(graph, port=0) as view:
@@ -39,14 +33,14 @@ async def test_a_large_graph_begins_with_its_scopes_closed(new_page, make_traini
 
         await page.click_node("block0")
         await page.until("actorflow.selected === 'block0'")
-        before = await middle_of(page, "block0")
+        before = await page.middle_of("block0")
         await page.page.mouse.dblclick(*before)
         await page.until("actorflow.open.includes('block0')")
         assert {"block0/w", "block0/apply", "block0/update"} <= set(await page.look("actorflow.items"))
         assert "block0/" not in await page.look("actorflow.items")
         await page.page.keyboard.press("c")
         await page.until("actorflow.items.includes('block0/')")
-        assert await middle_of(page, "block0") == pytest.approx(before, abs=1.0), "what was opened stays where it was"
+        assert await page.middle_of("block0") == pytest.approx(before, abs=1.0), "what was opened stays where it was"
 
         await page.page.click("#open-all")
         assert len(await page.look("actorflow.items")) == len(graph.nodes)
@@ -127,6 +121,41 @@ async def test_layouts_of_random_graphs(training, new_page) -> None:
         page = await new_page()
         await page.open(view.url)
         assert await page.look(LAYOUTS.replace("ROUNDS", "400")) == []
+
+
+PICTURES = """Promise.all(['structure', 'arrange', 'arranging'].map((name) => import(`/static/${name}.js`))).then(
+    async ([{ Structure }, { Arranger }, { Arranging }]) => {
+        const graph = await (await fetch('/api/graph')).json();
+        const { skeleton, scopes } = new Structure(graph);
+        const all = scopes.names.keys().toArray().slice(1), some = all.filter((scope) => scope % 3 === 0);
+        const here = new Arranger(skeleton), there = new Arranging(() => {});
+        const came = [], pictures = [];
+        const wanted = [[skeleton, all], [null, some], [null, []], [skeleton, some]];
+        await new Promise((done) => wanted.forEach(([graph, open], k) => there.arrange(graph, open, (picture) => {
+            came.push(k);
+            pictures.push(picture);
+            if (came.length === wanted.length) done();
+        })));
+        const text = (picture) => JSON.stringify(Object.entries(picture).map(([name, column]) => [name, ...column]));
+        return [came, wanted.map(([, open], k) => text(here.arrange(open)) === text(pictures[k]))];
+    })"""
+
+
+@pytest.mark.parametrize("has_worker", [True, False])
+async def test_a_worker_arranges_large_graphs_as_the_page_does(new_page, has_worker: bool) -> None:
+    graph = wide_graph(stages=2, layers=4)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        if not has_worker:
+            await page.page.route("**/arrange-worker.js", lambda route: route.abort())
+        await page.open(view.url)
+        assert await page.look(PICTURES) == [[0, 1, 2, 3], [True] * 4]
+        await page.page.click("#open-all")
+        await page.until(f"actorflow.items.length === {len(graph.nodes)}")
+        assert await page.page.locator("#busy").is_hidden()
+        if not has_worker:
+            assert page.complaints
+            page.complaints.clear()  # the browser's own word of the script that did not come
 
 
 async def test_scopes_are_boxes_around_what_is_in_them(training, new_page) -> None:
@@ -293,6 +322,15 @@ def wide_graph(stages: int, layers: int) -> af.Graph:
     return graph
 
 
+#: How often the page could be drawn between the wish to open all scopes and the picture of that.
+OPEN_ALL = """new Promise((done) => {
+    let drawn = 0;
+    document.getElementById('open-all').click();
+    const look = () => (actorflow.isBusy ? requestAnimationFrame(() => (drawn += 1, look())) : done(drawn));
+    look();
+})"""
+
+
 async def test_twenty_thousand_nodes_stay_responsive(new_page) -> None:
     graph = wide_graph(stages=10, layers=10)
     ids = np.array([op.id for op in graph.ops])
@@ -311,7 +349,8 @@ async def test_twenty_thousand_nodes_stay_responsive(new_page) -> None:
         await page.open(view.url)
         assert await page.look("actorflow.nodes.length") == len(graph.nodes) == 20_001
         assert len(await page.look("actorflow.items")) < 100
-        await page.page.click("#open-all")
+        drawn = await page.look(OPEN_ALL)
+        assert drawn > 0, "the page is drawn while the graph is arranged"
         assert await page.look("actorflow.items.length") == 20_001
         assert await page.look("actorflow.edges.length") > 37_000
         await page.page.mouse.move(400, 400)

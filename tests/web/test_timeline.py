@@ -44,6 +44,7 @@ async def test_from_a_bar_to_the_node_and_back(new_page) -> None:
         await page.until("!actorflow.timeline.following && actorflow.bars.some((bar) => bar.node === 'slow')")
         await page.page.keyboard.press("Escape")
         assert await page.look("actorflow.selected") is None
+        await page.redrawn()
         bar = (await page.look("actorflow.bars.filter((bar) => bar.node === 'slow')"))[-1]
         assert bar["frame"] == 3
         await click_bar(page, bar)

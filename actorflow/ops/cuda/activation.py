@@ -17,6 +17,7 @@ from actorflow.ops.activation import (
     TanhDown,
 )
 from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
+from actorflow.ops.cuda.ufuncs import register_elementwise
 from actorflow.ops.input_activation import (
     GELU_CUBIC,
     GELU_SLOPE,
@@ -31,12 +32,19 @@ from actorflow.ops.input_activation import (
 
 __all__: list[str] = []
 
-_RELU = elementwise("relu", "T x", "T y", "y = x < T(0) ? T(0) : x")
-_RELU_DOWN = elementwise("relu_down", "T g, T y", "T dx", "dx = y > T(0) ? g : T(0)")
-_SIGMOID = elementwise("sigmoid", "T x", "T y", "y = T(W(1) / (W(1) + exp(-W(x))))")
-_SIGMOID_DOWN = elementwise("sigmoid_down", "T g, T y", "T dx", "dx = T(W(g) * W(y) * (W(1) - W(y)))")
-_TANH = elementwise("tanh", "T x", "T y", "y = T(tanh(W(x)))")
-_TANH_DOWN = elementwise("tanh_down", "T g, T y", "T dx", "dx = T(W(g) * (W(1) - W(y) * W(y)))")
+register_elementwise(
+    {Relu: "x < T(0) ? T(0) : x", Sigmoid: "W(1) / (W(1) + exp(-W(x)))", Tanh: "tanh(W(x))"}, FLOATS, "T x"
+)
+register_elementwise(
+    {
+        ReluDown: "y > T(0) ? g : T(0)",
+        SigmoidDown: "W(g) * W(y) * (W(1) - W(y))",
+        TanhDown: "W(g) * (W(1) - W(y) * W(y))",
+    },
+    FLOATS,
+    "T g, T y",
+)
+
 
 _LEAKY_RELU = elementwise(
     "leaky_relu",
@@ -95,36 +103,6 @@ _GELU_TANH_DOWN = elementwise(
 _NORMAL_DENSITY = elementwise(
     "normal_density", "T x", "T y", "const W v = W(x); y = T(W(0.39894228040143268) * exp(W(-0.5) * v * v))"
 )
-
-
-@kernel(Relu, dtypes=FLOATS, inplace=True)
-def _relu(operation: Relu, inputs: list[Array], outputs: list[Array]) -> None:
-    _RELU(inputs[0], outputs[0])
-
-
-@kernel(ReluDown, dtypes=FLOATS, inplace=True)
-def _relu_down(operation: ReluDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _RELU_DOWN(*inputs, outputs[0])
-
-
-@kernel(Sigmoid, dtypes=FLOATS, inplace=True)
-def _sigmoid(operation: Sigmoid, inputs: list[Array], outputs: list[Array]) -> None:
-    _SIGMOID(inputs[0], outputs[0])
-
-
-@kernel(SigmoidDown, dtypes=FLOATS, inplace=True)
-def _sigmoid_down(operation: SigmoidDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _SIGMOID_DOWN(*inputs, outputs[0])
-
-
-@kernel(Tanh, dtypes=FLOATS, inplace=True)
-def _tanh(operation: Tanh, inputs: list[Array], outputs: list[Array]) -> None:
-    _TANH(inputs[0], outputs[0])
-
-
-@kernel(TanhDown, dtypes=FLOATS, inplace=True)
-def _tanh_down(operation: TanhDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _TANH_DOWN(*inputs, outputs[0])
 
 
 @kernel(LeakyRelu, dtypes=FLOATS, inplace=True)

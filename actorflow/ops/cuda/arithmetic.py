@@ -8,13 +8,15 @@ from typing import Any
 import cupy
 
 from actorflow.ops.arithmetic import Divide, Maximum, Minimum, Multiply, Scale, Subtract, Sum, WeightedSum
-from actorflow.ops.cuda.launch import FLOATS, NUMBERS, REALS, Array, elementwise, kernel
+from actorflow.ops.cuda.launch import FLOATS, FORMULAS, NUMBERS, REALS, Array, Formula, elementwise, kernel
 from actorflow.ops.cuda.ufuncs import register_elementwise
 
 __all__: list[str] = []
 
 #: Terms per launch: their pointers and shapes must fit in the 4 KB of a kernel's arguments.
 _MOST_TERMS = 16
+
+FORMULAS[Scale] = Formula("T x, T factor", "T", "x * factor", lambda operation, kind: (kind(operation.factor),))
 
 _SCALE = elementwise("scale", "T x, T factor", "T y", "y = x * factor")
 _ADD_SCALED = elementwise("add_scaled", "T total, T x, T factor", "T y", "y = T(total + T(x * factor))")

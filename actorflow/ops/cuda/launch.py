@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
+from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel as _kernel
 
 __all__ = [
     "ANYTHING",
+    "C_TYPES",
     "FLOATS",
+    "FORMULAS",
     "NUMBERS",
     "REALS",
+    "WIDER",
     "Array",
+    "Formula",
     "contiguous",
     "elementwise",
     "kernel",
@@ -38,6 +44,26 @@ NUMBERS = (
 REALS = tuple(name for name in NUMBERS if "complex" not in name)
 ANYTHING = ("bool", *NUMBERS)
 
+
+class Formula(NamedTuple):
+    """One element of an elementwise operation.
+
+    Attributes:
+        inputs: Parameters, as in ``cupy.ElementwiseKernel``; ``T`` is the dtype of those that are no booleans.
+        result: ``T`` or ``bool``, the dtype of the result.
+        text: CUDA C; it is converted to the result's type.
+        numbers: Gives the last parameters for an operation and ``T``, where they are parameters of the operation.
+    """
+
+    inputs: str
+    result: str
+    text: str
+    numbers: Callable[[Any, Any], tuple[Any, ...]] = lambda _operation, _type: ()
+
+
+#: The operations that are one formula for each element; `actorflow.ops.cuda.fused` joins them.
+FORMULAS: dict[type[Operation], Formula] = {}
+
 #: Registers a kernel of this library; see `actorflow.ops.registry.kernel`.
 kernel = partial(_kernel, device="cuda", library="cupy")
 
@@ -57,7 +83,7 @@ _BASES = {
     "pool": ("windows",),
     "softmax": ("reduce",),
 }
-_C_TYPES = {
+C_TYPES = {
     "float16": "Half",
     "float32": "float",
     "float64": "double",
@@ -86,7 +112,7 @@ def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 @cache
 def _compiled(name: str, function: str, is_wide: bool, types: tuple[tuple[str, np.dtype[Any]], ...]) -> Any:
     """A kernel for one choice of types; CuPy compiles the source on its first use, once for all its functions."""
-    macros = [("INDEX", "long long" if is_wide else "int"), *((macro, _C_TYPES[dtype.name]) for macro, dtype in types)]
+    macros = [("INDEX", "long long" if is_wide else "int"), *((macro, C_TYPES[dtype.name]) for macro, dtype in types)]
     options = ("--std=c++17", *(f"-D{macro}={c_type}" for macro, c_type in macros))
     return cupy.RawKernel(source(name), function, options)
 
@@ -126,7 +152,7 @@ def contiguous(array: Array) -> Array:
     return cupy.ascontiguousarray(array)
 
 
-_WIDE = """
+WIDER = """
 template <typename T> struct Wider { typedef float type; };
 template <> struct Wider<double> { typedef double type; };
 """
@@ -142,5 +168,5 @@ def elementwise(name: str, inputs: str, outputs: str, body: str) -> Any:
         body: CUDA C for one element; ``W`` is what to compute in.
     """
     return cupy.ElementwiseKernel(
-        inputs, outputs, f"typedef Wider<T>::type W; {body}", f"actorflow_{name}", preamble=_WIDE
+        inputs, outputs, f"typedef Wider<T>::type W; {body}", f"actorflow_{name}", preamble=WIDER
     )

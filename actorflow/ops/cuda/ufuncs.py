@@ -17,7 +17,7 @@ from actorflow.ops.compare import (
     NotEqual,
     Where,
 )
-from actorflow.ops.cuda.launch import ANYTHING, FLOATS, NUMBERS, REALS, Array, elementwise, kernel
+from actorflow.ops.cuda.launch import ANYTHING, FLOATS, FORMULAS, NUMBERS, REALS, Array, Formula, elementwise, kernel
 from actorflow.ops.operation import Operation
 from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square
 from actorflow.ops.unary import Absolute, Ceil, Clip, Floor, Negative, Round, Sign
@@ -42,8 +42,9 @@ def register_elementwise(
     """
 
     def register(operation: type[Operation], formula: str) -> None:
-        body = f"y = {result}({formula})"
-        compiled = elementwise(f"{operation.__name__.lower()}_{len(dtypes)}", inputs, f"{result} y", body)
+        body = f"result = {result}({formula})"
+        compiled = elementwise(f"{operation.__name__.lower()}_{len(dtypes)}", inputs, f"{result} result", body)
+        FORMULAS[operation] = Formula(inputs, result, formula)
 
         @kernel(operation, dtypes=dtypes, inplace=inplace)
         def compute(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:

@@ -2,7 +2,8 @@
 
 import { EdgePainter } from "./edges.js";
 import * as format from "./format.js";
-import { BLOB, OP, SCOPE, STATES, VARIABLE } from "./model.js";
+import { STATES } from "./model.js";
+import { BLOB, OP, SCOPE, VARIABLE } from "./structure.js";
 
 // Below these scales text, then rounded corners and curves, cannot be told from their absence.
 const TEXT_SCALE = 0.4, SHAPE_SCALE = 0.16;

@@ -1,6 +1,7 @@
 // What colours say: the state of an op, what it cost, or where it runs.
 
-import { OP, SCOPE, STATES, VARIABLE } from "./model.js";
+import { STATES } from "./model.js";
+import { OP, SCOPE, VARIABLE } from "./structure.js";
 
 export const MODES = ["state", "time", "lane", "device", "rank"];
 const SEVERAL = "several";

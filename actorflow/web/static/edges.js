@@ -1,7 +1,7 @@
 // Draws the edges. Very many are drawn once into a picture, which stands for them until the camera rests elsewhere.
 
 import * as format from "./format.js";
-import { BLOB, VARIABLE } from "./model.js";
+import { BLOB, VARIABLE } from "./structure.js";
 
 const SHAPE_SCALE = 0.16, ARROW_SCALE = 0.45, LABEL_SCALE = 0.62;
 const LONG_EDGE = 420;
@@ -115,9 +115,9 @@ export class EdgePainter {
   }
 
   /** Shape and size of what an edge carries. */
-  describe({ from, to, blobs, rank }) {
-    const { nodes } = this.model;
-    const carried = [...new Set(blobs)];
+  describe(edge) {
+    const { from, to, rank } = edge, { nodes } = this.model;
+    const carried = this.view.blobsOf(edge);
     const bytes = format.bytes(carried.reduce((sum, blob) => sum + (nodes[blob].bytes ?? 0), 0));
     const what = carried.length === 1 ? format.shape(nodes[carried[0]].shape) : `${format.count(carried.length)} blobs`;
     const ranks = rank ? `rank ${this.#rankOf(from)} → ${this.#rankOf(to)}, ` : "";

@@ -15,26 +15,35 @@ export class Explorer {
     Object.assign(this, { model, view, camera, drawing, colouring, overview, on });
   }
 
-  /** Take a new graph, or a new revision of it, of which what is there is shown as before. */
-  take(message) {
+  /** Take a new graph, or a new revision of it, of which what is there is shown as before; `done` when it is. */
+  take(structure, done) {
     const { model, view } = this, isFirst = !model.count;
-    const selected = model.keyOf(this.selected);
     const before = new Map([...model.scopes.byName].map(([name, scope]) => [name, view.open.has(scope)]));
-    model.setGraph(message);
-    const first = model.scopes.firstOpen(FEW, ENOUGH);
+    const first = structure.scopes.firstOpen(FEW, ENOUGH);
     const open = new Set();
-    for (const [name, scope] of model.scopes.byName) if (scope && (before.get(name) ?? first.has(scope))) open.add(scope);
-    this.drawing.hovered = -1;
-    view.reset();
-    this.colouring.use();
-    this.#rebuild(isFirst ? first : open);
-    if (isFirst && model.count) this.camera.start(view);
-    this.select(selected ? model.subjectOf(selected) : -1);
+    for (const [name, scope] of structure.scopes.byName) {
+      if (scope && (before.get(name) ?? first.has(scope))) open.add(scope);
+    }
+    let selected = "";
+    const ready = () => {
+      selected = model.keyOf(this.selected);
+      model.adopt(structure);
+      this.drawing.hovered = -1;
+    };
+    view.take(structure, open, ready, () => {
+      this.colouring.use();
+      this.#redo();
+      if (isFirst && model.count) this.camera.start(view);
+      this.select(model.subjectOf(selected));
+      done();
+    });
   }
 
-  #rebuild(open) {
-    this.view.build(open);
-    this.#redo();
+  #rebuild(open, then = () => {}) {
+    this.view.build(open, () => {
+      this.#redo();
+      then();
+    });
   }
 
   #redo() {
@@ -55,15 +64,24 @@ export class Explorer {
   /** Select a node or scope and bring it into view. */
   choose(subject) {
     if (subject < 0) return this.select(-1);
-    if (this.view.reveal(subject)) this.#redo();
-    this.select(subject);
-    const place = this.view.placeOf(subject);
-    const isOpen = this.view.itemOf(subject) < 0;
-    if (isOpen) this.camera.fit({
-      left: place.x - place.width / 2, right: place.x + place.width / 2,
-      top: place.y - place.height / 2, bottom: place.y + place.height / 2,
+    this.#reveal(subject, () => {
+      this.select(subject);
+      const place = this.view.placeOf(subject);
+      const isOpen = this.view.itemOf(subject) < 0;
+      if (isOpen) this.camera.fit({
+        left: place.x - place.width / 2, right: place.x + place.width / 2,
+        top: place.y - place.height / 2, bottom: place.y + place.height / 2,
+      });
+      else this.camera.goTo(place.x, place.y);
+      this.on.changed();
     });
-    else this.camera.goTo(place.x, place.y);
+  }
+
+  /** Open the scopes around a node or scope, if any is closed. */
+  #reveal(subject, then) {
+    const open = this.view.openAround(subject);
+    if (open.size === this.view.open.size) then();
+    else this.#rebuild(open, then);
   }
 
   /** Work the critical path out anew, as times have changed. */
@@ -107,15 +125,16 @@ export class Explorer {
   /** Open a closed scope or close an open one; what was under the pointer stays there. */
   toggle(scope) {
     const { view, camera, model } = this, subject = model.count + scope;
-    const open = new Set(view.open);
+    const open = view.openAround(subject);
     if (!open.delete(scope)) open.add(scope);
-    view.reveal(subject);
     const before = view.placeOf(subject);
-    this.#rebuild(open);
-    const after = view.placeOf(subject);
-    camera.x += after.x - before.x;
-    camera.y += after.y - after.height / 2 - (before.y - before.height / 2);
-    if (this.selected >= 0) this.select(this.selected);
+    this.#rebuild(open, () => {
+      const after = view.placeOf(subject);
+      camera.x += after.x - before.x;
+      camera.y += after.y - after.height / 2 - (before.y - before.height / 2);
+      if (this.selected >= 0) this.select(this.selected);
+      this.on.changed();
+    });
   }
 
   /** Close the scope around the selection, or the selected one. */
@@ -137,8 +156,7 @@ export class Explorer {
   setAll(isOpen) {
     const open = new Set();
     if (isOpen) for (let s = 1; s < this.model.scopes.count; s++) open.add(s);
-    this.#rebuild(open);
-    this.fit();
+    this.#rebuild(open, () => this.fit());
   }
 
   fit() {
@@ -150,7 +168,7 @@ export class Explorer {
   step(direction) {
     const { model, selected } = this;
     if (selected < 0 || model.isScope(selected)) return;
-    const next = (direction < 0 ? model.writers : model.readers)[selected][0];
+    const next = (direction < 0 ? model.writers : model.readers).of(selected)[0];
     if (next !== undefined) this.choose(next);
   }
 
@@ -168,14 +186,15 @@ export class Explorer {
 
   /** Look at what an address says. */
   restore({ select = "", open = "", at = "" }) {
-    const { model, camera } = this;
-    if (open === "*") this.#rebuild(new Set([...model.scopes.names.keys()].slice(1)));
-    else if (open) {
-      const named = open.split(",").map((name) => model.scopes.byName.get(decodeURIComponent(name)));
-      this.#rebuild(new Set(named.filter((scope) => scope > 0)));
-    }
-    const [x, y, scale] = at.split(",").map(Number);
-    if (scale > 0) Object.assign(camera, { x, y, scale });
-    this.select(model.subjectOf(select));
+    const { model } = this;
+    const look = () => {
+      const [x, y, scale] = at.split(",").map(Number);
+      if (scale > 0) Object.assign(this.camera, { x, y, scale });
+      this.select(model.subjectOf(select));
+    };
+    if (open === "*") return this.#rebuild(new Set([...model.scopes.names.keys()].slice(1)), look);
+    if (!open) return look();
+    const named = open.split(",").map((name) => model.scopes.byName.get(decodeURIComponent(name)));
+    this.#rebuild(new Set(named.filter((scope) => scope > 0)), look);
   }
 }

@@ -1,5 +1,6 @@
 // Wires the page: messages change the model, the model is drawn once per animation frame at most.
 
+import { Arranging } from "./arranging.js";
 import { Calls } from "./calls.js";
 import { Camera, attachGestures } from "./camera.js";
 import { Drawing, LIT_MS } from "./canvas.js";
@@ -11,21 +12,27 @@ import { Explorer } from "./explore.js";
 import * as format from "./format.js";
 import { attachKeys } from "./keys.js";
 import { Link } from "./link.js";
-import { BLOB, Model, OP, STATES, VARIABLE } from "./model.js";
+import { Model, STATES } from "./model.js";
 import { Overview } from "./overview.js";
 import { Panel } from "./panel.js";
 import { PipelinesCard } from "./pipelines.js";
 import { attachSearch } from "./search.js";
+import { BLOB, OP, Structure, VARIABLE } from "./structure.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { View } from "./view.js";
 import { VitalsCards } from "./vitals.js";
 
 const PANEL_INTERVAL_MS = 250;
+const MANY_NODES = 2000;
 const CONNECTION_TEXT = { connecting: "Connecting", live: "Live", closed: "Disconnected, trying again" };
 
 const model = new Model(), calls = new Calls(), camera = new Camera();
-const view = new View(model);
+const arranging = new Arranging(() => {
+  byId("busy").hidden = !arranging.isBusy;
+  byId("stage").setAttribute("aria-busy", String(arranging.isBusy));
+});
+const view = new View(model, arranging);
 const theme = new Theme(() => {
   drawing.reset();
   legend();
@@ -60,6 +67,8 @@ const connection = new Connection(receive, (state) => {
 let scheduled = false;
 let unlight = 0;
 let stale = true;
+/** Messages that have come while the graph that they are about is being arranged. */
+let held = null;
 
 function redraw() {
   if (scheduled) return;
@@ -81,9 +90,10 @@ function moved() {
 }
 
 function receive(message) {
+  if (held) return void held.push(message);
+  if (message.type === "graph") return takeGraph(message);
   const now = performance.now();
-  if (message.type === "graph") takeGraph(message);
-  else if (message.type === "states") {
+  if (message.type === "states") {
     model.applyStates(message, now);
     // One more drawing when the ops that just finished stop being lit.
     clearTimeout(unlight);
@@ -97,11 +107,28 @@ function receive(message) {
 }
 
 function takeGraph(message) {
-  const isFirst = !model.count;
   if (message.revision !== model.revision || message.name !== model.name) calls.clear();
-  explorer.take(message);
-  byId("empty").hidden = model.count > 0;
-  if (isFirst && model.count) restore(link.parts());
+  held = [];
+  // To read a long message has taken a while; the page draws before it goes on.
+  if (message.nodes.length > MANY_NODES) setTimeout(showGraph, 0, message);
+  else showGraph(message);
+}
+
+function showGraph(message) {
+  const isFirst = !model.count;
+  explorer.take(new Structure(message), () => {
+    byId("empty").hidden = model.count > 0;
+    if (isFirst && model.count) restore(link.parts());
+    describeGraph();
+    stale = true;
+    redraw();
+    const since = held;
+    held = null;
+    since.forEach(receive);
+  });
+}
+
+function describeGraph() {
   const ops = model.kind.filter((kind) => kind === OP).length;
   const variables = model.kind.filter((kind) => kind === VARIABLE).length;
   document.title = `${model.name} · actorflow`;
@@ -208,7 +235,7 @@ function legend() {
   const time = element("li", {}, "little", element("i", { class: "scale" }), "most of the time");
   const kind = (name, text) => element("li", {}, element("i", { class: name }), text);
   const kinds = [kind("blob", "blob"), kind("variable", "variable")];
-  if (model.edgeFrom && view.edges.some((edge) => edge.rank)) kinds.push(kind("channel", "between ranks"));
+  if (view.edges.some((edge) => edge.rank)) kinds.push(kind("channel", "between ranks"));
   if (view.edges.some((edge) => edge.device && !edge.rank)) kinds.push(kind("copy", "between devices"));
   byId("legend").replaceChildren(...(colouring.mode === "time" ? [time] : colouring.legend().map(item)), ...kinds);
   countStates();
@@ -286,6 +313,8 @@ window.actorflow = Object.freeze({
   get revision() { return model.revision; },
   get frames() { return { ...model.frames, inFlight: model.inFlight }; },
   get rate() { return model.rate(performance.now()); },
+  /** Whether a graph, or other scopes of it, have come that are not shown yet. */
+  get isBusy() { return held !== null || arranging.isBusy; },
   get framesDrawn() { return drawing.framesDrawn; },
   get camera() { return { x: camera.x, y: camera.y, scale: camera.scale }; },
   get selected() { return explorer.selected < 0 ? null : model.nameOf(explorer.selected); },

@@ -2,13 +2,10 @@
 //
 // A subject is a node or a scope, as one number: nodes come first, then scopes.
 
-import { Scopes } from "./scopes.js";
+import { OP, Structure, VARIABLE } from "./structure.js";
 
 export const STATES = ["idle", "waiting", "running", "done", "failed", "cancelled"];
-export const OP = 0, BLOB = 1, VARIABLE = 2, SCOPE = 3;
-export const KIND_NAMES = ["op", "blob", "variable", "scope"];
 
-const KINDS = { op: OP, blob: BLOB, variable: VARIABLE };
 // A blob with several producers, or a closed scope, shows the state that matters most.
 const URGENCY = Uint8Array.from([0, 3, 4, 2, 5, 1]);
 const RATE_WINDOW_MS = 2500;
@@ -19,9 +16,6 @@ const NO_FRAMES = { started: 0, finished: 0, failed: 0, cancelled: 0 };
 const COLLECTIVES = new Set(["AllReduce"]);
 
 export class Model {
-  name = "";
-  revision = -1;
-  nodes = [];
   frames = NO_FRAMES;
   /** @type {Map<string, {frames: number[], values: (number | null)[]}>} */
   curves = new Map();
@@ -34,13 +28,13 @@ export class Model {
   #callsThen = { time: 0, calls: new Uint32Array(0) };
 
   constructor() {
-    this.#allocate(0);
-    this.scopes = new Scopes([], this.indexByName);
+    this.adopt(new Structure());
   }
 
-  #allocate(count) {
-    this.count = count;
-    this.kind = new Uint8Array(count);
+  /** Take another graph, of whose ops nothing is known yet; its parts become the model's own. */
+  adopt(structure) {
+    Object.assign(this, structure);
+    const { count, scopes } = structure;
     this.state = new Uint8Array(count);
     this.calls = new Uint32Array(count);
     this.meanUs = new Float32Array(count);
@@ -53,30 +47,8 @@ export class Model {
     this.perSecond = new Float32Array(count);
     /** Time at which an op was last seen to finish a call. */
     this.activeAt = new Float64Array(count).fill(-Infinity);
-    this.writers = Array.from({ length: count }, () => []);
-    this.readers = Array.from({ length: count }, () => []);
-    this.indexByName = new Map();
-    this.indexById = new Map();
     this.#touched = new Uint32Array(count);
     this.#callsThen = { time: 0, calls: new Uint32Array(count) };
-  }
-
-  setGraph({ name, revision, nodes, edges }) {
-    this.#allocate(nodes.length);
-    Object.assign(this, { name, revision, nodes });
-    nodes.forEach((node, i) => {
-      this.kind[i] = KINDS[node.kind];
-      this.indexByName.set(node.name, i);
-      this.indexById.set(node.id, i);
-    });
-    this.edgeFrom = Int32Array.from(edges, (edge) => edge[0]);
-    this.edgeTo = Int32Array.from(edges, (edge) => edge[1]);
-    this.edgeBack = Uint8Array.from(edges, (edge) => edge[2]);
-    for (let e = 0; e < edges.length; e++) {
-      this.writers[this.edgeTo[e]].push(this.edgeFrom[e]);
-      this.readers[this.edgeFrom[e]].push(this.edgeTo[e]);
-    }
-    const scopes = (this.scopes = new Scopes(nodes, this.indexByName));
     /** Ops of each scope in each state, their time, and when one of them was last seen to finish a call. */
     this.scopeStates = new Int32Array(scopes.count * STATES.length);
     this.scopeUs = new Float64Array(scopes.count);
@@ -110,7 +82,7 @@ export class Model {
       }
       if (before === after) continue;
       this.state[i] = after;
-      for (const blob of this.readers[i]) {
+      for (const blob of this.readers.of(i)) {
         // A variable has a value at all times; its writer's state says nothing about it.
         if (this.#touched[blob] === round || this.kind[blob] === VARIABLE) continue;
         this.#touched[blob] = round;
@@ -119,7 +91,7 @@ export class Model {
     }
     for (const blob of blobs) {
       let worst = 0;
-      for (const op of this.writers[blob]) if (URGENCY[this.state[op]] > URGENCY[worst]) worst = this.state[op];
+      for (const op of this.writers.of(blob)) if (URGENCY[this.state[op]] > URGENCY[worst]) worst = this.state[op];
       this.state[blob] = worst;
     }
   }

@@ -2,7 +2,8 @@
 
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
-import { KIND_NAMES, OP, STATES, VARIABLE } from "./model.js";
+import { STATES } from "./model.js";
+import { KIND_NAMES, OP, VARIABLE } from "./structure.js";
 
 const MAX_NEIGHBOURS = 12, MAX_COSTS = 8, MAX_INSIDE = 6;
 
@@ -111,8 +112,8 @@ export class Panel {
     const notes = model.notes.get(node.id) ?? [];
     for (const note of notes) fact("Note", note);
     this.#shownNotes = notes.length;
-    parts.push(facts, this.#list(isOp ? "Reads" : "Written by", model.writers[index]));
-    parts.push(this.#list(isOp ? "Writes" : "Read by", model.readers[index]));
+    parts.push(facts, this.#list(isOp ? "Reads" : "Written by", [...model.writers.of(index)]));
+    parts.push(this.#list(isOp ? "Writes" : "Read by", [...model.readers.of(index)]));
     const scope = model.scopes.of[index];
     if (scope) parts.push(this.#list("In scope", [model.count + scope]));
     return parts;

@@ -1,6 +1,6 @@
 // The critical path: of all chains of calls that must follow each other, the one that takes longest.
 
-import { OP } from "./model.js";
+import { OP } from "./structure.js";
 
 /**
  * The nodes on the longest path, by mean times of calls, through a node; through any for -1. Updates of variables are

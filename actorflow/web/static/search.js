@@ -1,7 +1,7 @@
 // The search box: type, choose with the arrows, jump with Enter.
 
 import { element } from "./dom.js";
-import { KIND_NAMES, OP } from "./model.js";
+import { KIND_NAMES, OP } from "./structure.js";
 
 const MAX_RESULTS = 12;
 

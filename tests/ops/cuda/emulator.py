@@ -45,6 +45,8 @@ _SCALARS = {
     "float": ctypes.c_float,
     "double": ctypes.c_double,
 }
+#: CuPy's names of types with one word; it has float16 and bool already.
+_NAMED = "\n".join(f"typedef {c} {name};" for name, c in C_TYPES.items() if name not in ("bool", "float16"))
 _KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
 
 
@@ -217,7 +219,10 @@ class _RawKernel:
 class _ElementwiseKernel:
     owner: Emulator
 
-    def __init__(self, inputs: str, outputs: str, body: str, name: str, preamble: str = "") -> None:
+    def __init__(
+        self, inputs: str, outputs: str, body: str, name: str, preamble: str = "", options: tuple[str, ...] = ()
+    ) -> None:
+        assert options in ((), ("--fmad=false",))  # the host's compiler does not contract
         self.inputs, self.outputs = ([p.split() for p in text.split(",")] for text in (inputs, outputs))
         self.body, self.preamble, self.name = body, preamble, name
         self.letters = {kind for kind, _ in [*self.inputs, *self.outputs] if len(kind) == 1}
@@ -230,7 +235,7 @@ class _ElementwiseKernel:
         loads = [f"const {t} &{n} = _{n}[i];" for t, n in self.inputs]
         loads += [f"{t} &{n} = _{n}[i];" for t, n in self.outputs]
         return (
-            f"{typedefs}\ntypedef double float64;\ntypedef long long int64;\n{self.preamble}\n"
+            f"{typedefs}\n{_NAMED}\n{self.preamble}\n"
             f'extern "C" __global__ void run(ptrdiff_t size, {", ".join(parameters)}) {{\n'
             f"  FOR_EACH_OF(i, size) {{\n{' '.join(loads)}\n{self.body};\n}} }}"
         )

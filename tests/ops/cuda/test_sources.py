@@ -41,10 +41,10 @@ def test_a_source_compiles(emulated, load_file, name, arch) -> None:
         for index in ("int", "long long"):
             for label in ("long long", "unsigned char") if name in ("loss", "indexing") else ("int",):
                 macros = {
-                    "SCALAR": launch._C_TYPES[dtype],
+                    "SCALAR": launch.C_TYPES[dtype],
                     "INDEX": index,
                     "LABEL": label,
-                    "RESULT": launch._C_TYPES[dtype],
+                    "RESULT": launch.C_TYPES[dtype],
                 }
                 options = [f"-D{macro}={value}" for macro, value in macros.items()]
                 code = nvrtc.compile_to_cubin(library, launch.source(name), arch, options)

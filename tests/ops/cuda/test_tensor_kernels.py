@@ -121,6 +121,6 @@ def test_random_numbers_are_those_of_the_cpu(compute_cuda, cases, size, dtype) -
 def test_a_source_compiles_for_integers(emulated, load_file, name, dtype) -> None:
     nvrtc = load_file("nvrtc.py")
     library, launch = nvrtc.load(), emulated.modules["launch"]
-    c_type = launch._C_TYPES[dtype]
+    c_type = launch.C_TYPES[dtype]
     options = [f"-D{macro}={value}" for macro, value in {"SCALAR": c_type, "RESULT": c_type, "LABEL": c_type}.items()]
     assert nvrtc.compile_to_cubin(library, launch.source(name), "sm_90", [*options, "-DINDEX=int"])

@@ -1,0 +1,195 @@
+"""Pausing: while a graph is paused, its runs wait here in their order before their frames start."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from actorflow.errors import GraphError
+
+__all__ = ["Admission", "Pause", "Turn"]
+
+
+class Pause(NamedTuple):
+    """How a graph is paused.
+
+    Attributes:
+        reason: As given to `Graph.pause`.
+        since_s: Since when, Unix seconds.
+        steps: How many frames may still start.
+        waiting: How many runs and streams wait to start a frame.
+    """
+
+    reason: str
+    since_s: float
+    steps: int
+    waiting: int
+
+    def __str__(self) -> str:
+        return f"paused ({self.reason})" if self.reason else "paused"
+
+
+class Admission:
+    """Decides when frames of one graph may start.
+
+    A graph that is not paused pays one look at ``closed`` per frame. Otherwise runs queue, and keep their order when
+    the graph is resumed: those that come meanwhile go behind them.
+
+    Args:
+        name: Of the graph.
+
+    Attributes:
+        closed: Whether a frame that is to start must queue.
+        paused_ranks: Other ranks that have paused the graph: frames here may wait for theirs.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.closed = False
+        self.paused_ranks: set[int] = set()
+        self._name = name
+        self._reason: str | None = None
+        self._since_s = 0.0
+        self._steps = 0
+        self._turns: deque[Turn] = deque()
+        self._lookers: list[asyncio.Future[None]] = []
+
+    @property
+    def pause(self) -> Pause | None:
+        """How the graph is paused, if it is."""
+        if self._reason is None:
+            return None
+        return Pause(self._reason, self._since_s, self._steps, len(self._turns) + len(self._lookers))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether frames may be waiting for somebody to resume, on this rank or another."""
+        return self._reason is not None or bool(self.paused_ranks)
+
+    def close(self, reason: str) -> None:
+        """Start no further frame; also none of those that `step` has allowed."""
+        if self._reason is None:
+            self._since_s = time.time()
+        self._reason, self._steps, self.closed = reason, 0, True
+
+    def step(self, frames: int) -> None:
+        """Let so many more frames start.
+
+        Raises:
+            GraphError: if the graph is not paused.
+        """
+        if self._reason is None:
+            raise GraphError(f"graph {self._name!r} cannot be stepped: it is not paused")
+        self._steps += frames
+        self.wake()
+
+    def open(self) -> None:
+        """Let all frames start again, those that wait first."""
+        self._reason = None
+        self.wake()
+
+    def spend(self) -> None:
+        """A frame has started."""
+        if self._reason is not None:
+            self._steps -= 1
+
+    @property
+    def admits(self) -> bool:
+        """Whether the first in line may start a frame."""
+        return self._reason is None or self._steps > 0
+
+    def wake(self) -> None:
+        """Let those look who may start a frame by now."""
+        self.closed = self._reason is not None or bool(self._turns)
+        if not self.admits:
+            return
+        if self._turns:
+            self._turns[0].wake()
+        lookers, self._lookers = self._lookers, []
+        for looker in lookers:
+            if not looker.done():
+                looker.set_result(None)
+
+    def queue(self) -> Turn:
+        """Take a place in the line, as a context manager."""
+        return Turn(self._turns, self)
+
+    async def look(self) -> None:
+        """Wait until a frame may start; another one may then be before it."""
+        while self._reason is not None and not self._steps:
+            looker = asyncio.get_running_loop().create_future()
+            self._lookers.append(looker)
+            try:
+                await looker
+            finally:
+                if looker in self._lookers:
+                    self._lookers.remove(looker)
+
+    def dismiss(self) -> None:
+        """Cancel all who wait; those who come later need not."""
+        self._reason = None
+        for turn in self._turns:
+            turn.cancel()
+        for looker in self._lookers:
+            looker.cancel()
+        self.wake()
+
+    def forget(self) -> None:
+        """The loop on which runs have waited was closed."""
+        self._turns.clear()
+        self._lookers.clear()
+        self.wake()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a run waits."""
+        return bool(self._turns or self._lookers)
+
+
+class Turn:
+    """A place in the line."""
+
+    __slots__ = ("_admission", "_cancelled", "_turns", "_woken")
+
+    def __init__(self, turns: deque[Turn], admission: Admission) -> None:
+        self._turns = turns
+        self._admission = admission
+        self._woken: asyncio.Future[None] | None = None
+        self._cancelled = False
+
+    def __enter__(self) -> Self:
+        self._turns.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self in self._turns:  # unless it was forgotten
+            self._turns.remove(self)
+        self._admission.wake()
+
+    async def come(self) -> None:
+        """Wait until this is the first in line and may start a frame, which the caller does at once."""
+        # Woken is not yet there: the graph may have been paused again before the loop came here.
+        while not (self._turns[0] is self and self._admission.admits):
+            self._woken = asyncio.get_running_loop().create_future()
+            await self._woken
+            self._raise_if_cancelled()
+        self._raise_if_cancelled()
+
+    def wake(self) -> None:
+        """Look again."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def cancel(self) -> None:
+        """Do not start a frame."""
+        self._cancelled = True
+        if self._woken is not None:
+            self._woken.cancel()
+
+    def _raise_if_cancelled(self) -> None:
+        if self._cancelled:
+            raise asyncio.CancelledError

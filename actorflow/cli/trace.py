@@ -1,0 +1,177 @@
+"""``actorflow trace``: where the time of a saved trace went."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from actorflow.analysis import Analysis, Frames, Step, analyse
+from actorflow.recording import Recording
+from actorflow.trace_file import read_trace
+
+__all__ = ["show_trace"]
+
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
+
+
+def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: bool = False) -> int:
+    """Print where the time of a trace went: lanes, ops, frames, one frame's critical path, idle stretches.
+
+    Args:
+        path: A file of `Graph.save_trace` or of the live page; or of another program, as far as its events allow.
+        frame: Number of the frame whose critical path is shown; one with the median latency unless given.
+        top: Rows of each table, at most.
+        as_json: Print one JSON object instead, with all rows.
+    Returns:
+        The exit code, 0.
+    Raises:
+        OSError, DataError: if the file cannot be read; GraphError: if it has no such frame.
+    """
+    recording = read_trace(path)
+    analysis = analyse(recording, frame=frame)
+    console = Console(highlight=False, soft_wrap=False)
+    if as_json:
+        print(json.dumps(_document(recording, analysis)))
+        return 0
+    console.print(_text(_headline(path, recording, analysis)))
+    tables = [_lanes(analysis, top), _ops(analysis, top), _path(analysis, top), _gaps(analysis)]
+    if analysis.frames is not None:
+        console.print(_text(_frame_line(analysis.frames)))
+    for table in tables:
+        if table.row_count:
+            console.print()
+            console.print(table)
+    return 0
+
+
+def _document(recording: Recording, analysis: Analysis) -> dict[str, object]:
+    """The analysis as it is, with names for what its tuples hold."""
+    return {
+        "graph": recording.graph,
+        "started": recording.started_s,
+        **{key: value for key, value in analysis._asdict().items() if not isinstance(value, list | Frames)},
+        "lanes": [lane._asdict() for lane in analysis.lanes],
+        "ops": [op._asdict() for op in analysis.ops],
+        "gaps": [gap._asdict() for gap in analysis.gaps],
+        "path": [step._asdict() for step in analysis.path],
+        "frames": None if analysis.frames is None else analysis.frames._asdict(),
+    }
+
+
+def _text(line: str) -> Text:
+    """What is printed as it is: names may look like markup."""
+    return Text(line)
+
+
+def _headline(path: Path, recording: Recording, analysis: Analysis) -> str:
+    what = f"graph {recording.graph!r}" if recording.graph else "a trace"
+    lost = f", {analysis.lost:,} before them are lost" if analysis.lost else ""
+    busy = 1 - analysis.idle_ns / max(analysis.span_ns, 1)
+    return (
+        f"{path}: {what}, {analysis.calls:,} calls in {_time(analysis.span_ns)}{lost}\n"
+        f"something ran for {busy:.1%} of that time, nothing for {_time(analysis.idle_ns)}"
+    )
+
+
+def _frame_line(frames: Frames) -> str:
+    return (
+        f"{frames.count:,} frames: latency p50 {_time(frames.p50_ns)}, p99 {_time(frames.p99_ns)}, the slowest is "
+        f"frame {frames.slowest}; {frames.overlap:.2f} in flight in the mean, {frames.most} at most"
+    )
+
+
+def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for header in texts:
+        table.add_column(header, overflow="fold")
+    for header in numbers:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _lanes(analysis: Analysis, top: int) -> Table:
+    table = _table("lanes", ["lane"], ["calls", "busy", "share", "idle", "longest idle"])
+    for lane in analysis.lanes[:top]:
+        idle = 1 - lane.share
+        table.add_row(
+            _text(lane.name),
+            f"{lane.calls:,}",
+            _time(lane.busy_ns),
+            f"{lane.share:.1%}",
+            f"{idle:.1%}",
+            _time(lane.longest_idle_ns),
+        )
+    return _with_rest(table, len(analysis.lanes) - top, "lanes")
+
+
+def _ops(analysis: Analysis, top: int) -> Table:
+    table = _table("where the time went", ["op"], ["calls", "total", "mean", "p50", "p99", "share"])
+    for op in analysis.ops[:top]:
+        times = [_time(value) for value in (op.total_ns, op.mean_ns, op.p50_ns, op.p99_ns)]
+        table.add_row(_text(op.name), f"{op.calls:,}", *times, f"{op.share:.1%}")
+    return _with_rest(table, len(analysis.ops) - top, "ops")
+
+
+def _path(analysis: Analysis, top: int) -> Table:
+    waited_ns = sum(step.waited_ns for step in analysis.path)
+    elapsed_ns = sum(step.elapsed_ns for step in analysis.path)
+    table = _table(
+        f"critical path of frame {analysis.path_frame}: {_time(elapsed_ns)} in {len(analysis.path):,} calls, "
+        f"{_time(waited_ns)} between them",
+        ["op", "lane"],
+        ["waited", "of that, lane busy", "took"],
+    )
+    for entry in _shortened(analysis.path, top):
+        if isinstance(entry, Step):
+            waits = [_time(value) if value else "" for value in (entry.waited_ns, entry.behind_ns)]
+            table.add_row(_text(entry.name), _text(entry.track), *waits, _time(entry.elapsed_ns))
+        else:
+            waits = [_time(sum(step.waited_ns for step in entry)), _time(sum(step.behind_ns for step in entry))]
+            table.add_row(f"... {len(entry):,} more", "", *waits, _time(sum(step.elapsed_ns for step in entry)))
+    return table
+
+
+def _shortened(path: Sequence[Step], top: int) -> Iterator[Step | list[Step]]:
+    """The steps that took longest, wait included, in their order; those between two of them as one list."""
+    longest = sorted(range(len(path)), key=lambda at: -(path[at].waited_ns + path[at].elapsed_ns))[:top]
+    kept, others = set(longest), list[Step]()
+    for at, step in enumerate(path):
+        if at not in kept:
+            others.append(step)
+            continue
+        if others:
+            yield others
+            others = []
+        yield step
+    if others:
+        yield others
+
+
+def _gaps(analysis: Analysis) -> Table:
+    table = _table("longest stretches in which nothing ran", ["between", "and"], ["length", "at"])
+    for gap in analysis.gaps:
+        if gap.length_ns:
+            ends = [_text(name if frame < 0 else f"{name} (frame {frame})") for name, frame in (gap.before, gap.after)]
+            table.add_row(*ends, _time(gap.length_ns), _time(gap.start_ns))
+    return table
+
+
+def _with_rest(table: Table, left: int, what: str) -> Table:
+    if left > 0:
+        table.caption = f"and {left:,} more {what}"
+        table.caption_justify = "left"
+    return table
+
+
+def _time(value_ns: float) -> str:
+    for unit, size_ns in _UNITS:
+        if value_ns >= size_ns:
+            return (
+                f"{value_ns / size_ns:.3g} {unit}" if value_ns < 1000 * size_ns else f"{value_ns / size_ns:,.0f} {unit}"
+            )
+    return "0"

@@ -1,0 +1,183 @@
+"""Reads trace files: the ones that graphs save, and as far as their events allow, those of other programs.
+
+Source: "Trace Event Format", the Catapult project.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actorflow.errors import DataError
+from actorflow.recording import Recording
+
+__all__ = ["read_trace"]
+
+_GZIP = b"\x1f\x8b"
+#: What most of a thread's or process's name in a file may be; the rest is noise in a table.
+_MOST_SHOWN = 60
+
+
+def read_trace(path: str | PathLike[str]) -> Recording:
+    """Read a trace file, gzipped or not: of `Graph.save_trace`, of the live page, or of another program.
+
+    Of another program's events all that have a length are taken as calls: complete ones (``X``), pairs of ``B`` and
+    ``E`` on one thread, and asynchronous pairs (``b``, ``e``).
+
+    Raises:
+        OSError: if the file cannot be read.
+        DataError: if it is empty, cut off, no trace, or has no event with a length.
+    """
+    document = _document(Path(path))
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list):
+        raise DataError(f'{path} is JSON, but no trace: expected a list of events, or an object with "traceEvents"')
+    about = document.get("otherData", {}) if isinstance(document, dict) else {}
+    ours = about.get("actorflow") if isinstance(about, dict) else None
+    try:
+        spans = _Spans()
+        for event in events:
+            if isinstance(event, dict):
+                spans.take(event)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is no trace: event {event} has no {error}") from error
+    if not spans.rows:
+        raise DataError(
+            f"{path} has no calls: none of its {len(events)} events has a length"
+            if ours is None
+            else f"{path} is the trace of graph {ours.get('graph')!r} before its first call: there is nothing to show"
+        )
+    return spans.recording(ours if isinstance(ours, dict) else None)
+
+
+def _document(path: Path) -> Any:
+    content = path.read_bytes()
+    if content.startswith(_GZIP):
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, OSError, zlib.error) as error:
+            raise DataError(f"{path} is gzipped, but damaged or cut off: {error}") from error
+    if not content.strip():
+        raise DataError(f"{path} is empty: expected a trace as JSON")
+    try:
+        text = content.decode("utf-8-sig")
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        return _unclosed(path, text, error)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{path} is no trace: it is not JSON ({error})") from error
+
+
+def _unclosed(path: Path, text: str, error: json.JSONDecodeError) -> Any:
+    """A list of events need not be closed, so that programs may write it until they are killed."""
+    body = text.rstrip().removesuffix(",")
+    if body.startswith("[") and body.endswith("}"):
+        try:
+            return json.loads(f"{body}]")
+        except json.JSONDecodeError:
+            pass
+    if text.lstrip()[0] not in "[{":
+        raise DataError(f"{path} is no trace: it is not JSON ({error})") from error
+    if error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated"):
+        raise DataError(f"{path} is cut off after {len(text):,} characters: {error}") from error
+    raise DataError(f"{path} is no trace: it is not JSON ({error})") from error
+
+
+class _Spans:
+    """Events with a length, as they are found."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, float, int, int, int]] = []
+        self._names: dict[str, int] = {}
+        self._tracks: dict[tuple[Any, Any], int] = {}
+        self._labels: dict[tuple[Any, Any], str] = {}
+        self._processes: dict[Any, str] = {}
+        self._open: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Look at one event.
+
+        Raises:
+            KeyError, TypeError, ValueError: if it lacks what an event of its kind has.
+        """
+        kind = event.get("ph")
+        if event.get("cat") == "frame":  # ours: what they say follows from their calls
+            return
+        if kind == "X":
+            start_us = float(event["ts"])
+            self._add(event, start_us, start_us + float(event.get("dur", 0)))
+        elif kind in ("B", "b"):
+            self._open[self._identity(event)].append(event)
+        elif kind in ("E", "e"):
+            begun = self._open[self._identity(event)]
+            if begun:  # what began before the file did is left out
+                first = begun.pop()
+                self._add(first, float(first["ts"]), float(event["ts"]))
+        elif kind == "M":
+            label = str(event.get("args", {}).get("name", ""))[:_MOST_SHOWN]
+            if event.get("name") == "thread_name":
+                self._labels[event.get("pid"), event.get("tid")] = label
+            elif event.get("name") == "process_name":
+                self._processes[event.get("pid")] = label
+
+    def recording(self, about: Mapping[str, Any] | None) -> Recording:
+        """What was found, with what a file of ours says besides."""
+        start_us, end_us, track, node, frame = (
+            np.array(column) for column in zip(*sorted(self.rows, key=_end), strict=True)
+        )
+        origin_us = 0.0 if about is not None else float(start_us.min())
+        names = list(self._names)
+        return Recording(
+            graph=str((about or {}).get("graph", "")) or ", ".join(self._processes.values()),
+            names=names,
+            tracks=[self._label(key) for key in self._tracks],
+            follows=None if about is None else self._follows(about.get("follows") or {}),
+            start_ns=np.rint((start_us - origin_us) * 1e3).astype(np.int64),
+            end_ns=np.rint((end_us - origin_us) * 1e3).astype(np.int64),
+            track=track.astype(np.int64),
+            node=node.astype(np.int64),
+            frame=frame.astype(np.int64),
+            lost=int((about or {}).get("lost", 0)),
+            started_s=(about or {}).get("started"),
+        )
+
+    def _identity(self, event: Mapping[str, Any]) -> Any:
+        if event["ph"] in ("B", "E"):
+            return event.get("pid"), event.get("tid")
+        local = event.get("id2") or {}
+        return (
+            event.get("cat"),
+            event.get("pid"),
+            str(event.get("id", local.get("local", local.get("global")))),
+            event.get("name"),
+        )
+
+    def _add(self, event: Mapping[str, Any], start_us: float, end_us: float) -> None:
+        name = str(event.get("name", "without a name"))
+        key = event.get("pid"), event.get("tid")
+        frame = (event.get("args") or {}).get("frame", -1)
+        node = self._names.setdefault(name, len(self._names))
+        track = self._tracks.setdefault(key, len(self._tracks))
+        self.rows.append((start_us, max(start_us, end_us), track, node, frame if isinstance(frame, int) else -1))
+
+    def _label(self, key: tuple[Any, Any]) -> str:
+        process, thread = key
+        label = self._labels.get(key) or f"thread {thread}"
+        shared = len({process for process, _ in self._tracks}) == 1
+        return label if shared else f"{self._processes.get(process) or f'process {process}'}: {label}"
+
+    def _follows(self, follows: Mapping[str, Any]) -> list[tuple[int, ...]]:
+        names = self._names
+        return [tuple([names[before] for before in follows.get(name, ()) if before in names]) for name in names]
+
+
+def _end(row: tuple[float, float, int, int, int]) -> float:
+    return row[1]

@@ -1,0 +1,186 @@
+"""The live page as an ASGI application: for FastAPI, Starlette, and any server that speaks ASGI 3."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, Unpack
+from urllib.parse import quote
+
+from actorflow.web.exchange import MAX_MESSAGE_BYTES, CloseCode, Request, Response
+from actorflow.web.page import Page, PageOptions
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+
+__all__ = ["ASGIPage", "asgi"]
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_WITHOUT_BODY = frozenset({204, 304})
+
+
+def asgi(graph: Graph, **options: Unpack[PageOptions]) -> ASGIPage:
+    """The live page of a graph as an ASGI application, to be mounted in another one or served by itself.
+
+    ::
+
+        app = FastAPI()
+        app.mount("/graph", af.web.asgi(graph))
+
+    Nothing is watched, and running the graph costs nothing more, until a browser connects. The graph must run on the
+    loop that serves the page.
+
+    Args:
+        graph: The graph; of a sub-graph the whole root is shown.
+        options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``.
+    """
+    return ASGIPage(Page(graph, **options))
+
+
+class ASGIPage:
+    """A page as an ASGI 3 application; served by itself, it closes the page when its lifespan ends.
+
+    Attributes:
+        page: The page.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one connection."""
+        match scope["type"]:
+            case "http":
+                await self._http(scope, receive, send)
+            case "websocket":
+                await self._websocket(scope, receive, send)
+            case "lifespan":
+                await self._lifespan(receive, send)
+            case other:
+                raise ValueError(f"expected a scope of http, websocket or lifespan, got {other!r}")
+
+    async def aclose(self) -> None:
+        """Close all WebSockets and stop watching; idempotent. For the end of an application that this is mounted in."""
+        await self.page.aclose()
+
+    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
+        response = await self.page.respond(_request(scope, scope["method"], _chunks(receive)))
+        await _send(response, "http.response", send, with_body=scope["method"] != "HEAD")
+
+    async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+        await receive()  # websocket.connect
+        refusal = self.page.refusal(_request(scope, "GET", _chunks(receive)))
+        if refusal is None:
+            await send({"type": "websocket.accept"})
+            await self.page.attend(_Socket(receive, send))
+        elif "websocket.http.response" in (scope.get("extensions") or {}):
+            await _send(refusal, "websocket.http.response", send)
+        else:
+            await send({"type": "websocket.close", "code": CloseCode.POLICY_VIOLATION})  # the server answers 403
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            kind = (await receive())["type"]
+            if kind == "lifespan.shutdown":
+                await self.aclose()
+            await send({"type": f"{kind}.complete"})
+            if kind == "lifespan.shutdown":
+                return
+
+
+def _request(scope: Message, method: str, chunks: AsyncIterator[bytes]) -> Request:
+    path: str = scope["path"]
+    raw = (scope.get("raw_path") or quote(path).encode()).decode("ascii", "replace")
+    server, client = scope.get("server"), scope.get("client")
+    return Request(
+        method=method,
+        path=_below(path, scope.get("root_path") or ""),
+        target=raw.partition("?")[0].rpartition("/")[2],
+        query_string=scope.get("query_string", b"").decode("utf-8", "surrogateescape"),
+        headers=[
+            (name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape"))
+            for name, value in scope["headers"]
+        ],
+        scheme=scope.get("scheme") or "http",
+        port=server[1] if server else None,
+        peer=client[0] if client else "",
+        chunks=chunks,
+    )
+
+
+def _below(path: str, root: str) -> str:
+    """The path below the prefix that the application is mounted at.
+
+    A server puts its own prefix before the path, as the specification wants; a proxy that takes a prefix off leaves it
+    in the root path alone, so that only the end of that is part of the path.
+    """
+    while root:
+        if path == root or path.startswith(f"{root}/"):
+            return path[len(root) :]
+        _, slash, rest = root[1:].partition("/")
+        root = f"{slash}{rest}"
+    return path
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
+
+
+async def _send(response: Response, kind: str, send: Send, *, with_body: bool = True) -> None:
+    headers = {**response.headers}
+    if response.status not in _WITHOUT_BODY:
+        headers |= {"Content-Type": response.content_type, "Content-Length": f"{len(response.body)}"}
+    encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": f"{kind}.start", "status": response.status, "headers": encoded})
+    await send({"type": f"{kind}.body", "body": response.body if with_body else b""})
+
+
+class _Socket:
+    """ASGI's WebSocket."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._closed = False
+
+    async def send_str(self, data: str) -> None:
+        await self._send_while_open({"type": "websocket.send", "text": data})
+
+    async def send_bytes(self, data: bytes) -> None:
+        await self._send_while_open({"type": "websocket.send", "bytes": data})
+
+    async def receive(self) -> str | bytes | None:
+        if self._closed:
+            return None
+        message = await self._receive()
+        if message["type"] != "websocket.receive":
+            self._closed = True
+            return None
+        text: str | None = message.get("text")
+        data: str | bytes = message.get("bytes") or b"" if text is None else text
+        if len(data) > MAX_MESSAGE_BYTES:  # the server has a limit of its own, which is for all that it serves
+            await self.close(CloseCode.MESSAGE_TOO_BIG)
+            return None
+        return data
+
+    async def close(self, code: CloseCode, reason: str = "") -> None:
+        if not self._closed:
+            self._closed = True
+            await self._send_or_lose({"type": "websocket.close", "code": code, "reason": reason})
+
+    async def _send_while_open(self, message: Message) -> None:
+        if self._closed:
+            raise ConnectionResetError("the WebSocket is closed")
+        await self._send_or_lose(message)
+
+    async def _send_or_lose(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except OSError as error:  # what the specification has a server raise when the client has gone
+            raise ConnectionResetError("the client has gone") from error

@@ -1,0 +1,132 @@
+"""The live page of one graph, apart from any server: who may look, what is answered at which path, the stream."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypedDict
+
+from actorflow.web import api
+from actorflow.web.assets import Asset, read_assets
+from actorflow.web.exchange import Refused, Request, Response, Route, Socket
+from actorflow.web.guard import HostGuard, TokenGuard, checked_ancestors, security_headers
+from actorflow.web.stream import Stream
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+
+__all__ = ["STREAM_PATH", "Page", "PageOptions"]
+
+STREAM_PATH = "/stream"
+
+
+class PageOptions(TypedDict, total=False):
+    """What `Page`, and all that makes one, takes by keyword.
+
+    Attributes:
+        allowed_hosts: Names by which the page may be asked for besides 127.0.0.1, localhost and [::1] at the bound
+            port, as in the Host header: ``"graphs.example.com"``, ``"10.0.0.5:8080"``. Everything else is refused
+            (403), as is a request from a page of any other origin.
+        token: Everything is refused (401) to whoever does not show it: as ``?token=``, which a browser does once and
+            then keeps it as a cookie, or as ``Authorization: Bearer``. None asks for nothing: the application that
+            the page is a part of may know whom it lets in.
+        max_clients: How many browsers may be connected at a time; 32 unless said otherwise.
+        frame_ancestors: Origins whose pages may show this one inside a frame, as a notebook does:
+            ``["http://localhost:8888"]``; a port may be ``*``. None may unless said otherwise.
+    """
+
+    allowed_hosts: Iterable[str]
+    token: str | None
+    max_clients: int
+    frame_ancestors: Iterable[str]
+
+
+class Page:
+    """The live page of a graph. Nothing is watched, and running the graph costs nothing more, until a client connects.
+
+    Args:
+        graph: The graph; of a sub-graph the whole root is shown.
+        own_names: Names besides those of the loopback that are known at the port that a request arrived on.
+        allowed_hosts, token, max_clients, frame_ancestors: See `PageOptions`.
+    Raises:
+        ValueError: if the token is empty, or a frame ancestor is not an origin.
+
+    Attributes:
+        stream: What connected clients are told.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        own_names: Iterable[str] = (),
+        allowed_hosts: Iterable[str] = (),
+        token: str | None = None,
+        max_clients: int = 32,
+        frame_ancestors: Iterable[str] = (),
+    ) -> None:
+        self.stream = Stream(graph.root, max_clients=max_clients)
+        self._guards: list[HostGuard | TokenGuard] = [HostGuard(allowed_hosts, own_names)]
+        if token is not None:
+            self._guards.append(TokenGuard(token))
+        self._headers = security_headers(checked_ancestors(frame_ancestors))
+        self._routes: dict[str, dict[str, Route]] = {}
+        for route in (*_page_routes(read_assets()), *api.routes(self.stream)):
+            self._routes.setdefault(route.path, {})[route.method] = route
+
+    async def respond(self, request: Request) -> Response:
+        """Answer a request over HTTP. The body of an answer to HEAD is for the server to leave out."""
+        response = self._refusal(request) or await self._answer(request)
+        return dataclasses.replace(response, headers={**self._headers, **response.headers})
+
+    def refusal(self, request: Request) -> Response | None:
+        """What is answered to a request for a WebSocket instead; None if it is to be accepted, and to `attend`."""
+        response = self._refusal(request)
+        if response is None and request.path != STREAM_PATH:
+            response = Response.of_text(404, f"there is no WebSocket at {request.path!r}")
+        return response and dataclasses.replace(response, headers={**self._headers, **response.headers})
+
+    async def attend(self, socket: Socket) -> None:
+        """Serve an accepted WebSocket until it closes.
+
+        Cancellation: the client is forgotten; closing the socket is the caller's.
+        """
+        await self.stream.attend(socket)
+
+    async def aclose(self) -> None:
+        """Close all WebSockets and stop watching; idempotent."""
+        await self.stream.aclose()
+
+    def _refusal(self, request: Request) -> Response | None:
+        return next((refusal for guard in self._guards if (refusal := guard.refusal(request)) is not None), None)
+
+    async def _answer(self, request: Request) -> Response:
+        methods = self._routes.get(request.path)
+        if methods is None:
+            return Response.of_text(404, f"there is nothing at {request.path!r}")
+        route = methods.get("GET" if request.method == "HEAD" else request.method)
+        if route is None:
+            allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+            return Response.of_text(405, f"expected {allowed}, got {request.method}", {"Allow": allowed})
+        try:
+            return await route.answer(request)
+        except Refused as refused:
+            return refused.response
+
+
+def _page_routes(assets: dict[str, Asset]) -> list[Route]:
+    return [
+        Route("GET", "", _with_slash),
+        Route("GET", "/", assets["index.html"].answer),
+        Route("GET", STREAM_PATH, _upgrade),
+        *[Route("GET", f"/static/{name}", asset.answer) for name, asset in assets.items()],
+    ]
+
+
+async def _with_slash(request: Request) -> Response:
+    # Relative, so that it is right behind a proxy too.
+    return Response(308, headers={"Location": f"{request.target}/"})
+
+
+async def _upgrade(_: Request) -> Response:
+    return Response.of_text(426, "this is a WebSocket", {"Upgrade": "websocket", "Connection": "Upgrade"})

@@ -1,0 +1,689 @@
+"""Pausing, stepping, resuming and cancelling: exactly the frames that may start do, in their order, and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import actorflow as af
+from actorflow.testing import interleave, virtual_time_loop
+from tests.ranks.conftest import Ranks
+
+INT = af.TensorSpec.of((), "int64")
+EXAMPLES = max(25, settings.default.max_examples // 3)
+
+
+@dataclass
+class Adder:
+    """A graph that adds what it is fed to a variable, and waits in the middle of each frame until it is let go."""
+
+    graph: af.Graph = field(default_factory=lambda: af.Graph("adder"))
+    entered: list[int] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.x, self.total = graph.blob("x", (), "int64"), graph.variable("total", (), "int64")
+        self.y = graph.blob("y", (), "int64")
+
+        async def hold(x: np.ndarray) -> np.ndarray:
+            self.entered.append(int(x))
+            await self.gate.wait()
+            return x
+
+        held = graph.function("hold", hold, INT, concurrency=1000)(self.x)
+        [self.total, held] >> graph.function("add", lambda total, x: (total + x, total + x)) >> [self.total, self.y]
+        self.gate.set()
+
+    async def add(self, x: int, **options: Any) -> int:
+        return int((await self.graph.run({self.x: x}, **options))[self.y])
+
+    def begin(self, *numbers: int) -> list[asyncio.Task[int]]:
+        """A task for each run; they have come to where they wait when this returns from `settle`."""
+        return [asyncio.create_task(self.add(number)) for number in numbers]
+
+    @property
+    def started(self) -> int:
+        return self.graph.engine.frames.started
+
+
+async def settle() -> None:
+    """Let everything happen that can without time passing or a thread ending."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def adder() -> AsyncIterator[Adder]:
+    made = Adder()
+    async with made.graph:
+        assert await made.add(0) == 0  # planned, and known to be short
+        for _ in range(4):
+            await made.add(0)
+        made.entered.clear()
+        yield made
+
+
+class TestPause:
+    async def test_frames_in_flight_end_and_no_other_starts(self, adder: Adder) -> None:
+        adder.gate.clear()
+        (first,) = adder.begin(1)
+        await settle()
+        adder.graph.pause("for a look")
+        later = adder.begin(2, 3)
+        await settle()
+        assert adder.entered == [1]
+        pause = adder.graph.paused
+        assert pause is not None
+        assert (pause.reason, pause.steps, pause.waiting) == ("for a look", 0, 2)
+        assert str(pause) == "paused (for a look)"
+        adder.gate.set()
+        assert await first == 1
+        await settle()
+        assert not any(run.done() for run in later)
+        adder.graph.resume()
+        assert await asyncio.gather(*later) == [3, 6]
+        assert adder.graph.paused is None
+
+    async def test_a_step_starts_exactly_so_many(self, adder: Adder) -> None:
+        adder.graph.pause()
+        runs = adder.begin(1, 2, 3, 4)
+        before = adder.started
+        await settle()
+        adder.graph.step()
+        assert await runs[0] == 1
+        await settle()
+        assert adder.started == before + 1
+        adder.graph.step(2)
+        assert await asyncio.gather(*runs[1:3]) == [3, 6]
+        await settle()
+        assert adder.started == before + 3
+        adder.graph.resume()
+        assert await runs[3] == 10
+
+    async def test_a_step_that_nobody_waits_for_is_for_the_next(self, adder: Adder) -> None:
+        adder.graph.pause()
+        adder.graph.step()
+        assert await adder.add(1) == 1
+        (second,) = adder.begin(2)
+        await settle()
+        assert not second.done()
+        adder.graph.resume()
+        await second
+
+    async def test_those_that_waited_come_before_those_that_come_at_the_resume(self, adder: Adder) -> None:
+        adder.graph.pause()
+        waiting = adder.begin(1, 2, 3)
+        await settle()
+        adder.graph.resume()
+        assert await adder.add(10) == 16  # called in the same step of the loop
+        assert await asyncio.gather(*waiting) == [1, 3, 6]
+
+    async def test_paused_again_before_the_loop_went_on(self, adder: Adder) -> None:
+        adder.graph.pause()
+        (run,) = adder.begin(1)
+        await settle()
+        adder.graph.resume()
+        adder.graph.pause()
+        await settle()
+        assert not adder.entered
+        adder.graph.step()
+        adder.graph.pause("no step any more")
+        await settle()
+        assert not adder.entered
+        adder.graph.resume()
+        assert await run == 1
+
+    async def test_a_run_that_is_cancelled_in_the_line_takes_no_step(self, adder: Adder) -> None:
+        adder.graph.pause()
+        first, second = adder.begin(1, 2)
+        await settle()
+        adder.graph.step()
+        first.cancel()
+        assert await second == 2
+        await asyncio.wait([first])
+        assert first.cancelled()
+        pause = adder.graph.paused
+        assert pause is not None
+        assert (pause.steps, pause.waiting) == (0, 0)
+
+    async def test_a_wrong_feed_takes_no_step(self, adder: Adder) -> None:
+        adder.graph.pause()
+        wrong = asyncio.create_task(adder.graph.run({}))
+        (right,) = adder.begin(5)
+        await settle()
+        adder.graph.step()
+        with pytest.raises(af.FeedError):
+            await wrong
+        assert await right == 5
+
+    async def test_the_time_of_a_run_goes_on(self, adder: Adder) -> None:
+        adder.graph.pause("at night")
+        with pytest.raises(af.RunTimeoutError, match=r"before its frame started; graph 'adder' is paused \(at night\)"):
+            await adder.add(1, timeout=0.01)
+        assert adder.graph.paused is not None
+        assert adder.graph.paused.waiting == 0
+        adder.graph.resume()
+        assert await adder.add(2) == 2
+
+    def test_what_is_left_of_its_time_is_what_its_frame_has(self) -> None:
+        async def main() -> None:
+            adder = Adder()
+            loop = asyncio.get_running_loop()
+            async with adder.graph:
+                await adder.add(0)
+                adder.gate.clear()
+                adder.graph.pause()
+                loop.call_later(3, adder.graph.resume)
+                began_s = loop.time()
+                with pytest.raises(af.RunTimeoutError, match="frame 1 timed out after 5 s"):
+                    await adder.add(1, timeout=5)
+                assert loop.time() - began_s == pytest.approx(5)
+
+        with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
+            runner.run(main())
+
+    def test_a_paused_graph_is_no_stall(self) -> None:
+        async def main() -> None:
+            adder = Adder(af.Graph("adder", stall_limit=1))
+            adder.gate.clear()
+            async with adder.graph:
+                (run,) = adder.begin(1)
+                await settle()
+                adder.graph.pause()
+                await asyncio.sleep(100)
+                assert not run.done()
+                adder.graph.resume()
+                with pytest.raises(af.StallError):
+                    await run
+
+        with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
+            runner.run(main())
+
+    async def test_closing_cancels_those_that_wait_and_ends_the_pause(self, adder: Adder) -> None:
+        adder.graph.pause()
+        runs = adder.begin(1, 2)
+        stream = asyncio.create_task(anext(adder.graph.stream([{adder.x: 3}])))
+        await settle()
+        adder.graph.step()  # the first has been woken, but is not there yet
+        await adder.graph.aclose()
+        await asyncio.wait([*runs, stream])
+        assert all(task.cancelled() for task in [*runs, stream])
+        assert adder.graph.paused is None
+        assert await adder.add(4) == 4
+
+    async def test_a_snapshot_is_taken_while_paused(self, adder: Adder) -> None:
+        await adder.add(7)
+        adder.graph.pause()
+        (waiting,) = adder.begin(1)
+        await settle()
+        _, values = adder.graph.engine.snapshot([adder.total])
+        assert [int(value) for value in await values] == [7]
+        adder.graph.resume()
+        assert await waiting == 8
+
+    def test_a_graph_can_be_paused_before_it_runs(self) -> None:
+        adder = Adder()
+        adder.graph.pause()
+        with pytest.raises(af.GraphError, match=r"graph 'adder' is paused: run_sync\(\) would wait for ever"):
+            adder.graph.run_sync({adder.x: 1})
+        adder.graph.resume()
+
+        async def main() -> int:
+            async with adder.graph:
+                return await adder.add(1)
+
+        assert asyncio.run(main()) == 1
+
+    def test_runs_that_waited_on_a_closed_loop_are_forgotten(self) -> None:
+        adder = Adder()
+        loop = asyncio.new_event_loop()
+
+        async def wait() -> None:
+            adder.graph.pause()
+            task = asyncio.create_task(adder.add(1))
+            await settle()
+            kept.append(task)
+
+        kept: list[Any] = []
+        loop.run_until_complete(wait())
+        with pytest.raises(af.GraphError, match="on another event loop"):
+            asyncio.run(adder.add(2))
+        kept[0].cancel()
+        loop.run_until_complete(asyncio.wait(kept))
+        loop.close()
+
+        async def main() -> int:
+            adder.graph.resume()
+            async with adder.graph:
+                return await adder.add(3)
+
+        assert asyncio.run(main()) == 3
+
+    async def test_wrong_uses(self, adder: Adder) -> None:
+        with pytest.raises(af.GraphError, match="graph 'adder' cannot be stepped: it is not paused"):
+            adder.graph.step()
+        adder.graph.pause()
+        with pytest.raises(ValueError, match="expected at least 1 frame, got 0"):
+            adder.graph.step(0)
+        part = adder.graph.subgraph("part")
+        for call in (part.pause, part.resume, part.step, part.cancel):
+            with pytest.raises(af.GraphError, match="is a sub-graph"):
+                call()
+
+
+class TestCancel:
+    async def test_who_awaits_is_told_and_is_not_cancelled_itself(self, adder: Adder) -> None:
+        adder.gate.clear()
+        first, second = adder.begin(1, 2)
+        await settle()
+        number = adder.graph.engine.running[0].number
+        assert adder.graph.cancel(number, reason="from a test") == [number]
+        with pytest.raises(af.RunCancelledError, match=f"frame {number} of graph 'adder' was cancelled from a test") as e:
+            await first
+        assert (e.value.frame, e.value.updated) == (number, ())
+        assert not first.cancelled()
+        adder.gate.set()
+        assert await second == 2  # as if the first one had never been
+        assert adder.graph.engine.frames.cancelled == 1
+        assert adder.graph.engine.frames.failed == 0
+        assert not adder.graph.engine.errors
+
+    async def test_all_at_once(self, adder: Adder) -> None:
+        adder.gate.clear()
+        runs = adder.begin(1, 2, 3)
+        await settle()
+        assert len(adder.graph.cancel()) == 3
+        results = await asyncio.gather(*runs, return_exceptions=True)
+        assert [type(result) for result in results] == [af.RunCancelledError] * 3
+        adder.gate.set()
+        assert await adder.add(5) == 5
+        assert adder.graph.cancel() == []
+
+    async def test_a_frame_that_is_not_there(self, adder: Adder) -> None:
+        adder.gate.clear()
+        runs = adder.begin(1)
+        await settle()
+        with pytest.raises(af.GraphError, match="frame 99 of graph 'adder' is not in flight; in flight: 5"):
+            adder.graph.cancel(99)
+        adder.gate.set()
+        await asyncio.gather(*runs)
+        with pytest.raises(af.GraphError, match="in flight: none"):
+            adder.graph.cancel(5)
+
+    async def test_what_was_updated_is_said(self) -> None:
+        graph, gate = af.Graph("two"), asyncio.Event()
+        done, undone = graph.variable("done", (), "int64"), graph.variable("undone", (), "int64")
+        [done] >> graph.function("quick", lambda n: n + 1) >> [done]
+
+        async def never(n: np.ndarray) -> np.ndarray:
+            await gate.wait()
+            return n + 1
+
+        [undone] >> graph.function("slow", never) >> [undone]
+        async with graph:
+            run = asyncio.create_task(graph.run())
+            while not graph.engine.running or not graph.engine.running[0].updated:
+                await asyncio.sleep(0)
+            graph.cancel()
+            with pytest.raises(af.RunCancelledError, match="variables updated before: done") as caught:
+                await run
+            assert caught.value.updated == ("done",)
+            assert (int(done.value), int(undone.value)) == (1, 0)
+
+    async def test_a_stream_ends_behind_the_results_before(self, adder: Adder) -> None:
+        adder.gate.clear()
+        adder.gate.set()
+        results: list[int] = []
+        with pytest.raises(af.RunCancelledError):
+            async with aclosing(adder.graph.stream([{adder.x: i} for i in (1, 2, 3)], in_flight=3)) as stream:
+                async for result in stream:
+                    results.append(int(result[adder.y]))
+                    adder.gate.clear()
+                    if len(results) == 1 and adder.graph.engine.running:
+                        adder.graph.cancel()
+                    adder.gate.set()
+        assert results == [1]
+
+    async def test_while_paused_those_that_wait_go_on_waiting(self, adder: Adder) -> None:
+        adder.gate.clear()
+        (running,) = adder.begin(1)
+        await settle()
+        adder.graph.pause()
+        (waiting,) = adder.begin(2)
+        await settle()
+        assert len(adder.graph.cancel()) == 1
+        with pytest.raises(af.RunCancelledError):
+            await running
+        adder.gate.set()
+        await settle()
+        assert not waiting.done()
+        adder.graph.resume()
+        assert await waiting == 2
+
+    async def test_no_checkpoint_is_cancelled(self, adder: Adder) -> None:
+        adder.gate.clear()
+        (run,) = adder.begin(1)
+        await settle()
+        _, values = adder.graph.engine.snapshot([adder.total])
+        assert len(adder.graph.cancel()) == 1
+        with pytest.raises(af.GraphError, match="some of its updates may be missing"):
+            await values
+        with pytest.raises(af.RunCancelledError):
+            await run
+
+    async def test_an_atomic_frame_leaves_nothing(self, adder: Adder) -> None:
+        adder.gate.clear()
+        run = asyncio.create_task(adder.add(1, atomic=True))
+        await settle()
+        adder.graph.cancel()
+        with pytest.raises(af.RunCancelledError):
+            await run
+        assert int(adder.total.value) == 0
+
+
+class Source:
+    """Feeds, and how many were asked for."""
+
+    def __init__(self, adder: Adder, count: int) -> None:
+        self.given = 0
+        self._adder, self._count = adder, count
+
+    async def feeds(self) -> AsyncIterator[dict[Any, int]]:
+        for i in range(self._count):
+            self.given += 1
+            await asyncio.sleep(0)
+            yield {self._adder.x: i}
+
+
+class TestStream:
+    async def test_a_paused_stream_asks_for_no_feed(self, adder: Adder) -> None:
+        source = Source(adder, 10)
+        async with aclosing(adder.graph.stream(source.feeds(), in_flight=2)) as stream:
+            await anext(stream)
+            await settle()
+            given = source.given
+            adder.graph.pause()
+            for _ in range(given - 1):
+                await anext(stream)
+            nothing = asyncio.ensure_future(anext(stream))
+            await settle()
+            assert source.given == given
+            assert not nothing.done()
+            adder.graph.step()
+            await nothing
+            assert source.given == given + 1
+            adder.graph.resume()
+            assert [int(r[adder.y]) async for r in stream] == list(np.cumsum(range(10)))[given + 1 :]
+
+    async def test_more_in_flight_are_asked_for_at_once(self, adder: Adder) -> None:
+        adder.gate.clear()
+        async with aclosing(adder.graph.stream(Source(adder, 20).feeds(), in_flight=1)) as stream:
+            assert adder.graph.streams == []
+            first = asyncio.ensure_future(anext(stream))
+            await settle()
+            assert adder.graph.streams == [stream]
+            assert (stream.in_flight, stream.held, stream.started) == (1, 1, 1)
+            stream.in_flight = 4
+            await settle()
+            assert (stream.held, len(adder.entered)) == (4, 4)
+            stream.in_flight = 2
+            adder.gate.set()
+            await first
+            await settle()
+            assert stream.held == 3
+            await anext(stream)
+            await settle()
+            assert stream.held == 2
+            rest = [int(result[adder.y]) async for result in stream]
+            assert rest == list(np.cumsum(range(20)))[2:]
+        assert adder.graph.streams == []
+        with pytest.raises(ValueError, match="in_flight must be at least 1, got 0"):
+            stream.in_flight = 0
+        stream.in_flight = 3  # of one that has ended: no harm
+        await settle()
+
+    async def test_streams_are_numbered_and_forgotten(self, adder: Adder) -> None:
+        streams = [adder.graph.stream([{adder.x: i}]) for i in range(3)]
+        assert [stream.number for stream in streams] == [0, 1, 2]
+        for stream in streams:
+            await anext(stream)
+        assert adder.graph.streams == streams
+        await streams.pop(1).aclose()
+        assert adder.graph.streams == streams
+        for stream in streams:
+            await stream.aclose()
+
+    async def test_it_is_a_generator_like_any_other(self, adder: Adder) -> None:
+        stream = adder.graph.stream([{adder.x: i} for i in range(3)])
+        assert int((await stream.asend(None))[adder.y]) == 0
+        with pytest.raises(LookupError, match="mine"):
+            await stream.athrow(LookupError("mine"))
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    async def test_left_while_paused(self, adder: Adder) -> None:
+        adder.graph.pause()
+        stream = adder.graph.stream([{adder.x: 1}])
+        task = asyncio.ensure_future(anext(stream))
+        await settle()
+        task.cancel()
+        await asyncio.wait([task])
+        await stream.aclose()
+        assert adder.graph.paused is not None
+        assert adder.graph.paused.waiting == 0
+        assert not adder.entered
+
+
+COMMANDS = st.lists(
+    st.one_of(
+        st.sampled_from(["pause", "resume", "cancel", "cancel first", "drop", "wait", "snapshot"]),
+        st.tuples(st.sampled_from(["run", "step", "stream", "in_flight"]), st.integers(1, 4)),
+    ),
+    max_size=25,
+)
+
+
+@dataclass
+class Story:
+    """Runs commands against a graph, and follows what must have become of its frames."""
+
+    seed: int
+    limit: int | None = None  # frames that may have started by now; None while the graph is not paused
+
+    def __post_init__(self) -> None:
+        graph = af.Graph("story")
+        self.x, self.total = graph.blob("x", (), "int64"), graph.variable("total", (), "int64")
+        self.y = graph.blob("y", (), "int64")
+
+        async def slow(x: np.ndarray) -> np.ndarray:
+            for _ in range(int(x) % 5):
+                await asyncio.sleep(0)
+            return x
+
+        passed = graph.function("slow", slow, INT, concurrency=3)(self.x)
+        # Appends a digit to the sum, so to say: only one order gives a result.
+        mix = graph.function("mix", lambda total, x: (total * 3 + x, total * 3 + x))
+        [self.total, passed] >> mix >> [self.total, self.y]
+        interleave(graph, self.seed)
+        self.graph, self.next = graph, 1
+        self.order: list[int] = []  # feeds, as their frames have started
+        self.results: dict[int, int] = {}
+        self.tasks: list[asyncio.Task[Any]] = []
+        start = graph.engine.start
+
+        def started(program: Any, feeds: Any, atomic: bool = False) -> Any:
+            frame = start(program, feeds, atomic)
+            if feeds:
+                self.order.append(int(feeds[self.x]))
+                assert self.limit is None or len(self.order) <= self.limit, "a frame started that might not"
+                self.frames[int(feeds[self.x])] = frame
+            return frame
+
+        self.frames: dict[int, Any] = {}
+        graph.engine.start = started  # type: ignore[method-assign]
+
+    def feed(self) -> dict[af.Blob, int]:
+        self.next += 1
+        return {self.x: self.next - 1}
+
+    async def run(self) -> None:
+        feed = self.feed()
+        try:
+            self.results[feed[self.x]] = int((await self.graph.run(feed))[self.y])
+        except af.RunCancelledError:
+            pass
+
+    async def stream(self, in_flight: int) -> None:
+        given: list[int] = []
+
+        async def feeds() -> AsyncIterator[dict[af.Blob, int]]:
+            for _ in range(6):
+                feed = self.feed()
+                given.append(feed[self.x])
+                yield feed
+                await asyncio.sleep(0)
+
+        try:
+            async with aclosing(self.graph.stream(feeds(), in_flight=in_flight)) as results:
+                count = 0
+                async for result in results:
+                    self.results[given[count]] = int(result[self.y])
+                    count += 1
+        except af.RunCancelledError:
+            pass
+
+    async def snapshot(self) -> None:
+        try:
+            await self.graph.engine.snapshot([self.total])[1]
+        except af.GraphError as error:
+            assert "may be missing" in str(error)
+
+    async def do(self, command: Any) -> None:
+        name, number = command if isinstance(command, tuple) else (command, 0)
+        graph, make = self.graph, asyncio.create_task
+        actions: dict[str, Callable[[], Any]] = {
+            "pause": graph.pause,
+            "resume": graph.resume,
+            "cancel": graph.cancel,
+            "run": lambda: self.tasks.extend(make(self.run()) for _ in range(number)),
+            "stream": lambda: self.tasks.append(make(self.stream(number))),
+            "snapshot": lambda: self.tasks.append(make(self.snapshot())),
+            "drop": lambda: self.tasks and self.tasks[-1].cancel(),
+            "in_flight": lambda: [setattr(stream, "in_flight", number) for stream in graph.streams],
+        }
+        if name == "pause":
+            self.limit = len(self.order)
+        elif name == "resume":
+            self.limit = None
+        if name in actions:
+            actions[name]()
+        elif name == "cancel first":
+            frames = [f for f in graph.engine.running if f in self.frames.values() and f.state.value == "running"]
+            if frames:
+                assert graph.cancel(frames[0].number) == [frames[0].number]
+        elif name == "step":
+            if self.limit is None:
+                with pytest.raises(af.GraphError):
+                    graph.step(number)
+            else:
+                self.limit += number
+                graph.step(number)
+        else:
+            await settle()
+
+    async def tell(self, commands: list[Any]) -> None:
+        async with self.graph, asyncio.timeout(60):
+            for command in commands:
+                await self.do(command)
+            if self.limit is not None:  # all that may start does, and no more
+                asked = self.limit - len(self.order)
+                await settle()
+                pause = self.graph.paused
+                assert pause is not None
+                assert pause.steps == self.limit - len(self.order) <= asked
+                assert not pause.steps or not pause.waiting
+            self.limit = None
+            self.graph.resume()
+            outcomes = await asyncio.gather(*self.tasks, return_exceptions=True)
+            assert all(o is None or isinstance(o, asyncio.CancelledError) for o in outcomes), outcomes
+        self.check()
+
+    def check(self) -> None:
+        """The results are those of the frames one after the other; one that was cancelled has updated all or nothing."""
+        total = 0
+        for number in self.order:
+            if self.frames[number].updated:
+                total = total * 3 + number
+            if number in self.results:
+                assert self.results[number] == total
+            else:
+                assert self.frames[number].state.value in {"cancelled", "finished"}
+        assert int(self.total.value) == total
+
+
+@pytest.mark.parametrize("loop_factory", ["asyncio", "uvloop"])
+@settings(max_examples=EXAMPLES)
+@given(commands=COMMANDS, seed=st.integers(0, 2**16))
+def test_any_sequence_of_commands(loop_factory: str, commands: list[Any], seed: int) -> None:
+    factory = pytest.importorskip(loop_factory).new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(Story(seed).tell(commands))
+
+
+class TestRanks:
+    """A pause holds the frames of its rank; those of the others wait for its messages."""
+
+    @staticmethod
+    def build(graph: af.Graph) -> tuple[af.Blob, af.Blob]:
+        x = graph.blob("x", (), "int64")
+        y = graph.function("near", lambda x: x + 1, INT, place="0")(x)
+        z = graph.function("far", lambda y: y * 2, INT, place="1")(y)
+        return x, graph.function("back", lambda z: z - 1, INT, place="0")(z)
+
+    async def test_the_others_wait_without_a_stall(self) -> None:
+        ranks = Ranks(self.build, stall_limit=0.02)
+        try:
+            await ranks.all(lambda graph, built: graph.run({built[0]: 1}))
+            first, second = ranks.graphs
+            first.pause()
+            runs = asyncio.gather(ranks.all(lambda graph, built: graph.run({built[0]: 2})))
+            while not second.engine.admission.paused_ranks:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.1)  # several limits: the frame on the other rank waits, and is left alone
+            assert second.engine.frames.in_flight == 1
+            assert first.engine.frames.in_flight == 0
+            first.resume()
+            ((result, _),) = await runs
+            assert int(result[ranks.built[0][1]]) == 5
+            assert not second.engine.admission.paused_ranks
+        finally:
+            await ranks.aclose()
+
+    async def test_a_cancelled_frame_is_told_of_elsewhere(self) -> None:
+        ranks = Ranks(self.build)
+        try:
+            await ranks.all(lambda graph, built: graph.run({built[0]: 1}))
+            first, second = ranks.graphs
+            second.pause()
+            run = asyncio.create_task(first.run({ranks.built[0][0]: 2}))
+            while not first.engine.running:
+                await asyncio.sleep(0)
+            first.cancel()
+            with pytest.raises(af.RunCancelledError):
+                await run
+            second.resume()
+            with pytest.raises(af.PeerFailedError, match="was cancelled"):
+                await second.run({ranks.built[1][0]: 2})
+            results = await ranks.all(lambda graph, built: graph.run({built[0]: 3}))
+            assert int(results[0][ranks.built[0][1]]) == 7
+        finally:
+            await ranks.aclose()

@@ -1,0 +1,192 @@
+"""A real browser for the tests: one for all of a process, driven from a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["Elsewhere", "Page", "browse"]
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--log-level=3",
+    # Lets a test speak of a foreign site without leaving this machine.
+    "--host-resolver-rules=MAP evil.example 127.0.0.1",
+]
+#: Only a failing test waits this long.
+PATIENCE_S = 45.0
+
+
+class Elsewhere:
+    """Something of Playwright's, which belongs to another loop: coroutines run there and are awaited here.
+
+    Playwright's objects know the loop that they were made on, each test has a loop of its own, and starting Playwright
+    anew takes longer than most tests.
+    """
+
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._target = target
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        return self._method(value) if inspect.ismethod(value) else self._shown(value)
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            coroutine = _call(method, arguments, options)
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            if inspect.iscoroutinefunction(method):
+                return self._awaited(future)
+            return self._shown(future.result(PATIENCE_S))
+
+        return call
+
+    async def _awaited(self, future: Future[Any]) -> Any:
+        return self._shown(await asyncio.wrap_future(future))
+
+    def _shown(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._shown(item) for item in value]
+        return Elsewhere(value, self._loop) if type(value).__module__.startswith("playwright.") else value
+
+
+async def _call(method: Callable[..., Any], arguments: Iterable[Any], options: dict[str, Any]) -> Any:
+    result = method(*map(_there, arguments), **{name: _there(value) for name, value in options.items()})
+    return await result if inspect.iscoroutine(result) else result
+
+
+def _there(value: Any) -> Any:
+    return value._target if isinstance(value, Elsewhere) else value
+
+
+@contextmanager
+def browse(profile: Path) -> Iterator[Elsewhere]:
+    """Start a browser and connect to it; skips where there is none, but for CI, where that is a failure."""
+    missing = None
+    if importlib.util.find_spec("playwright") is None:
+        missing = "playwright is not installed"
+    elif not CHROMIUM.exists():
+        missing = f"{CHROMIUM} is not there: install Debian's chromium"
+    if missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"browser tests must run in CI, but {missing}")
+        pytest.skip(missing)
+    command = [CHROMIUM, "--headless", "--remote-debugging-port=0", f"--user-data-dir={profile}", *ARGS, "about:blank"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = next((line.split()[-1] for line in process.stderr if "DevTools listening on" in line), None)
+        assert address is not None, "the browser ended at once"
+        # Who does not read what it says would stop it when the pipe is full.
+        reader = threading.Thread(target=process.stderr.read)
+        reader.start()
+        try:
+            with _connected(address) as browser:
+                yield browser
+        finally:
+            process.terminate()
+            reader.join()
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Elsewhere]:
+    from playwright.async_api import async_playwright
+
+    loop = asyncio.SelectorEventLoop()
+    thread = threading.Thread(target=loop.run_forever, name="playwright")
+    thread.start()
+
+    def there(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(PATIENCE_S)
+
+    try:
+        playwright = there(async_playwright().start())
+        try:
+            browser = there(playwright.chromium.connect_over_cdp(address))
+            yield Elsewhere(browser, loop)
+            there(browser.close())
+        finally:
+            there(playwright.stop())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+class Page:
+    """A browser's page, and everything that it said and complained of."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.said: list[str] = []
+        self.complaints: list[str] = []
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _heard(self, message: Any) -> None:
+        self.said.append(f"{message.type}: {message.text}")
+        # A page that is still open when its server has ended tries to come back: the browser's word, not the page's.
+        if message.type in {"error", "warning"} and "ERR_CONNECTION_REFUSED" not in message.text:
+            self.complaints.append(message.text)
+
+    async def open(self, url: str) -> None:
+        await self.page.goto(url)
+        await self.until("actorflow.connection === 'live' && !actorflow.isBusy && actorflow.framesDrawn > 0")
+
+    async def look(self, expression: str) -> Any:
+        """A value of the page; `actorflow` is its window to tests."""
+        return await self.page.evaluate(f"() => ({expression})")
+
+    async def until(self, expression: str) -> None:
+        """Wait until an expression is true. (Playwright's own wait evaluates text, which the page's policy forbids.)"""
+        script = f"""async () => {{
+            while (!(window.actorflow && ({expression}))) await new Promise((go) => setTimeout(go, 15));
+        }}"""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.page.evaluate(script)
+        except TimeoutError:
+            pytest.fail(f"the page never came to {expression}; it complained of {self.complaints}")
+
+    async def redrawn(self) -> None:
+        """Wait until what was asked for is drawn."""
+        await self.look("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+
+    async def click_node(self, name: str) -> None:
+        """Click a node or a closed scope."""
+        await self.page.mouse.click(*await self.middle_of(name))
+
+    async def middle_of(self, name: str) -> tuple[float, float]:
+        """Where a node or a scope is in the window."""
+        x, y = await self.look(f"actorflow.placeOf({name!r})")
+        box = await self.page.locator("#graph").bounding_box()
+        return box["x"] + x, box["y"] + y
+
+    async def leave_behind(self, picture: Path, failed: bool) -> None:
+        """Keep what the page looks like and, of a test that failed, what it said."""
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        if failed:
+            complaints = [f"complaint: {text}" for text in self.complaints]
+            picture.with_suffix(".txt").write_text("\n".join([*self.said, *complaints, ""]))
+        if not self.page.is_closed():
+            picture.write_bytes(await self.page.screenshot(full_page=True, scale="css"))
