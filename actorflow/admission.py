@@ -55,6 +55,7 @@ class Admission:
         self._steps = 0
         self._turns: deque[Turn] = deque()
         self._lookers: list[asyncio.Future[None]] = []
+        self._dismissals = 0
 
     @property
     def pause(self) -> Pause | None:
@@ -103,10 +104,12 @@ class Admission:
     def wake(self) -> None:
         """Let those look who may start a frame by now."""
         self.closed = self._reason is not None or bool(self._turns)
-        if not self.admits:
-            return
-        if self._turns:
-            self._turns[0].wake()
+        if self.admits:
+            if self._turns:
+                self._turns[0].wake()
+            self._wake_lookers()
+
+    def _wake_lookers(self) -> None:
         lookers, self._lookers = self._lookers, []
         for looker in lookers:
             if not looker.done():
@@ -114,11 +117,12 @@ class Admission:
 
     def queue(self) -> Turn:
         """Take a place in the line, as a context manager."""
-        return Turn(self._turns, self)
+        return Turn(self._turns, self, self._dismissals)
 
     async def look(self) -> None:
         """Wait until a frame may start; another one may then be before it."""
-        while self._reason is not None and not self._steps:
+        number = self._dismissals
+        while not self.admits:
             looker = asyncio.get_running_loop().create_future()
             self._lookers.append(looker)
             try:
@@ -126,15 +130,21 @@ class Admission:
             finally:
                 if looker in self._lookers:
                     self._lookers.remove(looker)
+            self.check(number)
 
     def dismiss(self) -> None:
         """Cancel all who wait; those who come later need not."""
         self._reason = None
+        self._dismissals += 1
         for turn in self._turns:
-            turn.cancel()
-        for looker in self._lookers:
-            looker.cancel()
-        self.wake()
+            turn.wake()
+        self._wake_lookers()
+        self.closed = bool(self._turns)
+
+    def check(self, number: int) -> None:
+        """Raise CancelledError if there were more dismissals than that."""
+        if number != self._dismissals:
+            raise asyncio.CancelledError
 
     def forget(self) -> None:
         """The loop on which runs have waited was closed."""
@@ -151,13 +161,13 @@ class Admission:
 class Turn:
     """A place in the line."""
 
-    __slots__ = ("_admission", "_cancelled", "_turns", "_woken")
+    __slots__ = ("_admission", "_dismissals", "_turns", "_woken")
 
-    def __init__(self, turns: deque[Turn], admission: Admission) -> None:
+    def __init__(self, turns: deque[Turn], admission: Admission, dismissals: int) -> None:
         self._turns = turns
         self._admission = admission
         self._woken: asyncio.Future[None] | None = None
-        self._cancelled = False
+        self._dismissals = dismissals
 
     def __enter__(self) -> Self:
         self._turns.append(self)
@@ -176,20 +186,9 @@ class Turn:
         while not (self._turns[0] is self and self._admission.admits):
             self._woken = asyncio.get_running_loop().create_future()
             await self._woken
-            self._raise_if_cancelled()
-        self._raise_if_cancelled()
+            self._admission.check(self._dismissals)
 
     def wake(self) -> None:
         """Look again."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
-
-    def cancel(self) -> None:
-        """Do not start a frame."""
-        self._cancelled = True
-        if self._woken is not None:
-            self._woken.cancel()
-
-    def _raise_if_cancelled(self) -> None:
-        if self._cancelled:
-            raise asyncio.CancelledError

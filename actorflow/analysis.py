@@ -94,7 +94,7 @@ class Frames(NamedTuple):
     """The frames of a trace.
 
     Attributes:
-        count: How many.
+        total: How many.
         p50_ns: Median time from the begin of a frame's first call to the end of its last.
         p99_ns: 99th percentile of it.
         overlap: How many were in flight at a time, in the mean over the time in which any was.
@@ -103,7 +103,7 @@ class Frames(NamedTuple):
         slowest: Number of the one that took longest.
     """
 
-    count: int
+    total: int
     p50_ns: float
     p99_ns: float
     overlap: float
@@ -241,7 +241,7 @@ def _frames(recording: Recording) -> Frames | None:
     steps = np.concatenate([np.full(len(ends), -1), np.ones(len(starts), np.int64)])
     in_flight = np.cumsum(steps[np.argsort(moments, kind="stable")])
     return Frames(
-        count=len(numbers),
+        total=len(numbers),
         p50_ns=p50,
         p99_ns=p99,
         overlap=float(latencies.sum() / max(int((reached - begins).sum()), 1)),

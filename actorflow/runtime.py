@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -34,6 +34,9 @@ from actorflow.ranks.watching import Watching
 from actorflow.stream import FrameStream
 from actorflow.supervision import GRACE_S, Supervisor, limit_time
 from actorflow.watchdog import LoopWatchdog
+
+if TYPE_CHECKING:
+    from actorflow.otel import Instrumentation
 
 __all__ = ["Engine", "FailureRecord", "Result"]
 
@@ -71,6 +74,7 @@ class Engine:
         budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
         admission: Where runs wait while the graph is paused.
+        instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
         make_program: Makes a plan ready to run; see `build_with`.
     """
 
@@ -101,6 +105,7 @@ class Engine:
         self._channels: Channels | None = None
         self._watching: Watching | None = None
         self.admission = Admission(graph.name)
+        self.instrumentation: Instrumentation | None = None
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
         self._stream_count = 0
         self._snapshots: set[Frame] = set()
@@ -228,7 +233,10 @@ class Engine:
         atomic: bool = False,
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        return await self.outcome(*await self._begin(feeds or {}, fetch, atomic, timeout_s))
+        program, frame = await self._begin(feeds or {}, fetch, atomic, timeout_s)
+        if self.instrumentation is not None:
+            self.instrumentation.begin(frame, streamed=False)
+        return await self.outcome(program, frame)
 
     def stream(
         self,
@@ -241,12 +249,19 @@ class Engine:
         targets = None if fetch is None else _checked_fetch(fetch)
 
         def start(feed: Feeds) -> Awaitable[tuple[Program, Frame]]:
-            return self._begin(feed, targets, atomic)
+            begun = self._begin(feed, targets, atomic)
+            return begun if self.instrumentation is None else self._with_spans(begun)
 
         made = FrameStream(self, start, feeds, in_flight, self._stream_count)
         self._stream_count += 1
         self._streams.add(made)
         return made
+
+    async def _with_spans(self, begun: Awaitable[tuple[Program, Frame]]) -> tuple[Program, Frame]:
+        program, frame = await begun
+        if self.instrumentation is not None:
+            self.instrumentation.begin(frame, streamed=True)
+        return program, frame
 
     @property
     def streams(self) -> list[FrameStream]:
@@ -444,8 +459,8 @@ class Engine:
         return {fence.lane for fence in running if isinstance(fence, Fence)}
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._running or self.admission.waits:
-            if not self.dispatcher.loop.is_closed():
+        if self._dispatcher is not None and (self._running or self.admission.waits):
+            if not self._dispatcher.loop.is_closed():
                 raise GraphError(f"graph {self.graph.name!r} has frames in flight on another event loop")
             # That loop was closed in the middle of a run: nobody waits for those frames any more.
             self.admission.forget()
@@ -466,6 +481,8 @@ class Engine:
     def _ended(self, frame: Frame) -> None:
         self._running.discard(frame)
         self._supervisor.ended(frame)
+        if frame.spans is not None:
+            frame.spans.end(frame)
         if frame.state is FrameState.FINISHED:
             self.frames.finished += 1
         elif frame.state is FrameState.FAILED:

@@ -22,8 +22,6 @@ from actorflow.recording import Recording
 __all__ = ["read_trace"]
 
 _GZIP = b"\x1f\x8b"
-#: What most of a thread's or process's name in a file may be; the rest is noise in a table.
-_MOST_SHOWN = 60
 
 
 def read_trace(path: str | PathLike[str]) -> Recording:
@@ -122,7 +120,7 @@ class _Spans:
                 first = begun.pop()
                 self._add(first, float(first["ts"]), float(event["ts"]))
         elif kind == "M":
-            label = str(event.get("args", {}).get("name", ""))[:_MOST_SHOWN]
+            label = str(event.get("args", {}).get("name", ""))
             if event.get("name") == "thread_name":
                 self._labels[event.get("pid"), event.get("tid")] = label
             elif event.get("name") == "process_name":

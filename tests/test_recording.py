@@ -162,7 +162,7 @@ class TestTakenAway:
             await diamond.save_trace(tmp_path / "nowhere" / "trace.json")
 
 
-_NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
+_NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 _CALLS = st.lists(
     st.tuples(st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 3), st.integers(0, 2), st.integers(0, 4)),
     min_size=1,

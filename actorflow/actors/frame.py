@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.errors import OpError, RunCancelledError, RunTimeoutError, StallError, TransportError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from actorflow.actors.variable import Turn
     from actorflow.devices.base import Fence
     from actorflow.history import Monitor, Trace
+    from actorflow.otel import FrameSpans
 
 __all__ = ["Expectant", "Frame", "FrameState"]
 
@@ -71,6 +73,8 @@ class Frame:
         atomic: Whether all updates are committed together, at the end.
         updates: Updates that wait for the end of an atomic frame.
         updated: Names of the variables updated so far.
+        failure: When the call that has failed the frame began and ended, `perf_counter_ns`.
+        spans: What makes spans of it, if somebody wants them.
         ended: Resolved when the frame has ended and nothing of it runs any more; without waiting for threads when the
             caller must be told at once.
     """
@@ -81,6 +85,7 @@ class Frame:
         "context",
         "ended",
         "error",
+        "failure",
         "fences",
         "halted",
         "monitor",
@@ -94,6 +99,7 @@ class Frame:
         "ready",
         "resting",
         "serial",
+        "spans",
         "state",
         "trace",
         "turns",
@@ -139,6 +145,8 @@ class Frame:
         self.outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = {}
         self.resting: dict[OpActor, asyncio.TimerHandle] = {}
         self.halted = False
+        self.failure: tuple[int, int] | None = None
+        self.spans: FrameSpans | None = None
         self.serial = -1
         self.state = FrameState.RUNNING
         self.error: OpError | StallError | RunTimeoutError | RunCancelledError | TransportError | None = None
@@ -156,10 +164,12 @@ class Frame:
                 update.commit(self)
             self._stop(FrameState.FINISHED)
 
-    def fail(self, actor: OpActor, cause: BaseException) -> None:
+    def fail(self, actor: OpActor, cause: BaseException, elapsed_ns: int = 0) -> None:
         """An op failed. The first failure wins; nothing further is started, the frame ends when all is at rest."""
         if self.state is FrameState.RUNNING:
             _trim(cause)
+            end_ns = perf_counter_ns()
+            self.failure = end_ns - elapsed_ns, end_ns
             inputs = [self.values[blob.slot] for blob in actor.inputs]
             self.stop_with(OpError.of(actor.node, cause, partial(actor.replay, inputs, self.number)))
 

@@ -103,9 +103,13 @@ class AsyncActor(FunctionActor):
             self._show(frame, _RUNNING)
         start = perf_counter_ns()
         context = frame.context.copy()
+        if frame.spans is not None:
+            frame.spans.enter(self, context)
         try:
             coroutine = self.call(frame)
         except Exception as error:  # noqa: BLE001  the arguments do not fit
+            if frame.spans is not None:
+                frame.spans.leave(self, error)
             self._failed(frame, error)
             self.leave()
             return start
@@ -123,6 +127,8 @@ class AsyncActor(FunctionActor):
                 self.store(frame, task.result())
             except Exception as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
                 error = failure
+        if frame.spans is not None:
+            frame.spans.leave(self, error)
         end = perf_counter_ns()
         self._conclude(frame, error, end - start, end)
         frame.settle(self)

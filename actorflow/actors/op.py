@@ -162,7 +162,7 @@ class OpActor(ABC):
         try:
             self.compute(frame)
         except Exception as error:  # noqa: BLE001  whatever a kernel raises becomes the frame's OpError
-            self._failed(frame, error)
+            self._failed(frame, error, perf_counter_ns() - start)
             self.leave()
             return perf_counter_ns()
         end = perf_counter_ns()
@@ -260,7 +260,7 @@ class OpActor(ABC):
             self._conclude(frame, error, fence.elapsed_ns, fence.ended_ns or perf_counter_ns())
         else:
             if error is not None:
-                self._failed(frame, error)
+                self._failed(frame, error, fence.elapsed_ns)
             elif not frame.halted:
                 self._account(frame, fence.elapsed_ns, fence.ended_ns or perf_counter_ns(), self.key)
                 if frame.budget is not None:
@@ -281,7 +281,7 @@ class OpActor(ABC):
                 return
         if not frame.halted:
             if error is not None:
-                self._failed(frame, error)
+                self._failed(frame, error, elapsed_ns)
             else:
                 self._succeeded(frame, elapsed_ns, end_ns, self.key)
                 frame.wake()
@@ -322,10 +322,10 @@ class OpActor(ABC):
         monitor.states[self.node_id] = state
         monitor.dirty[self.node_id] = 1
 
-    def _failed(self, frame: Frame, error: BaseException) -> None:
+    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int = 0) -> None:
         if frame.monitor is not None:
             self._show(frame, _FAILED)
-        frame.fail(self, error)
+        frame.fail(self, error, elapsed_ns)
 
 
 def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:

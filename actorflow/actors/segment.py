@@ -213,7 +213,7 @@ class SegmentActor(_OnStream):
         for part in self.parts:
             part._show(frame, state)
 
-    def _failed(self, frame: Frame, error: BaseException) -> None:
+    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int = 0) -> None:
         culprit = self._culprits.pop(frame, None) or self._named_by(error)
         if culprit is None:
             culprit, cause = self.parts[0], error
@@ -223,7 +223,7 @@ class SegmentActor(_OnStream):
         if frame.monitor is not None:
             self._show(frame, _CANCELLED)
             culprit._show(frame, _FAILED)
-        frame.fail(culprit, error)
+        frame.fail(culprit, error, elapsed_ns)
 
     def _named_by(self, error: BaseException) -> StreamKernelActor | None:
         """The op that an error of the device names."""

@@ -23,15 +23,16 @@ class Turnstile:
         limit: How many frames may run the op at once; None where the lane's order sees to that.
 
     Attributes:
+        limit: How many frames may run the op at once; more than there can be where nothing limits that.
         running: Frames that have entered and not left.
         parked: Actors that wait until their frame may enter.
     """
 
-    __slots__ = ("_later", "_limit", "_next", "parked", "running")
+    __slots__ = ("_later", "_next", "limit", "parked", "running")
 
     def __init__(self, limit: int | None) -> None:
         self.running = 0
-        self._limit = sys.maxsize if limit is None else limit
+        self.limit = sys.maxsize if limit is None else limit
         # Mostly one frame at most is expected, and there is a turnstile per op: an empty deque takes over 600 bytes.
         self._next: Frame | None = None
         self._later: deque[Frame] | None = None
@@ -48,7 +49,7 @@ class Turnstile:
 
     def enter(self, frame: Frame, actor: OpActor) -> bool:
         """Whether the frame may run the op now; otherwise its actor becomes ready again when it may."""
-        if self._next is frame and self.running < self._limit:
+        if self._next is frame and self.running < self.limit:
             self.running += 1
             if self._later:
                 self._next = self._later.popleft()
@@ -81,7 +82,7 @@ class Turnstile:
     def admit(self) -> None:
         """Make the next frame's actor ready if it is parked and may enter."""
         frame = self._next
-        if frame is not None and self.running < self._limit:
+        if frame is not None and self.running < self.limit:
             actor = self.parked.pop(frame, None) if self.parked else None
             if actor is not None:
                 frame.ready.append((actor, frame))

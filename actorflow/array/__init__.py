@@ -116,6 +116,7 @@ from actorflow.array.manipulation import (
     tile,
     unstack,
 )
+from actorflow.array.placement import at
 from actorflow.array.session import Session, current, session
 from actorflow.array.sets import nonzero, unique_all, unique_counts, unique_inverse, unique_values
 from actorflow.array.statistical import (
@@ -194,6 +195,7 @@ __all__ = [
     "asin",
     "asinh",
     "astype",
+    "at",
     "atan",
     "atan2",
     "atanh",

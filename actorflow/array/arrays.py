@@ -12,21 +12,22 @@ import numpy as np
 
 from actorflow.array import ufuncs as ew
 from actorflow.array.indexing import read_index, write_index
-from actorflow.array.linear import matmul, matrix_transpose
-from actorflow.array.operate import binary, unary
-from actorflow.array.operate import cast as cast_to
+from actorflow.array.linear import matrix_transpose
+from actorflow.array.operate import unary
+from actorflow.array.operators import Operators
+from actorflow.array.placement import on_host, place_of, transfer
 from actorflow.array.primitives import DType, Value
-from actorflow.array.records import Node, replace
-from actorflow.errors import DTypeError, GraphError, PlaceError, ShapeError
+from actorflow.array.records import HOST, Node, note_asked, replace
+from actorflow.errors import GraphError, ShapeError
 from actorflow.place import Place
 
 __all__ = ["Array"]
 
-_HOST = Place()
-_NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
+#: DLPack's number of the CPU.
+_DLPACK_HOST = 1
 
 
-class Array:
+class Array(Operators):
     """An n-dimensional array whose value is computed when it is needed.
 
     Arrays are made by the functions of this package (`asarray`, `zeros`, ...), not by calling the class. Operations
@@ -38,11 +39,6 @@ class Array:
     """
 
     __slots__ = ("__weakref__", "_node")
-    __hash__ = None  # type: ignore[assignment]
-    #: Operators between NumPy's arrays and this leave the work to this.
-    __array_priority__ = 1_000.0
-
-    _node: Node
 
     def __new__(cls) -> Self:
         raise TypeError("arrays are made by functions: actorflow.array.asarray(...), zeros(...), ...")
@@ -77,7 +73,7 @@ class Array:
     @property
     def device(self) -> Place:
         """Where the value lives."""
-        return _HOST
+        return self._node.place
 
     @property
     def T(self) -> Array:  # noqa: N802  the standard's name
@@ -107,6 +103,8 @@ class Array:
     def to_numpy(self) -> Value:
         """The value as a NumPy array, read-only, since other arrays may share its memory; ``.copy()`` makes it yours.
 
+        Of an array on an accelerator it is a copy.
+
         Raises:
             OpError: if the computation failed; it names the line that recorded the operation.
             OutOfMemoryError: if it does not fit the session's budget.
@@ -116,32 +114,28 @@ class Array:
         return view
 
     def wait(self) -> Self:
-        """Compute the value, and return the array itself.
+        """Compute the value where it lives, and return the array itself.
 
         Raises:
             OpError, OutOfMemoryError: as for `to_numpy`.
         """
-        self._value()
+        _computed(self._node)
         return self
 
     def __await__(self) -> Generator[Any, None, Value]:
         """The value, as `to_numpy` gives it, computed off the event loop; a cancellation leaves it being computed."""
-        node = self._node
+        copied = transfer(self, HOST)
+        node = copied._node
         if not node.done:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
             node.session.when_done(node, _Waker(loop, future))
             yield from future
-        return self.to_numpy()
+        return copied.to_numpy()
 
     def _value(self) -> Value:
-        node = self._node
-        if node.value is None:
-            node.session.force((node,))
-            if node.error is not None:
-                raise node.error.with_traceback(None)
-            assert node.value is not None
-        return node.value
+        found: Value = _computed(on_host(self._node))
+        return found
 
     def _scalar(self, what: str) -> Any:
         if self._node.size != 1:
@@ -209,18 +203,15 @@ class Array:
     # -- exchange -----------------------------------------------------------------------------------------------
 
     def to_device(self, device: Place | str, /, *, stream: Any = None) -> Array:
-        """The array on a device; this one, as arrays live on the CPU.
+        """The array on a device: itself if it lives there, else a copy.
 
         Raises:
-            PlaceError: if it is another device.
+            PlaceError, DeviceUnavailableError: if there is no such device.
             GraphError: if a stream is given.
         """
         if stream is not None:
-            raise GraphError("to_device: the CPU has no streams")
-        place = Place.parse(device)
-        if place != _HOST:
-            raise PlaceError(f"to_device: arrays live on the CPU, got {str(place)!r}")
-        return self
+            raise GraphError("to_device: streams are the devices' own, no other can be given")
+        return transfer(self, place_of(device))
 
     def __dlpack__(
         self,
@@ -230,15 +221,23 @@ class Array:
         dl_device: tuple[Enum, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        if self.device is not HOST and (dl_device is None or int(cast("Any", dl_device[0])) != _DLPACK_HOST):
+            # No library marks memory of a device as read-only, so what it gets is its own.
+            own = self if copy is False else unary(ew.COPY, self)
+            return _exporter(own).__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
         value = self._value()
-        if copy is not False and (copy or max_version is None or max_version < (1, 0)):
+        knows_read_only = max_version is not None and max_version >= (1, 0)
+        if copy or (copy is None and not knows_read_only):
             # Who does not know that memory can be read-only gets memory that is his.
             value = value.copy()
-        else:
-            value = self.to_numpy()
+        elif knows_read_only:
+            value = self.to_numpy()  # else the caller wants to share it, and must not write
         return value.__dlpack__(stream=stream, max_version=max_version, dl_device=cast("Any", dl_device))
 
     def __dlpack_device__(self) -> tuple[Any, int]:
+        if self.device is not HOST:
+            found: tuple[Any, int] = _exporter(self).__dlpack_device__()
+            return found
         return np.empty(0).__dlpack_device__()
 
     # -- parts --------------------------------------------------------------------------------------------------
@@ -249,175 +248,32 @@ class Array:
     def __setitem__(self, key: Any, value: Any, /) -> None:
         replace(self, write_index(self, key, value))
 
-    # -- operators ----------------------------------------------------------------------------------------------
-
-    def __abs__(self) -> Array:
-        return unary(ew.ABS, self)
-
-    def __neg__(self) -> Array:
-        return unary(ew.NEGATIVE, self)
-
-    def __pos__(self) -> Array:
-        return unary(ew.POSITIVE, self)
-
-    def __invert__(self) -> Array:
-        return unary(ew.BITWISE_INVERT, self)
-
-    def __add__(self, other: Any, /) -> Array:
-        return binary(ew.ADD, self, other) if _is_operand(other) else NotImplemented
-
-    def __radd__(self, other: Any, /) -> Array:
-        return binary(ew.ADD, other, self) if _is_operand(other) else NotImplemented
-
-    def __iadd__(self, other: Any, /) -> Self:
-        return self._in_place("+=", binary(ew.ADD, self, other)) if _is_operand(other) else NotImplemented
-
-    def __sub__(self, other: Any, /) -> Array:
-        return binary(ew.SUBTRACT, self, other) if _is_operand(other) else NotImplemented
-
-    def __rsub__(self, other: Any, /) -> Array:
-        return binary(ew.SUBTRACT, other, self) if _is_operand(other) else NotImplemented
-
-    def __isub__(self, other: Any, /) -> Self:
-        return self._in_place("-=", binary(ew.SUBTRACT, self, other)) if _is_operand(other) else NotImplemented
-
-    def __mul__(self, other: Any, /) -> Array:
-        return binary(ew.MULTIPLY, self, other) if _is_operand(other) else NotImplemented
-
-    def __rmul__(self, other: Any, /) -> Array:
-        return binary(ew.MULTIPLY, other, self) if _is_operand(other) else NotImplemented
-
-    def __imul__(self, other: Any, /) -> Self:
-        return self._in_place("*=", binary(ew.MULTIPLY, self, other)) if _is_operand(other) else NotImplemented
-
-    def __truediv__(self, other: Any, /) -> Array:
-        return binary(ew.DIVIDE, self, other) if _is_operand(other) else NotImplemented
-
-    def __rtruediv__(self, other: Any, /) -> Array:
-        return binary(ew.DIVIDE, other, self) if _is_operand(other) else NotImplemented
-
-    def __itruediv__(self, other: Any, /) -> Self:
-        return self._in_place("/=", binary(ew.DIVIDE, self, other)) if _is_operand(other) else NotImplemented
-
-    def __floordiv__(self, other: Any, /) -> Array:
-        return binary(ew.FLOOR_DIVIDE, self, other) if _is_operand(other) else NotImplemented
-
-    def __rfloordiv__(self, other: Any, /) -> Array:
-        return binary(ew.FLOOR_DIVIDE, other, self) if _is_operand(other) else NotImplemented
-
-    def __ifloordiv__(self, other: Any, /) -> Self:
-        return self._in_place("//=", binary(ew.FLOOR_DIVIDE, self, other)) if _is_operand(other) else NotImplemented
-
-    def __mod__(self, other: Any, /) -> Array:
-        return binary(ew.REMAINDER, self, other) if _is_operand(other) else NotImplemented
-
-    def __rmod__(self, other: Any, /) -> Array:
-        return binary(ew.REMAINDER, other, self) if _is_operand(other) else NotImplemented
-
-    def __imod__(self, other: Any, /) -> Self:
-        return self._in_place("%=", binary(ew.REMAINDER, self, other)) if _is_operand(other) else NotImplemented
-
-    def __pow__(self, other: Any, /) -> Array:
-        return binary(ew.POW, self, other) if _is_operand(other) else NotImplemented
-
-    def __rpow__(self, other: Any, /) -> Array:
-        return binary(ew.POW, other, self) if _is_operand(other) else NotImplemented
-
-    def __ipow__(self, other: Any, /) -> Self:
-        return self._in_place("**=", binary(ew.POW, self, other)) if _is_operand(other) else NotImplemented
-
-    def __and__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_AND, self, other) if _is_operand(other) else NotImplemented
-
-    def __rand__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_AND, other, self) if _is_operand(other) else NotImplemented
-
-    def __iand__(self, other: Any, /) -> Self:
-        return self._in_place("&=", binary(ew.BITWISE_AND, self, other)) if _is_operand(other) else NotImplemented
-
-    def __or__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_OR, self, other) if _is_operand(other) else NotImplemented
-
-    def __ror__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_OR, other, self) if _is_operand(other) else NotImplemented
-
-    def __ior__(self, other: Any, /) -> Self:
-        return self._in_place("|=", binary(ew.BITWISE_OR, self, other)) if _is_operand(other) else NotImplemented
-
-    def __xor__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_XOR, self, other) if _is_operand(other) else NotImplemented
-
-    def __rxor__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_XOR, other, self) if _is_operand(other) else NotImplemented
-
-    def __ixor__(self, other: Any, /) -> Self:
-        return self._in_place("^=", binary(ew.BITWISE_XOR, self, other)) if _is_operand(other) else NotImplemented
-
-    def __lshift__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_LEFT_SHIFT, self, other) if _is_operand(other) else NotImplemented
-
-    def __rlshift__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_LEFT_SHIFT, other, self) if _is_operand(other) else NotImplemented
-
-    def __ilshift__(self, other: Any, /) -> Self:
-        return (
-            self._in_place("<<=", binary(ew.BITWISE_LEFT_SHIFT, self, other)) if _is_operand(other) else NotImplemented
-        )
-
-    def __rshift__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_RIGHT_SHIFT, self, other) if _is_operand(other) else NotImplemented
-
-    def __rrshift__(self, other: Any, /) -> Array:
-        return binary(ew.BITWISE_RIGHT_SHIFT, other, self) if _is_operand(other) else NotImplemented
-
-    def __irshift__(self, other: Any, /) -> Self:
-        return (
-            self._in_place(">>=", binary(ew.BITWISE_RIGHT_SHIFT, self, other)) if _is_operand(other) else NotImplemented
-        )
-
-    def __matmul__(self, other: Any, /) -> Array:
-        return matmul(self, other) if isinstance(other, Array) else NotImplemented
-
-    def __rmatmul__(self, other: Any, /) -> Array:
-        return matmul(other, self) if isinstance(other, Array) else NotImplemented
-
-    def __imatmul__(self, other: Any, /) -> Self:
-        return self._in_place("@=", matmul(self, other)) if isinstance(other, Array) else NotImplemented
-
-    def __lt__(self, other: Any, /) -> Array:
-        return binary(ew.LESS, self, other) if _is_operand(other) else NotImplemented
-
-    def __le__(self, other: Any, /) -> Array:
-        return binary(ew.LESS_EQUAL, self, other) if _is_operand(other) else NotImplemented
-
-    def __gt__(self, other: Any, /) -> Array:
-        return binary(ew.GREATER, self, other) if _is_operand(other) else NotImplemented
-
-    def __ge__(self, other: Any, /) -> Array:
-        return binary(ew.GREATER_EQUAL, self, other) if _is_operand(other) else NotImplemented
-
-    def __eq__(self, other: object, /) -> Array:  # type: ignore[override]
-        return binary(ew.EQUAL, self, other) if _is_operand(other) else NotImplemented
-
-    def __ne__(self, other: object, /) -> Array:  # type: ignore[override]
-        return binary(ew.NOT_EQUAL, self, other) if _is_operand(other) else NotImplemented
-
-    def _in_place(self, name: str, result: Array) -> Self:
-        if result.shape != self.shape:
-            raise ShapeError(f"{name}: the result has shape {result.shape}, the array {self.shape}")
-        if result.dtype != self.dtype:
-            if not np.can_cast(result.dtype, self.dtype, "same_kind"):
-                raise DTypeError(f"{name}: the result is {result.dtype}, the array {self.dtype}")
-            result = cast_to(result, self.dtype)
-        replace(self, result)
-        return self
-
 
 Node.array_type = Array
 
 
-def _is_operand(value: object) -> bool:
-    return type(value) is Array or isinstance(value, _NUMBERS)
+def _computed(node: Node) -> Any:
+    """The value of a record, computed if it is not there: a NumPy array, or one of its device."""
+    if Node.dry_runs:
+        note_asked(node)
+    if node.value is None:
+        node.session.force((node,))
+        if node.error is not None:
+            raise node.error.with_traceback(None)
+        assert node.value is not None
+    return node.value
+
+
+def _exporter(array: Array) -> Any:
+    """An array of a device, for other libraries.
+
+    Raises:
+        BufferError: if the device's memory cannot be shared.
+    """
+    value = _computed(array._node)
+    if not hasattr(value, "__dlpack__"):
+        raise BufferError(f"memory of {array.device} cannot be shared by DLPack: copy it, x.to_device('cpu')")
+    return value
 
 
 class _Waker:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from actorflow.spec import TensorSpec
+
 __all__ = ["LEAF", "Structure", "flatten", "paths", "unflatten"]
 
 
@@ -35,7 +37,7 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     kind = type(tree)
     if kind is dict:
         return Structure(kind, tuple(tree), tuple([_flatten(each, leaves) for each in tree.values()]))
-    if kind in (tuple, list) or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+    if kind in (tuple, list) or (isinstance(tree, tuple) and kind is not TensorSpec and hasattr(kind, "_fields")):
         return Structure(kind, (), tuple([_flatten(each, leaves) for each in tree]))
     leaves.append(tree)
     return LEAF
@@ -62,6 +64,4 @@ def paths(structure: Structure, name: str) -> list[str]:
     if structure.kind is None:
         return [name]
     fields: Mapping[int, Any] = dict(enumerate(structure.keys or getattr(structure.kind, "_fields", ())))
-    return [
-        path for i, part in enumerate(structure.parts) for path in paths(part, f"{name}.{fields.get(i, i)}")
-    ]
+    return [path for i, part in enumerate(structure.parts) for path in paths(part, f"{name}.{fields.get(i, i)}")]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.array.manipulation import broadcast_to, reshape
-from actorflow.array.operate import cast, node_of, simple, unary
+from actorflow.array.operate import cast, node_of, simple, unary, value_of
+from actorflow.array.placement import at, default_place, place_of, transfer
 from actorflow.array.primitives import DType, Primitive, Value
-from actorflow.array.records import Node, given, record
+from actorflow.array.records import HOST, Node, given, record
 from actorflow.array.session import current
 from actorflow.array.ufuncs import COPY
-from actorflow.errors import DTypeError, GraphError, PlaceError, ShapeError
+from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -48,9 +49,9 @@ __all__ = [
 _KINDS = "biufc"
 
 
-def _on_host(name: str, device: Place | str | None) -> None:
-    if device is not None and Place.parse(device) != Place():
-        raise PlaceError(f"{name}: arrays live on the CPU, got {str(device)!r}")
+def made_on(device: Place | str | None, array: Array) -> Array:
+    """What was made on the CPU, on a device: the default one for None."""
+    return transfer(array, default_place() if device is None else place_of(device))
 
 
 def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
@@ -73,20 +74,19 @@ def asarray(
     Args:
         obj: What to take. An array of this package is returned itself, unless its dtype or ``copy`` asks for another.
         dtype: Of the elements; that of ``obj`` if left out.
-        device: The CPU.
+        device: Where the array is to live; that of `at` if left out, that of ``obj`` if it is an array of this package.
         copy: False shares memory with another library's array, which must then not be changed as long as anything is
             to be computed from it; otherwise its elements are copied, at once.
     Raises:
         GraphError: if memory cannot be shared as asked.
     """
-    _on_host("asarray", device)
     if type(obj) is Node.array_type:
-        return _again(obj, dtype, copy)
+        return _again(obj, dtype, copy, device)
     if isinstance(obj, list | tuple):
         obj = _unpacked(obj)
     foreign = hasattr(obj, "__dlpack__") or hasattr(obj, "__array__") or hasattr(obj, "__array_interface__")
     try:
-        value = from_host_exchange(obj, "asarray") if foreign else np.asarray(obj, dtype)
+        value = from_host_exchange(obj, "asarray") if foreign else value_of(obj, dtype)
     except ValueError as error:
         if isinstance(error, GraphError):
             raise
@@ -98,13 +98,19 @@ def asarray(
         raise GraphError("asarray: copy=False, but this cannot be taken without a copy")
     session = current()
     if copy is False:
-        return given(value, session)
+        return made_on(device, given(value, session))
     target = session.buffer(value.shape, kind)
-    np.copyto(target, value, casting="unsafe")
-    return given(target, session, counted=True)
+    with np.errstate(all="ignore"):
+        np.copyto(target, value, casting="unsafe")
+    return made_on(device, given(target, session, counted=True))
 
 
-def _again(x: Array, dtype: npt.DTypeLike | None, copy: bool | None) -> Array:
+def _again(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device: Place | str | None) -> Array:
+    moved = x if device is None else x.to_device(device)
+    if moved is not x:
+        if copy is False:
+            raise GraphError(f"asarray: copy=False, but the array must be copied from {x.device} to {moved.device}")
+        return _again(moved, dtype, None, None)
     kind = x.dtype if dtype is None else _checked_dtype("asarray", dtype)
     if kind != x.dtype:
         if copy is False:
@@ -133,11 +139,10 @@ def from_numpy(value: npt.ArrayLike) -> Array:
 
 def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | None = None) -> Array:
     """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared."""
-    _on_host("from_dlpack", device)
     if type(x) is Node.array_type:
-        return _again(x, None, copy)
+        return _again(x, None, copy, device)
     value = from_host_exchange(x, "from_dlpack")
-    return given(np.array(value) if copy else value, current())
+    return made_on(device, given(np.array(value) if copy else value, current()))
 
 
 # -- constants --------------------------------------------------------------------------------------------------
@@ -162,14 +167,17 @@ def full(
     device: Place | str | None = None,
 ) -> Array:
     """An array with the same number everywhere."""
-    _on_host("full", device)
     wanted = _shape(shape)
+    place = default_place() if device is None else place_of(device)
+    if place is not HOST:
+        with at(place):  # one number is copied there
+            return broadcast_to(full((), fill_value, dtype=dtype, device=HOST), wanted)
     if type(fill_value) is Node.array_type:
         kind = fill_value.dtype if dtype is None else _checked_dtype("full", dtype)
         return broadcast_to(cast(fill_value, kind), wanted)
     value = np.asarray(fill_value)
     kind = _checked_dtype("full", value.dtype if dtype is None else dtype)
-    return record(FULL, (np.array(fill_value, kind),), wanted, kind, (wanted,), current())
+    return record(FULL, (value_of(fill_value, kind),), wanted, kind, (wanted,), current())
 
 
 def zeros(
@@ -196,9 +204,11 @@ def full_like(
 ) -> Array:
     """An array with the same number everywhere, of the shape and, unless said otherwise, the dtype of ``x``."""
     node = node_of("full_like", "x", x)
-    _on_host("full_like", device)
     kind = node.dtype if dtype is None else _checked_dtype("full_like", dtype)
-    return record(FULL, (np.array(fill_value, kind),), node.shape, kind, (node.shape,), node.session)
+    place = node.place if device is None else place_of(device)
+    if place is not HOST:
+        return full(node.shape, fill_value, dtype=kind, device=place)
+    return record(FULL, (value_of(fill_value, kind),), node.shape, kind, (node.shape,), node.session)
 
 
 def zeros_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
@@ -226,7 +236,6 @@ def arange(
     device: Place | str | None = None,
 ) -> Array:
     """Numbers from ``start`` on, ``step`` apart, before ``stop``; one argument alone is ``stop``."""
-    _on_host("arange", device)
     if stop is None:
         start, stop = 0, start
     if step == 0:
@@ -234,7 +243,7 @@ def arange(
     whole = all(isinstance(each, int | np.integer) for each in (start, stop, step))
     kind = _checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
     count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
-    return record(_ARANGE, (), (int(count),), kind, (start, stop, step, kind), current())
+    return made_on(device, record(_ARANGE, (), (int(count),), kind, (start, stop, step, kind), current()))
 
 
 def linspace(
@@ -248,11 +257,11 @@ def linspace(
     endpoint: bool = True,
 ) -> Array:
     """``num`` numbers at equal distances from ``start`` to ``stop``."""
-    _on_host("linspace", device)
     if num < 0:
         raise ShapeError(f"linspace: num must not be negative, got {num}")
     kind = _checked_dtype("linspace", np.result_type(np.float64, start, stop) if dtype is None else dtype)
-    return record(_LINSPACE, (), (int(num),), kind, (start, stop, int(num), bool(endpoint), False, kind), current())
+    params = (start, stop, int(num), bool(endpoint), False, kind)
+    return made_on(device, record(_LINSPACE, (), (int(num),), kind, params, current()))
 
 
 def eye(
@@ -265,10 +274,9 @@ def eye(
     device: Place | str | None = None,
 ) -> Array:
     """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere."""
-    _on_host("eye", device)
     kind = _checked_dtype("eye", np.float64 if dtype is None else dtype)
     shape = _shape((n_rows, n_rows if n_cols is None else n_cols))
-    return record(_EYE, (), shape, kind, (*shape, int(k), kind), current())
+    return made_on(device, record(_EYE, (), shape, kind, (*shape, int(k), kind), current()))
 
 
 def _triangle(op: Primitive, x: Array, k: int) -> Array:
@@ -320,8 +328,19 @@ def _bernoulli(key: Value, shape: tuple[int, ...], probability: float) -> Value:
     return (np.random.default_rng(key).random(shape, np.float32) < probability).astype(np.float32)
 
 
-_RANDN = Primitive("randn", _normal, pure=False)
-_RANDB = Primitive("randb", _bernoulli, pure=False)
+class Unseeded(Primitive):
+    """Random numbers that are others each time: a traced function that draws them draws others in each call."""
+
+    def __init__(self, name: str, compute: Callable[..., Any]) -> None:
+        super().__init__(name, compute, pure=False)
+
+    def new_inputs(self) -> tuple[Value]:
+        """What names another random stream."""
+        return (_key(None),)
+
+
+RANDN, _SEEDED_RANDN = Unseeded("randn", _normal), Primitive("randn", _normal)
+RANDB, _SEEDED_RANDB = Unseeded("randb", _bernoulli), Primitive("randb", _bernoulli)
 
 
 def _key(seed: int | None) -> Value:
@@ -339,7 +358,8 @@ def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, se
         seed: The same one gives the same numbers; None gives others each time.
     """
     wanted = _shape(shape)
-    return record(_RANDN, (_key(seed),), wanted, np.dtype(np.float32), (wanted, float(mean), float(std)), current())
+    op, params = RANDN if seed is None else _SEEDED_RANDN, (wanted, float(mean), float(std))
+    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current()))
 
 
 def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = None) -> Array:
@@ -353,4 +373,6 @@ def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = 
     if not 0 <= probability <= 1:
         raise ShapeError(f"randb: probability must be from 0 to 1, got {probability}")
     wanted = _shape(shape)
-    return record(_RANDB, (_key(seed),), wanted, np.dtype(np.float32), (wanted, float(probability)), current())
+    op = RANDB if seed is None else _SEEDED_RANDB
+    params = (wanted, float(probability))
+    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current()))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array import ufuncs as uf
-from actorflow.array.operate import binary, broadcast, cast, constant, node_of, unary
+from actorflow.array.operate import binary, broadcast, cast, constant, node_of, unary, value_of
 from actorflow.array.records import Input, Node, record
 from actorflow.errors import DTypeError
 
@@ -448,4 +448,4 @@ def _pair(name: str, x1: Operand, x2: Operand) -> tuple[Input, Input]:
         other = x2._node
         return constant(name, x1, other.dtype), other
     kind = np.result_type(x1, x2)
-    return np.array(x1, kind), np.array(x2, kind)
+    return value_of(x1, kind), value_of(x2, kind)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.array.creation import made_on
 from actorflow.array.operate import axes_of, axis_of, cast, node_of
 from actorflow.array.primitives import DType, Primitive
 from actorflow.array.records import record
 from actorflow.array.session import current
-from actorflow.errors import DTypeError, PlaceError, ShapeError
-from actorflow.place import Place
+from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
@@ -185,15 +185,13 @@ _HALF_FREQUENCIES = Primitive("rfftfreq", np.fft.rfftfreq)
 
 
 def _frequencies(op: Primitive, n: int, d: float, count: int, dtype: npt.DTypeLike | None, device: Any) -> Array:
-    if device is not None and Place.parse(device) != Place():
-        raise PlaceError(f"{op.name}: arrays live on the CPU, got {device}")
     if n < 1:
         raise ShapeError(f"{op.name}: n must be positive, got {n}")
     kind = np.dtype(np.float64 if dtype is None else dtype)
     if kind.kind != "f":
         raise DTypeError(f"{op.name}: dtype must be real and floating, got {kind}")
     found = record(op, (), (count,), np.dtype(np.float64), (int(n), float(d)), current())
-    return cast(found, kind)
+    return cast(made_on(device, found), kind)
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: npt.DTypeLike | None = None, device: Any = None) -> Array:

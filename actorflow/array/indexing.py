@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actorflow.array.operate import axis_of, broadcast, is_there, node_of
+from actorflow.array.operate import axis_of, broadcast, is_there, node_of, value_of
+from actorflow.array.placement import on_host
 from actorflow.array.primitives import Primitive, Value
-from actorflow.array.records import Input, Node, given, record
-from actorflow.errors import DTypeError, ShapeError
+from actorflow.array.records import Input, Node, given, note_asked, record
+from actorflow.errors import DTypeError, GraphError, ShapeError
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
@@ -69,15 +70,18 @@ def read_index(x: Array, key: Any) -> Array:
         IndexError: if an index is out of bounds, or there are too many.
     """
     node = x._node
-    plain = _plain(node.shape, key if type(key) is tuple else (key,))
+    parts = key if type(key) is tuple else (key,)
+    if len(parts) == len(node.shape) and is_there(node) and _are_integers(parts):
+        return given(np.array(node.value[parts]), node.session)  # type: ignore[index]
+    plain = _plain(node.shape, parts)
     if plain is not None:
-        if not plain[1] and is_there(node):
-            return given(np.array(node.value[plain[0]]), node.session)  # type: ignore[index]
         return record(READ, (node,), plain[1], node.dtype, plain[:1], node.session)
     template, arrays = _parsed(key)
     if any(each.dtype.kind == "b" for each in arrays):
         values = [_computed(each) for each in arrays]
-        return given(np.array(x._value()[key_of(template, tuple(values))]), node.session)
+        if node.session.dry_run:
+            return read_index(x, _without_masks(template, values))
+        return given(np.array(x._value()[key_of(template, tuple(values))]), node.session, place=node.place)
     shape = _shape_of(node.shape, template, arrays)
     return record(READ, (node, *arrays), shape, node.dtype, (template,), node.session)
 
@@ -96,7 +100,7 @@ def write_index(x: Array, key: Any, value: Any) -> Array:
         if not np.can_cast(written.dtype, node.dtype, "same_kind"):
             raise DTypeError(f"assignment: expected {node.dtype}, got {written.dtype}")
     else:
-        written = np.asarray(value, node.dtype) if not isinstance(value, np.ndarray) else value.astype(node.dtype)
+        written = value_of(value, node.dtype)
     if not any(each.dtype.kind == "b" for each in arrays):
         shape = _shape_of(node.shape, template, arrays)
         stripped = written.shape
@@ -107,14 +111,40 @@ def write_index(x: Array, key: Any, value: Any) -> Array:
     return record(_WRITE, (node, written, *arrays), node.shape, node.dtype, (template,), node.session)
 
 
+def _without_masks(template: tuple[Any, ...], values: list[Value]) -> tuple[Any, ...]:
+    """The key of a record's template with indices in the place of masks, so that the shape of the part is known."""
+    key: list[Any] = []
+    for part in template:
+        value = values[part.position] if type(part) is Slot else _unfrozen(part)
+        if isinstance(value, np.ndarray) and value.dtype == np.bool_:
+            if not value.ndim:
+                raise GraphError("a traced function, or a dry run, cannot take a part by a 0-d mask: use where")
+            key.extend(np.nonzero(value))
+        else:
+            key.append(value)
+    return tuple(key)
+
+
 def _computed(each: Input) -> Value:
     if type(each) is Node:
-        each.session.force((each,))
-        if each.error is not None:
-            raise each.error.with_traceback(None)
-        assert each.value is not None
-        return each.value
+        if each.session.dry_run:
+            raise GraphError("a mask without values, of a traced function or a dry run: use where(mask, x, ...)")
+        if Node.dry_runs:
+            note_asked(each)
+        node = on_host(each)
+        node.session.force((node,))
+        if node.error is not None:
+            raise node.error.with_traceback(None)
+        assert node.value is not None
+        return node.value
     return each  # type: ignore[return-value]
+
+
+def _are_integers(parts: tuple[Any, ...]) -> bool:
+    for part in parts:  # noqa: SIM110  a generator would take three times as long
+        if type(part) is not int:
+            return False
+    return True
 
 
 def _plain(shape: Shape, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], Shape] | None:

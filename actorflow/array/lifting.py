@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.operate import node_of
+from actorflow.array.placement import home_of, transfer
 from actorflow.array.primitives import PART, Primitive, Value
 from actorflow.array.records import Node, record
 from actorflow.errors import GraphError
@@ -60,17 +61,26 @@ class GraphOperation(Primitive):
         results = returned if buffers is None else buffers
         return tuple(results) if len(self.outputs) > 1 else results[0]
 
+    def new_params(self) -> tuple[int, ...]:
+        """The parameters of another call: the number of its random stream, if it draws from one."""
+        return (next(_calls),) if self.random else ()
+
     def record(self, inputs: Sequence[Array]) -> list[Array]:
         """Record it on arrays."""
-        params = (next(_calls),) if self.random else ()
+        params = self.new_params()
         nodes = tuple([each._node for each in inputs])
         work = sum([node.size for node in nodes])
         if len(self.outputs) == 1:
             spec = self.outputs[0]
-            return [record(self, nodes, spec.shape, spec.dtype, params, nodes[0].session, work)]
-        whole = record(self, nodes, (), _OBJECT, params, nodes[0].session, work)._node
-        parts = enumerate(self.outputs)
-        return [record(PART, (whole,), spec.shape, spec.dtype, (i,), whole.session) for i, spec in parts]
+            found = [record(self, nodes, spec.shape, spec.dtype, params, nodes[0].session, work)]
+        else:
+            whole = record(self, nodes, (), _OBJECT, params, nodes[0].session, work)._node
+            parts = enumerate(self.outputs)
+            found = [record(PART, (whole,), spec.shape, spec.dtype, (i,), whole.session) for i, spec in parts]
+        if Node.placing is None or not self.random:
+            return found
+        place = home_of(nodes[0])
+        return [transfer(x, place) for x in found]  # which were drawn on the CPU
 
 
 class Replay:

@@ -23,7 +23,9 @@ __all__ = [
     "cross",
     "det",
     "diagonal",
+    "eig",
     "eigh",
+    "eigvals",
     "eigvalsh",
     "inv",
     "matmul",
@@ -45,6 +47,13 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+
+
+class EigResult(NamedTuple):
+    """What `eig` gives."""
+
+    eigenvalues: Array
+    eigenvectors: Array
 
 
 class EighResult(NamedTuple):
@@ -97,6 +106,10 @@ def _real(dtype: DType) -> DType:
     return np.empty(0, dtype).real.dtype
 
 
+def _complex(dtype: DType) -> DType:
+    return np.result_type(dtype, np.complex64)
+
+
 def _parts(op: Primitive, node: Node, parts: Sequence[tuple[Shape, DType]], *params: Any) -> list[Array]:
     """Record an operation with several results: one record that computes them, and one for each."""
     whole = record(op, (node,), (), _OBJECT, params, node.session, node.size)._node
@@ -108,6 +121,8 @@ _DET = Primitive("det", np.linalg.det)
 _INV = Primitive("inv", np.linalg.inv)
 _EIGVALSH = Primitive("eigvalsh", np.linalg.eigvalsh)
 _SVDVALS = Primitive("svdvals", np.linalg.svdvals)
+_EIGVALS = Primitive("eigvals", np.linalg.eigvals)
+_EIG = Primitive("eig", lambda x: tuple(np.linalg.eig(x)))
 _EIGH = Primitive("eigh", lambda x: tuple(np.linalg.eigh(x)))
 _SLOGDET = Primitive("slogdet", lambda x: tuple(np.asarray(each) for each in np.linalg.slogdet(x)))
 _QR = Primitive("qr", lambda x, mode: tuple(np.linalg.qr(x, mode=mode)))
@@ -135,6 +150,19 @@ def inv(x: Array, /) -> Array:
     """The inverses of square matrices; a singular one is an error when the value is asked for."""
     node = _matrix("inv", x, square=True)
     return simple(_INV, x, node.shape, dtype=_floating("inv", node.dtype))
+
+
+def eig(x: Array, /) -> EigResult:
+    """Eigenvalues, in any order, and eigenvectors of square matrices: complex numbers."""
+    node = _matrix("eig", x, square=True)
+    kind = _complex(_floating("eig", node.dtype))
+    return EigResult(*_parts(_EIG, node, ((node.shape[:-1], kind), (node.shape, kind))))
+
+
+def eigvals(x: Array, /) -> Array:
+    """Eigenvalues of square matrices, in any order: complex numbers."""
+    node = _matrix("eigvals", x, square=True)
+    return simple(_EIGVALS, x, node.shape[:-1], dtype=_complex(_floating("eigvals", node.dtype)))
 
 
 def eigh(x: Array, /) -> EighResult:

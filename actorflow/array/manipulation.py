@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
     "concat",
     "expand_dims",
@@ -57,6 +58,15 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
     if broadcast("broadcast_to", node.shape, wanted) != wanted:
         raise ShapeError(f"broadcast_to: shape {node.shape} does not broadcast to {wanted}")
     return simple(BROADCAST, x, wanted, wanted)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
+    """The shape that arrays of these shapes broadcast to.
+
+    Raises:
+        ShapeError: if they do not.
+    """
+    return broadcast("broadcast_shapes", (), *map(tuple, shapes))
 
 
 def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from actorflow.array.placement import default_place
 from actorflow.array.primitives import DType, Elementwise, Primitive, Value
-from actorflow.array.records import Input, Node, given, record
+from actorflow.array.records import HOST, Input, Node, given, record
 from actorflow.errors import AxisError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = [
     "node_of",
     "simple",
     "unary",
+    "value_of",
 ]
 
 _SCALARS = (bool, int, float, complex)
@@ -68,7 +71,17 @@ def constant(name: str, value: object, dtype: DType) -> Value:
         else:
             raise DTypeError(f"{name}: expected arrays and numbers, got {kind.__name__}")
         _targets[dtype, kind] = target
-    return np.array(value, target)
+    return np.array(value, target) if kind is not float or target.itemsize == 8 else value_of(value, target)
+
+
+def value_of(value: Any, dtype: npt.DTypeLike | None) -> Value:
+    """Python numbers, or nested sequences of them, as an array; floats beyond a dtype are infinities without a warning.
+
+    Raises:
+        OverflowError: if an integer does not fit.
+    """
+    with np.errstate(all="ignore"):
+        return np.array(value, dtype)
 
 
 def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -90,15 +103,21 @@ def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 def is_there(node: Node) -> bool:
     """Whether a record's value is there, so that what needs little of it can be computed at once."""
-    return node.value is not None and not Node.dry_runs and not node.session.sequential
+    if Node.placing is not None and default_place() is not HOST:
+        return False
+    return type(node.value) is np.ndarray and not Node.dry_runs and not node.session.sequential
 
 
 def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, session: Session) -> Array:
     """An operation on single numbers that are there, computed at once: to record and plan it would take longer."""
     out = np.empty((), dtype)
+    values = [each.value if type(each) is Node else each for each in inputs]
     try:
-        with np.errstate(all="ignore"):
-            op.compute(*[each.value if type(each) is Node else each for each in inputs], out=out)
+        if dtype.kind == "b":  # comparisons warn of nothing
+            op.compute(*values, out=out)
+        else:
+            with np.errstate(all="ignore"):
+                op.compute(*values, out=out)
     except ValueError:  # it is raised where the value is asked for, as always
         return record(op, inputs, (), dtype, (), session)
     return given(out, session)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actorflow.array.placed import PlacedUnit
+from actorflow.array.placement import accelerator_of
 from actorflow.array.records import Input, Node
 from actorflow.array.units import Unit
 
@@ -23,6 +25,8 @@ __all__ = ["collect", "make_units"]
 
 #: Elements up to which operations are computed one after the other, whatever they are.
 _SMALL = 4_096
+#: Records on a way through what a device computes at a time: graphs are made for it, and kept.
+_DEEPEST = 256
 #: Elements of a constant up to which it is compared with others.
 _COMPARED = 64
 
@@ -70,7 +74,8 @@ def make_units(nodes: list[Node], roots: set[Node]) -> tuple[list[Unit], int]:
         if node in roots or node.is_held():
             twins.setdefault(first, []).append(node)
             wanted.add(first)
-    if _are_small(kept):
+    is_placed = Node.placing is not None and any(accelerator_of(node) is not None for node in kept)
+    if not is_placed and _are_small(kept):
         groups = [kept]
     else:
         groups = _groups(kept, same, wanted)
@@ -79,6 +84,9 @@ def make_units(nodes: list[Node], roots: set[Node]) -> tuple[list[Unit], int]:
         produced = {i: node for i, node in enumerate(group) if node in wanted}
         if produced:
             repeated = {node: twins.get(node, []) for node in produced.values()} if twins else {}
+            if is_placed and accelerator_of(group[0]) is not None:
+                units.append(PlacedUnit(group, produced, same, repeated))
+                continue
             is_chain = group is not kept and group[0].op is not None and group[0].op.elementwise
             units.append(Unit(group, produced, same, repeated, is_chain))
     return units, len(same)
@@ -124,13 +132,26 @@ def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> lis
     return [*members.values()]
 
 
+def _are_linked(read: Node, node: Node, depths: dict[Node, int]) -> bool:
+    """Whether a record can be computed together with one that it reads."""
+    op, before = node.op, read.op
+    assert op is not None
+    assert before is not None
+    if Node.placing is not None:
+        device = accelerator_of(node)
+        if device is not accelerator_of(read):
+            return False
+        if device is not None:
+            return depths[read] < _DEEPEST or read.dtype.hasobject
+    return before.elementwise and (op.reduction or (op.elementwise and read.shape == node.shape))
+
+
 def _joined(nodes: Iterable[Node], same: dict[Node, Node]) -> dict[Node, list[Node]]:
     """The group of each record: a list that all its members share."""
     groups: dict[Node, list[Node]] = {}
     levels: dict[Node, int] = {}
+    depths: dict[Node, int] = {}
     for node in nodes:
-        op = node.op
-        assert op is not None
         level, joined = 0, []
         for each in node.inputs:
             if type(each) is not Node:
@@ -138,13 +159,13 @@ def _joined(nodes: Iterable[Node], same: dict[Node, Node]) -> dict[Node, list[No
             read = same.get(each, each)
             if read not in levels:
                 continue
-            assert read.op is not None
-            if read.op.elementwise and (op.reduction or (op.elementwise and read.shape == node.shape)):
+            if _are_linked(read, node, depths):
                 level = max(level, levels[read])
                 joined.append(read)
             else:
                 level = max(level, levels[read] + 1)
         levels[node] = level
+        depths[node] = 1 + max([depths[read] for read in joined], default=0)
         group = groups[node] = [node]
         for read in joined:
             other = groups[read]

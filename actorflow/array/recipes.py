@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actorflow.array.creation import Unseeded
 from actorflow.array.lifting import GraphOperation
 from actorflow.array.primitives import DType, Primitive, Value
-from actorflow.array.records import Node, Origin
+from actorflow.array.records import Input, Node, Origin
 from actorflow.errors import GraphError
+from actorflow.place import Place
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.array.session import Session
 
 __all__ = ["Recipe", "captured_array", "needed"]
+
+
+_HOST = Place()
 
 
 class _Step(NamedTuple):
@@ -47,11 +52,11 @@ class Recipe:
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], first: int) -> None:
         nodes, before = needed(outputs, inputs, first)
         self.captured = [captured_array(node) for node in before]
-        position = {node: i for i, node in enumerate((*inputs, *before, *nodes))}
+        position: dict[Node, Any] = {node: i for i, node in enumerate((*inputs, *before, *nodes))}
         self._steps = [
             _Step(
                 node.op,
-                tuple([position[each] if type(each) is Node else each for each in node.inputs]),  # type: ignore[misc]
+                tuple([_source(each, position) for each in node.inputs]),
                 node.shape,
                 node.dtype,
                 node.params,
@@ -75,10 +80,14 @@ class Recipe:
         nodes = [x._node for x in (*arrays, *captured)]
         sessions = [node.session for node in nodes]
         session = next((each for each in sessions if each.dry_run), sessions[0])
+        place = _HOST
         for op, inputs, shape, dtype, params, origin in self._steps:
             if not op.pure:
                 inputs, params = _anew(op, inputs, params)
-            node = Node(op, tuple([nodes[i] if type(i) is int else i for i in inputs]), shape, dtype, params, session)  # type: ignore[misc]
+            reads: tuple[Any, ...] = tuple([nodes[i] if type(i) is int else i for i in inputs])
+            if Node.placing is not None:
+                reads, place = Node.placing(op, reads, True)
+            node = Node(op, reads, shape, dtype, params, session, place)
             node._code, node._instruction = origin
             nodes.append(node)
         if not session.dry_run:
@@ -96,9 +105,20 @@ class Recipe:
         return arrays
 
 
+def _source(each: Input, position: Mapping[Node, int]) -> int | Value:
+    """Where an input comes from; the value of one that the traced function made of numbers."""
+    if type(each) is Node:
+        found = position.get(each, each.value)
+        assert found is not None
+        return found
+    return each  # type: ignore[return-value]
+
+
 def _anew(op: Primitive, inputs: Any, params: Any) -> tuple[Any, Any]:
     """Other random numbers for each call."""
-    return (inputs, op.renewed()) if isinstance(op, GraphOperation) else (op.renew(inputs), params)  # type: ignore[attr-defined]
+    if isinstance(op, GraphOperation):
+        return inputs, op.new_params()
+    return (op.new_inputs() if isinstance(op, Unseeded) else inputs), params
 
 
 def needed(results: Sequence[Node], known: Sequence[Node], first: int) -> tuple[list[Node], list[Node]]:
@@ -116,7 +136,8 @@ def needed(results: Sequence[Node], known: Sequence[Node], first: int) -> tuple[
             continue
         seen.add(node)
         if node.op is None or node.number < first or not node.session.dry_run:
-            before.append(node)
+            if node.op is not None or node.value is None or node.number < first:
+                before.append(node)
         else:
             found.append(node)
             stack.extend(each for each in node.inputs if type(each) is Node)

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from actorflow.array.units import Unit
     from actorflow.node import Op
 
-__all__ = ["Input", "Node", "Origin", "failure", "given", "record", "replace", "site_of", "tracing"]
+__all__ = ["HOST", "Input", "Node", "Origin", "failure", "given", "note_asked", "record", "replace", "site_of", "tracing"]
 
 _PACKAGE = str(Path(__file__).parent.parent)
-_HOST = Place()
+#: The CPU, compared by identity.
+HOST = Place()
 _numbers = count()
-_tracing: ContextVar[Session | None] = ContextVar("actorflow-array-tracing", default=None)
+#: The dry run that a function is traced in, and the records whose values it has asked for.
+_tracing: ContextVar[tuple[Session, list[Node]] | None] = ContextVar("actorflow-array-tracing", default=None)
 
 
 class Node:
@@ -81,7 +83,7 @@ class Node:
     #: How many sessions there are that compute nothing.
     dry_runs: ClassVar[int] = 0
     #: Says where an operation is computed, once there are arrays on accelerators; see `actorflow.array.placement`.
-    placing: ClassVar[Callable[[Primitive, tuple[Input, ...]], tuple[tuple[Input, ...], Place]] | None] = None
+    placing: ClassVar[Callable[[Primitive, tuple[Input, ...], bool], tuple[tuple[Input, ...], Place]] | None] = None
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Node:
         dtype: DType,
         params: tuple[Any, ...],
         session: Session,
-        place: Place = _HOST,
+        place: Place = HOST,
     ) -> None:
         self.op = op
         self.inputs = inputs
@@ -180,14 +182,15 @@ def record(
         PlaceError: if its inputs live on several devices.
     """
     if place is None:
-        place = _HOST
+        place = HOST
         if Node.placing is not None and _tracing.get() is None:
-            inputs, place = Node.placing(op, inputs)
+            inputs, place = Node.placing(op, inputs, False)
     if session is None:
         session = next(each for each in inputs if type(each) is Node).session
     if Node.dry_runs:  # what depends on an array without a value has none either
         dry = next((each.session for each in inputs if type(each) is Node and each.session.dry_run), None)
-        session = dry or _tracing.get() or session
+        traced = _tracing.get()
+        session = dry or (traced[0] if traced is not None else session)
     node = Node(op, inputs, shape, dtype, params, session, place)
     array = object.__new__(Node.array_type)
     array._node = node
@@ -200,36 +203,60 @@ def record(
 
 
 @contextmanager
-def tracing(session: Session) -> Iterator[None]:
-    """All that is recorded inside, in this context, belongs to a dry run: that of constants, too."""
-    token = _tracing.set(session)
+def tracing(session: Session) -> Iterator[list[Node]]:
+    """All that is recorded inside, in this context, belongs to a dry run: that of constants, too.
+
+    Yields:
+        The records whose values are asked for inside; what is recorded depends on these values.
+    """
+    asked: list[Node] = []
+    token = _tracing.set((session, asked))
     try:
-        yield
+        yield asked
     finally:
         _tracing.reset(token)
 
 
+def note_asked(node: Node) -> None:
+    """Somebody asks for a record's value."""
+    traced = _tracing.get()
+    if traced is not None:
+        traced[1].append(node)
+
+
 def replace(array: Array, by: Array) -> None:
-    """Let an array show another record: what assignment and operators like ``+=`` do."""
+    """Let an array show another record: what assignment and operators like ``+=`` do. It stays on its device."""
     node = by._node
+    if node.place is not array._node.place:
+        node = by.to_device(array._node.place)._node
     array._node = node
     node.handle = handle = weakref.ref(array)
     if not node.done:
         node.session.pending.append(handle)
 
 
-def given(value: Value, session: Session, counted: bool = False) -> Array:
-    """An array whose value is there already, and that nobody else writes; ``counted`` if the session made it."""
+def given(value: Value, session: Session, counted: bool = False, place: Place = HOST) -> Array:
+    """An array whose value is there already, and that nobody else writes, or its copy on another device.
+
+    Args:
+        value: The value, in the host's memory.
+        session: Whose array it is.
+        counted: Whether the session made the value.
+        place: Where the array is to live.
+    """
     node = Node(None, (), value.shape, value.dtype, (), session)
     node.value = value
     if not counted:
         session.memory.count(value)
-    return node.show()
+    array = node.show()
+    return array if place is HOST else array.to_device(place)
 
 
-def failure(name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException) -> OpError:
+def failure(
+    name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException, place: Place = HOST
+) -> OpError:
     """The error of an operation whose computation raised ``cause``; it names the line that recorded it."""
-    return OpError.of(cast("Op", _Failed(name, site_of(origin), inputs)), cause)
+    return OpError.of(cast("Op", _Failed(name, site_of(origin), inputs, place)), cause)
 
 
 def site_of(origin: Origin) -> Site:
@@ -242,17 +269,17 @@ def site_of(origin: Origin) -> Site:
 class _Failed:
     """What an error says of a record, in the words of a graph's op."""
 
-    def __init__(self, name: str, site: Site, inputs: Iterable[TensorSpec]) -> None:
+    def __init__(self, name: str, site: Site, inputs: Iterable[TensorSpec], place: Place) -> None:
         self.name = name
         self.operation = "array operation"
         self.site = site
-        self.inputs = [_FailedInput(f"argument {i}", spec) for i, spec in enumerate(inputs)]
+        self.inputs = [_FailedInput(f"argument {i}", spec, place) for i, spec in enumerate(inputs)]
 
 
 class _FailedInput:
     """An input of a failed record, for messages."""
 
-    def __init__(self, name: str, spec: TensorSpec) -> None:
+    def __init__(self, name: str, spec: TensorSpec, place: Place) -> None:
         self.name = name
         self.spec = spec
-        self.place = _HOST
+        self.place = place

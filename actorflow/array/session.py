@@ -5,25 +5,30 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
+from actorflow.array.devices import Devices
 from actorflow.array.memory import Memory
+from actorflow.array.placement import place_of
 from actorflow.array.planning import collect, make_units
 from actorflow.array.primitives import DType, Value
 from actorflow.array.records import Node
 from actorflow.array.units import Unit
+from actorflow.devices import DeviceOptions
 from actorflow.devices.blas import cores
 from actorflow.errors import GraphError
 from actorflow.history import OpProfile
+from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
+    from actorflow.array.placed import PlacedUnit
 
 __all__ = ["Session", "current", "session"]
 
@@ -48,12 +53,15 @@ class Session:
         sequential: Compute each operation in the line that records it, in order.
         dry_run: Record and check, but compute nothing.
         run_ahead: Whether workers compute what was recorded before somebody asks for it.
+        devices: How accelerators are used, by place; for `actorflow.Graph`.
+        capture: Whether kernels that follow each other on one are captured and replayed; for `actorflow.Graph`.
 
     Attributes:
         profile: Calls and times by operation; those computed as one share an entry, their names joined by ``+``.
         computed: Operations computed.
         shared: Operations that were not computed since an equal one was.
-        memory: Its values' memory.
+        memory: Its values' memory on the CPU.
+        devices: What computes on accelerators.
     """
 
     def __init__(
@@ -63,10 +71,13 @@ class Session:
         sequential: bool = False,
         dry_run: bool = False,
         run_ahead: bool = True,
+        devices: Mapping[Place | str, DeviceOptions] | None = None,
+        capture: bool = False,
     ) -> None:
         if sequential and dry_run:
             raise GraphError("a session is sequential or a dry run, not both")
         self.memory = Memory(memory_budget)
+        self.devices = Devices(memory_budget, {place_of(place): own for place, own in (devices or {}).items()}, capture)
         self.sequential = sequential
         self.dry_run = dry_run
         self.run_ahead = run_ahead
@@ -183,6 +194,7 @@ class Session:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self.devices.close()
 
     def _check_runs(self) -> None:
         if self.dry_run:
@@ -299,14 +311,15 @@ class Session:
                 unit.finish()
                 self._end(unit)
             else:
-                if self.memory.fits(unit.most_bytes):
+                memory = unit.memory
+                if memory.fits(unit.most_bytes):
                     unit.gather()
-                elif self._running or not unit.forced or not self.memory.fits(unit.gather()):
+                elif self._running or not unit.forced or not memory.fits(unit.gather()):
                     self._parked.append(unit)
                     continue
-                if self.memory.is_limited and unit.allocates:
+                if memory.is_limited and unit.allocates:
                     unit.reserved_bytes = unit.most_bytes
-                    self.memory.reserved_bytes += unit.reserved_bytes
+                    memory.reserved_bytes += unit.reserved_bytes
                 if unit.begin():
                     return unit
                 self._end(unit)
@@ -325,11 +338,11 @@ class Session:
         unit = min((unit for unit in self._parked if unit.forced), key=lambda unit: unit.number, default=None)
         if unit is not None:
             self._parked.remove(unit)
-            unit.fail(self.memory.no_room(unit.name, unit.most_bytes))
+            unit.fail(unit.memory.no_room(unit.name, unit.most_bytes))
             self._end(unit)
 
     def _end(self, unit: Unit) -> None:
-        self.memory.reserved_bytes -= unit.reserved_bytes
+        unit.memory.reserved_bytes -= unit.reserved_bytes
         if not unit.ended:
             unit.end()
             profile = self.profile.setdefault(unit.name, OpProfile())
@@ -349,6 +362,23 @@ class Session:
         if self._parked:
             self._unpark()
         self._changed.notify_all()
+
+    def hand_over(self, unit: PlacedUnit) -> None:
+        """The devices compute a unit from now on. Without the lock."""
+        with self._changed:
+            self._running += 1
+        self.devices.submit(unit.compute)
+
+    def take_back(self, unit: PlacedUnit) -> None:
+        """The devices have computed a unit. Without the lock, on their thread."""
+        with self._changed:
+            self._running -= 1
+            self._end(unit)
+            if self._ready:
+                self._call_workers(cores())
+            is_closed = self._closed
+        if is_closed:
+            self.devices.close()
 
     # -- workers ------------------------------------------------------------------------------------------------
 
@@ -408,12 +438,21 @@ def session(
     sequential: bool = False,
     dry_run: bool = False,
     run_ahead: bool = True,
+    devices: Mapping[Place | str, DeviceOptions] | None = None,
+    capture: bool = False,
 ) -> Iterator[Session]:
     """Arrays that are made inside belong to a session of their own, and so does all that is computed from them.
 
     Args: see `Session`.
     """
-    made = Session(memory_budget=memory_budget, sequential=sequential, dry_run=dry_run, run_ahead=run_ahead)
+    made = Session(
+        memory_budget=memory_budget,
+        sequential=sequential,
+        dry_run=dry_run,
+        run_ahead=run_ahead,
+        devices=devices,
+        capture=capture,
+    )
     token = _current.set(made)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Functions whose results' shapes depend on values: they are computed at once."""
+"""Sets of values. Where the result's shape depends on values, it is computed at once."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actorflow.array.operate import node_of
-from actorflow.array.primitives import Value
-from actorflow.array.records import given
+from actorflow.array.operate import node_of, pair
+from actorflow.array.primitives import Primitive, Value
+from actorflow.array.records import given, record
 from actorflow.errors import ShapeError
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
+__all__ = ["isin", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
 
 
 class UniqueAll(NamedTuple):
@@ -40,8 +40,20 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Array
 
 
+_ISIN = Primitive("isin", lambda x1, x2, invert: np.isin(x1, x2, invert=invert))
+
+
+def isin(x1: Array | complex, x2: Array | complex, /, *, invert: bool = False) -> Array:
+    """Whether each element of ``x1`` is one of the elements of ``x2``, or none of them with ``invert``.
+
+    NaN is equal to nothing. One of the two may be a number.
+    """
+    one, other = pair("isin", x1, x2)
+    return record(_ISIN, (one, other), one.shape, np.dtype(np.bool_), (bool(invert),), work=other.size)
+
+
 def _given(like: Array, value: Any) -> Array:
-    return given(np.array(value), like._node.session)
+    return given(np.array(value), like._node.session, place=like.device)
 
 
 def _value(name: str, x: Array) -> Value:

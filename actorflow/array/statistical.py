@@ -174,7 +174,7 @@ def _cumulate(op: Primitive, x: Array, axis: int | None, dtype: npt.DTypeLike | 
     if first is None:
         return found
     shape = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
-    return concat([given(np.full(shape, first, kind), node.session), found], axis=axis)
+    return concat([given(np.full(shape, first, kind), node.session, place=node.place), found], axis=axis)
 
 
 def cumulative_sum(
@@ -277,7 +277,7 @@ _SEARCH = Primitive("searchsorted", _search)
 _SEARCH_BY = Primitive("searchsorted", _search_sorted_by)
 
 
-def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
+def searchsorted(x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None) -> Array:
     """Where the elements of ``x2`` would be inserted into ``x1``, which is in order, or in that of ``sorter``."""
     table, wanted = node_of("searchsorted", "x1", x1), node_of("searchsorted", "x2", x2)
     if len(table.shape) != 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -10,23 +11,62 @@ import numpy as np
 from actorflow import ops
 from actorflow.array import indexing, linear, manipulation, statistical
 from actorflow.array import ufuncs as ew
-from actorflow.array.creation import FULL
+from actorflow.array.creation import FULL, RANDB, RANDN
+from actorflow.array.derivatives import Application, outputs_of
 from actorflow.array.lifting import GraphOperation
 from actorflow.array.operate import CAST
-from actorflow.array.primitives import PART, Primitive, Value
-from actorflow.array.records import Node
+from actorflow.array.placement import TRANSFER
+from actorflow.array.primitives import PART, Primitive
+from actorflow.array.recipes import needed
+from actorflow.array.recorded import Recorded, evaluate
+from actorflow.array.records import Node, site_of
 from actorflow.errors import GraphError
 from actorflow.graph import Graph
 from actorflow.node import Blob
+from actorflow.node import Node as GraphNode
 from actorflow.spec import TensorSpec
 
-__all__ = ["translate"]
+__all__ = ["translate", "translate_all"]
 
 _Rule = Callable[..., Any]
 
 
+def translate_all(
+    graph: Graph,
+    results: Sequence[Node],
+    known: dict[Node, Any],
+    first: int,
+    capture: Callable[[Node], Blob] | None = None,
+) -> None:
+    """Ops for all that results need.
+
+    Args:
+        graph: Where they are made.
+        results: Records that are wanted.
+        known: Blobs of records, to which those of all others are added.
+        first: Records with lower numbers were there before the tracing began.
+        capture: Makes a blob for such a one.
+    """
+    nodes, before = needed(results, [*known], first)
+    for node in before:
+        assert capture is not None
+        known[node] = capture(node)
+    for node in nodes:
+        known[node] = translate(graph, node, [_input(graph, each, known) for each in node.inputs])
+    for node in results:
+        if node not in known:  # made of numbers alone
+            assert node.value is not None
+            known[node] = _as_blob(graph, node.value)
+
+
+def _input(graph: Graph, each: Any, known: Mapping[Node, Any]) -> Any:
+    if type(each) is not Node:
+        return each
+    return known.get(each, each.value)
+
+
 def translate(graph: Graph, node: Node, inputs: list[Any]) -> Any:
-    """An op for a record.
+    """An op for a record; it has the operation's name, and as its place of creation the line that recorded it.
 
     Args:
         graph: Where it is made.
@@ -35,24 +75,59 @@ def translate(graph: Graph, node: Node, inputs: list[Any]) -> Any:
     Returns:
         The blob of its result; a tuple for an operation with several.
     """
+    found = _translated(graph, node, inputs)
+    _locate(found, inputs, node)
+    return found
+
+
+def _translated(graph: Graph, node: Node, inputs: list[Any]) -> Any:
     op = node.op
     assert op is not None
     if op is PART and isinstance(inputs[0], tuple):
         return inputs[0][node.params[0]]
     if isinstance(op, GraphOperation):
-        return graph.apply(op.operation, *inputs)
-    if op is FULL:
-        spec = TensorSpec(node.shape, node.dtype)
-        return (
-            graph.apply(ops.Fill(inputs[0].item(), spec)) if node.dtype.kind == "f" else _as_variable(graph, node, op)
-        )
+        return graph.apply(op.operation, *[_as_blob(graph, each) for each in inputs])
+    if op is TRANSFER:  # who traces says where it is computed
+        return inputs[0]
+    if not any(isinstance(each, Blob) for each in inputs):
+        return _of_constants(graph, node, op, inputs)
     rule = _RULES.get(op)
-    if rule is not None and any(isinstance(each, Blob) for each in inputs):
-        try:
-            return rule(node, *_of_one_dtype(op, inputs))
-        except GraphError:  # there is no such op for these shapes or dtypes
-            return _as_function(graph, node, inputs)
-    return _as_function(graph, node, inputs)
+    if rule is None or "c" in (node.dtype.kind, *[each.dtype.kind for each in inputs]):  # ops' gradients are real
+        return _as_recorded(graph, node, inputs)
+    members = graph.root._members
+    first = members.next_id
+    try:
+        return rule(node, *_of_one_dtype(op, inputs))
+    except GraphError:  # there is no such op for these shapes or dtypes
+        members.delete([*takewhile(lambda made: made.id >= first, reversed(members.nodes.values()))])
+        return _as_recorded(graph, node, inputs)
+
+
+def _of_constants(graph: Graph, node: Node, op: Primitive, inputs: list[Any]) -> Blob:
+    """What is made of constants alone."""
+    spec = TensorSpec(node.shape, node.dtype)
+    made: Any
+    if op is FULL and node.dtype.kind == "f":
+        made = graph.apply(ops.Fill(inputs[0].item(), spec), name=op.name)
+    elif op is RANDN:
+        made = graph.apply(ops.Gaussian(spec, _seed(inputs), mean=node.params[1], std=node.params[2]), name=op.name)
+    elif op is RANDB:
+        made = graph.apply(ops.Bernoulli(spec, _seed(inputs), probability=node.params[1]), name=op.name)
+    else:
+        value = evaluate(op, inputs, node.params, spec)
+        made = graph.variable(graph.unique_name(op.name), node.shape, node.dtype, init=value)
+    found: Blob = made
+    return found
+
+
+def _as_blob(graph: Graph, each: Any) -> Blob:
+    if isinstance(each, Blob):
+        return each
+    return graph.variable(graph.unique_name("constant"), each.shape, each.dtype, init=each)
+
+
+def _seed(inputs: list[Any]) -> int:
+    return int(inputs[0][0]) << 64 | int(inputs[0][1])
 
 
 def _of_one_dtype(op: Primitive, inputs: list[Any]) -> list[Any]:
@@ -70,58 +145,71 @@ def _of_one_dtype(op: Primitive, inputs: list[Any]) -> list[Any]:
     return found
 
 
-def _as_function(graph: Graph, node: Node, inputs: list[Any]) -> Any:
-    op, params, spec = node.op, node.params, TensorSpec(node.shape, node.dtype)
+def _as_recorded(graph: Graph, node: Node, inputs: list[Any]) -> Any:
+    op = node.op
     assert op is not None
-    positions = [i for i, each in enumerate(inputs) if isinstance(each, Blob)]
-
-    def compute(*values: Value) -> Any:
-        arguments = list(inputs)
-        for i, value in zip(positions, values, strict=True):
-            arguments[i] = value
-        return _call(op, arguments, params, spec)
-
-    if not positions:
-        return _as_variable(graph, node, op)
-    function = graph.function(graph.unique_name(op.name), compute, outputs=spec)
-    return function(*[inputs[i] for i in positions])
+    several = outputs_of(op.name) if node.dtype.hasobject else None
+    kinds = [(node.shape, node.dtype)] if several is None else several(Application(tuple(inputs), node.params, None))
+    specs = tuple([TensorSpec(tuple(shape), np.dtype(dtype)) for shape, dtype in kinds])
+    constants = tuple([None if isinstance(each, Blob) else each for each in inputs])
+    blobs = [each for each in inputs if isinstance(each, Blob)]
+    return graph.apply(Recorded(op, node.params, constants, specs), *blobs, name=op.name)
 
 
-def _as_variable(graph: Graph, node: Node, op: Primitive) -> Blob:
-    """What is made of constants alone."""
-    value = _call(op, [*node.inputs], node.params, TensorSpec(node.shape, node.dtype))
-    return graph.variable(graph.unique_name(op.name), node.shape, node.dtype, init=value)
-
-
-def _call(op: Primitive, arguments: list[Any], params: tuple[Any, ...], spec: TensorSpec) -> Any:
-    with np.errstate(all="ignore"):
-        if op.elementwise or op.into:
-            out = np.empty(spec.shape, spec.dtype)
-            op.compute(*arguments, *params, out=out)
-            return out
-        if op.owns:
-            return op.compute(*arguments, *params, owned=False)
-        return op.compute(*arguments, *params)
+def _locate(found: Any, inputs: list[Any], node: Node) -> None:
+    """Say of what was made for a record where the user's code recorded it."""
+    site = site_of(node.origin)
+    known = {id(each) for each in inputs}
+    stack: list[GraphNode] = [*found] if isinstance(found, tuple) else [found]
+    while stack:
+        each = stack.pop()
+        if id(each) not in known:
+            known.add(id(each))
+            each.site = site
+            stack.extend(each.producers if isinstance(each, Blob) else each.inputs)
 
 
 def _direct(function: _Rule) -> _Rule:
-    return lambda _, *inputs: function(*inputs)
+    return lambda node, *inputs: function(*inputs, name=node.name)
 
 
 def _reduction(function: _Rule) -> _Rule:
-    return lambda node, x: function(x, axis=node.params[0], keepdims=node.params[1])
+    return lambda node, x: function(x, axis=node.params[0], keepdims=node.params[1], name=node.name)
 
 
 def _index(node: Node, x: Blob, *arrays: Blob) -> Blob:
     if arrays:
         raise GraphError("index arrays have no op")
-    return ops.slice(x, indexing.key_of(node.params[0], ()))
+    return ops.slice(x, indexing.key_of(node.params[0], ()), name=node.name)
 
 
-def _matmul(_: Node, a: Blob, b: Blob) -> Blob:
+def _matmul(node: Node, a: Blob, b: Blob) -> Blob:
     if min(len(a.shape), len(b.shape)) < 2:
         raise GraphError("products of vectors have no op")
-    return ops.matmul(a, b)
+    return ops.matmul(a, b, name=node.name)
+
+
+def _clip(side: str) -> _Rule:
+    def rule(node: Node, x: Blob, bound: Blob | float) -> Blob:
+        if isinstance(bound, Blob | np.ndarray):
+            raise GraphError("bounds that are arrays have no op")
+        return ops.clip(x, **{side: bound}, name=node.name)  # type: ignore[arg-type]
+
+    return rule
+
+
+def _deviation(node: Node, x: Blob) -> Blob:
+    """Of equal numbers it has no slope: it is 0 there."""
+    is_some = ops.greater(x, 0.0)
+    return ops.where(is_some, ops.sqrt(ops.where(is_some, x, 1.0)), 0.0, name=node.name)
+
+
+def _takes(function: _Rule) -> _Rule:
+    return lambda node, x, indices: function(x, indices, axis=node.params[0], name=node.name)
+
+
+def _joins(function: _Rule) -> _Rule:
+    return lambda node, *parts: function(parts, axis=node.params[0], name=node.name)
 
 
 _RULES: dict[Primitive, _Rule] = {
@@ -174,15 +262,18 @@ _RULES: dict[Primitive, _Rule] = {
             (statistical.ARGMIN, ops.argmin),
         )
     },
-    CAST: lambda node, x: ops.cast(x, node.dtype),
+    CAST: lambda node, x: ops.cast(x, node.dtype, name=node.name),
+    ew.CLIP_LOW: _clip("low"),
+    ew.CLIP_HIGH: _clip("high"),
+    statistical.ROOT: _deviation,
     indexing.READ: _index,
-    indexing.TAKE: lambda node, x, indices: ops.take(x, indices, axis=node.params[0]),
-    indexing.TAKE_ALONG: lambda node, x, indices: ops.take_along_axis(x, indices, axis=node.params[0]),
+    indexing.TAKE: _takes(ops.take),
+    indexing.TAKE_ALONG: _takes(ops.take_along_axis),
     linear.MATMUL: _matmul,
-    manipulation.RESHAPE: lambda node, x: ops.reshape(x, node.shape),
-    manipulation.PERMUTE: lambda node, x: ops.transpose(x, node.params[0]),
-    manipulation.BROADCAST: lambda node, x: ops.broadcast_to(x, node.shape),
-    manipulation.FLIP: lambda node, x: ops.flip(x, node.params[0]),
-    manipulation.CONCAT: lambda node, *parts: ops.concat(parts, axis=node.params[0]),
-    manipulation.STACK: lambda node, *parts: ops.stack(parts, axis=node.params[0]),
+    manipulation.RESHAPE: lambda node, x: ops.reshape(x, node.shape, name=node.name),
+    manipulation.PERMUTE: lambda node, x: ops.transpose(x, node.params[0], name=node.name),
+    manipulation.BROADCAST: lambda node, x: ops.broadcast_to(x, node.shape, name=node.name),
+    manipulation.FLIP: lambda node, x: ops.flip(x, node.params[0], name=node.name),
+    manipulation.CONCAT: _joins(ops.concat),
+    manipulation.STACK: _joins(ops.stack),
 }

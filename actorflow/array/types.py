@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.array.operate import cast, node_of, unary
+from actorflow.array.placement import default_place, place_of
 from actorflow.array.primitives import DType
-from actorflow.array.records import Node
+from actorflow.array.records import HOST, Node
 from actorflow.array.ufuncs import COPY
-from actorflow.errors import DTypeError, PlaceError
+from actorflow.errors import DTypeError
 from actorflow.place import Place
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ __all__ = [
     "complex128",
 ]
 
-_HOST = Place()
 _KINDS = {
     "bool": "b",
     "signed integer": "i",
@@ -76,8 +76,8 @@ def astype(
         DTypeError: for complex numbers that would lose their imaginary parts.
     """
     node, kind = node_of("astype", "x", x), np.dtype(dtype)
-    if device is not None and Place.parse(device) != _HOST:
-        raise PlaceError(f"astype: arrays live on the CPU, got {str(device)!r}")
+    if device is not None and place_of(device) is not node.place:
+        return astype(x.to_device(device), kind, copy=False)
     if node.dtype.kind == "c" and kind.kind in "iuf":
         raise DTypeError(f"astype: {node.dtype} to {kind} would drop imaginary parts; take real(x) or imag(x)")
     if kind != node.dtype:
@@ -165,11 +165,11 @@ class _Info:
 
     def default_device(self) -> Place:
         """Where arrays are made."""
-        return _HOST
+        return default_place()
 
     def devices(self) -> list[Place]:
-        """Where arrays can be."""
-        return [_HOST]
+        """Where arrays can be on every machine; accelerators are named."""
+        return [HOST]
 
     def default_dtypes(self, *, device: Place | str | None = None) -> dict[str, DType]:
         """What Python numbers become."""

@@ -136,7 +136,7 @@ def _sign(x: Value, out: Value) -> None:
 
 
 def _floor_divide(x1: Value, x2: Value, out: Value) -> None:
-    """As ``floor(x1 / x2)`` for infinities too: NumPy has NaN for ``inf // 2``, as Python does, and -1 for ``1 // -inf``."""
+    """As ``floor(x1 / x2)`` for infinities too: as in Python, NumPy has NaN for ``inf // 2`` and -1 for ``1 // -inf``."""
     if out.dtype.kind != "f":
         np.floor_divide(x1, x2, out=out)
         return
@@ -255,5 +255,3 @@ COPY = Elementwise("copy", _copy, types=_same)
 #: As maximum and minimum, but for the gradient: at the bound it is the array's.
 CLIP_LOW = Elementwise("clip", np.maximum)
 CLIP_HIGH = Elementwise("clip", np.minimum)
-
-

@@ -16,6 +16,7 @@ from actorflow.errors import OpError, OutOfMemoryError, ShapeError
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
+    from actorflow.array.memory import Memory
     from actorflow.array.session import Session
 
 __all__ = ["Error", "Unit"]
@@ -98,6 +99,11 @@ class Unit:
         names = [step.op.name for step in self._steps]
         shown = "+".join(names[:_SHARE])
         return shown if len(names) <= _SHARE else f"{shown}+..."
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of its results."""
+        return self.session.memory
 
     # -- with the session's lock held ---------------------------------------------------------------------------
 

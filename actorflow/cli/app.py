@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import actorflow
 from actorflow.errors import ActorflowError
@@ -41,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="show devices and libraries, and what to install for the rest")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(command=_doctor)
+    _add_watch(commands.add_parser("watch", help="show a running graph of another process live", description=_WATCH))
     _add_trace(commands.add_parser("trace", help="show where the time of a saved trace went", description=_TRACE))
     return parser
 
@@ -77,6 +80,37 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         help="end after training, or serve the page until Ctrl-C (default: serve at a terminal, else end)",
     )
     parser.set_defaults(command=_demo)
+
+
+_WATCH = """Show a graph that runs in another process and serves its live page: frames, ops by cost, states, memory,
+what frames wait for, failures, the newest values of curves. Comes back when the connection is lost, and ends with
+Ctrl-C; to what is no terminal it prints all that once."""
+
+
+def _add_watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "address", type=_address, metavar="HOST:PORT", help="of the page; a whole address, as the server prints it, too"
+    )
+    parser.add_argument("--token", help="what the page asks for (default: $ACTORFLOW_TOKEN, which others cannot see)")
+    parser.add_argument("--top", type=_positive, default=50, metavar="N", help="ops that are shown (default: 50)")
+    parser.set_defaults(command=_watch)
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from actorflow.cli.watch import watch
+
+    address = arguments.address
+    token = arguments.token or address.token or os.environ.get("ACTORFLOW_TOKEN")
+    return watch(address._replace(token=token), rows=arguments.top)
+
+
+def _address(text: str) -> Any:
+    from actorflow.web.client import Address  # aiohttp is not loaded where nothing is watched
+
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 _TRACE = """Show where the time of a saved trace went: lanes, ops, frames, the critical path of one frame, and the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -42,10 +43,13 @@ def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: 
     tables = [_lanes(analysis, top), _ops(analysis, top), _path(analysis, top), _gaps(analysis)]
     if analysis.frames is not None:
         console.print(_text(_frame_line(analysis.frames)))
-    for table in tables:
+    for title, table, rest in tables:
         if table.row_count:
-            console.print()
+            # Not as the table's own title and caption, which are broken into lines of its width.
+            console.print(_text(f"\n{title}"))
             console.print(table)
+            if rest:
+                console.print(_text(rest))
     return 0
 
 
@@ -73,20 +77,28 @@ def _headline(path: Path, recording: Recording, analysis: Analysis) -> str:
     lost = f", {analysis.lost:,} before them are lost" if analysis.lost else ""
     busy = 1 - analysis.idle_ns / max(analysis.span_ns, 1)
     return (
-        f"{path}: {what}, {analysis.calls:,} calls in {_time(analysis.span_ns)}{lost}\n"
+        f"{path}: {what}, {_count(analysis.calls, 'call')} in {_time(analysis.span_ns)}{lost}\n"
         f"something ran for {busy:.1%} of that time, nothing for {_time(analysis.idle_ns)}"
     )
 
 
 def _frame_line(frames: Frames) -> str:
     return (
-        f"{frames.count:,} frames: latency p50 {_time(frames.p50_ns)}, p99 {_time(frames.p99_ns)}, the slowest is "
+        f"{_count(frames.total, 'frame')}: latency p50 {_time(frames.p50_ns)}, p99 {_time(frames.p99_ns)}, the slowest is "
         f"frame {frames.slowest}; {frames.overlap:.2f} in flight in the mean, {frames.most} at most"
     )
 
 
-def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
+class _Section(NamedTuple):
+    """A table, the line above it, and the one below, if any."""
+
+    title: str
+    table: Table
+    rest: str = ""
+
+
+def _table(texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table()
     for header in texts:
         table.add_column(header, overflow="fold")
     for header in numbers:
@@ -94,8 +106,8 @@ def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
-def _lanes(analysis: Analysis, top: int) -> Table:
-    table = _table("lanes", ["lane"], ["calls", "busy", "share", "idle", "longest idle"])
+def _lanes(analysis: Analysis, top: int) -> _Section:
+    table = _table(["lane"], ["calls", "busy", "share", "idle", "longest idle"])
     for lane in analysis.lanes[:top]:
         idle = 1 - lane.share
         table.add_row(
@@ -106,26 +118,25 @@ def _lanes(analysis: Analysis, top: int) -> Table:
             f"{idle:.1%}",
             _time(lane.longest_idle_ns),
         )
-    return _with_rest(table, len(analysis.lanes) - top, "lanes")
+    return _Section("lanes", table, _more(len(analysis.lanes) - top, "lane"))
 
 
-def _ops(analysis: Analysis, top: int) -> Table:
-    table = _table("where the time went", ["op"], ["calls", "total", "mean", "p50", "p99", "share"])
+def _ops(analysis: Analysis, top: int) -> _Section:
+    table = _table(["op"], ["calls", "total", "mean", "p50", "p99", "share"])
     for op in analysis.ops[:top]:
         times = [_time(value) for value in (op.total_ns, op.mean_ns, op.p50_ns, op.p99_ns)]
         table.add_row(_text(op.name), f"{op.calls:,}", *times, f"{op.share:.1%}")
-    return _with_rest(table, len(analysis.ops) - top, "ops")
+    return _Section("where the time went", table, _more(len(analysis.ops) - top, "op"))
 
 
-def _path(analysis: Analysis, top: int) -> Table:
+def _path(analysis: Analysis, top: int) -> _Section:
     waited_ns = sum(step.waited_ns for step in analysis.path)
     elapsed_ns = sum(step.elapsed_ns for step in analysis.path)
-    table = _table(
-        f"critical path of frame {analysis.path_frame}: {_time(elapsed_ns)} in {len(analysis.path):,} calls, "
-        f"{_time(waited_ns)} between them",
-        ["op", "lane"],
-        ["waited", "of that, lane busy", "took"],
+    title = (
+        f"critical path of frame {analysis.path_frame}: {_time(elapsed_ns)} in {_count(len(analysis.path), 'call')}, "
+        f"{_time(waited_ns)} between them"
     )
+    table = _table(["op", "lane"], ["waited", "of that, lane busy", "took"])
     for entry in _shortened(analysis.path, top):
         if isinstance(entry, Step):
             waits = [_time(value) if value else "" for value in (entry.waited_ns, entry.behind_ns)]
@@ -133,7 +144,7 @@ def _path(analysis: Analysis, top: int) -> Table:
         else:
             waits = [_time(sum(step.waited_ns for step in entry)), _time(sum(step.behind_ns for step in entry))]
             table.add_row(f"... {len(entry):,} more", "", *waits, _time(sum(step.elapsed_ns for step in entry)))
-    return table
+    return _Section(title, table)
 
 
 def _shortened(path: Sequence[Step], top: int) -> Iterator[Step | list[Step]]:
@@ -152,26 +163,26 @@ def _shortened(path: Sequence[Step], top: int) -> Iterator[Step | list[Step]]:
         yield others
 
 
-def _gaps(analysis: Analysis) -> Table:
-    table = _table("longest stretches in which nothing ran", ["between", "and"], ["length", "at"])
+def _gaps(analysis: Analysis) -> _Section:
+    table = _table(["between", "and"], ["length", "at"])
     for gap in analysis.gaps:
         if gap.length_ns:
             ends = [_text(name if frame < 0 else f"{name} (frame {frame})") for name, frame in (gap.before, gap.after)]
             table.add_row(*ends, _time(gap.length_ns), _time(gap.start_ns))
-    return table
+    return _Section("longest stretches in which nothing ran", table)
 
 
-def _with_rest(table: Table, left: int, what: str) -> Table:
-    if left > 0:
-        table.caption = f"and {left:,} more {what}"
-        table.caption_justify = "left"
-    return table
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _more(left: int, what: str) -> str:
+    return f"and {_count(left, f'more {what}')}" if left > 0 else ""
 
 
 def _time(value_ns: float) -> str:
     for unit, size_ns in _UNITS:
         if value_ns >= size_ns:
-            return (
-                f"{value_ns / size_ns:.3g} {unit}" if value_ns < 1000 * size_ns else f"{value_ns / size_ns:,.0f} {unit}"
-            )
+            count = value_ns / size_ns
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
     return "0"

@@ -24,6 +24,7 @@ from actorflow.node import Blob
 from actorflow.place import Place
 from actorflow.program import Result
 from actorflow.runnable import Feeds
+from actorflow.stream import FrameStream
 
 __all__ = ["Epoch", "Feeding", "Step", "Trainer"]
 
@@ -132,6 +133,36 @@ class Trainer:
         self._saved: int | None = None
         self._saving: asyncio.Task[Path] | None = None
         self._validations: dict[int, dict[str, float]] = {}
+        self._stream: FrameStream | None = None
+        self._taken = 0  # feeds that the stream has taken
+        self._offered = False  # the last of them has been handed over, and the next one not been asked for
+        self._whole = True  # no step of the past was cancelled
+        self._wanted: list[asyncio.Future[asyncio.Task[Path]]] = []
+
+    async def save(self) -> Path:
+        """Save a checkpoint besides those of ``every``; also while steps run, and while the graph is paused.
+
+        It is taken between two steps, at once: but if a feed has been taken whose step has not begun, when it has. What
+        goes wrong is raised here; the training goes on.
+
+        Returns:
+            The file.
+        Raises:
+            GraphError: without ``checkpoints=``; on several ranks, which must save the same steps, by ``every``; if the
+                steps are given up before it could be taken, so that some of their updates may be missing.
+            CheckpointError: as for `Checkpoints.save`.
+        """
+        if self._checkpoints is None:
+            raise GraphError("Trainer: there is nowhere to save to without checkpoints=")
+        if self._graph.world.size > 1:
+            raise GraphError("Trainer: the ranks must save the same steps: only every= does that")
+        if self._stream is not None and not (self._offered and self._stream.started == self._taken):
+            wanted: asyncio.Future[asyncio.Task[Path]] = asyncio.get_running_loop().create_future()
+            self._wanted.append(wanted)
+            return await asyncio.shield(await wanted)
+        if self._stream is None and not self._whole:
+            raise GraphError("Trainer: steps have been cancelled, some of whose updates may be missing: resume() first")
+        return await self._checkpoints.save(self.number, self._position())
 
     async def resume(self, *, fallback: bool = False) -> bool:
         """Load the last checkpoint, if there is one; training then goes on behind the step that it was saved after.
@@ -157,7 +188,7 @@ class Trainer:
         except KeyError as error:
             raise CheckpointError(f"{found.path}: expected the position of a trainer, got {found.position}") from error
         self._place = found.position.get("feeds")
-        self._resumed = True
+        self._resumed = self._whole = True
         self._saved = self.number
         return True
 
@@ -263,18 +294,24 @@ class Trainer:
         begun: deque[tuple[int, int]] = deque()
         self._settle(feeds)
         source = self._source(feeds, epochs, until, begun, validate)
-        self._running = True
+        self._running, self._whole, self._taken, self._offered = True, False, 0, True
         try:
-            stream = self._graph.stream(source, fetch=self._fetch, in_flight=self._in_flight)
+            stream = self._stream = self._graph.stream(source, fetch=self._fetch, in_flight=self._in_flight)
             async with aclosing(stream) as results:
                 async for result in results:
                     values = {name: float(self._value(result, blob)) for name, blob in self._metrics.items()}
                     yield Step(*begun.popleft(), float(self._value(result, self._loss)), values)
+            self._whole = True
+            self._save_for_others()
             await self._save()
             if self._saving is not None:
                 await self._saving
         finally:
-            self._running = False
+            self._running, self._stream = False, None
+            for wanted in self._wanted:
+                if not wanted.done():
+                    wanted.set_exception(GraphError("Trainer: the steps have been given up before it could be saved"))
+            self._wanted.clear()
             saving, self._saving = self._saving, None
             if saving is not None and not saving.done():
                 await asyncio.wait([saving])
@@ -314,6 +351,7 @@ class Trainer:
         validate: Validate | None,
     ) -> AsyncGenerator[Feeds, None]:
         """The feeds of all epochs. What stands behind a yield happens when its step has begun, before the next one."""
+        self._offered = False
         while (epochs is None or self.epoch < epochs) and (until is None or self.number < until):
             taken, known = self._batch, 0
             skipped = 0 if self._resumable is not None else taken
@@ -325,7 +363,11 @@ class Trainer:
                     self.number += 1
                     self._batch += 1
                     begun.append((self.number, self.epoch))
+                    self._taken += 1
+                    self._offered = True
                     yield feed
+                    self._offered = False
+                    self._save_for_others()
                     if self.number % self._every == 0:
                         await self._save()
                     if self.number == until:
@@ -346,11 +388,31 @@ class Trainer:
             return
         if self._saving is not None:
             await asyncio.shield(self._saving)  # it is written to its end whatever becomes of the steps
+        self._saving = self._checkpoints.save(self.number, self._position())
+        self._saved = self.number
+
+    def _save_for_others(self) -> None:
+        """Begin the checkpoint that `save` waits for: all steps whose feeds have been taken have begun."""
+        wanted, self._wanted = [future for future in self._wanted if not future.done()], []
+        if not wanted:
+            return
+        assert self._checkpoints is not None
+        try:
+            saving = self._checkpoints.save(self.number, self._position())
+        except Exception as error:  # noqa: BLE001  it is raised where the checkpoint is awaited
+            for future in wanted:
+                future.set_exception(error)
+            return
+        saving.add_done_callback(lambda task: task.cancelled() or task.exception())
+        for future in wanted:
+            future.set_result(saving)
+
+    def _position(self) -> dict[str, Any]:
+        """Where the training is, between two steps."""
         position: dict[str, Any] = {"step": self.number, "epoch": self.epoch, "batch": self._batch}
         if self._resumable is not None:
             position["feeds"] = self._resumable.state_dict()
-        self._saving = self._checkpoints.save(self.number, position)
-        self._saved = self.number
+        return position
 
     def _gather(self) -> dict[str, Mean]:
         return {name: Mean() for name in ("loss", *self._metrics)}

@@ -32,6 +32,12 @@ class Feeding:
         self.loader = loader
         self._blobs = blobs
         self._parts = dict(parts)
+        loader.fed_by(self)
+
+    @property
+    def blobs(self) -> tuple[Blob | str, ...]:
+        """What is fed."""
+        return self._blobs or tuple(self._parts.values())
 
     def __aiter__(self) -> AsyncIterator[dict[Any, Any]]:
         return _Feeds(self, aiter(self.loader))

@@ -21,6 +21,8 @@ from actorflow.pipeline.stats import LoaderStats, bottleneck
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from actorflow.node import Blob
+    from actorflow.pipeline.feeding import Feeding
     from actorflow.pipeline.stage import StageActor
 
 __all__ = ["Iteration", "Loader", "live_loaders"]
@@ -48,6 +50,7 @@ class Loader:
         self._last: StageActor | None = None
         self._iteration: weakref.ref[Iteration] | None = None
         self._elapsed_ns = self._wait_ns = self._delivered = 0
+        self._feeding: weakref.ref[Feeding] | None = None
 
         _known.add(self)
 
@@ -237,7 +240,18 @@ class Loader:
             delivered += run.delivered
         session = self._session or Session(self.stages)
         snapshots = tuple(session.stats[stage].snapshot(elapsed_ns) for stage in self.stages)
-        return LoaderStats(snapshots, delivered, elapsed_ns * 1e-9, wait_ns * 1e-9)
+        queued, room = (0, 0) if run is None else (len(run.outlet.items), run.outlet.capacity)
+        return LoaderStats(snapshots, delivered, elapsed_ns * 1e-9, wait_ns * 1e-9, queued, room)
+
+    def fed_by(self, feeding: Feeding) -> None:
+        """Items become feeds of a graph."""
+        self._feeding = weakref.ref(feeding)
+
+    @property
+    def fed(self) -> tuple[Blob | str, ...]:
+        """The blobs that parts of its items are fed to, as far as that is known: by `Pipeline.feed`."""
+        feeding = None if self._feeding is None else self._feeding()
+        return () if feeding is None else feeding.blobs
 
     def bottleneck(self) -> str:
         """Which stage to widen, in words."""

@@ -339,5 +339,9 @@ class _PrefetchActor(StageActor):
         return self.upstream.freeze(position)
 
     @property
-    def held(self) -> int:
-        return super().held + len(self._buffer)
+    def queued(self) -> int:
+        return super().queued + len(self._buffer)
+
+    @property
+    def room(self) -> int:
+        return super().room + self._stage.count

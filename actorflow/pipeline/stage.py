@@ -212,4 +212,14 @@ class StageActor(ABC):
     @property
     def held(self) -> int:
         """Items that the stage holds."""
+        return self.queued
+
+    @property
+    def queued(self) -> int:
+        """Items that wait for the stage."""
         return sum(len(inbox.items) for inbox in self.inboxes)
+
+    @property
+    def room(self) -> int:
+        """How many items may wait for the stage."""
+        return sum(inbox.capacity for inbox in self.inboxes)

@@ -35,6 +35,8 @@ class StageSnapshot:
         running: Calls that run now.
         held: Items that it holds now, waiting ones and those in calls.
         peak_held: Most items that it has held.
+        queued: Items that wait for it.
+        room: How many may wait; the stage in front stops then. 0 where none waits: in front of a source, say.
         held_bytes: Bytes that it holds, where it bounds them.
         peak_bytes: Most bytes that it has held, where it bounds them.
         items_in: Items taken.
@@ -58,6 +60,8 @@ class StageSnapshot:
     running: int
     held: int
     peak_held: int
+    queued: int
+    room: int
     held_bytes: int
     peak_bytes: int
     items_in: int
@@ -93,12 +97,16 @@ class LoaderStats:
         delivered: Items that the application has got.
         elapsed_s: Time that it was iterated.
         wait_s: Time of that in which the application waited for an item.
+        queued: Items that wait for the application.
+        room: How many may wait; the last stage stops then.
     """
 
     stages: tuple[StageSnapshot, ...]
     delivered: int
     elapsed_s: float
     wait_s: float
+    queued: int = 0
+    room: int = 0
 
     def __getitem__(self, name: str) -> StageSnapshot:
         """The stage of a name."""
@@ -211,6 +219,8 @@ class StageStats:
             running=self.running,
             held=held,
             peak_held=max(self.peak_held, held),
+            queued=0 if self.actor is None else self.actor.queued,
+            room=0 if self.actor is None else self.actor.room,
             held_bytes=self.held_bytes,
             peak_bytes=self.peak_bytes,
             items_in=self.items_in,

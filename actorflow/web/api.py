@@ -92,8 +92,8 @@ async def _errors(stream: Stream, _: Request) -> Response:
     return Response.of_json(json.dumps({"graph": graph.name, "failed": graph.engine.frames.failed, "newest": failures}))
 
 
-async def _pipelines(_stream: Stream, _: Request) -> Response:
-    return Response.of_json(json.dumps({"pipelines": pipelines()}))
+async def _pipelines(stream: Stream, _: Request) -> Response:
+    return Response.of_json(json.dumps({"pipelines": pipelines(stream.graph)}))
 
 
 async def _trace(stream: Stream, _: Request) -> Response:

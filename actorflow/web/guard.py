@@ -90,39 +90,51 @@ class HostGuard:
 
 
 class TokenGuard:
-    """Refuses (401) unless the request shows a token: ``?token=``, a cookie, or as a bearer.
+    """Refuses (401) unless the request shows one of the tokens: ``?token=``, a cookie, or as a bearer.
 
     A browser that shows it in the address gets a cookie, which scripts and other sites cannot use, and is sent to the
     address without it, so that it stays out of the history and of what people copy.
 
     Args:
-        token: It.
+        tokens: They.
+        needed: Whether a request without one is refused, too.
     Raises:
-        ValueError: if it is empty.
+        ValueError: if one is empty.
     """
 
-    def __init__(self, token: str) -> None:
-        if not token:
+    def __init__(self, *tokens: str, needed: bool = True) -> None:
+        if not all(tokens):
             raise ValueError("the token must not be empty")
-        self._token = token
+        self._tokens = tokens
+        self._needed = needed
 
     def refusal(self, request: Request) -> Response | None:
         """What is answered instead; None if the request may pass."""
-        cookie = f"actorflow-{request.port}"  # cookies do not know ports
-        bearer = request.value("authorization").removeprefix("Bearer ")
-        if self._is_right(unquote(request.cookies.get(cookie, ""))) or self._is_right(bearer):
-            return None
         query = request.query
-        if not any(name == "token" and self._is_right(value) for name, value in query):
-            return Response.of_text(401, "open the address that the server printed, with its token")
+        asked = next((token for name, value in query if name == "token" and (token := self._known(value))), None)
+        if asked is None or asked == self.shown(request):
+            if self._needed and self.shown(request) is None:
+                return Response.of_text(401, "open the address that the server printed, with its token")
+            return None
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         secure = "; Secure" if request.scheme == "https" else ""
         # Relative, so that it is right behind a proxy too, and never the name of another host.
         headers = {
             "Location": f"./{request.target}{'?' if rest else ''}{rest}",
-            "Set-Cookie": f"{cookie}={quote(self._token, safe='')}; HttpOnly; Path=/; SameSite=Lax{secure}",
+            "Set-Cookie": f"{_cookie(request)}={quote(asked, safe='')}; HttpOnly; Path=/; SameSite=Lax{secure}",
         }
         return Response(303, headers=headers)
 
-    def _is_right(self, shown: str) -> bool:
-        return hmac.compare_digest(shown.encode(errors="surrogateescape"), self._token.encode())
+    def shown(self, request: Request) -> str | None:
+        """The token that a request shows in a cookie or as a bearer; of two, the bearer."""
+        bearer = request.value("authorization").removeprefix("Bearer ")
+        return self._known(bearer) or self._known(unquote(request.cookies.get(_cookie(request), "")))
+
+    def _known(self, shown: str) -> str | None:
+        """The token that this is, if it is one."""
+        given = shown.encode(errors="surrogateescape")
+        return next((token for token in self._tokens if hmac.compare_digest(given, token.encode())), None)
+
+
+def _cookie(request: Request) -> str:
+    return f"actorflow-{request.port}"  # cookies do not know ports

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
+from actorflow.node import Blob
 from actorflow.pipeline import live_loaders
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+    from actorflow.pipeline.definition import Stage
 
 __all__ = ["pipelines"]
 
 
-def pipelines() -> list[dict[str, Any]]:
-    """One entry for each loader: how long the application waited, which stage to widen, its stages in order."""
+def pipelines(graph: Graph) -> list[dict[str, Any]]:
+    """One entry for each loader: how long the application waited, which stage to widen, its stages in order.
+
+    Args:
+        graph: ``feeds`` are the ids of its blobs that the loader feeds.
+    """
     described = []
     for loader in live_loaders():
-        stats = loader.stats()
+        stats, behind = loader.stats(), _behind(loader.stages)
         stages = [
             {
                 "name": stage.name,
@@ -23,20 +33,42 @@ def pipelines() -> list[dict[str, Any]]:
                 "running": stage.running,
                 "concurrency": stage.concurrency,
                 "held": stage.held,
+                "queued": stage.queued,
+                "room": stage.room,
                 "busy": round(stage.utilization, 4),
                 "p50_us": round(stage.p50_s * 1e6, 3),
                 "p99_us": round(stage.p99_s * 1e6, 3),
                 "skipped": stage.skipped,
+                "behind": behind[number],
             }
-            for stage in stats.stages
+            for number, stage in enumerate(stats.stages)
         ]
         described.append(
             {
                 "delivered": stats.delivered,
                 "elapsed_s": round(stats.elapsed_s, 3),
                 "wait_s": round(stats.wait_s, 3),
+                "queued": stats.queued,
+                "room": stats.room,
                 "bottleneck": loader.bottleneck(),
                 "stages": stages,
+                "feeds": _ids(graph, loader.fed),
             }
         )
     return described
+
+
+def _behind(stages: list[Stage]) -> list[list[int]]:
+    """For each stage the numbers of those that it takes its items from."""
+    numbers = {stage: number for number, stage in enumerate(stages)}
+
+    def sources(stage: Stage) -> list[int]:
+        # A branch begins at what has no number of its own.
+        return [n for up in stage.upstream for n in ([numbers[up]] if up in numbers else sources(up))]
+
+    return [sources(stage) for stage in stages]
+
+
+def _ids(graph: Graph, blobs: Iterable[Blob | str]) -> list[int]:
+    nodes = [graph.resolve(blob) for blob in blobs if blob in graph]
+    return [node.id for node in nodes if isinstance(node, Blob)]

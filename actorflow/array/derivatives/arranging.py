@@ -112,7 +112,8 @@ def _recorded_add_at(g: Array, shape: tuple[int, ...], template: Any, arrays: tu
 
 def _added_at(g: Array, shape: tuple[int, ...], key: tuple[Any, ...]) -> Array:
     """Zeros, with the elements of ``g`` added where a key of slices and arrays says, in their order."""
-    template, arrays = [], []
+    template: list[Any] = []
+    arrays: list[Any] = []
     for part in key:
         if isinstance(part, slice):
             template.append(("slice", part.start, part.stop, part.step))

@@ -96,10 +96,10 @@ def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
         [whole] = node.inputs
         assert type(whole) is Node
         return [(whole, {node.params[0]: grad})]
-    inputs = tuple([_shown(each) if type(each) is Node else each for each in node.inputs])
+    inputs: tuple[Any, ...] = tuple([_shown(each) if type(each) is Node else each for each in node.inputs])
     floating = [type(each) is Node and each.dtype.kind in "fc" for each in node.inputs]
     if isinstance(op, GraphOperation):
-        found = pull_back_lifted(op, inputs, _outputs(node, op.outputs), grad, floating)
+        found: Sequence[Any] = pull_back_lifted(op, inputs, _outputs(node, op.outputs), grad, floating)
     else:
         function = rule_of(op.name)
         if function is None:

@@ -61,7 +61,9 @@ def _irfft(at: Application, g: Array) -> Sequence[Array | None]:
     if points % 2 == 0:
         weights[-1] = 1.0
     weights = weights.reshape([-1 if i == axis else 1 for i in range(g.ndim)])
-    return [_resized(xp.fft.rfft(g, n=points, axis=axis, norm=_SWAPPED[norm]) * xp.asarray(weights), x.shape[axis], axis)]
+    return [
+        _resized(xp.fft.rfft(g, n=points, axis=axis, norm=_SWAPPED[norm]) * xp.asarray(weights), x.shape[axis], axis)
+    ]
 
 
 @rule("hfft")

@@ -161,7 +161,9 @@ def _qr(at: Application, grads: tuple[Array | None, ...]) -> Grads:
     [x], (q, r), (by_q, by_r) = at.inputs, at.output, grads
     rows, columns = x.shape[-2:]
     if at.params[0] == "complete" and rows > columns:
-        raise GraphError("qr: mode='complete' of tall matrices has no gradient, since Q is not determined: use 'reduced'")
+        raise GraphError(
+            "qr: mode='complete' of tall matrices has no gradient, since Q is not determined: use 'reduced'"
+        )
     by_q = xp.zeros_like(q) if by_q is None else by_q
     by_r = xp.zeros_like(r) if by_r is None else by_r
     if rows >= columns:
@@ -192,7 +194,7 @@ def _svd(at: Application, grads: tuple[Array | None, ...]) -> Grads:
     if u.shape[-1] != vh.shape[-2]:
         if by_u is not None or by_vh is not None:
             raise GraphError("svd: full_matrices=True has a gradient only for S, or for square matrices")
-        u, vh = u[..., :inner], vh[..., :inner, :]
+        u, s, vh = xp.linalg.svd(x, full_matrices=False)
     terms: list[Array] = []
     v = transposed(vh)
     middle: Any = 0.0

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from actorflow import array as xp
 from actorflow.array.primitives import DType
 from actorflow.array.records import Node
@@ -105,8 +107,10 @@ def fit(grad: Array, node: Node) -> Array:
 
 
 def conj(x: Any) -> Any:
-    """The conjugate; the array itself if it is real."""
-    return xp.conj(x) if x.dtype.kind == "c" else x
+    """The conjugate; the array itself if it is real. The array may be a constant."""
+    if x.dtype.kind != "c":
+        return x
+    return x.conj() if isinstance(x, np.ndarray) else xp.conj(x)
 
 
 def transposed(x: Array) -> Array:

@@ -2,8 +2,10 @@
 
 import { EdgePainter } from "./edges.js";
 import * as format from "./format.js";
+import { gauge } from "./gauge.js";
 import { STATES } from "./model.js";
 import { BLOB, OP, SCOPE, VARIABLE } from "./structure.js";
+import { cut } from "./text.js";
 
 // Below these scales text, then rounded corners and curves, cannot be told from their absence.
 const TEXT_SCALE = 0.4, SHAPE_SCALE = 0.16;
@@ -24,8 +26,8 @@ export class Drawing {
   critical = new Set();
   criticalEdges = [];
 
-  constructor(canvas, camera, model, view, colouring, theme) {
-    Object.assign(this, { canvas, camera, model, view, colouring, theme });
+  constructor(canvas, camera, model, view, colouring, theme, stages) {
+    Object.assign(this, { canvas, camera, model, view, colouring, theme, stages });
     this.#context = canvas.getContext("2d", { alpha: false });
     this.edges = new EdgePainter(camera, model, view, theme);
   }
@@ -65,6 +67,7 @@ export class Drawing {
     if (item >= 0) this.edges.highlight(context, this.view.edges.filter((e) => e.from === item || e.to === item), theme.accent);
     if (camera.scale < SHAPE_SCALE) this.#specks(seen);
     else this.#items(seen, now);
+    this.stages.draw(context, camera.scale);
     this.framesDrawn += 1;
     return sketch;
   }
@@ -106,7 +109,7 @@ export class Drawing {
       context.fillStyle = theme.muted;
       context.textAlign = "left";
       context.textBaseline = "middle";
-      context.fillText(`▾ ${this.#cut(model.scopes.label(box.scope), font, width - 50)}`, left + 14, top + 19);
+      context.fillText(`▾ ${cut(context, model.scopes.label(box.scope), font, width - 50)}`, left + 14, top + 19);
     }
   }
 
@@ -133,7 +136,7 @@ export class Drawing {
   }
 
   #items(seen, now) {
-    const { view, focus } = this, context = this.#context;
+    const { view, focus, model, camera, theme } = this, context = this.#context;
     context.textBaseline = "middle";
     for (let i = 0; i < view.count; i++) {
       if (!this.#isSeen(i, seen)) continue;
@@ -143,6 +146,8 @@ export class Drawing {
       const kind = view.kind[i];
       if (kind === BLOB || kind === VARIABLE) this.#blob(i);
       else this.#card(i, now, strength);
+      const fill = camera.scale >= TEXT_SCALE && kind !== SCOPE && model.occupancy.of(view.subject[i]);
+      if (fill) gauge(context, theme, view.x[i], view.y[i] + view.height[i] / 2, fill);
     }
     context.globalAlpha = 1;
   }
@@ -276,37 +281,22 @@ export class Drawing {
   }
 
   #measured(subject, kind, width) {
-    const { model, theme } = this;
+    const { model, theme } = this, context = this.#context;
     const font = `600 12.5px ${theme.font}`, smallFont = `400 11px ${theme.font}`;
     if (kind === SCOPE) {
       const scope = subject - model.count, { scopes } = model;
       const detail = `${format.count(scopes.ops[scope])} ops, ${format.count(scopes.blobs[scope])} blobs`;
-      return { font, smallFont, title: this.#cut(`▸ ${scopes.label(scope)}`, font, width - 26), detail };
+      return { font, smallFont, title: cut(context, `▸ ${scopes.label(scope)}`, font, width - 26), detail };
     }
     const node = model.nodes[subject];
     if (kind === OP) {
       const what = node.operation_kind === "Function" ? node.operation : node.operation_kind;
-      const detail = this.#cut(what, smallFont, width - 88);
-      return { font, smallFont, title: this.#cut(node.label, font, width - 26), detail };
+      const detail = cut(context, what, smallFont, width - 88);
+      return { font, smallFont, title: cut(context, node.label, font, width - 26), detail };
     }
     // An inferred blob is called after its op, so its shape says more than its name.
     const shape = format.shape(node.shape);
     const text = kind === BLOB && /^out\d*$/.test(node.label) ? shape : `${node.label}  ${shape}`;
-    return { font: smallFont, smallFont, title: this.#cut(text, smallFont, width - 16), detail: "" };
-  }
-
-  #cut(text, font, room) {
-    const context = this.#context;
-    context.font = font;
-    if (context.measureText(text).width <= room) return text;
-    // Both ends stay: names of one scope begin alike.
-    const keep = (length) => `${text.slice(0, Math.ceil(length / 2))}…${text.slice(text.length - Math.floor(length / 2))}`;
-    let low = 0, high = text.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (context.measureText(keep(middle)).width <= room) low = middle;
-      else high = middle - 1;
-    }
-    return keep(low);
+    return { font: smallFont, smallFont, title: cut(context, text, smallFont, width - 16), detail: "" };
   }
 }

@@ -121,7 +121,8 @@ export class EdgePainter {
     const bytes = format.bytes(carried.reduce((sum, blob) => sum + (nodes[blob].bytes ?? 0), 0));
     const what = carried.length === 1 ? format.shape(nodes[carried[0]].shape) : `${format.count(carried.length)} blobs`;
     const ranks = rank ? `rank ${this.#rankOf(from)} → ${this.#rankOf(to)}, ` : "";
-    return `${ranks}${what}, ${bytes}`;
+    const waits = rank ? carried.flatMap((blob) => this.model.occupancy.waitsOf(blob)) : [];
+    return [`${ranks}${what}`, bytes, ...waits].join(", ");
   }
 
   #rankOf(item) {

@@ -10,13 +10,15 @@ import { Connection } from "./connection.js";
 import { byId, element, setText } from "./dom.js";
 import { Explorer } from "./explore.js";
 import * as format from "./format.js";
+import { FullnessCard } from "./fullness.js";
 import { attachKeys } from "./keys.js";
 import { Link } from "./link.js";
 import { Model, STATES } from "./model.js";
 import { Overview } from "./overview.js";
 import { Panel } from "./panel.js";
-import { PipelinesCard } from "./pipelines.js";
+import { PipelinesCard, stageLines } from "./pipelines.js";
 import { attachSearch } from "./search.js";
+import { Stages } from "./stages.js";
 import { BLOB, OP, Structure, VARIABLE } from "./structure.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
@@ -40,7 +42,8 @@ const theme = new Theme(() => {
   refresh();
 });
 const colouring = new Colouring(model, theme);
-const drawing = new Drawing(byId("graph"), camera, model, view, colouring, theme);
+const stages = new Stages(model, view, theme);
+const drawing = new Drawing(byId("graph"), camera, model, view, colouring, theme, stages);
 const overview = new Overview(byId("overview"), camera, view, colouring, theme, moved);
 const explorer = new Explorer(model, view, camera, drawing, colouring, overview, { changed: moved, selected: showSelected });
 const panel = new Panel(model, theme, {
@@ -51,6 +54,7 @@ const panel = new Panel(model, theme, {
 });
 const charts = new Charts(byId("curves"), byId("curve-list"), model, theme);
 const vitals = new VitalsCards(model), pipelines = new PipelinesCard(model);
+const fullness = new FullnessCard(model, (node) => explorer.choose(node));
 const timeline = new Timeline(
   { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live") }, calls, model, theme,
   { changed: redraw, chosen: (node) => explorer.choose(node) },
@@ -84,9 +88,17 @@ function redraw() {
 
 /** The reader has moved or changed something. */
 function moved() {
+  placeStages();
   byId("tooltip").hidden = true;
   link.update();
   redraw();
+}
+
+/** Pipelines come and go, and what they feed moves. */
+function placeStages() {
+  if (!stages.refresh()) return;
+  overview.reset();
+  legend();
 }
 
 function receive(message) {
@@ -99,7 +111,10 @@ function receive(message) {
     clearTimeout(unlight);
     unlight = setTimeout(redraw, LIT_MS + 20);
   } else if (message.type === "status") model.applyStatus(message, now);
-  else if (message.type === "vitals") model.vitals = message;
+  else if (message.type === "vitals") {
+    model.applyVitals(message);
+    placeStages();
+  }
   else if (message.type === "tracks") calls.tracks = message.names;
   else if (message.type === "calls" && message.revision === model.revision) calls.add(message);
   stale = true;
@@ -161,7 +176,8 @@ function refresh() {
   panel.criticalUs = explorer.pathUs;
   panel.refresh();
   charts.draw();
-  vitals.refresh(now);
+  vitals.refresh();
+  fullness.refresh();
   pipelines.refresh();
   if (colouring.mode === "lane") {
     colouring.use();
@@ -195,17 +211,17 @@ function toggleTimeline() {
 }
 
 function point(px, py) {
-  const subject = view.at(...camera.toWorld(px, py));
-  byId("graph").classList.toggle("pointing", subject >= 0);
+  const place = camera.toWorld(px, py), subject = view.at(...place), stage = subject < 0 ? stages.at(...place) : null;
+  byId("graph").classList.toggle("pointing", subject >= 0 || stage !== null);
   if (subject !== drawing.hovered) {
     drawing.hovered = subject;
     redraw();
   }
   const tooltip = byId("tooltip");
-  tooltip.hidden = subject < 0;
-  if (subject < 0) return;
-  const lines = model.isScope(subject) ? scopeLines(subject) : nodeLines(subject);
-  tooltip.replaceChildren(element("strong", {}, model.nameOf(subject)), ...lines.map((line) => element("span", {}, line)));
+  tooltip.hidden = subject < 0 && !stage;
+  if (tooltip.hidden) return;
+  const lines = stage ? stageLines(stage) : model.isScope(subject) ? scopeLines(subject) : nodeLines(subject);
+  tooltip.replaceChildren(element("strong", {}, stage ? stage.name : model.nameOf(subject)), ...lines.map((line) => element("span", {}, line)));
   const left = Math.min(px + 16, camera.width - tooltip.offsetWidth - 8);
   const top = py + 18 + tooltip.offsetHeight > camera.height ? py - tooltip.offsetHeight - 10 : py + 18;
   tooltip.style.transform = `translate(${Math.max(left, 8)}px, ${Math.max(top, 8)}px)`;
@@ -218,12 +234,12 @@ function scopeLines(subject) {
 }
 
 function nodeLines(i) {
-  const node = model.nodes[i];
+  const node = model.nodes[i], fill = [model.occupancy.textOf(i), ...model.occupancy.waitsOf(i)].filter(Boolean);
   if (model.kind[i] !== OP) {
-    return [`${model.kind[i] === BLOB ? "blob" : "variable"}, ${node.dtype} (${node.shape.join(", ")}), ${format.bytes(node.bytes)}`];
+    return [...fill, `${model.kind[i] === BLOB ? "blob" : "variable"}, ${node.dtype} (${node.shape.join(", ")}), ${format.bytes(node.bytes)}`];
   }
   const each = model.calls[i] ? `, ${format.duration(model.meanUs[i])} each` : "";
-  return [node.operation, `${STATES[model.state[i]]}, ${format.count(model.calls[i])} calls${each}`];
+  return [...fill, node.operation, `${STATES[model.state[i]]}, ${format.count(model.calls[i])} calls${each}`];
 }
 
 function legend() {
@@ -235,6 +251,7 @@ function legend() {
   const time = element("li", {}, "little", element("i", { class: "scale" }), "most of the time");
   const kind = (name, text) => element("li", {}, element("i", { class: name }), text);
   const kinds = [kind("blob", "blob"), kind("variable", "variable")];
+  if (stages.boxes.length) kinds.push(kind("stage-mark", "pipeline stage"));
   if (view.edges.some((edge) => edge.rank)) kinds.push(kind("channel", "between ranks"));
   if (view.edges.some((edge) => edge.device && !edge.rank)) kinds.push(kind("copy", "between devices"));
   byId("legend").replaceChildren(...(colouring.mode === "time" ? [time] : colouring.legend().map(item)), ...kinds);
@@ -256,7 +273,11 @@ function colourBy(mode) {
 
 attachGestures(byId("graph"), camera, {
   moved,
-  clicked: (px, py) => explorer.select(view.at(...camera.toWorld(px, py))),
+  clicked: (px, py) => {
+    const place = camera.toWorld(px, py), subject = view.at(...place);
+    if (subject < 0 && stages.at(...place)) byId("pipelines").scrollIntoView({ block: "nearest" });
+    else explorer.select(subject);
+  },
   opened: (px, py) => {
     const subject = view.at(...camera.toWorld(px, py));
     if (model.isScope(subject)) explorer.toggle(subject - model.count);
@@ -330,6 +351,9 @@ window.actorflow = Object.freeze({
   get edges() { return view.edges.map((edge) => drawing.edges.describe(edge)); },
   get boxes() { return view.boxes.map((box) => ({ ...box, name: model.scopes.names[box.scope] })); },
   get rectangles() { return [...view.x].map((x, i) => [x, view.y[i], view.width[i], view.height[i]]); },
+  get stages() { return stages.boxes.map(({ stage, behind, ...box }) => ({ ...box, name: stage.name, queued: stage.queued, room: stage.room, behind })); },
+  /** How full a node is, as drawn at it. */
+  fullness(name) { return model.occupancy.of(model.indexByName.get(name)); },
   get critical() { return [...drawing.critical].map((item) => model.nameOf(view.subject[item])); },
   get bars() { return timeline.bars.map((bar) => ({ ...bar, node: model.nodes[bar.node]?.name })); },
   get timeline() { return { following: timeline.following, span: timeline.span, calls: calls.total, tracks: calls.tracks }; },

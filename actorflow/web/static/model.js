@@ -2,6 +2,7 @@
 //
 // A subject is a node or a scope, as one number: nodes come first, then scopes.
 
+import { Occupancy } from "./occupancy.js";
 import { OP, Structure, VARIABLE } from "./structure.js";
 
 export const STATES = ["idle", "waiting", "running", "done", "failed", "cancelled"];
@@ -24,6 +25,7 @@ export class Model {
   notes = new Map();
   /** The latest message on memory, the loop and old frames. */
   vitals = null;
+  occupancy = new Occupancy();
   #rate = [];
   #callsThen = { time: 0, calls: new Uint32Array(0) };
 
@@ -54,6 +56,12 @@ export class Model {
     this.scopeUs = new Float64Array(scopes.count);
     this.scopeActiveAt = new Float64Array(scopes.count).fill(-Infinity);
     for (let s = 0; s < scopes.count; s++) this.scopeStates[s * STATES.length] = scopes.ops[s];
+    this.occupancy = new Occupancy();
+  }
+
+  applyVitals(vitals) {
+    this.vitals = vitals;
+    this.occupancy = new Occupancy(vitals.occupancy, this.indexById);
   }
 
   #touched = new Uint32Array(0);

@@ -80,6 +80,11 @@ export class Overview {
       context.fillRect(x, y, box.width * this.scale, box.height * this.scale);
       context.strokeRect(x, y, box.width * this.scale, box.height * this.scale);
     }
+    context.fillStyle = theme["stage-line"];
+    for (const { left, top, width, height } of view.attached) {
+      const [x, y] = this.#at(left, top);
+      context.fillRect(x, y, Math.max(width * this.scale, 1.2), Math.max(height * this.scale, 1.2));
+    }
     for (let i = 0; i < view.count; i++) {
       const width = Math.max(view.width[i] * this.scale, 1.2), height = Math.max(view.height[i] * this.scale, 1.2);
       const [x, y] = this.#at(view.x[i], view.y[i]);

@@ -104,6 +104,7 @@ export class Panel {
       fact("Dtype", node.dtype);
       fact("Size", format.bytes(node.bytes));
     }
+    fact("Fullness", "", "fullness");
     fact("Critical path", "", "critical");
     const place = node.rank ? `${node.rank}/${node.device}` : node.device;
     fact("Place", isOp ? `${place}, lane ${node.lane}` : place);
@@ -147,6 +148,7 @@ export class Panel {
     const state = model.stateOf(subject);
     const live = (name, text) => this.#live.has(name) && setText(this.#live.get(name), text);
     live("state", STATES[state]);
+    if (!isScope) live("fullness", [model.occupancy.textOf(subject), ...model.occupancy.waitsOf(subject)].filter(Boolean).join(", ") || "–");
     this.#live.get("swatch")?.style.setProperty("background", theme.states[state]);
     const total = model.totalUs(subject), called = total > 0 || model.calls[subject] > 0;
     live("total", called ? format.duration(total) : "–");

@@ -29,8 +29,16 @@ function pipelineItem({ stages, delivered, bottleneck }) {
 function stageItem(stage) {
   const bar = element("div", { class: "meter" }, element("i"));
   bar.firstChild.style.width = `${Math.min(100 * stage.busy, 100).toFixed(1)}%`;
+  const isFull = stage.room > 0 && stage.queued >= stage.room;
+  const full = isFull ? [element("span", { class: "tag" }, "queue full")] : [];
+  return element("li", {}, ...full, element("span", { class: "name" }, stage.name), bar, element("span", { class: "pace" }, stageLines(stage).join(", ")));
+}
+
+/** What is known of a stage, in words. */
+export function stageLines(stage) {
   const facts = [`${format.rate(stage.per_s)} items/s`, `${stage.running} of ${stage.concurrency} calls run`, `holds ${format.count(stage.held)}`];
+  if (stage.room) facts.push(`${format.count(stage.queued)} of ${format.count(stage.room)} in its queue`);
   if (stage.p99_us) facts.push(`median ${format.duration(stage.p50_us)}, p99 ${format.duration(stage.p99_us)}`);
   if (stage.skipped) facts.push(`${format.count(stage.skipped)} left out`);
-  return element("li", {}, element("span", { class: "name" }, stage.name), bar, element("span", { class: "pace" }, facts.join(", ")));
+  return facts;
 }

@@ -4,7 +4,7 @@ import { STATES } from "./model.js";
 
 const NAMES = [
   "page", "surface", "raised", "line", "line-strong", "text", "muted", "accent", "edge", "grid", "blob", "box",
-  "channel", "copy", "track", "ink", "variable", "variable-line", "cold", "hot", "font", ...STATES,
+  "channel", "copy", "track", "ink", "variable", "variable-line", "cold", "hot", "stage-line", "font", ...STATES,
 ];
 
 const HUES = 8;

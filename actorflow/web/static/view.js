@@ -6,6 +6,8 @@ export class View {
   /** Scopes that are open, or will be with the next picture. @type {Set<number>} */
   open = new Set();
   boxes = [];
+  /** Rectangles of what is drawn beside the graph. */
+  attached = [];
   edges = [];
   count = 0;
   subject = new Int32Array(0);
@@ -108,7 +110,8 @@ export class View {
     return open;
   }
 
-  bounds() {
+  /** What is drawn, with or without what is drawn beside the graph. */
+  bounds(withAttached = true) {
     let left = Infinity, top = Infinity, right = -Infinity, bottom = -Infinity;
     const take = (x1, y1, x2, y2) => {
       left = Math.min(left, x1);
@@ -120,7 +123,7 @@ export class View {
       const w = this.width[i] / 2, h = this.height[i] / 2;
       take(this.x[i] - w, this.y[i] - h, this.x[i] + w, this.y[i] + h);
     }
-    for (const box of this.boxes) take(box.left, box.top, box.left + box.width, box.top + box.height);
+    for (const box of withAttached ? [...this.boxes, ...this.attached] : this.boxes) take(box.left, box.top, box.left + box.width, box.top + box.height);
     return left < right ? { left, top, right, bottom } : { left: 0, top: 0, right: 1, bottom: 1 };
   }
 }

@@ -3,27 +3,21 @@
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
 
-/** Longer, a pause in which no call ends while frames are in flight is worth a word. */
-const QUIET_MS = 5000;
-
 export class VitalsCards {
   #shown = "";
-  #calls = -1;
-  #changedAt = 0;
 
   constructor(model) {
     this.model = model;
   }
 
-  refresh(now) {
+  refresh() {
     const { vitals } = this.model;
     byId("process").hidden = !vitals;
-    byId("waiting").hidden = !vitals?.waiting.length;
+    const stalled = vitals?.stalled_s ?? null;
+    byId("waiting").hidden = !vitals?.waiting.length && stalled === null;
+    byId("stalled").hidden = stalled === null;
     if (!vitals) return;
-    if (vitals.calls !== this.#calls || !this.model.inFlight) [this.#calls, this.#changedAt] = [vitals.calls, now];
-    const quiet = now - this.#changedAt;
-    byId("stalled").hidden = quiet < QUIET_MS;
-    setText(byId("stalled"), `No call has ended for ${format.duration(quiet * 1000)}.`);
+    if (stalled !== null) setText(byId("stalled"), `No call has ended for ${format.duration(stalled * 1e6)}.`);
     const key = JSON.stringify([vitals.memory, vitals.lag_ms, vitals.waiting]);
     if (key === this.#shown) return;
     this.#shown = key;

@@ -1,0 +1,189 @@
+"""Chains of elementwise ops of a graph, joined: one op, and on an accelerator one kernel, for each chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from actorflow.checks import needed_ops
+from actorflow.devices import device_kind
+from actorflow.graph import Graph
+from actorflow.node import Blob, Op, Variable
+from actorflow.ops.basic import Fill
+from actorflow.ops.fused import Fused, FusedStep, may_fuse
+from actorflow.ops.libraries import load_library
+from actorflow.ops.registry import registered_kernels
+from actorflow.place import Place
+
+__all__ = ["Joined", "join"]
+
+#: Of one chain: the arguments of a kernel are limited, and so is what can be compiled in reasonable time.
+_MOST_STEPS, _MOST_INPUTS, _MOST_RESULTS = 32, 8, 8
+
+
+class Joined(NamedTuple):
+    """A graph with its chains joined.
+
+    Attributes:
+        graph: The new graph.
+        blobs: For blobs of the old graph those of the new one: sources, and what is read outside of the chains.
+        origins: For names of ops of the new graph, the ops of the old one.
+    """
+
+    graph: Graph
+    blobs: dict[Blob, Blob]
+    origins: dict[str, Sequence[Op]]
+
+
+def join(source: Graph, wanted: Iterable[Blob], target: Graph) -> Joined:
+    """Make what blobs of a graph need anew, each chain of elementwise ops of an accelerator as one.
+
+    Args:
+        source: The graph; it is not changed.
+        wanted: Its blobs whose values are needed.
+        target: An empty graph.
+    """
+    joined = Joined(target, {}, {})
+    for blob in source.blobs:
+        if isinstance(blob, Variable):
+            joined.blobs[blob] = target.variable(blob.name, blob.shape, blob.dtype, blob.value, blob.place)
+        elif not blob.producers:
+            joined.blobs[blob] = target.blob(blob.name, blob.shape, blob.dtype, blob.place)
+    needed = set(wanted)
+    ops = needed_ops(needed)
+    inside = set(ops)
+    for group in _groups([op for op in ops if not _is_number(op) or op.outputs[0] in needed]):
+        members = set(group)
+        results = [
+            op
+            for op in group
+            if op.outputs[0] in needed or any(op in inside and op not in members for op in op.outputs[0].consumers)
+        ]
+        if len(group) == 1:
+            _copy(joined, group[0])
+        else:
+            _fuse(joined, group, results)
+    return joined
+
+
+def _copy(joined: Joined, op: Op) -> None:
+    """The op as it is."""
+    made = joined.graph.op(op.name, op.operation, op.place)
+    joined.origins[op.name] = (op,)
+    made(*[_input(joined, blob) for blob in op.inputs])
+    joined.blobs.update(zip(op.outputs, made.outputs, strict=True))
+
+
+def _fuse(joined: Joined, group: Sequence[Op], results: Sequence[Op]) -> None:
+    """The ops as one."""
+    inputs = list(dict.fromkeys(_outer(group)))
+    positions = {blob: i for i, blob in enumerate(inputs)}
+    steps: list[FusedStep] = []
+
+    def add(op: Op) -> None:
+        arguments = tuple([positions[blob] for blob in op.inputs])
+        positions[op.outputs[0]] = len(inputs) + len(steps)
+        steps.append(FusedStep(op.operation, arguments))
+
+    for op in group:
+        for blob in op.inputs:
+            if blob not in positions:
+                add(blob.producers[0])  # a number
+        add(op)
+    found = tuple([positions[op.outputs[0]] - len(inputs) for op in results])
+    made = joined.graph.op(results[-1].name, Fused(tuple(steps), found), group[0].place)
+    joined.origins[made.name] = group
+    made(*[_input(joined, blob) for blob in inputs])
+    joined.blobs.update({op.outputs[0]: blob for op, blob in zip(results, made.outputs, strict=True)})
+
+
+def _input(joined: Joined, blob: Blob) -> Blob:
+    if blob not in joined.blobs:
+        _copy(joined, blob.producers[0])  # a number that an op by itself reads
+    return joined.blobs[blob]
+
+
+def _outer(group: Sequence[Op]) -> Iterator[Blob]:
+    """What a group reads from outside, but for numbers."""
+    own = {blob for op in group for blob in op.outputs}
+    for op in group:
+        for blob in op.inputs:
+            if blob not in own and not any(map(_is_number, blob.producers)):
+                yield blob
+
+
+def _is_number(op: Op) -> bool:
+    return isinstance(op.operation, Fill) and may_fuse(op.operation, (), op.outputs[0].spec)
+
+
+def _groups(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
+    """The ops in groups, in an order in which these can run.
+
+    An op's level is how many edges lie on the longest way to it that cannot be fused. Only ops of one level are
+    joined, so no two groups wait for each other.
+    """
+    levels: dict[Op, int] = {}
+    groups: dict[Op, list[Op]] = {}
+    for op in ops:
+        level, joined = 0, []
+        chains = _is_elementwise(op)
+        for blob in op.inputs:
+            for before in blob.producers:
+                if before not in levels:
+                    continue
+                is_link = chains and before.place == op.place and blob.shape == op.outputs[0].shape
+                if is_link and _is_elementwise(before):
+                    level = max(level, levels[before])
+                    joined.append(before)
+                else:
+                    level = max(level, levels[before] + 1)
+        levels[op] = level
+        group = groups[op] = [op]
+        for before in joined:
+            other = groups[before]
+            if levels[before] == level and other is not group:
+                other.extend(group)
+                for member in group:
+                    groups[member] = other
+                group = other
+    unique = {id(group): sorted(group, key=lambda op: op.id) for group in groups.values()}
+    for group in sorted(unique.values(), key=lambda group: (levels[group[0]], group[0].id)):
+        yield from _parts(group)
+
+
+def _parts(group: Sequence[Op]) -> Iterator[Sequence[Op]]:
+    """A group in pieces, each within the limits."""
+    part: list[Op] = []
+    for op in group:
+        grown = [*part, op]
+        if part and (len(grown) > _MOST_STEPS or len(set(_outer(grown))) > _MOST_INPUTS):
+            yield from _narrow(part)
+            grown = [op]
+        part = grown
+    yield from _narrow(part)
+
+
+def _narrow(part: Sequence[Op]) -> Iterator[Sequence[Op]]:
+    own = set(part)
+    read_outside = sum(any(op not in own for op in member.outputs[0].consumers) for member in part)
+    if len(part) > 1 and (read_outside > _MOST_RESULTS or not any(True for _ in _outer(part))):
+        yield from _narrow(part[: len(part) // 2])
+        yield from _narrow(part[len(part) // 2 :])
+    else:
+        yield part
+
+
+def _is_elementwise(op: Op) -> bool:
+    inputs = [blob.spec for blob in op.inputs]
+    return len(op.outputs) == 1 and _has_kernel(op.place) and may_fuse(op.operation, inputs, op.outputs[0].spec)
+
+
+@cache
+def _has_kernel(place: Place) -> bool:
+    """Whether a device computes chains in one kernel."""
+    kind = device_kind(place.kind)
+    for library in kind.libraries:
+        load_library(place.kind, library)
+    known = {(key.operation, key.device, key.library) for key in registered_kernels()}
+    return not kind.is_host and any((Fused.__name__, place.kind, library) in known for library in kind.libraries)

@@ -1,0 +1,112 @@
+"""Operations on arrays that `actorflow.ops` does not have, as operations of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.array.primitives import Primitive, Value
+from actorflow.array.records import Node, tracing
+from actorflow.array.session import Session
+from actorflow.ops.operation import Operation
+from actorflow.ops.registry import kernel
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.array.arrays import Array
+    from actorflow.node import Blob, Op
+
+__all__ = ["Recorded", "evaluate"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Recorded(Operation):
+    """An operation on arrays, with its parameters; computed on the CPU, wherever its arrays live.
+
+    Its gradient is the one that `actorflow.array.derivatives` has for it, if there is one.
+
+    Attributes:
+        primitive: The operation.
+        params: Its parameters.
+        fixed: For each input of the operation, its value if it is a constant; None for a blob.
+        specs: Types of the results.
+    """
+
+    arguments = ("*inputs",)
+
+    primitive: Primitive
+    params: tuple[Any, ...]
+    fixed: tuple[Value | None, ...]
+    specs: tuple[TensorSpec, ...]
+
+    @property
+    def differentiable(self) -> bool:  # type: ignore[override]
+        """Whether there is a rule."""
+        from actorflow.array.derivatives import rule_of  # rules are array code
+
+        return rule_of(self.primitive.name) is not None
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The types that were recorded."""
+        return self.specs
+
+    def arranged(self, values: Sequence[Any]) -> list[Any]:
+        """Values of the inputs with the constants between them."""
+        rest = iter(values)
+        return [next(rest) if constant is None else constant for constant in self.fixed]
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """What the rule records for arrays without values, in the graph."""
+        from actorflow.array.derivatives import Application, fit, rule_of
+        from actorflow.array.translation import translate_all
+
+        known: dict[Node, Any] = {}
+        session = Session(dry_run=True)
+
+        def stand_in(blob: Blob) -> Array:
+            node = Node(None, (), blob.shape, blob.dtype, (), session)
+            known[node] = blob
+            return node.show()
+
+        with tracing(session):
+            reads = [stand_in(blob) for blob in op.inputs]
+            outputs = tuple([stand_in(blob) for blob in op.outputs])
+            slopes = tuple([None if g is None else stand_in(g) for g in grads])
+            single = len(self.specs) == 1
+            application = Application(tuple(self.arranged(reads)), self.params, outputs[0] if single else outputs)
+            derive = rule_of(self.primitive.name)
+            assert derive is not None
+            derived = derive(application, slopes[0] if single else slopes)
+            found = [g for g, constant in zip(derived, self.fixed, strict=True) if constant is None]
+            fitted = [
+                fit(g, x._node) if g is not None and want else None
+                for g, x, want in zip(found, reads, wanted, strict=True)
+            ]
+        results = [g._node for g in fitted if g is not None]
+        translate_all(op.graph.root, results, known, first=next(iter(known)).number)
+        return [None if g is None else known[g._node] for g in fitted]
+
+    def __str__(self) -> str:
+        return self.primitive.name
+
+
+def evaluate(op: Primitive, arguments: Sequence[Any], params: tuple[Any, ...], spec: TensorSpec) -> Any:
+    """The result of an operation on values: an array of this type, or a tuple."""
+    with np.errstate(all="ignore"):
+        if op.elementwise or op.into:
+            out = np.empty(spec.shape, spec.dtype)
+            op.compute(*arguments, *params, out=out)
+            return out
+        found = op.compute(*arguments, *params, owned=False) if op.owns else op.compute(*arguments, *params)
+    return found if type(found) is tuple else np.asarray(found).astype(spec.dtype, copy=False)
+
+
+@kernel(Recorded, returns=True)
+def _compute(operation: Recorded, inputs: list[Value], _outputs: None) -> list[Value]:
+    specs = operation.specs
+    found = evaluate(operation.primitive, operation.arranged(inputs), operation.params, specs[0])
+    results = found if type(found) is tuple else (found,)
+    return [np.asarray(each).astype(spec.dtype, copy=False) for each, spec in zip(results, specs, strict=True)]

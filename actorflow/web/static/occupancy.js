@@ -1,0 +1,51 @@
+// How full what is bounded is: streams, blobs, functions, channels between ranks. Pure.
+
+const NOTHING = { frames: 0, streams: [], blobs: [], functions: [], channels: [] };
+
+export class Occupancy {
+  /**
+   * @param {object} [message] `occupancy` of a vitals message
+   * @param {Map<number, number>} indexById
+   */
+  constructor({ frames, streams, blobs, functions, channels } = NOTHING, indexById = new Map()) {
+    this.streams = streams;
+    /** Frames in flight, and how many there may be, as far as that is bounded. */
+    this.frames = frames;
+    this.most = Math.max(frames, streams.reduce((sum, stream) => sum + stream.in_flight, 0));
+    const known = (pairs) => pairs.filter(([id]) => indexById.has(id)).map(([id, ...rest]) => [indexById.get(id), ...rest]);
+    /** In how many frames a blob has a value. @type {Map<number, number>} */
+    this.held = new Map(known(blobs));
+    /** Calls of functions that take so many at once, and frames that wait for their turn. */
+    this.functions = new Map(known(functions).map(([node, used, of, more]) => [node, { used, of, more }]));
+    /** Messages that wait for another rank, by the blob that they carry. */
+    this.channels = new Map();
+    for (const [node, rank, way, count] of known(channels)) {
+      this.channels.set(node, [...(this.channels.get(node) ?? []), { rank, way, count }]);
+    }
+  }
+
+  /** What is to be seen at a node at a glance, or null. @returns {{used: number, of: number, more?: number} | null} */
+  of(node) {
+    const calls = this.functions.get(node);
+    if (calls) return calls.of > 1 || calls.more ? calls : null;
+    const used = this.held.get(node);
+    return used && this.most > 1 ? { used, of: this.most } : null;
+  }
+
+  /** The same in words. */
+  textOf(node) {
+    const calls = this.functions.get(node), used = this.held.get(node);
+    if (calls) {
+      const more = calls.more ? `, ${calls.more} ${calls.more > 1 ? "frames wait" : "frame waits"}` : "";
+      return `${calls.used} of ${calls.of} calls at once${more}`;
+    }
+    return used ? `value held in ${used} of ${this.most} frames` : "";
+  }
+
+  /** What waits for other ranks with a blob, in words. */
+  waitsOf(node) {
+    return (this.channels.get(node) ?? []).map(({ rank, way, count }) => (
+      way === "to" ? `${count} of ${this.most} not taken by rank ${rank} yet` : `awaited from rank ${rank} in ${count} of ${this.most} frames`
+    ));
+  }
+}
