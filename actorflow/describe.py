@@ -1,18 +1,20 @@
-"""Graphs and plans as text: tables and Graphviz."""
+"""Graphs and plans as text: tables, and what is said in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from actorflow.node import Blob, Variable
+from actorflow.node import Blob
 from actorflow.ops.function import Function
 
 if TYPE_CHECKING:
     from actorflow.graph import Graph
     from actorflow.plan import Plan, PlannedOp
 
-__all__ = ["graph_table", "plan_table", "to_dot"]
+__all__ = ["graph_table", "kernel_name", "plan_table", "step_name", "time_text"]
+
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 
 
 def graph_table(graph: Graph) -> str:
@@ -41,7 +43,7 @@ def plan_table(plan: Plan) -> str:
             ", ".join(f"{plan.slots[slot].blob.name} {plan.slots[slot].spec}" for slot in slots)
             for slots in (op.inputs, op.outputs)
         )
-        rows.append((_step(op), _kernel(op), f"{op.place} {op.lane}", inputs, outputs))
+        rows.append((step_name(op), kernel_name(op), f"{op.place} {op.lane}", inputs, outputs))
     return "\n".join(
         [
             *_table(("op", "kernel", "place, lane", "inputs", "outputs"), rows),
@@ -54,7 +56,7 @@ def plan_table(plan: Plan) -> str:
     )
 
 
-def _step(op: PlannedOp) -> str:
+def step_name(op: PlannedOp) -> str:
     """What a step of a plan is called: by its op, or by what the plan does to a blob."""
     if op.shown_as is op.node:
         return op.node.name
@@ -65,37 +67,27 @@ def _step(op: PlannedOp) -> str:
 def _segment(plan: Plan, segment: Sequence[int]) -> str:
     """The steps of a segment, and its lane."""
     ops = [plan.ops[index] for index in segment]
-    return f"{', '.join(map(_step, ops))} as one, {ops[0].place} {ops[0].lane}"
+    return f"{', '.join(map(step_name, ops))} as one, {ops[0].place} {ops[0].lane}"
 
 
-def _kernel(op: PlannedOp) -> str:
+def kernel_name(op: PlannedOp) -> str:
+    """What a step of a plan computes with."""
     if op.kernel is not None:
         return f"{op.kernel.key.library}.{op.kernel.key.operation}"
     return "function" if isinstance(op.operation, Function) else str(op.operation)
 
 
-def to_dot(graph: Graph) -> str:
-    """A graph in Graphviz's language."""
-    lines = [f"digraph {_quote(graph.name)} {{", "  rankdir=LR;"]
-    nodes = set(graph.nodes)
-    for node in graph.nodes:
-        if isinstance(node, Blob):
-            style = ", style=bold" if isinstance(node, Variable) else ""
-            lines.append(f"  n{node.id} [shape=ellipse{style}, label={_quote(node.name, str(node.spec))}];")
-    for op in graph.ops:
-        lines.append(f"  n{op.id} [shape=box, label={_quote(op.name, str(op.operation))}];")
-        lines += [f"  n{blob.id} -> n{op.id};" for blob in op.inputs if blob in nodes]
-        lines += [f"  n{op.id} -> n{blob.id};" for blob in op.outputs if blob in nodes]
-    return "\n".join([*lines, "}", ""])
+def time_text(time_ns: float) -> str:
+    """A time of three digits, with its unit."""
+    for unit, size_ns in _UNITS:
+        if time_ns >= size_ns:
+            count = time_ns / size_ns
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
+    return "0"
 
 
 def _types(blobs: Iterable[Blob]) -> str:
     return ", ".join(f"{blob.name} {blob.spec}" for blob in blobs)
-
-
-def _quote(*lines: str) -> str:
-    escaped = (line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
-    return '"' + "\\n".join(escaped) + '"'
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -362,11 +362,25 @@ class Graph(Contents, Runnable, Traced):
 
         return graph_table(self)
 
-    def to_dot(self) -> str:
-        """The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold."""
-        from actorflow.describe import to_dot
+    def to_dot(self, *, times: bool = False) -> str:
+        """The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold.
 
-        return to_dot(self)
+        Args:
+            times: Colour what was called, the redder the more of the time it took, and say how often and how long.
+        """
+        from actorflow.dot import graph_dot
+
+        return graph_dot(self, times=times)
+
+    def to_svg(self, *, times: bool = False) -> str:
+        """The picture that Graphviz draws of `to_dot`; waits for its program.
+
+        Raises:
+            MissingExtraError: if Graphviz is not installed.
+        """
+        from actorflow.dot import graph_dot, to_svg
+
+        return to_svg(graph_dot(self, times=times))
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"

@@ -114,3 +114,26 @@ class Plan:
         from actorflow.describe import plan_table
 
         return plan_table(self)
+
+    def to_dot(self, *, times: bool = False) -> str:
+        """The plan in Graphviz's language: a frame around the steps of each lane, values between them.
+
+        Variables are bold, and a dashed edge leads from an update to what it replaces; what is fed has a dashed
+        border, what is fetched a double one.
+
+        Args:
+            times: Colour steps by the times of their calls so far, as `Graph.to_dot` does.
+        """
+        from actorflow.dot import plan_dot
+
+        return plan_dot(self, times=times)
+
+    def to_svg(self, *, times: bool = False) -> str:
+        """The picture that Graphviz draws of `to_dot`; waits for its program.
+
+        Raises:
+            MissingExtraError: if Graphviz is not installed.
+        """
+        from actorflow.dot import plan_dot, to_svg
+
+        return to_svg(plan_dot(self, times=times))

@@ -37,7 +37,7 @@ class Traced:
         The calls are those that have ended by now; the file is written in a thread.
 
         Args:
-            path: Where to; a name that ends in ``.gz`` gives a gzipped file, a tenth of the size.
+            path: Where to; a name that ends in ``.gz`` gives a gzipped file, an eighth of the size.
         Raises:
             OSError: if the file cannot be written.
         Cancellation: returns at once; the file is written to its end.

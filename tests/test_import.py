@@ -16,7 +16,7 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
     if path.name != "__main__.py"
 )
-OPTIONAL = {"cupy", "mpi4py", "safetensors", "sklearn", "threadpoolctl", "torch", "uvloop"}
+OPTIONAL = {"cupy", "mpi4py", "opentelemetry", "safetensors", "sklearn", "threadpoolctl", "torch", "uvloop"}
 
 LIST_LOADED = """
 import sys
@@ -45,6 +45,8 @@ def test_module_can_be_imported_alone(module: str) -> None:
         pytest.skip("torch is not installed: make test WITH=torch")
     if module.startswith("actorflow.transport.mpi") and find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed: pip install 'actorflow[mpi]'")
+    if module == "actorflow.otel" and find_spec("opentelemetry") is None:
+        pytest.skip("OpenTelemetry is not installed: pip install 'actorflow[otel]'")
     loaded = loaded_by(module)
     if module.startswith("actorflow.ops.torch"):
         assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"})
@@ -52,6 +54,8 @@ def test_module_can_be_imported_alone(module: str) -> None:
         assert loaded.isdisjoint(OPTIONAL | {"rich"})
     elif module.startswith("actorflow.cli"):
         assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
+    elif module == "actorflow.otel":
+        assert loaded <= {"numpy", "opentelemetry", "typing_extensions"}
     elif module.startswith("actorflow.transport.mpi"):
         assert loaded.isdisjoint(OPTIONAL - {"mpi4py"} | {"aiohttp", "rich"})
     else:

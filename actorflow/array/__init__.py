@@ -102,6 +102,7 @@ from actorflow.array.indexing import take, take_along_axis
 from actorflow.array.linear import matmul, matrix_transpose, tensordot, vecdot
 from actorflow.array.manipulation import (
     broadcast_arrays,
+    broadcast_shapes,
     broadcast_to,
     concat,
     expand_dims,
@@ -118,7 +119,7 @@ from actorflow.array.manipulation import (
 )
 from actorflow.array.placement import at
 from actorflow.array.session import Session, current, session
-from actorflow.array.sets import nonzero, unique_all, unique_counts, unique_inverse, unique_values
+from actorflow.array.sets import isin, nonzero, unique_all, unique_counts, unique_inverse, unique_values
 from actorflow.array.statistical import (
     all,
     any,
@@ -163,7 +164,7 @@ from actorflow.array.types import (
 )
 
 __array_api_version__ = "2024.12"
-API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 newaxis = None
 
 
@@ -207,6 +208,7 @@ __all__ = [
     "bitwise_xor",
     "bool",
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
     "can_cast",
     "ceil",
@@ -255,6 +257,7 @@ __all__ = [
     "int8",
     "isdtype",
     "isfinite",
+    "isin",
     "isinf",
     "isnan",
     "less",

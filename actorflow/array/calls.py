@@ -140,4 +140,3 @@ class Cache(Generic[_T]):
             self._entries[key] = value
             while len(self._entries) > self._most:
                 self._entries.popitem(last=False)
-

@@ -79,6 +79,7 @@ class Job:
     Attributes:
         structure: What it has in common with those that only have other numbers.
         numbers: The constants that are part of the graph.
+        results: As given.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Job:
         self._steps = steps
         self._places = places
         self._reads = reads
-        self._results = results
+        self.results = results
         self._is_number = [
             isinstance(read, np.ndarray) and not read.shape and not feeds_numbers for read in self._reads
         ]
@@ -115,7 +116,11 @@ class Job:
 
     def with_numbers_fed(self) -> Job:
         """The same, of which one graph serves all numbers."""
-        return Job(self._place, self._steps, self._places, self._reads, self._results, feeds_numbers=True)
+        return Job(self._place, self._steps, self._places, self._reads, self.results, feeds_numbers=True)
+
+    def with_results(self, results: tuple[int, ...]) -> Job:
+        """The same for other results."""
+        return Job(self._place, self._steps, self._places, self._reads, results)
 
     def _source(self, read: tuple[TensorSpec, Place] | Value) -> tuple[TensorSpec, Place]:
         """Type and place of what is fed: constants go to the device at once."""
@@ -143,7 +148,7 @@ class Job:
             values.append(self._translated(plain, step, place, [values[a] for a in step.arguments]))
             made.update({op.id: i for op in plain.ops[before:]})
         first = len(self._reads)
-        wanted = [self._at_place(plain, values[first + i], self._places[i]) for i in self._results]
+        wanted = [self._at_place(plain, values[first + i], self._places[i]) for i in self.results]
         joined = join(plain, wanted, Graph("arrays", **modes))
         names = {
             name: sorted({made[op.id] for op in origins if op.id in made}) for name, origins in joined.origins.items()

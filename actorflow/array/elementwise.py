@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array import ufuncs as uf
-from actorflow.array.operate import binary, broadcast, cast, constant, node_of, unary, value_of
-from actorflow.array.records import Input, Node, record
+from actorflow.array.operate import binary, broadcast, cast, node_of, pair, unary
+from actorflow.array.records import record
 from actorflow.errors import DTypeError
 
 if TYPE_CHECKING:
@@ -424,7 +424,7 @@ def where(condition: Array, x1: Operand, x2: Operand, /) -> Array:
     chosen = node_of("where", "condition", condition)
     if chosen.dtype != np.bool_:
         raise DTypeError(f"where: condition must be bool, got {chosen.dtype}")
-    one, other = _pair("where", x1, x2)
+    one, other = pair("where", x1, x2)
     shape = broadcast("where", chosen.shape, one.shape, other.shape)
     return record(uf.WHERE, (chosen, one, other), shape, uf.WHERE.dtype(chosen.dtype, one.dtype, other.dtype))
 
@@ -437,15 +437,3 @@ def clip(x: Array, /, min: Operand | None = None, max: Operand | None = None) ->
     if max is not None:
         clipped = binary(uf.CLIP_HIGH, clipped, max)
     return cast(clipped, node_of("clip", "x", x).dtype) if clipped is not x else unary(uf.COPY, x)
-
-
-def _pair(name: str, x1: Operand, x2: Operand) -> tuple[Input, Input]:
-    """Two operands, of which one may be a number."""
-    if isinstance(x1, Node.array_type):
-        one = x1._node
-        return one, x2._node if isinstance(x2, Node.array_type) else constant(name, x2, one.dtype)
-    if isinstance(x2, Node.array_type):
-        other = x2._node
-        return constant(name, x1, other.dtype), other
-    kind = np.result_type(x1, x2)
-    return value_of(x1, kind), value_of(x2, kind)

@@ -32,12 +32,12 @@ def value_and_grad(
 ) -> Callable[..., tuple[Any, Any]]:
     """The function of the same arguments that gives the function's value, and its gradient.
 
-    The function is called once for all calls whose arguments have the same shapes and dtypes (the 64 combinations used
-    last are kept); later calls record what it recorded, without calling it. It may therefore use shapes, dtypes and
-    plain values, but not the values of its arguments, and it has no effects; where it asks for the values of other arrays
-    (a mask, say), it is called each time. Arguments may be nested tuples, lists and dicts
-    of arrays; NumPy's arrays are taken as `asarray` does; what is no array (numbers, strings, None, ...) is hashable,
-    and other values mean another call. Keyword arguments are never differentiated by.
+    The function is called once for all calls whose arguments have the same shapes and dtypes (the 64 combinations
+    used last are kept); later calls record what it recorded, without calling it. It may therefore use shapes, dtypes
+    and plain values, but not the values of its arguments, and it has no effects; where it asks for the values of other
+    arrays (a mask, say), it is called each time. Arguments may be nested tuples, lists and dicts of arrays; NumPy's
+    arrays are taken as `asarray` does; what is no array (numbers, strings, None, ...) is hashable, and other values
+    mean another call. Keyword arguments are never differentiated by.
 
     Arrays and plain values that the function reads from variables around it are read again in each call: closures,
     global variables, attributes of the object of a method, also in containers and in functions of the same module. What
@@ -48,10 +48,10 @@ def value_and_grad(
         argnums: Positions of the arguments to differentiate by.
         has_aux: Whether the function gives a pair: the value, and other results, in any containers.
     Returns:
-        A function that records both: ``(value, gradient)``, or ``((value, aux), gradient)``. The gradient of an argument
-        has its containers, with None for what is not floating; of several ``argnums`` it is a tuple. Where the value
-        does not depend on a part of an argument, its gradient is zero. Whatever is asked for first, what value and
-        gradients share is computed once.
+        A function that records both: ``(value, gradient)``, or ``((value, aux), gradient)``. The gradient of an
+        argument has its containers, with None for what is not floating; of several ``argnums`` it is a tuple. Where
+        the value does not depend on a part of an argument, its gradient is zero. Whatever is asked for first, what
+        value and gradients share is computed once.
     Raises:
         GraphError: where it is called, if an operation on the way has no gradient (the message names it and its line),
             if nothing that is differentiated by reaches the value, or if the function asks for a value.

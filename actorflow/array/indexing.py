@@ -57,7 +57,7 @@ def _write(x: Value, value: Value, *rest: Any, owned: bool) -> Value:
     return target
 
 
-READ = Primitive("getitem", _read)
+READ = Primitive("getitem", _read, view=True)
 _WRITE = Primitive("setitem", _write, owns=True)
 
 

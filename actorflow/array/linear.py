@@ -28,7 +28,7 @@ def _tensordot(x1: Value, x2: Value, axes: Any) -> Value:
     return np.tensordot(x1, x2, axes=axes)
 
 
-MATMUL = Primitive("matmul", np.matmul, into=True)
+MATMUL = Primitive("matmul", np.matmul, into=True, threaded=True)
 _VECDOT = Primitive("vecdot", _vecdot)
 _TENSORDOT = Primitive("tensordot", _tensordot)
 

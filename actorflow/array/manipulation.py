@@ -36,10 +36,10 @@ __all__ = [
 
 Shape = tuple[int, ...]
 
-BROADCAST = Primitive("broadcast_to", np.broadcast_to)
+BROADCAST = Primitive("broadcast_to", np.broadcast_to, view=True)
 RESHAPE = Primitive("reshape", np.reshape)
-PERMUTE = Primitive("permute_dims", np.transpose)
-FLIP = Primitive("flip", np.flip)
+PERMUTE = Primitive("permute_dims", np.transpose, view=True)
+FLIP = Primitive("flip", np.flip, view=True)
 _ROLL = Primitive("roll", np.roll)
 _TILE = Primitive("tile", np.tile)
 _REPEAT = Primitive("repeat", np.repeat)

@@ -27,6 +27,7 @@ __all__ = [
     "constant",
     "is_there",
     "node_of",
+    "pair",
     "simple",
     "unary",
     "value_of",
@@ -82,6 +83,17 @@ def value_of(value: Any, dtype: npt.DTypeLike | None) -> Value:
     """
     with np.errstate(all="ignore"):
         return np.array(value, dtype)
+
+
+def pair(name: str, x1: Any, x2: Any) -> tuple[Input, Input]:
+    """Two operands, each an array or a number; a number beside an array is as for `constant`."""
+    if type(x1) is Node.array_type:
+        one = x1._node
+        return one, x2._node if type(x2) is Node.array_type else constant(name, x2, one.dtype)
+    if type(x2) is Node.array_type:
+        return constant(name, x1, x2._node.dtype), x2._node
+    kind = np.result_type(x1, x2)
+    return value_of(x1, kind), value_of(x2, kind)
 
 
 def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow.array.compiling import Job
+from actorflow.array.chains import names_of, steps_of
+from actorflow.array.compiling import Compiled, Job
 from actorflow.array.placement import accelerator_of
-from actorflow.array.records import Node, failure
-from actorflow.array.units import Error, Unit
-from actorflow.errors import OpError, OutOfMemoryError
+from actorflow.array.records import Node
+from actorflow.array.units import Error, Unit, bytes_of
+from actorflow.errors import OpError
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class PlacedUnit(Unit):
     def __init__(
         self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
     ) -> None:
-        super().__init__(nodes, produced, same, twins, is_chain=False)
+        reads, self._steps = steps_of(nodes, same)
+        super().__init__(nodes, produced, twins, reads)
+        self.claimed_bytes = sum([bytes_of(node) for node in nodes])
         place = accelerator_of(nodes[0])
         assert place is not None
         self._place = place
@@ -40,81 +43,108 @@ class PlacedUnit(Unit):
             place,
             self._steps,
             [node.place for node in nodes],
-            [(TensorSpec(x.shape, x.dtype), x.place) if type(x) is Node else x for x in self.reads],  # type: ignore[misc]
+            [(TensorSpec(x.shape, x.dtype), x.place) if type(x) is Node else x for x in reads],
             tuple(produced),
         )
-        self._is_handed_over = False
+        self._results: dict[int, Any] = {}
+        self._is_taken = self._is_handed_over = False
         self._begun_ns = 0
 
     # -- with the session's lock held ---------------------------------------------------------------------------
 
     @property
+    def name(self) -> str:
+        return names_of(self._steps)
+
+    @property
     def memory(self) -> Memory:
         return self.session.devices.memory(self._place)
 
-    @property
-    def most_bytes(self) -> int:
-        """Bytes that it takes on its device at its peak; only where that is limited."""
-        return self.session.devices.peak_bytes(self._job, self._place) if self.memory.is_limited else 0
+    def begin(self) -> int:
+        return self.session.devices.peak_bytes(self._job, self._place) if self.is_last_resort else self.claimed_bytes
 
-    def gather(self) -> int:
-        super().gather()
-        self._reused = {}
-        return self.most_bytes
-
-    @property
-    def allocates(self) -> bool:
+    def allocate(self) -> bool:
         return True
 
-    def begin(self) -> bool:
-        self._left = 1
-        return True
+    @property
+    def has_shares(self) -> bool:
+        return not self._is_taken
+
+    def take_share(self) -> tuple[int, int]:
+        self._is_taken = True
+        return 0, 1
 
     def return_share(self, share: tuple[int, int]) -> bool:
-        return not self._is_handed_over and super().return_share(share)
+        self._is_taken = self._is_handed_over
+        return not self._is_handed_over
 
-    def end_share(self, share: tuple[int, int]) -> bool:  # noqa: ARG002  the devices say when it has ended
+    def end_share(self, share: tuple[int, int]) -> bool:
         return False
 
-    def _count(self, i: int, value: Any) -> None:
+    def end(self) -> None:
+        errors = {i: self._error(*self._failed[i]) for i in self._produced if i in self._failed}
+        for i in self._produced:
+            if i not in errors:
+                self._count(self._results[i])
+        self.note_time()
+        self.hand_over(self._results, errors)
+
+    def finish(self) -> None:
+        self._results = {}
+        super().finish()
+
+    def _count(self, value: Any) -> None:
         if isinstance(value, np.ndarray):
             self.session.memory.count(value)
         else:
             self.memory.count(value)
 
+    def _error(self, step: int, cause: BaseException) -> Error:
+        inputs = [TensorSpec(*self._type(position)) for position in self._steps[step].arguments]
+        return self.explain(step, self._steps[step].op.name, inputs, cause, self._place)
+
+    def _type(self, position: int) -> tuple[tuple[int, ...], Any]:
+        first = len(self._values)
+        if position >= first:
+            return self._steps[position - first].shape, self._steps[position - first].dtype
+        value = self._values[position]
+        return ((), np.dtype(object)) if isinstance(value, tuple) else (value.shape, value.dtype)
+
     # -- in any thread ------------------------------------------------------------------------------------------
 
-    def run(self, share: tuple[int, int]) -> None:  # noqa: ARG002  it has only one
+    def compute(self, share: tuple[int, int]) -> None:
         self._begun_ns = perf_counter_ns()
         self._is_handed_over = True
         self.session.hand_over(self)
 
     # -- on the devices' loop -----------------------------------------------------------------------------------
 
-    async def compute(self, service: Service) -> None:
+    async def compute_on(self, service: Service) -> None:
         """Compute it, and tell the session."""
-        try:
-            values = await service.compute(self._job, self._values)
-            self._results = dict(zip(self._produced, values, strict=True))
-        except OutOfMemoryError as error:
-            self._failed = dict.fromkeys(self._produced, error)
-        except OpError as error:
-            self._failed = dict.fromkeys(self._produced, self._recorded(service, error))
-        except BaseException as error:  # noqa: BLE001  whoever asks for the value gets it
-            self._failed = dict.fromkeys(self._produced, error)
+        if not await self._compute(service, self._job) and len(self._produced) > 1:
+            for i in self._produced:  # what failed may not concern all of them
+                await self._compute(service, self._job.with_results((i,)))
         self.elapsed_ns = perf_counter_ns() - self._begun_ns
         self.session.take_back(self)
 
-    def _recorded(self, service: Service, error: OpError) -> Error:
-        """The error of the record that an op was made for."""
-        cause = error.__cause__
-        if isinstance(cause, OutOfMemoryError):
-            return cause
-        steps = service.compiled(self._job).steps.get(error.op.name, ())
-        return self._error(steps[-1] if steps else len(self._steps) - 1, cause or error)
+    async def _compute(self, service: Service, job: Job) -> bool:
+        """Compute some of the results; whether that went well."""
+        failed: tuple[int, BaseException]
+        try:
+            values = await service.compute(job, self._values)
+        except OpError as error:
+            failed = self._recorded(service.compiled(job), error)
+        except BaseException as error:  # noqa: BLE001  whoever asks for the value gets it
+            failed = job.results[0], error
+        else:
+            self._results.update(zip(job.results, values, strict=True))
+            for i in job.results:
+                self._failed.pop(i, None)
+            return True
+        self._failed.update(dict.fromkeys(job.results, failed))
+        return False
 
-    def _error(self, step: int, cause: BaseException) -> Error:
-        if isinstance(cause, OpError | OutOfMemoryError):
-            return cause
-        inputs = [self._spec(position) for position in self._steps[step].arguments]
-        return failure(self._steps[step].op.name, self._steps[step].origin, inputs, cause, self._place)
+    def _recorded(self, compiled: Compiled, error: OpError) -> tuple[int, BaseException]:
+        """The step that an op was made for, and why it failed."""
+        steps = compiled.steps.get(error.op.name, ())
+        return steps[-1] if steps else len(self._steps) - 1, error.__cause__ or error

@@ -1,70 +1,147 @@
 """What is computed together: from records to units.
 
-Records that are needed now are sorted into units, each of which is computed as one. Elementwise operations of one
-shape that follow each other become one chain, with the reductions that end it. No two units wait for each other: a
-record's level is how many edges that cannot be fused lie on the longest way to it, and only records of one level are
+Records that are needed now are sorted into units, each of which is computed as one: elementwise operations of one
+large shape that follow each other, with the reductions that end them, are a chain; small operations of any kind that
+follow each other are a sequence, since a thread of their own would cost more than they do. No two units wait for each
+other: a record's level is how many edges between units lie on the longest way to it, and only records of one level are
 joined, so edges between units always lead to a higher level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from actorflow.array.chains import ChainUnit
 from actorflow.array.placed import PlacedUnit
 from actorflow.array.placement import accelerator_of
 from actorflow.array.records import Input, Node
-from actorflow.array.units import Unit
+from actorflow.array.sequences import Sequence
+from actorflow.array.units import Unit, bytes_of
 
 if TYPE_CHECKING:
+    from actorflow.array.memory import Memory
     from actorflow.array.session import Session
 
-__all__ = ["collect", "make_units"]
+__all__ = ["Found", "collect", "make_units", "window"]
 
-#: Elements up to which operations are computed one after the other, whatever they are.
-_SMALL = 4_096
+#: How a record is joined with others: not at all, in a sequence, in a chain, on a device.
+_ALONE, _JOINED, _CHAINED, _PLACED = range(4)
+#: Elements of an elementwise operation or a reduction from which on it is computed in blocks, by several threads.
+_LONG = 1 << 18
+#: Elements that another operation touches up to which it is not worth a thread of its own.
+_SMALL = 1 << 15
+#: Multiplications up to which a product of matrices is not, as it uses all cores by itself.
+_SMALL_PRODUCT = 1 << 28
+#: Multiplications in the time of one elementwise operation.
+_PRODUCTS = 64
+#: Elements that a sequence touches, and operations that it has, at most: somebody may wait for one in the middle.
+_MOST_WORK = 1 << 23
+_MOST_STEPS = 4_096
 #: Records on a way through what a device computes at a time: graphs are made for it, and kept.
 _DEEPEST = 256
 #: Elements of a constant up to which it is compared with others.
 _COMPARED = 64
 
 
-def collect(roots: Iterable[Node], session: Session) -> tuple[list[Node], list[Node], list[Node]]:
-    """What must be computed for ``roots``.
+class Found(NamedTuple):
+    """What must be computed.
 
-    Returns:
-        The records of this session that nothing computes yet, in the order in which they were made; those that are
-        being computed; those of other sessions.
+    Attributes:
+        new: The records of the session that nothing computes yet, in the order in which they were made.
+        under_way: Those that are being computed.
+        foreign: Those of other sessions.
+        shared: Of the new ones, those that others than these read: worth keeping.
     """
-    seen: set[Node] = set()
+
+    new: list[Node]
+    under_way: list[Node]
+    foreign: list[Node]
+    shared: set[Node]
+
+
+def collect(roots: Iterable[Node], session: Session) -> Found:
+    """What must be computed for ``roots``."""
+    readers: dict[Node, int] = {}
     new: list[Node] = []
     under_way: list[Node] = []
     foreign: list[Node] = []
-    stack = list(roots)
+    stack = [*roots]
     while stack:
         node = stack.pop()
-        if node.done or node in seen:
+        if node in readers:
+            readers[node] += 1
             continue
-        seen.add(node)
+        if node.value is not None or node.error is not None:
+            continue
+        readers[node] = 1
         if node.session is not session:
             foreign.append(node)
         elif node.unit is not None:
             under_way.append(node)
         else:
             new.append(node)
-            stack.extend(each for each in node.inputs if type(each) is Node)
-    new.sort(key=lambda node: node.number)
-    return new, under_way, foreign
+            stack += [each for each in node.inputs if type(each) is Node and each.value is None]
+    node = None  # type: ignore[assignment]  # it would count as a reference
+    new.sort(key=_number)
+    shared = {new[i] for i, others in enumerate(_references(new)) if others > readers[new[i]] + _UNREFERRED}
+    return Found(new, under_way, foreign, shared)
 
 
-def make_units(nodes: list[Node], roots: set[Node]) -> tuple[list[Unit], int]:
-    """Units for records, and how many of these repeat others.
+def _number(node: Node) -> int:
+    return node.number
+
+
+def _references(nodes: list[Any]) -> list[int]:
+    return [*map(getrefcount, nodes)]
+
+
+def _calibrate() -> int:
+    nodes = [object()]
+    held = dict.fromkeys(nodes, 1)
+    return _references(nodes)[0] * len(held)
+
+
+#: What `_references` says of a record that is in a list and in a dictionary, and that nothing refers to.
+_UNREFERRED = _calibrate()
+
+
+def window(nodes: list[Node], memory_of: Callable[[Node], Memory]) -> list[Node]:
+    """The first of the records, as many as fit together, without those that never fit and what depends on these."""
+    chosen: list[Node] = []
+    skipped: set[Node] = set()
+    rooms: dict[Memory, tuple[int, int]] = {}  # in all, and what is left
+    for node in nodes:
+        memory = memory_of(node)
+        size_bytes = bytes_of(node)
+        room_bytes, left_bytes = rooms.get(memory) or (memory.room_bytes,) * 2
+        if size_bytes > room_bytes or (skipped and not skipped.isdisjoint(_records(node))):
+            skipped.add(node)
+            continue
+        if size_bytes > left_bytes:
+            break
+        rooms[memory] = room_bytes, left_bytes - size_bytes
+        chosen.append(node)
+    return chosen
+
+
+def _records(node: Node) -> list[Node]:
+    return [each for each in node.inputs if type(each) is Node]
+
+
+def make_units(nodes: list[Node], roots: set[Node], units: list[Unit]) -> int:
+    """Make units for records.
 
     Args:
         nodes: In the order in which they were made; those that will be computed are marked with their units.
         roots: Those whose values are wanted even if no array shows them.
+        units: Where they go.
+
+    Returns:
+        How many of the records repeat others.
     """
     same = _common(nodes)
     kept = [node for node in nodes if node not in same] if same else nodes
@@ -74,27 +151,11 @@ def make_units(nodes: list[Node], roots: set[Node]) -> tuple[list[Unit], int]:
         if node in roots or node.is_held():
             twins.setdefault(first, []).append(node)
             wanted.add(first)
-    is_placed = Node.placing is not None and any(accelerator_of(node) is not None for node in kept)
-    if not is_placed and _are_small(kept):
-        groups = [kept]
-    else:
-        groups = _groups(kept, same, wanted)
-    units = []
-    for group in groups:
+    for group, kind in _groups(kept, same, wanted):
         produced = {i: node for i, node in enumerate(group) if node in wanted}
         if produced:
-            repeated = {node: twins.get(node, []) for node in produced.values()} if twins else {}
-            if is_placed and accelerator_of(group[0]) is not None:
-                units.append(PlacedUnit(group, produced, same, repeated))
-                continue
-            is_chain = group is not kept and group[0].op is not None and group[0].op.elementwise
-            units.append(Unit(group, produced, same, repeated, is_chain))
-    return units, len(same)
-
-
-def _are_small(nodes: Iterable[Node]) -> bool:
-    """Whether all of it is so little work that a unit for each part would cost more."""
-    return all(node.size <= _SMALL and all(each.size <= _SMALL for each in node.inputs) for node in nodes)
+            units.append(_UNITS[kind](group, produced, same, twins))
+    return len(same)
 
 
 def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
@@ -106,7 +167,7 @@ def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
         if op is None or not op.pure:
             continue
         inputs = tuple([same.get(each, each) if type(each) is Node else _constant(each) for each in node.inputs])
-        first = known.setdefault((op, node.params, node.dtype, node.shape, inputs), node)
+        first = known.setdefault((op, inputs, node.params, node.dtype, node.shape), node)
         if first is not node:
             same[node] = first
     return same
@@ -117,62 +178,125 @@ def _constant(value: Input) -> Any:
     return (value.dtype, value.shape, value.tobytes()) if value.size <= _COMPARED else id(value)
 
 
-def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> list[list[Node]]:
-    """Records by unit, in order; adds those that are read by other units to ``wanted``."""
-    groups = _joined(nodes, same)
-    members: dict[int, list[Node]] = {}
-    for node in nodes:
+_UNITS: dict[int, type[Sequence | ChainUnit | PlacedUnit]] = {
+    _ALONE: Sequence,
+    _JOINED: Sequence,
+    _CHAINED: ChainUnit,
+    _PLACED: PlacedUnit,
+}
+
+
+def _measure(node: Node) -> tuple[int, int]:
+    """How a record is joined with others, and about how many elements it touches."""
+    op, inputs = node.op, node.inputs
+    assert op is not None
+    if Node.placing is not None and accelerator_of(node) is not None:
+        return _PLACED, node.size
+    if op.elementwise:
+        return _CHAINED if node.size >= _LONG else _JOINED, node.size
+    if op.reduction:
+        touched = inputs[0].size
+        return _CHAINED if touched >= _LONG else _JOINED, touched
+    if op.view and len(inputs) == 1:
+        return _JOINED, 1
+    if op.threaded and node.shape:
+        products = inputs[0].size * node.shape[-1]
+        return _JOINED if products <= _SMALL_PRODUCT else _ALONE, products // _PRODUCTS
+    touched = sum([each.size for each in inputs]) + node.size
+    return _JOINED if touched <= _SMALL else _ALONE, touched
+
+
+def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> list[tuple[list[Node], int]]:
+    """Records by unit, in order, and how they are joined; adds those that are read by other units to ``wanted``."""
+    joined = _Groups()
+    measures = [_measure(node) for node in nodes]
+    if all([kind == _JOINED for kind, _ in measures]):
+        for node, (_, touched) in zip(nodes, measures, strict=True):
+            joined.groups[node] = joined.sequence(node, 0, touched)
+    else:
+        for node, (kind, touched) in zip(nodes, measures, strict=True):
+            joined.add(node, [same.get(each, each) for each in _records(node)], kind, touched)
+    found: dict[int, tuple[list[Node], int]] = {}
+    groups = joined.groups
+    for node, (kind, _) in zip(nodes, measures, strict=True):
         group = groups[node]
-        members.setdefault(id(group), []).append(node)
+        entry = found.get(id(group))
+        if entry is None:
+            entry = found[id(group)] = [], kind
+        entry[0].append(node)
         for each in node.inputs:
             if type(each) is Node:
                 read = same.get(each, each)
                 if groups.get(read, group) is not group:
                     wanted.add(read)
-    return [*members.values()]
+    return [*found.values()]
 
 
-def _are_linked(read: Node, node: Node, depths: dict[Node, int]) -> bool:
-    """Whether a record can be computed together with one that it reads."""
-    op, before = node.op, read.op
-    assert op is not None
-    assert before is not None
-    if Node.placing is not None:
-        device = accelerator_of(node)
-        if device is not accelerator_of(read):
+class _Groups:
+    """The groups that records are joined to, one by one, in their order.
+
+    Attributes:
+        groups: Of each record: a list that all its members share.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[Node, list[Node]] = {}
+        self._kinds: dict[Node, int] = {}
+        self._levels: dict[Node, int] = {}
+        self._depths: dict[Node, int] = {}
+        self._sequences: dict[int, tuple[list[Node], list[int]]] = {}
+
+    def add(self, node: Node, reads: list[Node], kind: int, touched: int) -> None:
+        """Join a record to those that it reads, where that can be."""
+        level, chained = 0, []
+        for read in reads:
+            other = self._kinds.get(read)
+            if other is None:
+                continue
+            at = self._levels[read]
+            if kind == other and (_follows(node, read) if kind == _CHAINED else self._are_together(node, read, kind)):
+                chained.append(read)
+            elif not kind == other == _JOINED:
+                at += 1
+            level = max(level, at)
+        self._kinds[node], self._levels[node] = kind, level
+        if kind == _PLACED:
+            self._depths[node] = 1 + max([self._depths[read] for read in chained], default=0)
+        if kind == _JOINED:
+            self.groups[node] = self.sequence(node, level, touched)
+        else:
+            self.groups[node] = self._chain(node, [read for read in chained if self._levels[read] == level])
+
+    def _are_together(self, node: Node, read: Node, kind: int) -> bool:
+        """Whether one device computes a record together with one that it reads."""
+        if kind != _PLACED or accelerator_of(node) is not accelerator_of(read):
             return False
-        if device is not None:
-            return depths[read] < _DEEPEST or read.dtype.hasobject
-    return before.elementwise and (op.reduction or (op.elementwise and read.shape == node.shape))
+        return self._depths[read] < _DEEPEST or read.dtype.hasobject
 
+    def sequence(self, node: Node, level: int, touched: int) -> list[Node]:
+        """The sequence of a level that has room for a record."""
+        members, work = self._sequences.get(level, ([], [_MOST_WORK]))
+        work[0] += touched
+        if work[0] > _MOST_WORK or len(members) == _MOST_STEPS:
+            members, _ = self._sequences[level] = [], [touched]
+        members.append(node)
+        return members
 
-def _joined(nodes: Iterable[Node], same: dict[Node, Node]) -> dict[Node, list[Node]]:
-    """The group of each record: a list that all its members share."""
-    groups: dict[Node, list[Node]] = {}
-    levels: dict[Node, int] = {}
-    depths: dict[Node, int] = {}
-    for node in nodes:
-        level, joined = 0, []
-        for each in node.inputs:
-            if type(each) is not Node:
-                continue
-            read = same.get(each, each)
-            if read not in levels:
-                continue
-            if _are_linked(read, node, depths):
-                level = max(level, levels[read])
-                joined.append(read)
-            else:
-                level = max(level, levels[read] + 1)
-        levels[node] = level
-        depths[node] = 1 + max([depths[read] for read in joined], default=0)
-        group = groups[node] = [node]
-        for read in joined:
-            other = groups[read]
-            if levels[read] == level and other is not group:
+    def _chain(self, node: Node, reads: Iterable[Node]) -> list[Node]:
+        group = [node]
+        for read in reads:
+            other = self.groups[read]
+            if other is not group:
                 small, large = sorted((group, other), key=len)
                 large.extend(small)
                 for member in small:
-                    groups[member] = large
+                    self.groups[member] = large
                 group = large
-    return groups
+        return group
+
+
+def _follows(node: Node, read: Node) -> bool:
+    """Whether a record may be in one chain with another one that it reads."""
+    assert node.op is not None
+    assert read.op is not None
+    return read.op.elementwise and (node.op.reduction or (node.op.elementwise and read.shape == node.shape))

@@ -26,6 +26,8 @@ class Primitive:
         pure: Whether equal inputs and parameters give equal results, so that it need not be computed twice.
         into: Whether ``compute`` takes ``out``, a buffer for the result.
         owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
+        view: Whether the result of a single input is a view of it, which takes no time.
+        threaded: Whether ``compute`` uses all cores by itself.
 
     Attributes:
         elementwise: Whether each element of the result depends on the elements at its place alone.
@@ -43,19 +45,23 @@ class Primitive:
         pure: bool = True,
         into: bool = False,
         owns: bool = False,
+        view: bool = False,
+        threaded: bool = False,
     ) -> None:
         self.name = name
         self.compute = compute
         self.pure = pure
         self.into = into
         self.owns = owns
+        self.view = view
+        self.threaded = threaded
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
 
 #: One of the results of an operation with several, whose value is a tuple.
-PART = Primitive("part", lambda parts, i: parts[i])
+PART = Primitive("part", lambda parts, i: parts[i], view=True)
 
 
 class Elementwise(Primitive):

@@ -21,6 +21,8 @@ __all__ = ["Recipe", "captured_array", "needed"]
 
 
 _HOST = Place()
+#: Views and constants, which cost nothing to make again.
+_CHEAP = frozenset({"broadcast_to", "flip", "full", "permute_dims", "reshape"})
 
 
 class _Step(NamedTuple):
@@ -180,11 +182,16 @@ def _shared(steps: Sequence[_Step], given: int, outputs: Sequence[int]) -> list[
     kept = []
     for i, step in enumerate(steps, given):
         several = reach[i] & (reach[i] - 1)
-        if several and not step.op.elementwise and i not in outputs:
-            hidden = all(reach[j] == reach[i] and not steps[j - given].op.elementwise for j in readers[i])
+        if several and not _is_cheap(step.op) and i not in outputs:
+            hidden = all(reach[j] == reach[i] and not _is_cheap(steps[j - given].op) for j in readers[i])
             if not hidden:
                 kept.append(i)
     return kept
+
+
+def _is_cheap(op: Primitive) -> bool:
+    """Whether computing it takes a pass over its elements at most."""
+    return op.elementwise or op.name in _CHEAP
 
 
 class _Keeper:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.node import Blob, Op
 
-__all__ = ["Recorded", "evaluate"]
+__all__ = ["Constant", "Recorded", "evaluate"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -93,6 +93,27 @@ class Recorded(Operation):
         return self.primitive.name
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Constant(Operation):
+    """The same numbers in each run; nothing that could be trained.
+
+    Attributes:
+        array: The numbers.
+    """
+
+    arguments = ()
+    differentiable = False
+
+    array: Value
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of the numbers."""
+        return (TensorSpec(self.array.shape, self.array.dtype),)
+
+    def __str__(self) -> str:
+        return "Constant"
+
+
 def evaluate(op: Primitive, arguments: Sequence[Any], params: tuple[Any, ...], spec: TensorSpec) -> Any:
     """The result of an operation on values: an array of this type, or a tuple."""
     with np.errstate(all="ignore"):
@@ -102,6 +123,11 @@ def evaluate(op: Primitive, arguments: Sequence[Any], params: tuple[Any, ...], s
             return out
         found = op.compute(*arguments, *params, owned=False) if op.owns else op.compute(*arguments, *params)
     return found if type(found) is tuple else np.asarray(found).astype(spec.dtype, copy=False)
+
+
+@kernel(Constant)
+def _copy(operation: Constant, _inputs: list[Value], outputs: list[Value]) -> None:
+    outputs[0][...] = operation.array
 
 
 @kernel(Recorded, returns=True)

@@ -30,7 +30,19 @@ if TYPE_CHECKING:
     from actorflow.array.units import Unit
     from actorflow.node import Op
 
-__all__ = ["HOST", "Input", "Node", "Origin", "failure", "given", "note_asked", "record", "replace", "site_of", "tracing"]
+__all__ = [
+    "HOST",
+    "Input",
+    "Node",
+    "Origin",
+    "failure",
+    "given",
+    "note_asked",
+    "record",
+    "replace",
+    "site_of",
+    "tracing",
+]
 
 _PACKAGE = str(Path(__file__).parent.parent)
 #: The CPU, compared by identity.

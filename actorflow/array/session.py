@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections import deque
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from actorflow.array.devices import Devices
 from actorflow.array.memory import Memory
-from actorflow.array.placement import place_of
-from actorflow.array.planning import collect, make_units
+from actorflow.array.placement import accelerator_of, place_of
+from actorflow.array.planning import collect, make_units, window
 from actorflow.array.primitives import DType, Value
 from actorflow.array.records import Node
-from actorflow.array.units import Unit
+from actorflow.array.units import Unit, bytes_of
 from actorflow.devices import DeviceOptions
 from actorflow.devices.blas import cores
 from actorflow.errors import GraphError
@@ -38,6 +39,8 @@ _WORTH_A_LOOK = 65_536
 _PLENTY = 16 * 1024 * 1024
 #: Records that wait for the engine; from here on the recording thread computes, too.
 _MOST_PENDING = 20_000
+#: The same under a budget, where all of them are looked through again and again.
+_MOST_PENDING_IN_BUDGET = 1_000
 #: A recording that makes nothing for so long has paused.
 _PAUSE_S = 1e-3
 #: A worker without work ends after this time.
@@ -48,8 +51,8 @@ class Session:
     """Who computes what was recorded: in the threads that wait, and in workers of its own.
 
     Args:
-        memory_budget: Most bytes that values may take. Work that nobody waits for starts only where it fits, and
-            `from_numpy` waits until there is room.
+        memory_budget: Most bytes that values may take. What does not fit together is computed in the order in which
+            it was recorded, and `from_numpy` waits until there is room.
         sequential: Compute each operation in the line that records it, in order.
         dry_run: Record and check, but compute nothing.
         run_ahead: Whether workers compute what was recorded before somebody asks for it.
@@ -77,7 +80,9 @@ class Session:
         if sequential and dry_run:
             raise GraphError("a session is sequential or a dry run, not both")
         self.memory = Memory(memory_budget)
-        self.devices = Devices(memory_budget, {place_of(place): own for place, own in (devices or {}).items()}, capture)
+        options = {place_of(place): own for place, own in (devices or {}).items()}
+        self.devices = Devices(memory_budget, options, capture)
+        self._is_limited = memory_budget is not None or any(own.memory_budget for own in options.values())
         self.sequential = sequential
         self.dry_run = dry_run
         self.run_ahead = run_ahead
@@ -90,12 +95,17 @@ class Session:
         self.pending: deque[weakref.ref[Array]] = deque()
         self.load = 0
         self.threshold: float = -1 if sequential else _WORTH_A_LOOK if run_ahead and not dry_run else float("inf")
-        # The engine's side, under the lock.
+        # The engine's side, under the lock. Units are ready, open, running, over, or wait for others of these.
         self._changed = threading.Condition()
         self._ready: list[tuple[bool, int, int, Unit]] = []
-        self._parked: list[Unit] = []
         self._open: list[Unit] = []
-        self._running = self._awaited = 0
+        self._over: list[Unit] = []
+        self._planned = 0
+        # Under a budget, what has no unit yet: what the program can ask for, and what it does ask for.
+        self._late: list[weakref.ref[Array]] = []
+        self._asked: dict[Node, None] = {}
+        self._eager = False
+        self._callbacks: dict[Node, list[Callable[[], None]]] = {}
         self._workers = 0
         self._idle = 0
         self._pushes = count()
@@ -110,7 +120,7 @@ class Session:
             self.force([node])
             if node.error is not None:
                 raise node.error
-        elif len(self.pending) > _MOST_PENDING:
+        elif len(self.pending) > (_MOST_PENDING_IN_BUDGET if self._is_limited else _MOST_PENDING):
             self.flush()
         elif not self._watching and not self._closed:
             with self._changed:
@@ -123,15 +133,21 @@ class Session:
         Raises:
             OutOfMemoryError: if there is no room even then.
         """
-        size_bytes = TensorSpec(shape, dtype).size_bytes
-        # What is recorded needs room to be computed in: new arrays alone do not fill more than half.
-        for share in (0.5, 1.0):
-            with self._changed:
-                if self.memory.fits(size_bytes, share):
-                    return self.memory.take(shape, dtype)
-            if share < 1:
-                self.flush()
-        raise self.memory.no_room("a new array", size_bytes)
+        memory = self.memory
+        with self._changed:
+            if not self._is_limited:
+                return memory.take(shape, dtype)
+            size_bytes = TensorSpec(shape, dtype).size_bytes
+            # What is recorded needs room to be computed in, too.
+            if self._fit((), size_bytes):
+                return memory.take(shape, dtype)
+            self._drain()
+            if not memory.fits(size_bytes):
+                gc.collect()
+                self._drain()
+            if memory.fits(size_bytes):
+                return memory.take(shape, dtype)
+        raise memory.no_room("a new array", size_bytes)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -147,8 +163,8 @@ class Session:
         self._check_runs()
         with self._changed:
             while wanted:
-                self._prepare([node for node in wanted if node.unit is None or not node.unit.forced], forced=True)
-                worked = self._work_once(forced=True) or self._squeeze()
+                self._ask(wanted)
+                worked = self._work_once(forced=True)
                 wanted = [node for node in wanted if not node.done]
                 if wanted and not worked:
                     self._changed.wait()
@@ -163,10 +179,9 @@ class Session:
         if not node.done:
             self._check_runs()
             with self._changed:
-                self._prepare([node], forced=True)
-                if node.unit is not None:
-                    node.unit.callbacks.append(callback)
-                    self._awaited += 1
+                self._ask([node])
+                if not node.done:
+                    self._callbacks.setdefault(node, []).append(callback)
                     self._call_workers(cores())
                     return
         callback()
@@ -180,14 +195,12 @@ class Session:
         if self.dry_run:
             return
         with self._changed:
-            self._prepare(self._take_pending(), forced)
+            nodes = self._take_pending()
             if forced:
-                self._put_first(self._parked[:])
-            while self._ready or self._open or self._running:
-                if not self._work_once(forced=False) and not (forced and self._squeeze()):
-                    if not (self._ready or self._open or self._running):
-                        break
-                    self._changed.wait()
+                self._ask(nodes)
+            elif not self._is_limited:
+                self._prepare(nodes, forced=False)
+            self._drain()
 
     def close(self) -> None:
         """End the workers after what they are at. What is not computed then is computed by those who ask for it."""
@@ -200,41 +213,115 @@ class Session:
         if self.dry_run:
             raise GraphError("this session is a dry run: its arrays have no values")
 
+    def _drain(self) -> None:
+        """Compute all that is planned, and under a budget all that was recorded, where it fits."""
+        while self._work_once(forced=False) or self._advance(everything=True) or self._planned:
+            if self._planned and not (self._ready or self._open or self._over):
+                self._changed.wait()
+
     # -- planning: with the lock held ---------------------------------------------------------------------------
 
     def _take_pending(self) -> list[Node]:
+        """What was recorded and can be asked for; under a budget also what was recorded earlier."""
         self.load = 0
         pending = self.pending
-        arrays = (pending.popleft()() for _ in range(len(pending)))
-        return [array._node for array in arrays if array is not None]
+        refs = [pending.popleft() for _ in range(len(pending))]
+        if self._is_limited:
+            refs = self._late = [each for each in self._late + refs if _node_of(each) is not None]
+        return [node for each in refs if (node := _node_of(each)) is not None]
+
+    def _fit(self, nodes: Iterable[Node], size_bytes: int = 0) -> bool:
+        """Whether these bytes fit, and all beside it that was recorded or is asked for: then it can go in any order."""
+        needs = {self.memory: size_bytes}
+        for node in collect([*nodes, *self._take_pending(), *self._asked], self).new:
+            memory = self.memory_of(node)
+            needs[memory] = needs.get(memory, 0) + bytes_of(node)
+        return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
+
+    def memory_of(self, node: Node) -> Memory:
+        """The memory that a record's value will take."""
+        place = None if Node.placing is None else accelerator_of(node)
+        return self.memory if place is None else self.devices.memory(place)
+
+    def _ask(self, nodes: list[Node]) -> None:
+        """Plan what somebody waits for, or note it where it does not fit beside the rest."""
+        nodes = [node for node in nodes if not (node.unit.forced if node.unit is not None else node in self._asked)]
+        if nodes and self._is_limited and not self._fit(nodes):
+            self._asked.update(dict.fromkeys(nodes))
+        elif nodes:
+            self._prepare(nodes, forced=True)
+
+    def _advance(self, everything: bool = False) -> bool:
+        """Plan the first of what did not fit together, as much as fits; whether there was something.
+
+        In the order of recording each part leaves nothing in memory but what the program shows or what later parts
+        read, as if each operation had been computed in its line.
+        """
+        if self._planned or not self._is_limited:
+            return False
+        self._asked = {node: None for node in self._asked if not node.done}
+        if not self._asked and not everything:
+            return False
+        found = collect([*self._take_pending(), *self._asked], self)
+        if found.foreign:
+            self._force_elsewhere(found.foreign)
+            return True
+        chosen = window(found.new, self.memory_of)
+        if chosen:
+            later = set(found.new).difference(chosen)
+            needed = {each for node in later for each in node.inputs if type(each) is Node}
+            self._plan(chosen, needed.union(self._asked, found.shared), needed, forced=bool(self._asked))
+            return True
+        first = collect(self._asked, self).new[:1]
+        if first:
+            self._plan(first, set(first), set(first), forced=True)
+            self._ready[0][-1].is_last_resort = True
+        return bool(first)
 
     def _prepare(self, roots: list[Node], forced: bool) -> None:
         """Make units of what must be computed for records; put them first if somebody waits for them."""
         if not roots:
             return
-        new, under_way, foreign = collect(roots, self)
-        while foreign:
-            self._changed.release()
-            try:
-                for node in foreign:
-                    node.session.force([node])
-            finally:
-                self._changed.acquire()
-            new, under_way, foreign = collect(roots, self)
-        units, shared = make_units(new, set(roots))
-        self.shared += shared
-        for unit in units:
-            sources = {read.unit for read in unit.reads if type(read) is Node and read.unit is not None}
-            for source in sources:
-                source.followers.append(unit)
-            unit.sources = list(sources)
-            unit.waiting = len(sources)
+        found = collect(roots, self)
+        while found.foreign:
+            self._force_elsewhere(found.foreign)
+            found = collect(roots, self)
         if forced:
-            self._put_first([*units, *(node.unit for node in under_way if node.unit is not None)])
+            self._put_first([node.unit for node in found.under_way if node.unit is not None])
+        if found.new:
+            self._plan(found.new, found.shared.union(roots), set(), forced)
+
+    def _force_elsewhere(self, nodes: list[Node]) -> None:
+        self._changed.release()
+        try:
+            for node in nodes:
+                node.session.force([node])
+        finally:
+            self._changed.acquire()
+
+    def _plan(self, nodes: list[Node], roots: set[Node], needed: set[Node], forced: bool) -> None:
+        """Make units of records; ``needed`` are those that records without units read."""
+        units: list[Unit] = []
+        try:
+            shared = make_units(nodes, roots, units)
+            for unit in units:
+                unit.forced = forced
+                unit.is_needed = bool(needed) and not needed.isdisjoint(unit.nodes)
+                unit.sources = {read.unit for read in unit.reads if type(read) is Node and read.unit is not None}
+                for source in unit.sources:
+                    source.followers.append(unit)
+                    if forced and not source.forced:
+                        self._put_first([source])
+        except BaseException:  # an interrupt: as if it had not been tried
+            for unit in units:
+                unit.finish()
+            raise
+        self.shared += shared
+        self._planned += len(units)
         for unit in units:
-            if unit.waiting == 0 and not unit.queued:
+            unit.memory.claimed_bytes += unit.claimed_bytes
+            if not unit.sources:
                 self._push(unit)
-        self._unpark()
 
     def _put_first(self, units: list[Unit]) -> None:
         while units:
@@ -242,41 +329,44 @@ class Session:
             if not unit.forced and not unit.ended:
                 unit.forced = True
                 units.extend(unit.sources)
-                if unit.waiting == 0 and unit.queued:
+                if unit.queued:
                     self._push(unit)
 
     def _push(self, unit: Unit) -> None:
         unit.queued = True
         heappush(self._ready, (not unit.forced, unit.number, next(self._pushes), unit))
 
-    def _unpark(self) -> None:
-        parked, self._parked = self._parked, []
-        for unit in parked:
-            self._push(unit)
-
     # -- computing: with the lock held, but for the computation itself ------------------------------------------
 
     def _work_once(self, forced: bool) -> bool:
-        """Run a part of a unit, if there is one to run."""
-        taken = self._take(forced)
+        """Run a part of a unit, or plan more, if there is something to do."""
+        if self._over:  # its end was interrupted
+            self._settle()
+            return True
+        taken = self._take(forced and not self._asked)
         if taken is None:
-            return False
+            return self._advance()
         unit, share = taken
-        self._running += 1
         self._changed.release()
-        interrupted = True
+        interrupt: BaseException | None = None
         try:
             unit.run(share)
-            interrupted = False
-        finally:
-            self._changed.acquire()
-            self._running -= 1
-            if interrupted and unit.return_share(share):
-                if unit not in self._open:
-                    self._open.append(unit)
-                self._changed.notify_all()
-            elif unit.end_share(share):
-                self._end(unit)
+        except BaseException as error:  # noqa: BLE001  for this thread, once the unit is in order again
+            interrupt = error
+        while True:
+            try:
+                self._changed.acquire()
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None and unit.return_share(share):
+            if unit not in self._open:
+                self._open.append(unit)
+            self._changed.notify_all()
+        elif unit.end_share(share):
+            self._end(unit)
+        if interrupt is not None:
+            raise interrupt
         return True
 
     def _take(self, forced: bool) -> tuple[Unit, tuple[int, int]] | None:
@@ -294,85 +384,73 @@ class Session:
         return unit, share
 
     def _next_unit(self, forced: bool) -> Unit | None:
-        """The next unit that is ready, wanted, and fits."""
+        """The next unit that is ready and wanted."""
         while self._ready:
             unit = self._ready[0][-1]
             if unit.queued and forced and not unit.forced:
                 return None
             heappop(self._ready)
-            if not unit.queued:  # it was put first, and is over
+            if not unit.queued:  # it was put first, and has been taken
                 continue
             unit.queued = False
             error = unit.failed_source
             if error is not None:
                 unit.fail(error)
-                self._end(unit)
             elif not unit.is_wanted:
                 unit.finish()
-                self._end(unit)
-            else:
-                memory = unit.memory
-                if memory.fits(unit.most_bytes):
-                    unit.gather()
-                elif self._running or not unit.forced or not memory.fits(unit.gather()):
-                    self._parked.append(unit)
-                    continue
-                if memory.is_limited and unit.allocates:
-                    unit.reserved_bytes = unit.most_bytes
-                    memory.reserved_bytes += unit.reserved_bytes
-                if unit.begin():
-                    return unit
-                self._end(unit)
+            elif self._begin(unit):
+                return unit
+            self._end(unit)
         return None
 
-    def _squeeze(self) -> bool:
-        """Nothing that fits is left for those who wait: make room, or give the oldest up; False if there is hope."""
-        if self._running or self._open or not any(unit.forced for unit in self._parked):
-            return False
-        self._prepare(self._take_pending(), forced=False)
-        if not self._work_once(forced=False):
-            self._give_up_oldest()
-        return True
-
-    def _give_up_oldest(self) -> None:
-        unit = min((unit for unit in self._parked if unit.forced), key=lambda unit: unit.number, default=None)
-        if unit is not None:
-            self._parked.remove(unit)
-            unit.fail(unit.memory.no_room(unit.name, unit.most_bytes))
-            self._end(unit)
+    def _begin(self, unit: Unit) -> bool:
+        """Allocate what a unit writes; False if it has failed."""
+        unit.gather()
+        need_bytes = unit.begin()
+        if unit.is_last_resort:
+            unit.memory.claimed_bytes -= unit.claimed_bytes
+            unit.claimed_bytes = 0
+            if not unit.memory.fits(need_bytes):
+                gc.collect()
+                if not unit.memory.fits(need_bytes):
+                    unit.fail(unit.memory.no_room(unit.name, need_bytes))
+                    return False
+        return unit.allocate()
 
     def _end(self, unit: Unit) -> None:
-        unit.memory.reserved_bytes -= unit.reserved_bytes
-        if not unit.ended:
-            unit.end()
-            profile = self.profile.setdefault(unit.name, OpProfile())
-            profile.calls += 1
-            profile.last_ns = unit.elapsed_ns
-            profile.total_ns += unit.elapsed_ns
+        self._over.append(unit)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Hand on the results of units that are over. An interrupt in the middle leaves it to the next caller."""
+        while self._over:
+            unit = self._over[-1]
+            if not unit.ended:
+                unit.end()
+            for follower in unit.followers:
+                follower.sources.discard(unit)
+                if not follower.sources and not follower.queued and not follower.ended:
+                    self._push(follower)
+            unit.followers = []
+            self._over.pop()
+            self._planned -= 1
+            unit.memory.claimed_bytes -= unit.claimed_bytes
             self.computed += unit.operations
-        for follower in unit.followers:
-            follower.waiting -= 1
-            if follower.waiting == 0:
-                self._push(follower)
-        for callback in unit.callbacks:
-            callback()
-        self._awaited -= len(unit.callbacks)
-        if self._awaited and self._ready:  # the threads that compute now may only care for what they wait for
-            self._call_workers(cores())
-        if self._parked:
-            self._unpark()
+        if self._callbacks:
+            for node in [node for node in self._callbacks if node.done]:
+                for callback in self._callbacks.pop(node):
+                    callback()
+            if self._callbacks:  # the threads that compute now may only care for what they wait for
+                self._call_workers(cores())
         self._changed.notify_all()
 
     def hand_over(self, unit: PlacedUnit) -> None:
         """The devices compute a unit from now on. Without the lock."""
-        with self._changed:
-            self._running += 1
-        self.devices.submit(unit.compute)
+        self.devices.submit(unit.compute_on)
 
     def take_back(self, unit: PlacedUnit) -> None:
         """The devices have computed a unit. Without the lock, on their thread."""
         with self._changed:
-            self._running -= 1
             self._end(unit)
             if self._ready:
                 self._call_workers(cores())
@@ -393,8 +471,9 @@ class Session:
         with self._changed:
             try:
                 while True:
-                    if self._work_once(forced=False) or self._squeeze():
+                    if self._work_once(forced=False) or (self._eager and self._advance(everything=True)):
                         continue
+                    self._eager = self._eager and self._planned > 0
                     if self._closed:
                         return
                     if self._watching:
@@ -403,7 +482,7 @@ class Session:
                     self._idle += 1
                     woken = self._changed.wait(_LINGER_S)
                     self._idle -= 1
-                    if not woken and not self._ready and not self._open and not self._watching:
+                    if not (woken or self._ready or self._open or self._watching or self._eager):
                         return
             finally:
                 self._workers -= 1
@@ -414,8 +493,16 @@ class Session:
         self._changed.wait(_PAUSE_S)
         if self.load > _PLENTY or (self.load, len(self.pending)) == before:
             self._watching = False
-            if self.load > self.threshold:
+            if self._is_limited:
+                self._eager = True
+            elif self.load > self.threshold:
                 self._prepare(self._take_pending(), forced=False)
+
+
+def _node_of(ref: weakref.ref[Array]) -> Node | None:
+    """The record that an array shows, if there is something to compute."""
+    array = ref()
+    return None if array is None or array._node.done else array._node
 
 
 def _end_dry_run() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from actorflow.array.operate import node_of, pair
 from actorflow.array.primitives import Primitive, Value
-from actorflow.array.records import given, record
+from actorflow.array.records import Node, given, record
 from actorflow.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def isin(x1: Array | complex, x2: Array | complex, /, *, invert: bool = False) -
 
     NaN is equal to nothing. One of the two may be a number.
     """
+    if type(x1) is not Node.array_type:
+        node_of("isin", "x2", x2)
     one, other = pair("isin", x1, x2)
     return record(_ISIN, (one, other), one.shape, np.dtype(np.bool_), (bool(invert),), work=other.size)
 

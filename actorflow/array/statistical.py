@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.array.manipulation import concat
-from actorflow.array.operate import axes_of, axis_of, binary, cast, node_of, simple, unary
+from actorflow.array.operate import axes_of, axis_of, binary, cast, node_of, pair, simple, unary
 from actorflow.array.primitives import DType, Elementwise, Primitive, Reduction, Value
 from actorflow.array.records import given, record
 from actorflow.array.ufuncs import DIVIDE, NOT_EQUAL, SQUARE, SUBTRACT
@@ -278,8 +278,8 @@ _SEARCH_BY = Primitive("searchsorted", _search_sorted_by)
 
 
 def searchsorted(x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """Where the elements of ``x2`` would be inserted into ``x1``, which is in order, or in that of ``sorter``."""
-    table, wanted = node_of("searchsorted", "x1", x1), node_of("searchsorted", "x2", x2)
+    """Where the elements of ``x2``, or a number, would go in ``x1``, which is in order, or in that of ``sorter``."""
+    table, wanted = node_of("searchsorted", "x1", x1), pair("searchsorted", x1, x2)[1]
     if len(table.shape) != 1:
         raise ShapeError(f"searchsorted: x1 must have one axis, got shape {table.shape}")
     if side not in ("left", "right"):

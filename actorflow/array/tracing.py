@@ -29,9 +29,9 @@ def trace(
     """Turn array code into a graph: to run, stream, differentiate, place and watch.
 
     The function is called once, with arrays that have no values: it may use shapes and dtypes, not values. Operations
-    that `actorflow.ops` has become these; others are computed on the CPU, wherever their arrays live. Ops have the names
-    of the operations, and the lines of the function as their places of creation. `actorflow.gradient` differentiates
-    the graph as any other, by the rules of `af.grad`; complex blobs have no gradient there.
+    that `actorflow.ops` has become these; others are computed on the CPU, wherever their arrays live. Ops have the
+    names of the operations, and the lines of the function as their places of creation. `actorflow.gradient`
+    differentiates the graph as any other, by the rules of `af.grad`; complex blobs have no gradient there.
 
     Args:
         function: Takes arrays, also in nested tuples, lists and dicts, and gives such.
@@ -40,8 +40,8 @@ def trace(
         name: Of the graph; the function's if left out.
         place: Where it computes: ``"cuda:0"``, say. Arguments and results stay on the CPU; copies are inserted.
     Returns:
-        A graph with a blob for each argument, of its name (``w``; ``weights.w1`` in a dict, ``x.0`` in a tuple), and one
-        named ``result/out`` (``result0/out``, ... of a tuple or list, ``result.loss/out`` of a dict) for what the
+        A graph with a blob for each argument, of its name (``w``; ``weights.w1`` in a dict, ``x.0`` in a tuple), and
+        one named ``result/out`` (``result0/out``, ... of a tuple or list, ``result.loss/out`` of a dict) for what the
         function returns. Arrays that it uses besides are variables of the graph.
     Raises:
         GraphError: if the function asks for a value; `DTypeError` if it returns what is no array.

@@ -18,12 +18,11 @@ from actorflow.array.operate import CAST
 from actorflow.array.placement import TRANSFER
 from actorflow.array.primitives import PART, Primitive
 from actorflow.array.recipes import needed
-from actorflow.array.recorded import Recorded, evaluate
+from actorflow.array.recorded import Constant, Recorded, evaluate
 from actorflow.array.records import Node, site_of
 from actorflow.errors import GraphError
 from actorflow.graph import Graph
 from actorflow.node import Blob
-from actorflow.node import Node as GraphNode
 from actorflow.spec import TensorSpec
 
 __all__ = ["translate", "translate_all"]
@@ -52,14 +51,14 @@ def translate_all(
         assert capture is not None
         known[node] = capture(node)
     for node in nodes:
-        known[node] = translate(graph, node, [_input(graph, each, known) for each in node.inputs])
+        known[node] = translate(graph, node, [_input(each, known) for each in node.inputs])
     for node in results:
         if node not in known:  # made of numbers alone
             assert node.value is not None
             known[node] = _as_blob(graph, node.value)
 
 
-def _input(graph: Graph, each: Any, known: Mapping[Node, Any]) -> Any:
+def _input(each: Any, known: Mapping[Node, Any]) -> Any:
     if type(each) is not Node:
         return each
     return known.get(each, each.value)
@@ -114,16 +113,14 @@ def _of_constants(graph: Graph, node: Node, op: Primitive, inputs: list[Any]) ->
     elif op is RANDB:
         made = graph.apply(ops.Bernoulli(spec, _seed(inputs), probability=node.params[1]), name=op.name)
     else:
-        value = evaluate(op, inputs, node.params, spec)
-        made = graph.variable(graph.unique_name(op.name), node.shape, node.dtype, init=value)
+        made = graph.apply(Constant(evaluate(op, inputs, node.params, spec)), name=op.name)
     found: Blob = made
     return found
 
 
 def _as_blob(graph: Graph, each: Any) -> Blob:
-    if isinstance(each, Blob):
-        return each
-    return graph.variable(graph.unique_name("constant"), each.shape, each.dtype, init=each)
+    found: Blob = each if isinstance(each, Blob) else graph.apply(Constant(each), name="constant")
+    return found
 
 
 def _seed(inputs: list[Any]) -> int:
@@ -160,7 +157,7 @@ def _locate(found: Any, inputs: list[Any], node: Node) -> None:
     """Say of what was made for a record where the user's code recorded it."""
     site = site_of(node.origin)
     known = {id(each) for each in inputs}
-    stack: list[GraphNode] = [*found] if isinstance(found, tuple) else [found]
+    stack: list[Any] = [*found] if isinstance(found, tuple) else [found]
     while stack:
         each = stack.pop()
         if id(each) not in known:
@@ -193,7 +190,7 @@ def _clip(side: str) -> _Rule:
     def rule(node: Node, x: Blob, bound: Blob | float) -> Blob:
         if isinstance(bound, Blob | np.ndarray):
             raise GraphError("bounds that are arrays have no op")
-        return ops.clip(x, **{side: bound}, name=node.name)  # type: ignore[arg-type]
+        return ops.clip(x, **{side: bound}, name=node.name)
 
     return rule
 

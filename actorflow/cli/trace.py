@@ -12,12 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.analysis import Analysis, Frames, Step, analyse
+from actorflow.describe import time_text
 from actorflow.recording import Recording
 from actorflow.trace_file import read_trace
 
 __all__ = ["show_trace"]
-
-_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 
 
 def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: bool = False) -> int:
@@ -77,15 +76,15 @@ def _headline(path: Path, recording: Recording, analysis: Analysis) -> str:
     lost = f", {analysis.lost:,} before them are lost" if analysis.lost else ""
     busy = 1 - analysis.idle_ns / max(analysis.span_ns, 1)
     return (
-        f"{path}: {what}, {_count(analysis.calls, 'call')} in {_time(analysis.span_ns)}{lost}\n"
-        f"something ran for {busy:.1%} of that time, nothing for {_time(analysis.idle_ns)}"
+        f"{path}: {what}, {_count(analysis.calls, 'call')} in {time_text(analysis.span_ns)}{lost}\n"
+        f"something ran for {busy:.1%} of that time, nothing for {time_text(analysis.idle_ns)}"
     )
 
 
 def _frame_line(frames: Frames) -> str:
     return (
-        f"{_count(frames.total, 'frame')}: latency p50 {_time(frames.p50_ns)}, p99 {_time(frames.p99_ns)}, the slowest is "
-        f"frame {frames.slowest}; {frames.overlap:.2f} in flight in the mean, {frames.most} at most"
+        f"{_count(frames.total, 'frame')}: latency p50 {time_text(frames.p50_ns)}, p99 {time_text(frames.p99_ns)}, "
+        f"the slowest is frame {frames.slowest}; {frames.overlap:.2f} in flight in the mean, {frames.most} at most"
     )
 
 
@@ -113,10 +112,10 @@ def _lanes(analysis: Analysis, top: int) -> _Section:
         table.add_row(
             _text(lane.name),
             f"{lane.calls:,}",
-            _time(lane.busy_ns),
+            time_text(lane.busy_ns),
             f"{lane.share:.1%}",
             f"{idle:.1%}",
-            _time(lane.longest_idle_ns),
+            time_text(lane.longest_idle_ns),
         )
     return _Section("lanes", table, _more(len(analysis.lanes) - top, "lane"))
 
@@ -124,7 +123,7 @@ def _lanes(analysis: Analysis, top: int) -> _Section:
 def _ops(analysis: Analysis, top: int) -> _Section:
     table = _table(["op"], ["calls", "total", "mean", "p50", "p99", "share"])
     for op in analysis.ops[:top]:
-        times = [_time(value) for value in (op.total_ns, op.mean_ns, op.p50_ns, op.p99_ns)]
+        times = [time_text(value) for value in (op.total_ns, op.mean_ns, op.p50_ns, op.p99_ns)]
         table.add_row(_text(op.name), f"{op.calls:,}", *times, f"{op.share:.1%}")
     return _Section("where the time went", table, _more(len(analysis.ops) - top, "op"))
 
@@ -133,17 +132,17 @@ def _path(analysis: Analysis, top: int) -> _Section:
     waited_ns = sum(step.waited_ns for step in analysis.path)
     elapsed_ns = sum(step.elapsed_ns for step in analysis.path)
     title = (
-        f"critical path of frame {analysis.path_frame}: {_time(elapsed_ns)} in {_count(len(analysis.path), 'call')}, "
-        f"{_time(waited_ns)} between them"
+        f"critical path of frame {analysis.path_frame}: {time_text(elapsed_ns)} "
+        f"in {_count(len(analysis.path), 'call')}, {time_text(waited_ns)} between them"
     )
     table = _table(["op", "lane"], ["waited", "of that, lane busy", "took"])
     for entry in _shortened(analysis.path, top):
         if isinstance(entry, Step):
-            waits = [_time(value) if value else "" for value in (entry.waited_ns, entry.behind_ns)]
-            table.add_row(_text(entry.name), _text(entry.track), *waits, _time(entry.elapsed_ns))
+            waits = [time_text(value) if value else "" for value in (entry.waited_ns, entry.behind_ns)]
+            table.add_row(_text(entry.name), _text(entry.track), *waits, time_text(entry.elapsed_ns))
         else:
-            waits = [_time(sum(step.waited_ns for step in entry)), _time(sum(step.behind_ns for step in entry))]
-            table.add_row(f"... {len(entry):,} more", "", *waits, _time(sum(step.elapsed_ns for step in entry)))
+            waits = [time_text(sum(step.waited_ns for step in entry)), time_text(sum(step.behind_ns for step in entry))]
+            table.add_row(f"... {len(entry):,} more", "", *waits, time_text(sum(step.elapsed_ns for step in entry)))
     return _Section(title, table)
 
 
@@ -168,7 +167,7 @@ def _gaps(analysis: Analysis) -> _Section:
     for gap in analysis.gaps:
         if gap.length_ns:
             ends = [_text(name if frame < 0 else f"{name} (frame {frame})") for name, frame in (gap.before, gap.after)]
-            table.add_row(*ends, _time(gap.length_ns), _time(gap.start_ns))
+            table.add_row(*ends, time_text(gap.length_ns), time_text(gap.start_ns))
     return _Section("longest stretches in which nothing ran", table)
 
 
@@ -178,11 +177,3 @@ def _count(count: int, what: str) -> str:
 
 def _more(left: int, what: str) -> str:
     return f"and {_count(left, f'more {what}')}" if left > 0 else ""
-
-
-def _time(value_ns: float) -> str:
-    for unit, size_ns in _UNITS:
-        if value_ns >= size_ns:
-            count = value_ns / size_ns
-            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
-    return "0"

@@ -28,7 +28,7 @@ from actorflow.ops.compare import (
 from actorflow.ops.convert import Cast
 from actorflow.ops.operation import Operation
 from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square
-from actorflow.ops.unary import Absolute, Ceil, Floor, Negative, Round, Sign
+from actorflow.ops.unary import Absolute, Ceil, Clip, Floor, Negative, Round, Sign
 from actorflow.spec import TensorSpec
 
 __all__ = ["Fused", "FusedStep", "may_fuse"]
@@ -38,7 +38,7 @@ _KINDS: dict[type[Operation], str] = {
     **dict.fromkeys((Ceil, Divide, Exp, Floor, Log, Power, Reciprocal, Round, Scale, Sqrt), "f"),
     **dict.fromkeys((Relu, ReluDown, Sigmoid, SigmoidDown, Tanh, TanhDown), "f"),
     **dict.fromkeys((Multiply, Square, Subtract, Sum), "iuf"),
-    **dict.fromkeys((Absolute, Maximum, Minimum, Sign), "iuf"),
+    **dict.fromkeys((Absolute, Clip, Maximum, Minimum, Sign), "iuf"),
     **dict.fromkeys((Greater, GreaterEqual, Less, LessEqual), "iuf"),
     **dict.fromkeys((Equal, NotEqual), "biuf"),
     **dict.fromkeys((LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where), "b"),
@@ -61,7 +61,7 @@ class FusedStep(NamedTuple):
     arguments: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.operation.kind.lower()}{self.arguments}"
+        return f"{self.operation.kind.lower()}({', '.join(map(str, self.arguments))})"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,10 @@ def create_app(graph: Graph, **options: Unpack[PageOptions]) -> web.Application:
 
     Args:
         graph: The graph; of a sub-graph the whole root is shown.
-        options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``.
+        options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``, ``control``,
+            ``control_token``, ``checkpoints``.
+    Raises:
+        ValueError: for options that do not fit together.
     """
     return app_of(Page(graph, **options))
 

@@ -34,7 +34,10 @@ def asgi(graph: Graph, **options: Unpack[PageOptions]) -> ASGIPage:
 
     Args:
         graph: The graph; of a sub-graph the whole root is shown.
-        options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``.
+        options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``, ``control``,
+            ``control_token``, ``checkpoints``.
+    Raises:
+        ValueError: for options that do not fit together.
     """
     return ASGIPage(Page(graph, **options))
 

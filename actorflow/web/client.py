@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import numpy.typing as npt
 from aiohttp import (
-    ClientConnectionError,
+    ClientConnectorError,
     ClientError,
     ClientSession,
     ClientWebSocketResponse,
@@ -233,5 +233,5 @@ def _refused(address: Address, status: int) -> str:
 
 def _unreachable(address: Address, error: Exception) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-    kind = "nothing answers" if isinstance(error, ClientConnectionError) else "no live page answers"
+    kind = "nothing answers" if isinstance(error, ClientConnectorError) else "no live page answers"
     return f"{kind} at {address.url}: {reason}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypedDict
 
 from actorflow.web import api
 from actorflow.web.assets import Asset, read_assets
+from actorflow.web.control import Control, Saves
 from actorflow.web.exchange import Refused, Request, Response, Route, Socket
 from actorflow.web.guard import HostGuard, TokenGuard, checked_ancestors, security_headers
 from actorflow.web.stream import Stream
 
 if TYPE_CHECKING:
+    from actorflow.checkpoint import Checkpoints
     from actorflow.graph import Graph
 
 __all__ = ["STREAM_PATH", "Page", "PageOptions"]
@@ -33,12 +36,21 @@ class PageOptions(TypedDict, total=False):
         max_clients: How many browsers may be connected at a time; 32 unless said otherwise.
         frame_ancestors: Origins whose pages may show this one inside a frame, as a notebook does:
             ``["http://localhost:8888"]``; a port may be ``*``. None may unless said otherwise.
+        control: Whether the page can pause and cancel, and what else `actorflow.web.control` does; it then needs a
+            token, as nobody but you may do that.
+        control_token: Whoever shows this one, in the way of ``token``, may look and control, and whoever shows
+            ``token`` may look alone. Without it ``token`` is for both.
+        checkpoints: Where the page's checkpoints go: an `actorflow.nn.Trainer` that saves its own, with the place in
+            the data, to be resumed; `Checkpoints` or a folder for the variables and the number of the frame.
     """
 
     allowed_hosts: Iterable[str]
     token: str | None
     max_clients: int
     frame_ancestors: Iterable[str]
+    control: bool
+    control_token: str | None
+    checkpoints: Checkpoints | Saves | str | os.PathLike[str] | None
 
 
 class Page:
@@ -47,9 +59,9 @@ class Page:
     Args:
         graph: The graph; of a sub-graph the whole root is shown.
         own_names: Names besides those of the loopback that are known at the port that a request arrived on.
-        allowed_hosts, token, max_clients, frame_ancestors: See `PageOptions`.
+        allowed_hosts, token, max_clients, frame_ancestors, control, control_token, checkpoints: See `PageOptions`.
     Raises:
-        ValueError: if the token is empty, or a frame ancestor is not an origin.
+        ValueError: if a token is empty, a frame ancestor is not an origin, or there is control without a token.
 
     Attributes:
         stream: What connected clients are told.
@@ -64,14 +76,25 @@ class Page:
         token: str | None = None,
         max_clients: int = 32,
         frame_ancestors: Iterable[str] = (),
+        control: bool = False,
+        control_token: str | None = None,
+        checkpoints: Checkpoints | Saves | str | os.PathLike[str] | None = None,
     ) -> None:
+        controls = token if control_token is None else control_token
+        if control and controls is None:
+            raise ValueError("control=True needs token=, or control_token= for those who may do more than look")
+        if not control and (control_token is not None or checkpoints is not None):
+            raise ValueError("control_token= and checkpoints= are for control=True")
         self.stream = Stream(graph.root, max_clients=max_clients)
         self._guards: list[HostGuard | TokenGuard] = [HostGuard(allowed_hosts, own_names)]
-        if token is not None:
-            self._guards.append(TokenGuard(token))
+        tokens = [known for known in (token, control_token) if known is not None]
+        guard = TokenGuard(*tokens, needed=token is not None) if tokens else None
+        if guard is not None:
+            self._guards.append(guard)
+        steering = Control(self.stream, guard if control else None, controls, checkpoints)
         self._headers = security_headers(checked_ancestors(frame_ancestors))
         self._routes: dict[str, dict[str, Route]] = {}
-        for route in (*_page_routes(read_assets()), *api.routes(self.stream)):
+        for route in (*_page_routes(read_assets()), *api.routes(self.stream), *steering.routes()):
             self._routes.setdefault(route.path, {})[route.method] = route
 
     async def respond(self, request: Request) -> Response:

@@ -6,6 +6,7 @@ import ipaddress
 import secrets
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -23,16 +24,24 @@ class View:
     """A live page that is being served; a notebook shows it as the page itself.
 
     Attributes:
-        url: Its address; with the token, if there is one.
+        url: Its address; with the token, if there is one, of two the one that lets control.
         host: Address that the server is bound to.
         port: Port that the server is bound to.
         token: What whoever looks must know; None where the loopback is the limit.
     """
 
     def __init__(
-        self, runner: web.AppRunner, title: str, host: str, port: int, token: str | None, ancestors: tuple[str, ...]
+        self,
+        runner: web.AppRunner,
+        title: str,
+        host: str,
+        port: int,
+        token: str | None,
+        control_token: str | None,
+        ancestors: tuple[str, ...],
     ) -> None:
-        query = "" if token is None else f"?token={token}"
+        shown = control_token or token
+        query = "" if shown is None else f"?token={quote(shown, safe='')}"
         self.url = f"http://{_for_url(host)}:{port}/{query}"
         self.host = host
         self.port = port
@@ -94,7 +103,8 @@ class Serving:
         if self._view is not None:
             raise RuntimeError(f"{self._view!r} has been started already: call serve() again for another one")
         token = self._options.get("token")
-        if token is None and not _is_loopback(self._host):
+        control_token = self._options.get("control_token")
+        if token is None and (not _is_loopback(self._host) or (self._options.get("control") and not control_token)):
             token = secrets.token_urlsafe(24)
         ancestors = tuple(self._options.get("frame_ancestors", ()))
         options: PageOptions = {**self._options, "token": token, "frame_ancestors": ancestors}
@@ -107,7 +117,7 @@ class Serving:
             await runner.cleanup()
             raise
         bound = runner.addresses[0][1]
-        self._view = View(runner, self._graph.root.name, self._host, bound, token, ancestors)
+        self._view = View(runner, self._graph.root.name, self._host, bound, token, control_token, ancestors)
         return self._view
 
     async def __aenter__(self) -> View:
@@ -135,7 +145,8 @@ def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Un
         host: Address to bind to: the loopback unless said otherwise. Any other one demands a token.
         port: Port to bind to; 0 takes a free one, which the view then has.
         options: See `PageOptions`: ``allowed_hosts`` (``host`` at the bound port is allowed by itself), ``token`` (for
-            an address other than the loopback a random one unless given), ``max_clients``, ``frame_ancestors``.
+            an address other than the loopback, and for ``control``, a random one unless given), ``max_clients``,
+            ``frame_ancestors``, ``control``, ``control_token``, ``checkpoints``.
     Raises:
         OSError: when it starts, if the address cannot be bound, because it is in use for example.
     Cancellation: closes the browsers' connections and the port, as leaving the block does.

@@ -11,13 +11,14 @@ import asyncio
 import json
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from actorflow.web.control import control_state
 from actorflow.web.exchange import CloseCode, Socket
 from actorflow.web.structure import Structure, capture
 from actorflow.web.telemetry import Position, Telemetry
 from actorflow.web.vitals import Vitals
-from actorflow.web.wire import encode_heartbeat, encode_vitals
+from actorflow.web.wire import encode_control, encode_heartbeat, encode_vitals
 
 if TYPE_CHECKING:
     from actorflow.graph import Graph
@@ -28,6 +29,8 @@ __all__ = ["Client", "Stream"]
 _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 1.0
+#: What a client takes for granted until it is told otherwise.
+_UNTOUCHED = encode_control({"paused": None, "paused_ranks": [], "streams": []}, None)
 
 
 class Client:
@@ -37,6 +40,7 @@ class Client:
         timeline: Whether it has asked for calls.
         calls: Up to which position of the trace it has been told of them; None for nothing yet.
         vitals: What it is to be told next of how the process is.
+        control: What it has been told of who has paused the graph, and the like.
     """
 
     def __init__(self, socket: Socket) -> None:
@@ -47,6 +51,7 @@ class Client:
         self.timeline = False
         self.calls: int | None = None
         self.vitals: str | None = None
+        self.control = _UNTOUCHED
 
     def forget(self) -> None:
         """Send a snapshot next."""
@@ -111,6 +116,8 @@ class Stream:
         self._ticker: asyncio.Task[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._encoded: dict[tuple[int, int], list[str | bytes]] = {}
+        self._command: dict[str, Any] | None = None
+        self._control = _UNTOUCHED
 
     @property
     def seq(self) -> int:
@@ -231,10 +238,19 @@ class Stream:
         else:
             changed = telemetry.advance()
         changed = self._tell_vitals() or changed
+        control = encode_control(control_state(self.graph), self._command)
+        changed = changed or control != self._control
+        self._control = control
         self._encoded.clear()
         for client in self.clients:
             if changed or (client.timeline and client.calls != self._engine.trace.total):
                 client.wake.set()
+
+    def tell_command(self, command: dict[str, Any]) -> None:
+        """Tell the clients what somebody has just done through the page: ``time``, ``by``, ``text``."""
+        self._command = command
+        if self.clients:
+            self.tick()
 
     def _tell_vitals(self) -> bool:
         now_s = time.monotonic()
@@ -271,6 +287,9 @@ class Stream:
         if client.vitals is not None:
             messages = [*messages, client.vitals]
             client.vitals = None
+        if client.control != self._control:
+            messages = [*messages, self._control]
+            client.control = self._control
         if client.timeline:
             messages = [*messages, *telemetry.encode_calls(client.calls)]
             client.calls = telemetry.engine.trace.total

@@ -5,6 +5,8 @@ From the server, in the order of a snapshot:
 - ``graph`` (text, `actorflow.web.structure`): name, revision, nodes and edges with their places.
 - states (binary, `encode_states`): all ops (a full message) or those that changed (a delta).
 - ``status`` (text, `encode_status`): frames, curves, failures, notes; all of them (full) or what is new.
+- ``control`` (text, `encode_control`): who has paused the graph, how many frames of its streams may overlap, and what
+  was commanded last; when it changes.
 - ``heartbeat`` (text): nothing happened for a while.
 - ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for, data pipelines; about
   once a second.
@@ -69,6 +71,7 @@ __all__ = [
     "HEADER",
     "OpStates",
     "encode_calls",
+    "encode_control",
     "encode_heartbeat",
     "encode_states",
     "encode_status",
@@ -232,6 +235,11 @@ def encode_status(
         "notes": [{"id": note.node_id, "text": note.text} for note in notes],
     }
     return json.dumps(message, allow_nan=False)
+
+
+def encode_control(state: Mapping[str, Any], command: Mapping[str, Any] | None) -> str:
+    """The ``control`` message: `actorflow.web.control.control_state`, and who has commanded what last, if anybody."""
+    return json.dumps({"type": "control", **state, "command": command})
 
 
 def encode_heartbeat(states: int, status: int) -> str:

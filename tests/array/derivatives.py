@@ -68,14 +68,6 @@ def named(name: str, *arrays: np.ndarray, theirs: str = "", suffix: str = "") ->
     case(name + suffix, of_arrays, of_torch, *arrays)
 
 
-def symmetric(x: Any) -> Any:
-    return (x + x.mT) / 2.0
-
-
-def hermitian(x: Any) -> Any:
-    return (x + (x.mT.conj() if hasattr(x, "conj") else xp.conj(x.mT))) / 2.0
-
-
 # -- elementwise ------------------------------------------------------------------------------------------------
 
 for _name in ("abs", "asinh", "atan", "cos", "cosh", "exp", "expm1", "negative", "positive", "sin", "sinh", "square"):
@@ -386,6 +378,17 @@ for _n in (0, 1, 2, 5, -1, -3):
 
 # -- matrices ---------------------------------------------------------------------------------------------------
 
+
+def whole_eigh(conj: Function, w: Any, v: Any) -> Any:
+    """What does not depend on the factors of magnitude 1 that vectors are determined up to."""
+    return w, v * conj(v), (v * w[..., None, :] ** 2.0) @ conj(v.mT)
+
+
+def whole_svd(conj: Function, u: Any, s: Any, vh: Any) -> Any:
+    """As above: u and v may turn together."""
+    return u * conj(u), s, vh * conj(vh), (u * s[..., None, :] ** 2.0) @ vh
+
+
 _square, _pairs = regular(2, 3, 3), regular(3, 3) + 1j * numbers(3, 3, seed=7)
 for _suffix, _x in (("", _square), ("_complex", _pairs)):
     named("linalg.inv", _x, suffix=_suffix)
@@ -411,15 +414,10 @@ for _suffix, _x in (("", _square), ("_complex", _pairs)):
         lambda torch, x: torch.linalg.eigvalsh(x + x.mH),
         _x,
     )
-    # Vectors are determined up to a factor of magnitude 1: what is asked of them must not depend on it.
     case(
         f"eigh{_suffix}",
-        lambda x: (lambda w, v: (w, v * xp.conj(v), (v * w[..., None, :] ** 2.0) @ xp.conj(v.mT)))(
-            *xp.linalg.eigh(x + xp.conj(x.mT))
-        ),
-        lambda torch, x: (lambda w, v: (w, v * v.conj(), (v * w[..., None, :] ** 2.0) @ v.mH))(
-            *torch.linalg.eigh(x + x.mH)
-        ),
+        lambda x: whole_eigh(xp.conj, *xp.linalg.eigh(x + xp.conj(x.mT))),
+        lambda torch, x: whole_eigh(torch.conj, *torch.linalg.eigh(x + x.mH)),
         _x,
     )
 named("linalg.det", np.array([[1.0, 2.0], [2.0, 4.0]]), suffix="_singular")
@@ -433,15 +431,10 @@ for _suffix, _x in (
     ("_square", regular(3, 3)),
     ("_complex", complexes(4, 3)),
 ):
-    # As above: u and v may both turn.
     case(
         f"svd{_suffix}",
-        lambda x: (lambda u, s, vh: (u * xp.conj(u), s, vh * xp.conj(vh), (u * s[..., None, :] ** 2.0) @ vh))(
-            *xp.linalg.svd(x, full_matrices=False)
-        ),
-        lambda torch, x: (lambda u, s, vh: (u * u.conj(), s, vh * vh.conj(), (u * s[..., None, :] ** 2.0) @ vh))(
-            *torch.linalg.svd(x, full_matrices=False)
-        ),
+        lambda x: whole_svd(xp.conj, *xp.linalg.svd(x, full_matrices=False)),
+        lambda torch, x: whole_svd(torch.conj, *torch.linalg.svd(x, full_matrices=False)),
         _x,
     )
     case(
@@ -530,3 +523,33 @@ def split(x: Any) -> Any:
     from actorflow import ops
 
     return ops.split(x, 2, axis=1)
+
+
+# -- where there are no central differences ---------------------------------------------------------------------
+
+#: Functions at kinks and corners, where PyTorch's choice is taken.
+CORNERS: dict[str, Case] = {
+    name: Case(*CASES[name][:2], arrays)
+    for name, arrays in {
+        "abs": (np.zeros(3),),
+        "sqrt": (np.zeros(2),),
+        "sign_complex": (np.zeros(2, complex),),
+        "maximum_same": (np.array([1.0, 2.0, 0.0]), np.array([1.0, 0.0, 0.0])),
+        "minimum_rows": (np.array([[1.0, 2.0], [0.0, 2.0]]), np.array([1.0, 2.0])),
+        "clip": (np.array([-0.5, 0.7, 0.0, -2.0, 2.0]),),
+        "clip_low": (np.array([0.0, -0.0, 1.0]),),
+        "max_None_False": (np.array([[[1.0, 3.0], [3.0, 3.0]]]),),
+        "max_0_True": (np.array([[[1.0, 3.0]], [[1.0, 2.0]]]),),
+        "min_(0, 2)_False": (np.ones((2, 3, 2)),),
+        "var_1": (np.ones((2, 3)),),
+        "pow_same": (np.array([0.0, 0.0, 0.0, 2.0]), np.array([0.0, 2.0, 1.0, 0.0])),
+        "vector_norm_2": (np.zeros((2, 2, 2)),),
+        "vector_norm_1": (np.zeros((2, 2, 2)),),
+        "vector_norm_3": (np.array([[[0.0, 2.0]], [[0.0, 1.0]]]),),
+        "vector_norm_inf": (np.array([[[2.0, -2.0]], [[0.0, 1.0]]]),),
+        "matrix_norm_fro_False": (np.zeros((1, 2, 2)),),
+        "sort_False": (np.array([[2.0], [1.0], [2.0], [1.0]]),),
+        "sort_True": (np.array([[2.0], [1.0], [2.0], [1.0]]),),
+        "cumulative_prod": (np.zeros((2, 4)),),
+    }.items()
+}

@@ -21,7 +21,15 @@ COMPLEX = ("complex64", "complex128")
 REAL = (*INTEGERS, *FLOATS)
 NUMERIC = (*REAL, *COMPLEX)
 ALL = (*BOOL, *NUMERIC)
+KINDS = ((*BOOL,), INTEGERS, FLOATS, COMPLEX)
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, 2.5, -3.5, 1e-30, 1e30)
+
+
+def specials(dtype: np.dtype) -> tuple[float, ...]:
+    """Special values of a floating dtype, its extremes and subnormal numbers among them."""
+    info = np.finfo(dtype)
+    extremes = (info.max, info.smallest_normal, info.smallest_subnormal, info.eps)
+    return (*SPECIAL, *[float(each) for each in extremes], *[-float(each) for each in extremes])
 
 
 @st.composite
@@ -45,7 +53,7 @@ def elements(dtype: np.dtype, finite: bool = False, small: bool = False) -> st.S
     if finite or small:
         real = st.one_of(st.integers(-4, 4).map(float), st.sampled_from((0.5, -1.5, 2.25)))
     else:
-        real = st.one_of(st.sampled_from(SPECIAL), st.floats(-100, 100, width=32))
+        real = st.one_of(st.sampled_from(specials(dtype)), st.floats(-100, 100, width=32))
     return st.builds(complex, real, real) if dtype.kind == "c" else real
 
 
@@ -62,6 +70,13 @@ def promotes(one: str, other: str) -> bool:
     kinds = {np.dtype(one).kind, np.dtype(other).kind}
     mixed_signs = kinds == {"i", "u"} and "uint64" in (one, other)
     return not mixed_signs and (len(kinds) == 1 or kinds in ({"i", "u"}, {"f", "c"}))
+
+
+@st.composite
+def dtype_above(draw: st.DrawFn, dtype: np.dtype) -> str | None:
+    """A dtype that a sum or product of this one may be formed in, or None."""
+    above = [each for each in NUMERIC if promotes(dtype.name, each) and np.result_type(dtype, each) == each]
+    return draw(st.one_of(st.none(), st.sampled_from([each for each in above if np.dtype(each).kind == dtype.kind])))
 
 
 @st.composite
@@ -101,4 +116,3 @@ BINARY = {
     **dict.fromkeys(("maximum", "minimum"), REAL),
 }
 SAME_DTYPE = ("nextafter",)
-NO_COMPLEX_INFINITY = ("acos", "acosh", "asin", "asinh", "atan", "atanh")

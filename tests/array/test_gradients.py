@@ -11,7 +11,7 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
-from tests.array.derivatives import CASES, complexes, numbers
+from tests.array.derivatives import CASES, CORNERS, complexes, numbers, regular
 
 STEP = 1e-6
 
@@ -56,3 +56,263 @@ def test_gradients_are_central_differences(name: str) -> None:
         expected = slopes(loss, [*arrays], i)
         scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
         np.testing.assert_allclose(grad.to_numpy(), expected, rtol=2e-5, atol=2e-7 * scale, err_msg=name)
+
+
+#: By name: second derivatives of these are what gradients of gradients should be.
+TWICE = (
+    "sin",
+    "tanh_complex",
+    "divide_rows",
+    "pow_same",
+    "logaddexp_same",
+    "hypot_same",
+    "prod_axis",
+    "prod_zeros",
+    "var_1",
+    "cumulative_prod_zeros",
+    "take",
+    "index_arrays",
+    "assign_mask",
+    "assign_again",
+    "matmul_batch",
+    "tensordot_crossed",
+    "matrix_power_5",
+    "linalg.inv",
+    "linalg.det",
+    "linalg.slogdet_complex",
+    "cholesky",
+    "eigh",
+    "linalg.qr_tall",
+    "svd",
+    "svd_full",
+    "linalg.pinv",
+    "linalg.solve",
+    "matrix_norm_nuc_False",
+    "vector_norm_3",
+    "rfft_ortho_5",
+    "network",
+)
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_gradients_of_gradients_are_central_differences(name: str) -> None:
+    function, _, arrays = CASES[name]
+
+    def loss(*values: Any) -> Any:
+        results = function(*values)
+        squares = [y * y for y in (results if isinstance(results, tuple | list) else [results])]
+        return weighted(squares)
+
+    inner = af.grad(loss, argnums=range(len(arrays)))
+
+    def of_slopes(*values: Any) -> Any:
+        return weighted(inner(*values))
+
+    found = af.grad(of_slopes, argnums=range(len(arrays)))(*[xp.asarray(array) for array in arrays])
+    for i, grad in enumerate(found):
+        expected = slopes(of_slopes, [*arrays], i)
+        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+        np.testing.assert_allclose(grad.to_numpy(), expected, rtol=1e-4, atol=1e-6 * scale)
+
+
+def test_third_derivatives() -> None:
+    third = af.grad(af.grad(af.grad(lambda x: xp.sin(x) * x**3.0)))
+    x = 0.7
+    expected = -(x**3) * np.cos(x) - 9 * x**2 * np.sin(x) + 18 * x * np.cos(x) + 6 * np.sin(x)
+    assert float(third(x)) == pytest.approx(expected)
+
+
+REAL = [name for name, case in CASES.items() if not any(array.dtype.kind == "c" for array in case.arrays)]
+#: Real functions of real arrays that are complex on the way.
+COMPLEX_INSIDE = ("real_to_complex", "astype", "fft", "rfft", "ihfft")
+
+
+@pytest.mark.parametrize("name", [name for name in REAL if not name.startswith(COMPLEX_INSIDE)])
+def test_traced_graphs_have_the_same_gradients(name: str) -> None:
+    function, _, arrays = CASES[name]
+    loss = loss_of(function)
+    expected = af.grad(loss, argnums=range(len(arrays)))(*[xp.asarray(array) for array in arrays])
+    graph = af.trace(lambda *values: loss(*values), *arrays)
+    blobs = [graph[f"x{i}"] for i in range(len(arrays))]
+    grads = af.gradient(graph["result/out"], blobs)
+    found = graph.run_sync(dict(zip(blobs, arrays, strict=True)), fetch=grads)
+    for grad, each in zip(grads, expected, strict=True):
+        np.testing.assert_allclose(found[grad], each.to_numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sin", "prod_zeros", "index_arrays", "assign_twice", "linalg.inv", "eigh", "network"])
+def test_traced_graphs_have_gradients_of_gradients(name: str) -> None:
+    function, _, arrays = CASES[name]
+    loss = loss_of(lambda *values: [y * y for y in listed(function(*values))])
+    expected = af.grad(lambda *values: weighted([af.grad(loss)(*values)]))(*[xp.asarray(array) for array in arrays])
+    graph = af.trace(lambda *values: loss(*values), *arrays)
+    slope = af.gradient(graph["result/out"], graph["x0"])
+    weights = graph.variable("weights", slope.shape, "float64", np.random.default_rng(0).uniform(0.5, 1.5, slope.shape))
+    found = af.gradient(af.ops.sum(af.ops.multiply(slope, weights)), graph["x0"])
+    feeds = {f"x{i}": array for i, array in enumerate(arrays)}
+    np.testing.assert_allclose(graph.run_sync(feeds, fetch=[found])[found], expected.to_numpy(), rtol=1e-8, atol=1e-12)
+
+
+def listed(results: Any) -> list[Any]:
+    return [*results] if isinstance(results, tuple | list) else [results]
+
+
+def test_complex_blobs_have_no_gradient_in_graphs() -> None:
+    graph = af.trace(lambda x: xp.sum(xp.abs(xp.fft.fft(x))), numbers(4))
+    np.testing.assert_allclose(graph.run_sync({"x": numbers(4)})["result/out"], np.abs(np.fft.fft(numbers(4))).sum())
+    with pytest.raises(af.GraphError, match="not floating"):
+        af.gradient(graph["result/out"], graph["x"])
+
+
+# -- corners ----------------------------------------------------------------------------------------------------
+
+EXPECTED_CORNERS = {
+    "abs": [[0, 0, 0]],
+    "sqrt": [[np.inf, np.inf]],
+    "maximum_same": [[0.5, 1, 0.5], [0.5, 0, 0.5]],
+    "clip": [[1, 1, 1, 0, 0]],
+    "clip_low": [[1, 1, 1]],
+    "max_None_False": [[[[0, 1 / 3], [1 / 3, 1 / 3]]]],
+    "max_0_True": [[[[0.5, 1]], [[0.5, 0]]]],
+    "vector_norm_2": [np.zeros((2, 2, 2))],
+    "vector_norm_1": [np.zeros((2, 2, 2))],
+    "matrix_norm_fro_False": [np.zeros((1, 2, 2))],
+    "var_1": [np.zeros((2, 3))],
+    "pow_same": [[0, 0, 1, 0], [0, 0, 0, np.log(2)]],
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED_CORNERS)
+def test_gradients_at_corners(name: str) -> None:
+    function, _, arrays = CORNERS[name]
+    positions = range(len(arrays))
+    found = af.grad(lambda *values: total(function(*values)), positions)(*[xp.asarray(array) for array in arrays])
+    for grad, expected in zip(found, EXPECTED_CORNERS[name], strict=True):
+        np.testing.assert_allclose(grad.to_numpy(), expected)
+
+
+def total(results: Any) -> Any:
+    sums = [xp.sum(y) for y in listed(results)]
+    return sum(sums[1:], sums[0])
+
+
+def test_gradients_of_arrays_without_elements() -> None:
+    empty = xp.zeros((0, 3))
+    functions = [
+        lambda x: xp.sum(x * x),
+        lambda x: xp.prod(xp.prod(x, axis=0)),
+        lambda x: xp.sum(x @ xp.ones((3, 2))),
+        lambda x: xp.sum(x.mT @ x),
+        lambda x: xp.sum(xp.concat([x, xp.ones((2, 3)) * xp.sum(x)])),
+        lambda x: xp.sum(xp.sort(x, axis=0) + xp.cumulative_prod(x, axis=0) + xp.flip(x)),
+        lambda x: xp.sum(x[:, [0, 0]]) + xp.sum(x[xp.asarray(np.zeros(0, int))]),
+        lambda x: xp.linalg.vector_norm(x),
+        lambda x: xp.sum(xp.where(x > 0.0, x, 0.0)) + xp.sum(xp.clip(x, 0.0, 1.0)),
+        lambda x: xp.sum(xp.repeat(x, 2, axis=1)) + xp.sum(xp.tile(x, (2, 1))),
+    ]
+    for function in functions:
+        grad = af.grad(function)(empty)
+        assert grad.shape == (0, 3)
+        assert grad.to_numpy().shape == (0, 3)
+
+
+def test_gradients_by_arrays_of_any_layout() -> None:
+    whole = numbers(6, 8)
+    for part in (whole.T, whole[::2, ::-1], np.broadcast_to(whole[:1], (6, 8)), np.asfortranarray(whole)):
+        x = xp.asarray(part, copy=False)
+        grad = af.grad(lambda x: xp.sum(xp.square(x) @ xp.exp(x.mT)))(x)
+        expected = af.grad(lambda x: xp.sum(xp.square(x) @ xp.exp(x.mT)))(xp.asarray(np.array(part, order="C")))
+        np.testing.assert_allclose(grad.to_numpy(), expected.to_numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_have_the_dtypes_of_the_arguments(dtype: str) -> None:
+    x, y = numbers(3, 4, dtype=dtype), numbers(4, seed=1)
+
+    def loss(x: Any, y: Any) -> Any:
+        return xp.sum(xp.astype(x, xp.float64) * y * x) + xp.sum(xp.mean(x, axis=0) * xp.asarray([1, 2, 3, 4]))
+
+    dx, dy = af.grad(loss, argnums=(0, 1))(xp.asarray(x), xp.asarray(y))
+    assert (dx.dtype, dy.dtype) == (dtype, np.float64)
+    np.testing.assert_allclose(dx.to_numpy(), 2 * x * y + np.arange(1, 5) / 3, rtol=1e-5)
+    np.testing.assert_allclose(dy.to_numpy(), (x.astype(float) ** 2).sum(axis=0), rtol=1e-5)
+
+
+# -- what there is ----------------------------------------------------------------------------------------------
+
+#: Operations that give no floating numbers, or read none, so that there is nothing to differentiate.
+NOT_FLOATING = {
+    *("all", "any", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or"),
+    *("bitwise_right_shift", "bitwise_xor", "equal", "greater", "greater_equal", "isfinite", "isinf", "isnan", "less"),
+    *("less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "matrix_rank", "not_equal"),
+    *("searchsorted", "signbit", "arange", "eye", "fftfreq", "full", "linspace", "randb", "randn", "rfftfreq"),
+}
+WITHOUT = {"nextafter"}
+
+
+def test_every_operation_has_a_rule_or_no_use_for_one() -> None:
+    from actorflow.array.derivatives import known_rules
+    from actorflow.array.lifting import GraphOperation
+    from actorflow.array.primitives import PART, Primitive
+
+    found = {
+        each.name
+        for each in gc.get_objects()
+        if isinstance(each, Primitive)
+        and not isinstance(each, GraphOperation)
+        and each is not PART
+        and each.compute.__module__ != __name__
+    }
+    rules = set(known_rules())
+    assert found - rules - NOT_FLOATING == WITHOUT
+    assert not rules & (NOT_FLOATING | WITHOUT)
+
+
+def test_what_has_no_gradient_is_named_with_its_line() -> None:
+    with pytest.raises(
+        af.GraphError, match=r"nextafter has no gradient; recorded at .*test_gradients\.py:\d+ in <lambda>"
+    ):
+        af.grad(lambda x: xp.sum(xp.nextafter(x, 2.0)))(xp.asarray([1.0]))
+    with pytest.raises(af.GraphError, match="Accuracy.* has no gradient|does not depend"):
+        af.grad(lambda x: xp.nn.accuracy(x, xp.asarray([0])) * 1.0)(xp.ones((1, 2)))
+    with pytest.raises(af.GraphError, match="mode='complete' of tall matrices"):
+        af.grad(lambda x: xp.sum(xp.linalg.qr(x, mode="complete").Q))(xp.asarray(numbers(4, 2)))
+    with pytest.raises(af.GraphError, match="only for S, or for square"):
+        af.grad(lambda x: xp.sum(xp.linalg.svd(x).U))(xp.asarray(numbers(4, 2)))
+    mask = xp.asarray(np.eye(2, dtype=bool))
+    with pytest.raises(af.GraphError, match="a mask beside other indices"):
+        af.grad(lambda x: xp.sum(written(x, (mask, 0), x[:, 0, 0])))(xp.asarray(numbers(2, 2, 3)))
+
+
+def written(x: Any, key: Any, value: Any) -> Any:
+    x[key] = value
+    return x
+
+
+def test_own_operations_get_rules() -> None:
+    from actorflow.array.derivatives import rule
+    from actorflow.array.operate import simple
+    from actorflow.array.primitives import Primitive
+
+    double = Primitive("double_of_test", lambda x: 2.0 * x)
+    with pytest.raises(af.GraphError, match="double_of_test has no gradient"):
+        af.grad(lambda x: xp.sum(simple(double, x, x.shape)))(xp.asarray([1.0]))
+    rule("double_of_test")(lambda at, g: [g * 2.0])
+    assert af.grad(lambda x: xp.sum(simple(double, x * x, x.shape)))(xp.asarray([3.0])).to_numpy() == [12.0]
+
+
+def test_complex_gradients_follow_the_convention() -> None:
+    z = complexes(3)
+    np.testing.assert_allclose(af.grad(lambda z: xp.sum(xp.real(z * xp.conj(z))))(xp.asarray(z)).to_numpy(), 2 * z)
+    with pytest.raises(af.DTypeError, match="must return a real floating array"):
+        af.grad(lambda z: xp.sum(z * z))(xp.asarray(z))
+
+
+def test_determinants_of_singular_matrices_have_gradients_once() -> None:
+    x = np.diag([1.0, 2.0, 0.0])
+    found = af.grad(xp.linalg.det)(xp.asarray(x))
+    np.testing.assert_allclose(found.to_numpy(), np.diag([0.0, 0.0, 2.0]), atol=1e-12)
+    twice = af.grad(lambda x: xp.sum(af.grad(xp.linalg.det)(x)))
+    with pytest.raises(af.OpError, match="Singular"):
+        twice(xp.asarray(x)).wait()
+    assert twice(xp.asarray(regular(3, 3))).shape == (3, 3)

@@ -37,7 +37,7 @@ def test_nothing_is_computed_before_it_is_asked_for(lazy: Session) -> None:
     assert (y.shape, y.dtype) == ((2,), xp.float64)
     assert lazy.computed == 0
     assert y.to_numpy().tolist() == [3.0, 5.0]
-    assert called(lazy) == {"multiply+add": 1}
+    assert called(lazy) == {"multiply": 1, "add": 1}
 
 
 def test_forgotten_temporaries_are_never_computed(lazy: Session) -> None:
@@ -79,17 +79,17 @@ def test_a_value_that_is_held_is_computed_once(lazy: Session) -> None:
     y = xp.sqrt(x)
     assert (y + 1).to_numpy().tolist() == [2.0, 3.0]
     assert (y + 2).to_numpy().tolist() == [3.0, 4.0]
-    assert called(lazy) == {"sqrt+add": 1, "add": 1}
+    assert called(lazy) == {"sqrt": 1, "add": 2}
 
 
-def test_a_temporary_is_computed_again_where_it_is_needed_again(lazy: Session) -> None:
+def test_a_temporary_that_others_read_is_kept_for_them(lazy: Session) -> None:
     x = xp.asarray([1.0, 4.0])
     root = xp.sqrt(x)
     y, z = root + 1, root + 2
     del root
     assert y.to_numpy().tolist() == [2.0, 3.0]
     assert z.to_numpy().tolist() == [3.0, 4.0]
-    assert called(lazy) == {"sqrt+add": 2}
+    assert called(lazy) == {"sqrt": 1, "add": 2}
 
 
 def test_equal_operations_are_computed_once(lazy: Session) -> None:
@@ -119,14 +119,14 @@ def test_random_numbers_are_not_shared(lazy: Session) -> None:
 
 
 def test_elementwise_chains_are_one_pass_with_the_reductions_that_end_them(lazy: Session) -> None:
-    x = xp.asarray(np.linspace(0, 1, 100_000, dtype=np.float32))
+    x = xp.asarray(np.linspace(0, 1, 1_000_000, dtype=np.float32))
     y = xp.sum(xp.sqrt(x * x + 1) / 2)
     expected = np.sum(np.sqrt(x.to_numpy() ** 2 + 1) / 2)
     assert float(y) == pytest.approx(float(expected), rel=1e-5)
     assert called(lazy) == {"multiply+add+sqrt+divide+sum": 1}
 
 
-@pytest.mark.parametrize("shape", [(100_000,), (300, 500), (3, 200_000), (200_000, 3), (2, 3, 40_000), (70_001, 1)])
+@pytest.mark.parametrize("shape", [(300_000,), (300, 1_000), (3, 200_000), (200_000, 3), (2, 3, 50_000), (270_001, 1), (70_001, 1)])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_chains_in_blocks_are_right(lazy: Session, shape: tuple[int, ...], axis: int | None) -> None:
     rng = np.random.default_rng(0)
@@ -253,7 +253,7 @@ def test_sessions_work_together() -> None:
     with xp.session(run_ahead=False) as other:
         y = xp.asarray([2.0]) * 2
     assert (y + x).to_numpy().tolist() == [6.0]
-    assert (called(one), called(other)) == ({"add": 1}, {"multiply+add": 1})
+    assert (called(one), called(other)) == ({"add": 1}, {"multiply": 1, "add": 1})
 
 
 # -- errors -----------------------------------------------------------------------------------------------------

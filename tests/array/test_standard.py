@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import operator
+from functools import cache
 from typing import Any
 
 import array_api_strict as strict
+import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 
+import actorflow as af
 import actorflow.array as xp
 from tests.array.cases import CASES
-from tests.array.families import BINARY, COMPLEX, SAME_DTYPE, UNARY, arrays, pairs
+from tests.array.families import ALL, BINARY, COMPLEX, FLOATS, INTEGERS, SAME_DTYPE, UNARY, arrays, pairs
 
 #: Each function is tried so often in CI; a thousand times with all tests.
 EACH = settings(
@@ -75,17 +79,67 @@ def test_nothing_is_missing(module: str) -> None:
     its = getattr(strict, module) if module else strict
     mine = getattr(xp, module) if module else xp
     extras = {"ArrayAPIStrictFlags", "Device", "set_array_api_strict_flags", "get_array_api_strict_flags"}
-    extras |= {"reset_array_api_strict_flags", "broadcast_shapes", "isin"}  # the last two are newer than 2024.12
+    extras |= {"reset_array_api_strict_flags"}
     names = {name for name in its.__all__ if not name.startswith("_") and not name.endswith("Flags")}
     assert names - extras - set(dir(mine)) == set()
 
 
+class Watched:
+    """A namespace that notes which of its functions are called, and with which keywords."""
+
+    def __init__(self, namespace: Any, used: dict[str, set[str]], prefix: str = "") -> None:
+        self._namespace, self._used, self._prefix = namespace, used, prefix
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._namespace, name)
+        if inspect.ismodule(found):
+            return Watched(found, self._used, f"{name}.")
+        if not inspect.isfunction(found):
+            return found
+
+        def noted(*arguments: Any, **keywords: Any) -> Any:
+            self._used.setdefault(f"{self._prefix}{name}", set()).update(keywords)
+            return found(*arguments, **keywords)
+
+        return noted
+
+
+@cache
+def used_in_cases() -> dict[str, set[str]]:
+    """The functions that the cases call, each with the keywords."""
+    used: dict[str, set[str]] = {}
+    watched = Watched(xp, used)
+    for name in CASES:
+
+        @settings(max_examples=10, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
+        @given(st.composite(lambda draw, name=name: CASES[name](draw))())
+        def look(call: Any) -> None:
+            values, function = call
+            function(watched, *[xp.asarray(value) for value in values])
+
+        look()
+    return used
+
+
+def test_every_keyword_is_tried() -> None:
+    missing = set()
+    for module, prefix in ((xp, ""), (xp.linalg, "linalg."), (xp.fft, "fft.")):
+        for name in module.__all__:
+            function = getattr(module, name)
+            if not inspect.isfunction(function) or f"{prefix}{name}" not in used_in_cases():
+                continue
+            keywords = {p.name for p in inspect.signature(function).parameters.values() if p.kind == p.KEYWORD_ONLY}
+            missing |= {f"{prefix}{name}({each}=)" for each in keywords - used_in_cases()[f"{prefix}{name}"]}
+    # Where arrays live is tried elsewhere; `invert` has no meaning in array-api-strict.
+    assert {each for each in missing if not each.endswith("(device=)")} == {"isin(invert=)"}
+
+
 def test_every_function_is_tried() -> None:
-    tried = {*UNARY, *BINARY, *CASES}
-    elsewhere = {"asarray", "from_dlpack", "empty", "empty_like", "ones", "zeros", "ones_like", "zeros_like"}
-    covered = {"squeeze", "tril", "triu", "trace", "trunc", "fftfreq", "rfftfreq", "fftshift", "ifftshift"}
+    tried = {*UNARY, *BINARY, *CASES, *(name.rsplit(".")[-1] for name in used_in_cases())}
+    elsewhere = {"from_dlpack", "broadcast_shapes"}
     typed = {"can_cast", "finfo", "iinfo", "isdtype", "result_type"}
     mine = {
+        "at",
         "randn",
         "randb",
         "from_numpy",
@@ -103,7 +157,7 @@ def test_every_function_is_tried() -> None:
     }
     names = {*xp.__all__, *xp.linalg.__all__, *xp.fft.__all__} - {*xp.__array_namespace_info__().dtypes()}
     constants = {"e", "inf", "nan", "newaxis", "pi", "API_VERSIONS"}
-    left = {name for name in names if not name.startswith("_")} - tried - elsewhere - covered - typed - mine - constants
+    left = {name for name in names if not name.startswith("_")} - tried - elsewhere - typed - mine - constants
     assert left == set()
 
 
@@ -167,3 +221,144 @@ def test_types() -> None:
     assert info.default_device() in info.devices()
     assert info.default_dtypes()["real floating"] == xp.float64
     assert info.capabilities()["max dimensions"] == 64
+
+
+def test_what_is_newer_than_the_version_that_it_names() -> None:
+    assert xp.broadcast_shapes((2, 1), (3,), ()) == (2, 3)
+    assert xp.broadcast_shapes() == ()
+    with pytest.raises(ValueError, match="do not broadcast"):
+        xp.broadcast_shapes((2,), (3,))
+    x = xp.asarray([1.0, xp.nan, 3.0])
+    assert xp.isin(x, xp.asarray([xp.nan, 3.0]), invert=True).to_numpy().tolist() == [True, True, False]
+    with pytest.raises(TypeError, match="isin"):
+        xp.isin(1, 2)
+    for version in xp.API_VERSIONS:
+        assert x.__array_namespace__(api_version=version) is xp
+    with pytest.raises(ValueError, match="api_version"):
+        x.__array_namespace__(api_version="2020.12")
+
+
+def test_errors_are_those_that_array_code_expects() -> None:
+    x = xp.zeros((2, 3))
+    for wrong in (
+        lambda: xp.expand_dims(x, axis=4),
+        lambda: xp.sum(x, axis=2),
+        lambda: xp.flip(x, axis=(-3,)),
+        lambda: xp.linalg.vector_norm(x, axis=5),
+        lambda: xp.fft.fft(x, axis=2),
+    ):
+        with pytest.raises(IndexError):
+            wrong()
+        with pytest.raises(ValueError, match="out of bounds"):
+            wrong()
+    for wrong in (
+        lambda: xp.bitwise_and(x, x),
+        lambda: xp.sum([1.0]),
+        lambda: x & x,
+        lambda: xp.where(x, x, x),
+        lambda: xp.linalg.inv(xp.zeros((2, 2), dtype=xp.int8)),
+        lambda: xp.astype(xp.zeros(2, dtype=xp.complex64), xp.float32),
+        lambda: operator.index(xp.asarray(1.0)),
+        lambda: float(xp.asarray(1j)),
+        lambda: x + "1",
+        lambda: hash(x),
+    ):
+        with pytest.raises(TypeError):
+            wrong()
+    for wrong in (lambda: xp.asarray([1], dtype=xp.int8) + 1000, lambda: xp.full((), -1, dtype=xp.uint8)):
+        with pytest.raises(OverflowError):
+            wrong()
+
+
+def test_numbers_beyond_a_dtype_are_infinite_without_a_warning() -> None:
+    x = xp.asarray([1.0, 2.0], dtype=xp.float32)
+    assert (x * 1e300).to_numpy().tolist() == [np.inf, np.inf]
+    assert xp.clip(x, -1e300, 1e300).to_numpy().tolist() == [1.0, 2.0]
+    assert xp.full(2, -1e300, dtype=xp.float32).to_numpy().tolist() == [-np.inf, -np.inf]
+    assert xp.asarray([1e300], dtype=xp.complex64).to_numpy().tolist() == [np.inf]
+    x[0] = 1e300
+    x[1] = np.asarray(-1e300)
+    assert x.to_numpy().tolist() == [np.inf, -np.inf]
+    assert xp.asarray(np.asarray([1e300]), dtype=xp.float32).to_numpy().tolist() == [np.inf]
+
+
+@given(st.data())
+@EACH
+def test_parts_are_those_of_numpy(data: st.DataObject) -> None:
+    x = data.draw(arrays(ALL, hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)))
+    whole = (
+        tuple(hnp.integer_array_indices(x.shape, result_shape=hnp.array_shapes(max_dims=2, max_side=3)))
+        if False
+        else data.draw(hnp.integer_array_indices(x.shape, result_shape=hnp.array_shapes(max_dims=2, max_side=3)))
+    )
+    basic = data.draw(hnp.basic_indices(x.shape, allow_newaxis=True))
+    mask = data.draw(hnp.arrays(bool, x.shape[: data.draw(st.integers(1, x.ndim))]))
+    for key in (whole, basic, mask, (mask,), (..., whole[-1])):
+        mine = tuple(xp.asarray(p) if isinstance(p, np.ndarray) else p for p in key) if type(key) is tuple else key
+        mine = xp.asarray(mine) if isinstance(mine, np.ndarray) else mine
+        y, z = xp.asarray(x), x.copy()
+        np.testing.assert_array_equal(y[mine].to_numpy(), z[key], strict=True)
+        y[mine], z[key] = 1, 1
+        np.testing.assert_array_equal(y.to_numpy(), z, strict=True)
+
+
+def test_ends_of_slices_can_be_arrays() -> None:
+    x = xp.arange(6)
+    one, four = xp.asarray(1), xp.asarray(3) + 1
+    assert x[one:four].to_numpy().tolist() == [1, 2, 3]
+    assert x[: xp.asarray([4])[0] : xp.asarray(2)].to_numpy().tolist() == [0, 2]
+    assert x[np.int64(1) : np.int64(3)].to_numpy().tolist() == [1, 2]
+    x[one : xp.asarray(2)] = 7
+    assert x.to_numpy().tolist() == [0, 7, 2, 3, 4, 5]
+    assert xp.reshape(x, (2, 3))[one, xp.asarray(0)].to_numpy() == 3
+
+
+@given(arrays((*FLOATS, *INTEGERS), ()), st.sampled_from(("add", "multiply", "floor_divide", "less", "maximum")))
+@EACH
+def test_numbers_that_are_there_are_computed_at_once(x: np.ndarray, name: str) -> None:
+    """And give what they would if they were recorded."""
+    with np.errstate(all="ignore"), xp.session(run_ahead=False) as session:
+        there = xp.asarray(x)
+        later = xp.asarray(x.reshape(1))[...]
+        function = getattr(xp, name)
+        for other in (there, 1):
+            at_once, lazily = function(there, other), function(xp.reshape(later, ()), other)
+            assert session.computed == 0
+            assert at_once.dtype == lazily.dtype
+            np.testing.assert_array_equal(at_once.to_numpy(), lazily.to_numpy(), strict=True)
+            session.computed = 0
+
+
+def test_an_element_of_a_computed_array_is_read_at_once() -> None:
+    with xp.session(run_ahead=False) as session:
+        x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+        y = (x * 2).wait()
+        assert session.computed == 1
+        element = y[-1, 0]
+        assert element.to_numpy() == 6.0
+        assert session.computed == 1
+        y[1, 0] = 7.0
+        assert element.to_numpy() == 6.0
+        with pytest.raises(IndexError, match="out of bounds"):
+            y[2, 0]
+    with xp.session(sequential=True) as session:
+        assert (xp.asarray(1.0) + xp.asarray(2.0)).to_numpy() == 3.0
+        assert session.computed == 1
+
+
+def test_integers_to_negative_powers_fail_where_they_are_asked_for() -> None:
+    power = xp.asarray(2) ** xp.asarray(-1)
+    with pytest.raises(af.OpError, match="negative integer powers"):
+        int(power)
+
+
+def test_dlpack_without_a_copy() -> None:
+    x = xp.asarray([1.0, 2.0])
+    for options in ({}, {"copy": False}, {"copy": True}, {"max_version": (1, 0)}, {"dl_device": (1, 0)}):
+        assert x.__dlpack__(**options) is not None
+        assert x.__dlpack__(**{"max_version": (0, 8), **options}) is not None
+    shared = np.from_dlpack(x, copy=False)
+    assert np.shares_memory(shared, x.to_numpy())
+    assert not np.shares_memory(np.from_dlpack(x, copy=True), x.to_numpy())
+    y = xp.from_dlpack(np.asarray([3, 4]), copy=True, device=x.device)
+    assert y.to_numpy().tolist() == [3, 4]

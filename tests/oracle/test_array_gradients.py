@@ -10,7 +10,7 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
-from tests.array.derivatives import CASES, Case, complexes, numbers
+from tests.array.derivatives import CASES, CORNERS, Case
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test WITH=torch")
 
@@ -78,3 +78,9 @@ def test_gradients_are_those_of_pytorch(name: str, order: int) -> None:
     for found, expected in zip(ours(case, order), theirs(case, order), strict=True):
         scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10 * scale)
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_gradients_at_corners_are_those_of_pytorch(name: str) -> None:
+    for found, expected in zip(ours(CORNERS[name], 1), theirs(CORNERS[name], 1), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -81,8 +81,11 @@ def _there(value: Any) -> Any:
 
 
 @contextmanager
-def browse(profile: Path) -> Iterator[Elsewhere]:
-    """Start a browser and connect to it; skips where there is none, but for CI, where that is a failure."""
+def browse(profile: Path) -> Iterator[tuple[Elsewhere, int]]:
+    """Start a browser and connect to it; skips where there is none, but for CI, where that is a failure.
+
+    Yields the browser and the id of its process.
+    """
     missing = None
     if importlib.util.find_spec("playwright") is None:
         missing = "playwright is not installed"
@@ -102,7 +105,7 @@ def browse(profile: Path) -> Iterator[Elsewhere]:
         reader.start()
         try:
             with _connected(address) as browser:
-                yield browser
+                yield browser, process.pid
         finally:
             process.terminate()
             reader.join()

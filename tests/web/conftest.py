@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.web.stream import Stream
 from tests.web.browsing import Elsewhere, Page, browse
 from tests.web.serving import SERVERS, Served
 
@@ -204,6 +205,20 @@ def training_graph(name: str = "training", blocks: int = 4) -> tuple[af.Graph, a
     return graph, x, loss
 
 
+def wide_graph(stages: int, layers: int) -> af.Graph:
+    """Stages beside each other, each of layers of 10 rows of 10 ops that read up to three of the row before."""
+    graph = af.Graph("large")
+    x = graph.blob("x", (4, 4))
+    for s in range(stages):
+        stage, before = graph.subgraph(f"stage{s}"), [x] * 10
+        for number in range(layers):
+            layer = stage.subgraph(f"layer{number}")
+            for row in range(10):
+                read = [dict.fromkeys([before[k], before[(k + 1) % 10], before[(3 * k + row) % 10]]) for k in range(10)]
+                before = [layer.function(f"op{row}_{k}", lambda *xs: xs[0], SQUARE)(*read[k]) for k in range(10)]
+    return graph
+
+
 @pytest.fixture
 def make_training_graph() -> Callable[..., tuple[af.Graph, af.Blob, af.Blob]]:
     return training_graph
@@ -221,6 +236,13 @@ def served(request: pytest.FixtureRequest) -> Served:
     """The live page behind each kind of server."""
     server: Served = request.param
     return server
+
+
+@pytest.fixture
+def quick_vitals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients are told of memory and the like at every tick, so that no test waits for that."""
+    assert Stream.__init__.__kwdefaults__ is not None
+    monkeypatch.setitem(Stream.__init__.__kwdefaults__, "vitals_s", 0.0)
 
 
 @pytest.fixture
@@ -246,7 +268,7 @@ async def make_fake_socket() -> Callable[[], FakeSocket]:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     """A browser that all tests share; each has profiles of its own in it."""
-    with browse(tmp_path_factory.mktemp("chromium")) as browser:
+    with browse(tmp_path_factory.mktemp("chromium")) as (browser, _):
         yield browser
 
 

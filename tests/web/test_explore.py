@@ -12,6 +12,7 @@ import pytest
 import actorflow as af
 from actorflow.history import NodeState
 from actorflow.web import serve
+from tests.web.conftest import wide_graph
 
 pytestmark = pytest.mark.browser
 
@@ -303,20 +304,6 @@ async def test_keys_are_explained(training, new_page) -> None:
         assert await page.page.locator("#dock").is_hidden(), "keys do nothing behind the help"
         await page.page.keyboard.press("Escape")
         assert await help_.is_hidden()
-
-
-def wide_graph(stages: int, layers: int) -> af.Graph:
-    """Stages beside each other, each of layers of 10 rows of 10 ops that read up to three of the row before."""
-    graph = af.Graph("large")
-    x = graph.blob("x", (4, 4))
-    for s in range(stages):
-        stage, before = graph.subgraph(f"stage{s}"), [x] * 10
-        for number in range(layers):
-            layer = stage.subgraph(f"layer{number}")
-            for row in range(10):
-                read = [dict.fromkeys([before[k], before[(k + 1) % 10], before[(3 * k + row) % 10]]) for k in range(10)]
-                before = [layer.function(f"op{row}_{k}", lambda *xs: xs[0], SQUARE)(*read[k]) for k in range(10)]
-    return graph
 
 
 #: How often the page could be drawn between the wish to open all scopes and the picture of that.

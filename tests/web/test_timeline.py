@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ async def test_frames_in_flight_are_told_apart(new_page) -> None:
         assert "async functions" in await page.look("actorflow.timeline.tracks")
 
 
-async def test_an_op_says_how_long_its_calls_take(training, new_page) -> None:
+async def test_an_op_says_how_long_its_calls_take(training, new_page, quick_vitals) -> None:
     async with serve(training.graph, port=0) as view:
         page = await new_page()
         await page.open(view.url)
@@ -104,14 +105,21 @@ async def test_an_op_says_how_long_its_calls_take(training, new_page) -> None:
         await page.page.locator("#loop-lag").get_by_text("median").wait_for()
 
 
-async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch) -> None:
-    monkeypatch.setattr(vitals_module, "_OLD_S", 0.0)
+async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vitals) -> None:
+    skew_s = 0.0
+    monkeypatch.setattr(vitals_module, "monotonic", lambda: time.monotonic() + skew_s)
     async with serve(gated.graph, port=0) as view:
         page = await new_page()
         await page.open(view.url)
         run = gated.start()
+        await page.until("actorflow.states.hold === 'running'")
         waiting = page.page.locator("#waiting")
+        assert await waiting.is_hidden()
+        skew_s = 2.0
         await waiting.get_by_text("op 'last' waits for 1 of 1 inputs: op 'hold'").wait_for()
+        assert await page.page.locator("#stalled").is_hidden(), "that is not long enough to be a stall"
+        skew_s = 3600.0
+        await waiting.get_by_text("No call has ended for 60 min").wait_for()
         gated.release.set()
         await run
         await waiting.wait_for(state="hidden")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actorflow import array as xp
 from actorflow.array.derivatives.rules import Application, conj, rule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -98,7 +98,7 @@ def _recurrence(x: Array, factors: Array, axis: int) -> Array:
 
 @rule("recurrence")
 def _recurrence_rule(at: Application, g: Array) -> Grads:
-    (x, factors), [axis] = at.inputs, at.params
+    factors, axis = at.inputs[1], at.params[0]
     following = xp.concat(
         [_part(factors, axis, slice(1, None)), xp.zeros_like(_part(factors, axis, slice(None, 1)))], axis=axis
     )

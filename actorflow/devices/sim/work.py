@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices.sim.array import SimArray
@@ -129,7 +130,8 @@ class Launch(Work):
             for source in self._sources:
                 if not source.is_whole():
                     raise source.error()
-            self._function(self._inputs, self._outputs)
+            with np.errstate(all="ignore"):  # devices do not warn
+                self._function(self._inputs, self._outputs)
         except DeviceError as error:
             return Failure(self._stream, self._by, error)
         except BaseException as error:  # noqa: BLE001  an event carries it to the host

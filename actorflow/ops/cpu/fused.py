@@ -62,6 +62,8 @@ def _run(steps: list[_Step], inputs: list[Array], outputs: list[Array]) -> None:
     for i, step in enumerate(steps):
         if step.constant is not None:
             values.append(step.constant)
+            if step.result is not None:
+                outputs[step.result].fill(step.constant)
             continue
         arguments = [values[a] for a in step.arguments]
         if step.result is not None:

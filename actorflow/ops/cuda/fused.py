@@ -18,6 +18,7 @@ from actorflow.ops.convert import Cast
 from actorflow.ops.cuda.launch import ANYTHING, C_TYPES, FORMULAS, WIDER, Array, Formula, kernel
 from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
+from actorflow.ops.unary import Clip
 from actorflow.spec import TensorSpec
 
 __all__: list[str] = []
@@ -66,7 +67,18 @@ def _formula(operation: Operation, count: int) -> Formula:
         return Formula(", ".join(f"T {name}" for name in names), "T", text)
     if isinstance(operation, Cast):
         return Formula("T x", "R", "x")
+    if isinstance(operation, Clip):
+        return _clip(operation)
     return FORMULAS[type(operation)]
+
+
+def _clip(operation: Clip) -> Formula:
+    bounds = [(name, sign) for name, sign in (("low", "<"), ("high", ">")) if getattr(operation, name) is not None]
+    text = "x"
+    for name, sign in bounds:
+        text = f"({text}) {sign} {name} ? {name} : ({text})"
+    inputs = ", ".join(["T x", *(f"T {name}" for name, _ in bounds)])
+    return Formula(inputs, "T", text, lambda own, kind: tuple([kind(getattr(own, name)) for name, _ in bounds]))
 
 
 @lru_cache(maxsize=256)

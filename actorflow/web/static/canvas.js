@@ -17,6 +17,7 @@ export const LIT_MS = 350;
 export class Drawing {
   #labels = new Map();
   #context;
+  #calm = matchMedia("(prefers-reduced-motion: reduce)");
   framesDrawn = 0;
   selected = -1;
   hovered = -1;
@@ -60,6 +61,7 @@ export class Drawing {
     this.colouring.begin(this.view);
     this.#grid(seen);
     this.#boxes(seen);
+    this.stages.drawLines(context, camera.scale);
     const sketch = this.edges.draw(context, ratio, seen, now, this.focus ? FAINT : 1);
     this.edges.highlight(context, this.criticalEdges, theme.hot);
     const pointed = this.selected >= 0 ? this.selected : this.hovered;
@@ -67,7 +69,7 @@ export class Drawing {
     if (item >= 0) this.edges.highlight(context, this.view.edges.filter((e) => e.from === item || e.to === item), theme.accent);
     if (camera.scale < SHAPE_SCALE) this.#specks(seen);
     else this.#items(seen, now);
-    this.stages.draw(context, camera.scale);
+    this.stages.drawBoxes(context, camera.scale);
     this.framesDrawn += 1;
     return sketch;
   }
@@ -152,6 +154,13 @@ export class Drawing {
     context.globalAlpha = 1;
   }
 
+  /** Whether a subject stands out since it runs, or has just run; that it has, only for those who bear what flashes. */
+  isLit(subject, now) {
+    const { model } = this;
+    if (this.colouring.mode !== "state") return false;
+    return model.stateOf(subject) === 2 || (!this.#calm.matches && now - model.activeSince(subject) < LIT_MS);
+  }
+
   #isPointed(i) {
     return this.view.subject[i] === this.selected || this.view.subject[i] === this.hovered;
   }
@@ -179,7 +188,7 @@ export class Drawing {
     const width = view.width[i], height = view.height[i];
     const left = view.x[i] - width / 2, top = view.y[i] - height / 2;
     const colour = this.colouring.of(subject), state = model.stateOf(subject);
-    const lit = this.colouring.mode === "state" && (state === 2 || now - model.activeSince(subject) < LIT_MS);
+    const lit = this.isLit(subject, now);
     if (isScope) this.#sheet(left, top, width, height);
     context.beginPath();
     context.roundRect(left, top, width, height, 8);

@@ -29,7 +29,7 @@ export function gauge(context, theme, x, y, { used, of, more = 0 }) {
     }
   }
   if (!more) return;
-  context.fillStyle = theme.waiting;
+  context.fillStyle = theme.text;
   context.font = `600 10px ${theme.font}`;
   context.textAlign = "left";
   context.textBaseline = "middle";

@@ -12,7 +12,7 @@ export function attachKeys(keys) {
     const { target } = event;
     if (target instanceof HTMLInputElement || target instanceof HTMLSelectElement) return;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (byId("help").open) return;
+    if (document.querySelector("dialog[open]")) return;
     const act = actions.get(event.key);
     if (!act) return;
     event.preventDefault();

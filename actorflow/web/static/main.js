@@ -7,8 +7,10 @@ import { Drawing, LIT_MS } from "./canvas.js";
 import { Charts } from "./chart.js";
 import { Colouring, MODES } from "./colouring.js";
 import { Connection } from "./connection.js";
+import { ControlBar } from "./control.js";
 import { byId, element, setText } from "./dom.js";
 import { Explorer } from "./explore.js";
+import { FailuresCard } from "./failures.js";
 import * as format from "./format.js";
 import { FullnessCard } from "./fullness.js";
 import { attachKeys } from "./keys.js";
@@ -54,7 +56,9 @@ const panel = new Panel(model, theme, {
 });
 const charts = new Charts(byId("curves"), byId("curve-list"), model, theme);
 const vitals = new VitalsCards(model), pipelines = new PipelinesCard(model);
+const controlBar = new ControlBar(model);
 const fullness = new FullnessCard(model, (node) => explorer.choose(node));
+const failures = new FailuresCard(model, (node) => explorer.choose(node));
 const timeline = new Timeline(
   { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live") }, calls, model, theme,
   { changed: redraw, chosen: (node) => explorer.choose(node) },
@@ -66,6 +70,7 @@ const link = new Link(
 const connection = new Connection(receive, (state) => {
   byId("connection").dataset.state = state;
   setText(byId("connection"), CONNECTION_TEXT[state]);
+  if (state === "live") controlBar.ask();
 });
 
 let scheduled = false;
@@ -115,7 +120,10 @@ function receive(message) {
     model.applyVitals(message);
     placeStages();
   }
-  else if (message.type === "tracks") calls.tracks = message.names;
+  else if (message.type === "control") {
+    model.control = message;
+    controlBar.refresh();
+  } else if (message.type === "tracks") calls.tracks = message.names;
   else if (message.type === "calls" && message.revision === model.revision) calls.add(message);
   stale = true;
   redraw();
@@ -178,6 +186,7 @@ function refresh() {
   charts.draw();
   vitals.refresh();
   fullness.refresh();
+  failures.refresh();
   pipelines.refresh();
   if (colouring.mode === "lane") {
     colouring.use();
@@ -246,7 +255,7 @@ function legend() {
   const item = ({ colour, text, number }) => {
     const mark = element("i");
     mark.style.background = colour;
-    return element("li", {}, mark, text, ...(number === undefined ? [] : [" ", element("b", { "data-state": text })]));
+    return element("li", {}, mark, element("span", { title: text }, text), ...(number === undefined ? [] : [" ", element("b", { "data-state": text })]));
   };
   const time = element("li", {}, "little", element("i", { class: "scale" }), "most of the time");
   const kind = (name, text) => element("li", {}, element("i", { class: name }), text);
@@ -260,7 +269,11 @@ function legend() {
 
 function countStates() {
   const numbers = new Map(colouring.legend().map(({ text, number }) => [text, number]));
-  for (const target of byId("legend").querySelectorAll("b")) setText(target, format.count(numbers.get(target.dataset.state) ?? 0));
+  for (const target of byId("legend").querySelectorAll("b")) {
+    const number = numbers.get(target.dataset.state) ?? 0;
+    setText(target, format.count(number));
+    target.parentElement.classList.toggle("none", !number);
+  }
 }
 
 function colourBy(mode) {
@@ -298,6 +311,9 @@ attachKeys([
   ["]", "Go to what reads the selection", () => explorer.step(1)],
   ["k", "Colour by the next thing", () => colourBy(MODES[(MODES.indexOf(colouring.mode) + 1) % MODES.length])],
   ["t", "Show or hide the timeline", toggleTimeline],
+  ["h", "Where you may control: hold the graph (pause), or resume", () => controlBar.toggle()],
+  ["n", "Where you may control: let the next frame of a paused graph start", () => controlBar.step()],
+  ["x", "Where you may control: cancel frames", () => controlBar.askToCancel()],
   ["Escape", "Select nothing", () => explorer.select(-1)],
   ["?", "Show this help", () => byId("help").showModal()],
   ["← → ↑ ↓", "Move; in the timeline, go back and forth"],
@@ -345,6 +361,7 @@ window.actorflow = Object.freeze({
   get curves() { return Object.fromEntries([...model.curves].map(([name, curve]) => [name, [...curve.values]])); },
   get failures() { return model.failures.map((failure) => ({ ...failure })); },
   get colour() { return colouring.mode; },
+  get control() { return { allowed: controlBar.allowed, ...model.control }; },
   /** Names of what is drawn: nodes, and closed scopes with a "/" at the end. */
   get items() { return [...view.subject].map((subject) => model.nameOf(subject) + (model.isScope(subject) ? "/" : "")); },
   get open() { return [...view.open].map((scope) => model.scopes.names[scope]); },
@@ -362,8 +379,10 @@ window.actorflow = Object.freeze({
     const i = model.indexByName.get(name);
     return [model.p50Us[i], model.p99Us[i]];
   },
+  isLit(name) { return drawing.isLit(model.indexByName.get(name), model.activeAt[model.indexByName.get(name)]); },
   /** State that a scope shows. */
   stateOf(name) { return STATES[model.stateOf(model.count + model.scopes.byName.get(name))]; },
+  toScreen(x, y) { return camera.toScreen(x, y); },
   /** Place of a node or scope on the canvas, CSS pixels. */
   placeOf(name) {
     const scope = model.scopes.byName.get(name);

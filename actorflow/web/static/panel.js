@@ -1,4 +1,4 @@
-// The side panel: the selected node or scope, the ops that cost most, and the failures.
+// The side panel: the selected node or scope, and the ops that cost most.
 
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -9,7 +9,6 @@ const MAX_NEIGHBOURS = 12, MAX_COSTS = 8, MAX_INSIDE = 6;
 
 export class Panel {
   #live = new Map();
-  #shownFailures = "";
   #shownNotes = 0;
   #shownCosts = "";
 
@@ -35,7 +34,6 @@ export class Panel {
   refresh() {
     if (this.selected >= 0) this.#refreshSelected(this.selected);
     this.#refreshCosts();
-    this.#refreshFailures();
     byId("hint").hidden = this.model.frames.started > 0 || this.model.totalTimeUs() > 0 || this.selected >= 0;
   }
 
@@ -199,34 +197,5 @@ export class Panel {
     const item = element("li", {}, button);
     button.addEventListener("click", () => this.on.choose(item.index));
     return item;
-  }
-
-  #refreshFailures() {
-    const { model } = this;
-    const newest = model.failures.at(-1);
-    const key = newest ? `${model.revision} ${model.failures.length} ${newest.frame} ${newest.time}` : "";
-    byId("failures").hidden = !newest;
-    if (key === this.#shownFailures) return;
-    this.#shownFailures = key;
-    setText(byId("failure-count"), format.count(model.frames.failed));
-    // An op that fails again and again in the same way is one item: the newest, with its number.
-    const alike = new Map();
-    for (const failure of [...model.failures].reverse()) {
-      const first = alike.get(failure.message);
-      if (first) first.times += 1;
-      else alike.set(failure.message, { ...failure, times: 1 });
-    }
-    byId("failure-list").replaceChildren(...[...alike.values()].map((failure) => this.#failureItem(failure)));
-  }
-
-  #failureItem({ time, frame, op_id: id, message, times }) {
-    const when = new Date(time * 1000).toLocaleTimeString();
-    const index = this.model.indexById.get(id);
-    const where = index !== undefined ? this.model.nodes[index].name : id === null ? "the frame" : "an op that is gone";
-    const latest = times > 1 ? `${format.count(times)} times, latest in frame` : "frame";
-    const detail = element("span", { class: "when" }, `${latest} ${format.count(frame)} at ${when}`);
-    const button = element("button", { type: "button" }, where, detail);
-    button.addEventListener("click", () => index !== undefined && this.on.choose(index));
-    return element("li", {}, button, element("pre", {}, message));
   }
 }

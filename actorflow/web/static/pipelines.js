@@ -22,7 +22,7 @@ export class PipelinesCard {
 }
 
 function pipelineItem({ stages, delivered, bottleneck }) {
-  const head = element("span", { class: "pace" }, `${format.count(delivered)} items delivered. ${bottleneck}`);
+  const head = element("span", { class: "pace" }, `${format.count(delivered)} items delivered. Slowest: ${bottleneck}`);
   return element("li", {}, head, element("ol", { class: "memory" }, ...stages.map(stageItem)));
 }
 

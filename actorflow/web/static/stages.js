@@ -68,7 +68,8 @@ export class Stages {
     return this.boxes.find(({ left, top, width, height }) => x >= left && x <= left + width && y >= top && y <= top + height)?.stage ?? null;
   }
 
-  draw(context, scale) {
+  /** Beneath the graph. */
+  drawLines(context, scale) {
     const { theme } = this;
     context.strokeStyle = theme["stage-line"];
     context.lineWidth = Math.max(1.6, 0.8 / scale);
@@ -79,6 +80,9 @@ export class Stages {
       context.bezierCurveTo(x1, y1 + bend, x2, y2 - bend, x2, y2);
     }
     context.stroke();
+  }
+
+  drawBoxes(context, scale) {
     for (const box of this.boxes) this.#box(context, box, scale);
   }
 

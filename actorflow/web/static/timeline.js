@@ -2,10 +2,13 @@
 
 import { element } from "./dom.js";
 import * as format from "./format.js";
+import { cut } from "./text.js";
 
-const GUTTER = 132, AXIS = 20, BAR = 15, LANE_GAP = 7;
+const AXIS = 20, BAR = 15, LANE_GAP = 7;
 const MIN_SPAN_S = 2e-6, MAX_SPAN_S = 600;
 const CLICK_SLOP_PX = 4;
+/** What names have, of a wide and of a narrow screen. */
+const WIDE_GUTTER = 132, NARROW_GUTTER = 76, NARROW = 560;
 /** Share of the width that is left free behind the latest call. */
 const MARGIN = 0.02;
 
@@ -20,6 +23,7 @@ export class Timeline {
   #fitted = false;
   #scroll = 0;
   #contentHeight = 0;
+  #gutter = WIDE_GUTTER;
 
   /**
    * @param {{canvas: HTMLCanvasElement, tooltip: HTMLElement, live: HTMLElement}} parts
@@ -86,6 +90,7 @@ export class Timeline {
     const { canvas, theme } = this, context = this.#context;
     const ratio = Math.min(devicePixelRatio || 1, 2), width = canvas.clientWidth, height = canvas.clientHeight;
     if (!width) return;
+    this.#gutter = width < NARROW ? NARROW_GUTTER : WIDE_GUTTER;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
@@ -129,19 +134,18 @@ export class Timeline {
 
   #rows(lanes, width) {
     const context = this.#context, { theme } = this;
-    context.font = `500 11px ${theme.font}`;
     context.textBaseline = "middle";
     context.textAlign = "left";
     for (const { name, top, height } of lanes) {
       context.fillStyle = theme.track;
-      context.fillRect(GUTTER, top, width - GUTTER, height);
+      context.fillRect(this.#gutter, top, width - this.#gutter, height);
       context.fillStyle = theme.muted;
-      context.fillText(format.tail(name, 20), 12, top + height / 2, GUTTER - 18);
+      context.fillText(cut(context, name, `500 11px ${theme.font}`, this.#gutter - 18), 12, top + height / 2);
     }
   }
 
   #x(seconds, width) {
-    return GUTTER + ((seconds - this.left) / this.span) * (width - GUTTER);
+    return this.#gutter + ((seconds - this.left) / this.span) * (width - this.#gutter);
   }
 
   #bars(lanes, width) {
@@ -149,7 +153,7 @@ export class Timeline {
     this.#drawn = [];
     context.save();
     context.beginPath();
-    context.rect(GUTTER, 0, width - GUTTER, this.#contentHeight);
+    context.rect(this.#gutter, 0, width - this.#gutter, this.#contentHeight);
     context.clip();
     for (const [number, frame] of calls.frames) {
       if (frame.end < left || frame.start > right) continue;
@@ -174,7 +178,7 @@ export class Timeline {
   #bar(start, end, top, frame, text, node, width) {
     const context = this.#context, { theme } = this;
     const x1 = this.#x(start, width), x2 = Math.max(this.#x(end, width), x1 + 1);
-    const seen1 = Math.max(x1, GUTTER), seen2 = Math.min(x2, width), room = seen2 - seen1;
+    const seen1 = Math.max(x1, this.#gutter), seen2 = Math.min(x2, width), room = seen2 - seen1;
     const isSelected = node >= 0 && node === this.selected;
     context.globalAlpha = this.selected >= 0 && node >= 0 && !isSelected ? 0.35 : 1;
     context.fillStyle = isSelected ? theme.accent : theme.hues[frame % theme.hues.length];
@@ -192,7 +196,7 @@ export class Timeline {
 
   #axis(width, height) {
     const context = this.#context, { theme, left, span } = this;
-    const room = width - GUTTER, step = niceStep((span * 90) / room);
+    const room = width - this.#gutter, step = niceStep((span * 90) / room);
     context.fillStyle = theme.surface;
     context.fillRect(0, 0, width, AXIS);
     context.font = `10px ${theme.font}`;
@@ -213,7 +217,7 @@ export class Timeline {
     }
     context.textAlign = "left";
     context.fillStyle = theme.surface;
-    context.fillRect(0, 0, GUTTER, AXIS);
+    context.fillRect(0, 0, this.#gutter, AXIS);
     context.fillStyle = theme.muted;
     context.fillText(format.duration(span * 1e6), 12, AXIS / 2);
   }
@@ -224,7 +228,7 @@ export class Timeline {
   }
 
   #zoomBy(factor, px) {
-    const pointed = px === undefined ? 0.5 : (px - GUTTER) / (this.canvas.clientWidth - GUTTER);
+    const pointed = px === undefined ? 0.5 : (px - this.#gutter) / (this.canvas.clientWidth - this.#gutter);
     // Near the latest call, or by key while following, one goes on following.
     const share = this.following && (px === undefined || pointed > 0.97) ? 1 : pointed;
     const at = this.left + share * this.span;
@@ -265,7 +269,7 @@ export class Timeline {
       travelled += Math.abs(dx) + Math.abs(dy);
       if (travelled < CLICK_SLOP_PX) return;
       if (this.following) this.#stop();
-      this.#right -= (dx / (canvas.clientWidth - GUTTER)) * this.span;
+      this.#right -= (dx / (canvas.clientWidth - this.#gutter)) * this.span;
       this.#scroll -= dy;
       last = now;
       this.on.changed();
@@ -303,7 +307,7 @@ export class Timeline {
   /** For tests: what is drawn, and where. */
   get bars() {
     return this.#drawn.map(({ x1, x2, top, node, frame }) => ({
-      x: (Math.max(x1, GUTTER) + Math.min(x2, this.canvas.clientWidth)) / 2, y: top - this.#scroll + BAR / 2, node, frame,
+      x: (Math.max(x1, this.#gutter) + Math.min(x2, this.canvas.clientWidth)) / 2, y: top - this.#scroll + BAR / 2, node, frame,
     }));
   }
 }

@@ -14,7 +14,7 @@ export class VitalsCards {
     const { vitals } = this.model;
     byId("process").hidden = !vitals;
     const stalled = vitals?.stalled_s ?? null;
-    byId("waiting").hidden = !vitals?.waiting.length && stalled === null;
+    byId("waiting").hidden = !vitals?.waiting.length && stalled === null && !this.model.control?.paused?.waiting;
     byId("stalled").hidden = stalled === null;
     if (!vitals) return;
     if (stalled !== null) setText(byId("stalled"), `No call has ended for ${format.duration(stalled * 1e6)}.`);

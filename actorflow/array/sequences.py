@@ -1,0 +1,254 @@
+"""Units that are sequences of operations, computed one after the other by one thread."""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from actorflow.array.primitives import Primitive, Value
+from actorflow.array.records import Node
+from actorflow.array.units import Error, Unit, bytes_of, is_own
+from actorflow.errors import ShapeError
+from actorflow.history import OpProfile
+from actorflow.spec import TensorSpec
+
+__all__ = ["Sequence"]
+
+#: Bytes of a value from which on it is worth finding out whether its memory can be used again.
+_REUSED_BYTES = 4_096
+#: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
+_COPIED_BYTES = 65_536
+
+
+def _calibrate() -> tuple[int, int]:
+    """What ``getrefcount`` says of a value that only its slot refers to, and of one that a view refers to, too."""
+    slots: list[Any] = [np.empty(2)]
+    value = slots[0]
+    in_slot = getrefcount(value)
+    del value
+    found = slots[0][:1]
+    base = found.base
+    return in_slot, getrefcount(base)
+
+
+_IN_SLOT, _IN_VIEW = _calibrate()
+
+#: An operation, its arguments' slots, those of them that are not read again, its further arguments, the shape and the
+#: dtype of its result, whether that is wanted, whether it is written into a buffer, and whether into an argument's.
+_Step = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, bool]
+
+
+class Sequence(Unit):
+    """Operations of any kind, in order. Slots of values are numbered: first the results, then what is read."""
+
+    __slots__ = ("_buffers", "_foreign", "_next", "_steps", "_taken", "_times", "_types")
+
+    def __init__(
+        self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
+    ) -> None:
+        count = len(nodes)
+        slots: dict[int, int] = {}
+        reads: list[Any] = []
+        last: dict[int, int] = {}
+        rows: list[list[int]] = []
+        for i, node in enumerate(nodes):
+            row = []
+            for each in node.inputs:
+                read = same.get(each, each) if same and type(each) is Node else each
+                slot = slots.get(id(read))
+                if slot is None:
+                    slot = slots[id(read)] = count + len(reads)
+                    reads.append(read)
+                last[slot] = i
+                row.append(slot)
+            slots[id(node)] = i
+            rows.append(row)
+        self._steps: list[_Step] = []
+        for i, (node, row) in enumerate(zip(nodes, rows, strict=True)):
+            op = node.op
+            assert op is not None
+            dying = [slot for slot in row if last[slot] == i and slot not in produced]
+            writes = op.elementwise or op.into
+            reuses = op.elementwise and op.aligned and bytes_of(node) >= _REUSED_BYTES  # type: ignore[attr-defined]
+            self._steps.append((op, row, dying, node.params, node.shape, node.dtype, i in produced, writes, reuses))
+        super().__init__(nodes, produced, twins, reads)
+        self.claimed_bytes = sum([bytes_of(node) for node in nodes])
+        self._types = [(read.shape, read.dtype) for read in reads]
+        self._buffers: dict[int, Value] = {}
+        self._foreign: set[int] = set()  # of the results, those whose memory was another value's before
+        self._times = [0] * count
+        self._next = 0
+        self._taken = False
+
+    @property
+    def name(self) -> str:
+        """Name of its largest operation."""
+        return max(self._steps, key=lambda step: TensorSpec(step[4], step[5]).size_bytes)[0].name
+
+    @property
+    def failed_source(self) -> Error | None:
+        """None: what does not read the value that is missing is computed all the same."""
+        return None
+
+    def gather(self) -> None:  # noqa: D102
+        for i, read in enumerate(self.reads, len(self._steps)):
+            if type(read) is Node and read.error is not None:
+                self._failed[i] = i, read.error
+        super().gather()
+        self._values = [None] * len(self._steps) + self._values
+
+    def begin(self) -> int:  # noqa: D102
+        op, arguments, dying, _, shape, dtype, _, _, reuses = self._steps[0]
+        if len(self._steps) == 1 and (reuses or op.owns):
+            for slot in dying:
+                if (reuses or slot == arguments[0]) and self._is_free(slot, shape, dtype):
+                    return 0
+        return self.claimed_bytes
+
+    def allocate(self) -> bool:  # noqa: D102
+        memory = self.session.memory
+        try:
+            for i, node in self._produced.items():
+                if self._steps[i][0].into and node.size_bytes >= memory.pooled_bytes:
+                    self._buffers[i] = memory.take(node.shape, node.dtype)
+        except MemoryError as error:
+            self._failed.update({i: (i, error) for i in self._produced})
+            return False
+        return True
+
+    @property
+    def has_shares(self) -> bool:  # noqa: D102
+        return not self._taken
+
+    def take_share(self) -> tuple[int, int]:  # noqa: D102
+        self._taken = True
+        return 0, 1
+
+    def return_share(self, share: tuple[int, int]) -> bool:  # noqa: D102
+        self._taken = False
+        return True
+
+    def end_share(self, share: tuple[int, int]) -> bool:  # noqa: D102
+        return True
+
+    def end(self) -> None:  # noqa: D102
+        values, failed = self._values, self._failed
+        count, profiles = self.session.memory.count, self.session.profile
+        for i in self._produced:
+            if i not in self._foreign and i not in failed and i not in self._buffers:
+                count(values[i])
+        for step, elapsed_ns in zip(self._steps, self._times, strict=True):
+            name = step[0].name
+            profile = profiles.get(name)
+            if profile is None:
+                profile = profiles[name] = OpProfile()
+            profile.calls += 1
+            profile.last_ns = elapsed_ns
+            profile.total_ns += elapsed_ns
+        errors: dict[int, Error] = {}
+        for i in self._produced if failed else ():
+            if i in failed:
+                at, cause = failed[i]
+                errors[i] = errors[at] = errors.get(at) or self._error(at, cause)
+        self.hand_over(values, errors)
+
+    def finish(self) -> None:  # noqa: D102
+        self._buffers = {}
+        super().finish()
+
+    def compute(self, share: tuple[int, int]) -> None:  # noqa: D102
+        values, steps, times, failed = self._values, self._steps, self._times, self._failed
+        clock = perf_counter_ns()
+        for i in range(self._next, len(steps)):
+            step = steps[i]
+            known = next((slot for slot in step[1] if slot in failed), None) if failed else None
+            if known is not None:
+                failed[i] = failed[known]
+            else:
+                try:
+                    values[i] = self._compute(i, step)
+                except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
+                    failed[i] = i, error
+                except BaseException as error:  # an interrupt, for this thread
+                    if i in self._foreign:  # what was being written over may be lost
+                        failed[i] = i, error
+                        self._next = i + 1
+                    raise
+            self._next = i + 1
+            for slot in step[2]:
+                values[slot] = None
+            now = perf_counter_ns()
+            times[i], clock = now - clock, now
+
+    def _compute(self, i: int, step: _Step) -> Any:
+        """The value of one step."""
+        op, arguments, dying, params, shape, dtype, wanted, writes, reuses = step
+        values = self._values
+        if writes:
+            out = self._buffers.get(i) if self._buffers else None
+            if reuses and out is None:
+                out = self._reused(i, dying, shape, dtype)
+            if out is None:
+                out = np.empty(shape, dtype)
+            op.compute(*[values[slot] for slot in arguments], *params, out=out)
+            return out
+        if op.owns:
+            owned = arguments[0] in dying and self._reused(i, arguments[:1], shape, dtype) is not None
+            return op.compute(*[values[slot] for slot in arguments], *params, owned=owned)
+        found = op.compute(*[values[slot] for slot in arguments], *params)
+        if type(found) is tuple:
+            return found
+        if type(found) is not np.ndarray or found.shape != shape or found.dtype != dtype:
+            found = np.asarray(found)
+            if found.shape != shape:
+                raise ShapeError(f"{op.name}: recorded as shape {shape}, computed as {found.shape}")
+            found = found.astype(dtype, copy=False)
+        if wanted:
+            if found.base is not None and self._keeps_too_much(found):
+                return found.copy()
+            if op.view or any([values[slot] is found for slot in arguments]):
+                self._foreign.add(i)
+        return found
+
+    def _reused(self, i: int, slots: list[int], shape: tuple[int, ...], dtype: Any) -> Value | None:
+        """The value of one of the slots, if the result of a step may be written over it."""
+        for slot in slots:
+            if self._is_free(slot, shape, dtype):
+                if slot >= len(self._steps) or slot in self._foreign:
+                    self._foreign.add(i)
+                reused: Value = self._values[slot]
+                return reused
+        return None
+
+    def _is_free(self, slot: int, shape: tuple[int, ...], dtype: Any) -> bool:
+        """Whether nobody else refers to a value, and a result of this type may be written over it."""
+        value = self._values[slot]
+        return (
+            type(value) is np.ndarray
+            and value.shape == shape
+            and value.dtype == dtype
+            and getrefcount(value) == _IN_SLOT
+            and is_own(value)
+        )
+
+    def _keeps_too_much(self, found: Value) -> bool:
+        """Whether a view keeps memory that would be free without it."""
+        base = found.base
+        if found.nbytes * 2 >= getattr(base, "nbytes", 0):
+            return False
+        return found.nbytes < _COPIED_BYTES or self.session.memory.is_limited or getrefcount(base) <= _IN_VIEW
+
+    def _error(self, step: int, cause: BaseException) -> Error:
+        if step >= len(self._steps):
+            assert isinstance(cause, Error)
+            return cause
+        op, arguments, *_ = self._steps[step]
+        return self.explain(step, op.name, [self._spec(slot) for slot in arguments], cause)
+
+    def _spec(self, slot: int) -> TensorSpec:
+        count = len(self._steps)
+        shape, dtype = self._types[slot - count] if slot >= count else self._steps[slot][4:6]
+        return TensorSpec(shape, dtype)

@@ -1,0 +1,219 @@
+"""Commands through the page: pause, step, resume, cancel, how many frames overlap, a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from actorflow.checkpoint import Checkpoints
+from actorflow.errors import CheckpointError, GraphError
+from actorflow.web.exchange import Refused, Request, Response, Route
+
+if TYPE_CHECKING:
+    from actorflow.graph import Graph
+    from actorflow.web.guard import TokenGuard
+    from actorflow.web.stream import Stream
+
+__all__ = ["Control", "Saves", "control_state"]
+
+_log = logging.getLogger("actorflow")
+
+#: Most frames that a command may name: of a stream, or steps at once.
+_MAX_IN_FLIGHT, _MAX_STEPS = 1024, 1_000_000
+#: Frames in flight that are told of, the newest.
+_MAX_LISTED = 200
+
+
+class Saves(Protocol):
+    """What can save a checkpoint when it is asked to; `actorflow.nn.Trainer` does."""
+
+    async def save(self) -> Path:
+        """Save one, and give its file."""
+
+
+class _Conflict(Exception):  # noqa: N818  an answer, not an error
+    """What is asked for cannot be done now."""
+
+
+_Arguments = Mapping[str, Any]
+_Command = Callable[[_Arguments, str], Awaitable[tuple[str, dict[str, Any]]]]
+
+
+class Control:
+    """Carries out what a page, or another program, asks for, if it may ask.
+
+    Args:
+        stream: Of the graph; its clients are told of each command.
+        guard: Knows the tokens; None if nobody may control.
+        token: Whoever shows it may.
+        checkpoints: Where to save: a folder, `Checkpoints`, or what has a coroutine function ``save``, as
+            `actorflow.nn.Trainer` has; None for nowhere.
+    Raises:
+        MissingExtraError: if checkpoints need a package that is not installed.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        guard: TokenGuard | None,
+        token: str | None,
+        checkpoints: Checkpoints | Saves | str | os.PathLike[str] | None,
+    ) -> None:
+        self._stream = stream
+        self._graph = stream.graph
+        self._guard = guard
+        self._token = token
+        self._save_one = None if checkpoints is None else _saver(self._graph, checkpoints)
+        self._commands: dict[
+            str, tuple[_Command, dict[str, int]]
+        ] = {  # with their arguments, and how large they may be
+            "pause": (self._pause, {}),
+            "resume": (self._resume, {}),
+            "step": (self._step, {"frames": _MAX_STEPS}),
+            "cancel": (self._cancel, {"frame": 1 << 62}),
+            "in_flight": (self._in_flight, {"in_flight": _MAX_IN_FLIGHT, "stream": 1 << 62}),
+            "save": (self._save, {}),
+        }
+
+    def routes(self) -> list[Route]:
+        """What is answered: without a guard only that there is no control."""
+        found = [Route("GET", "/api/control", self._tell)]
+        if self._guard is not None:
+            found += [Route("POST", f"/api/control/{name}", partial(self._carry_out, name)) for name in self._commands]
+        return found
+
+    # -- who may ------------------------------------------------------------------------------------------------
+
+    def _may(self, request: Request) -> bool:
+        return self._guard is not None and self._guard.shown(request) == self._token
+
+    def _check(self, request: Request) -> None:
+        """Refuse whoever may not command, and what a browser may have been made to send."""
+        assert self._guard is not None
+        if self._guard.shown(request) is None:
+            raise Refused(Response.of_text(401, "open the address that the server printed, with its token"))
+        if not self._may(request):
+            raise Refused(Response.of_text(403, "this token lets you look; control needs the other one"))
+        # Browsers send it with each POST, and the page's own was found right before; of other sites' it was not.
+        if not request.value("authorization") and not request.value("origin"):
+            raise Refused(Response.of_text(403, "expected an Origin as browsers send it, or Authorization: Bearer"))
+        # No form of another page can have this type without being asked for permission first.
+        if request.value("content-type").partition(";")[0].strip().lower() != "application/json":
+            raise Refused(Response.of_text(415, "expected a body of type application/json"))
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def _tell(self, request: Request) -> Response:
+        content = {
+            "offered": self._guard is not None,
+            "allowed": self._may(request),
+            "saves": self._save_one is not None,
+            "frames": [frame.number for frame in self._graph.engine.running if not frame.halted][-_MAX_LISTED:],
+            **control_state(self._graph),
+        }
+        return Response.of_json(json.dumps(content))
+
+    async def _carry_out(self, name: str, request: Request) -> Response:
+        self._check(request)
+        command, limits = self._commands[name]
+        arguments = await _arguments(request, limits)
+        by = request.peer or "an unknown address"
+        try:
+            text, content = await command(arguments, by)
+        except (_Conflict, GraphError, CheckpointError) as error:
+            _log.warning("graph %r: %s could not %s from the live page: %s", self._graph.name, by, name, error)
+            return Response.of_text(409, str(error))
+        # A warning, as it is seen unless the program says otherwise: somebody else has changed what it does.
+        _log.warning("graph %r: %s from the live page, by %s", self._graph.name, text, by)
+        self._stream.tell_command({"time": time.time(), "by": by, "text": text})
+        return Response.of_json(json.dumps({"done": text, **content, **control_state(self._graph)}))
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    async def _pause(self, _: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        self._graph.pause(f"from the page, by {by}")
+        return "paused", {}
+
+    async def _resume(self, _: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        self._graph.resume()
+        return "resumed", {}
+
+    async def _step(self, arguments: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        frames = arguments.get("frames", 1)
+        self._graph.step(frames)
+        return f"stepped {frames:,} frame{'s' * (frames > 1)}", {}
+
+    async def _cancel(self, arguments: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        cancelled = self._graph.cancel(arguments.get("frame"), reason=f"from the page, by {by}")
+        what = f"frame {cancelled[0]:,}" if len(cancelled) == 1 else f"{len(cancelled):,} frames"
+        return f"cancelled {what}", {"cancelled": cancelled}
+
+    async def _in_flight(self, arguments: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        streams = {stream.number: stream for stream in self._graph.streams}
+        known = ", ".join(map(str, streams)) or "none"
+        number = arguments.get("stream", next(iter(streams), None) if len(streams) == 1 else None)
+        if "in_flight" not in arguments:
+            raise Refused(Response.of_text(400, "expected in_flight"))
+        if number not in streams:
+            what = "no stream was named" if number is None else f"stream {number} does not run"
+            raise _Conflict(f"{what}; running: {known}")
+        streams[number].in_flight = frames = arguments["in_flight"]
+        return f"stream {number} has up to {frames:,} frame{'s' * (frames > 1)} in flight", {}
+
+    async def _save(self, _: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        if self._save_one is None:
+            raise _Conflict("there is nowhere to save to: give the page checkpoints=")
+        path = await self._save_one()
+        return f"saved {path.name}", {"path": str(path)}
+
+
+def control_state(graph: Graph) -> dict[str, Any]:
+    """How a graph is paused, and the streams that run; the content of the ``control`` message."""
+    pause = graph.paused
+    return {
+        "paused": None if pause is None else pause._asdict(),
+        "paused_ranks": sorted(graph.engine.admission.paused_ranks),
+        "streams": [{"stream": stream.number, "in_flight": stream.in_flight} for stream in graph.streams],
+    }
+
+
+async def _arguments(request: Request, limits: Mapping[str, int]) -> _Arguments:
+    """The body's object: whole numbers of the names that there are, each in its limits."""
+    body = await request.body()
+    try:
+        content = json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise Refused(Response.of_text(400, "expected a JSON object"))
+    for name, value in content.items():
+        if name not in limits:
+            raise Refused(Response.of_text(400, f"expected {', '.join(limits) or 'nothing'}, got {name!r}"))
+        least = 0 if name in {"frame", "stream"} else 1
+        if type(value) is not int or not least <= value <= limits[name]:
+            raise Refused(
+                Response.of_text(400, f"expected {name} to be a whole number from {least} to {limits[name]:,}")
+            )
+    return content
+
+
+def _saver(graph: Graph, checkpoints: Checkpoints | Saves | str | os.PathLike[str]) -> Callable[[], Awaitable[Path]]:
+    """What saves one checkpoint."""
+    if isinstance(checkpoints, str | os.PathLike):
+        checkpoints = Checkpoints(graph, checkpoints)
+    if not isinstance(checkpoints, Checkpoints):
+        return checkpoints.save
+    folder = checkpoints
+
+    async def save() -> Path:
+        if graph.world.size > 1:
+            raise GraphError("a graph on several ranks cannot be saved from the page: all must save the same steps")
+        return await folder.save(graph.engine.next_number)
+
+    return save

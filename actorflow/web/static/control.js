@@ -1,0 +1,162 @@
+// The bar above the graph: who has paused it, for all to see, and buttons for those who may.
+
+import { byId, element, setText } from "./dom.js";
+import * as format from "./format.js";
+
+const MOST_IN_FLIGHT = 1024;
+/** So long is shown what became of a command, before what is the case is said again. */
+const TOLD_MS = 8000;
+
+export class ControlBar {
+  #offer = { offered: false, allowed: false, saves: false };
+  #busy = false;
+  #told = { text: "", bad: false, until: 0 };
+
+  constructor(model) {
+    this.model = model;
+    byId("pause").addEventListener("click", () => this.toggle());
+    byId("step").addEventListener("click", () => this.step());
+    byId("cancel").addEventListener("click", () => this.askToCancel());
+    byId("save").addEventListener("click", () => this.save());
+    byId("cancel-dialog").addEventListener("close", () => this.#answered());
+  }
+
+  /** Whether this reader may do more than look; known only when the server has said so. */
+  get allowed() {
+    return this.#offer.allowed;
+  }
+
+  /** A connection has begun: forget what another one said, and ask what this server lets the reader do. */
+  async ask() {
+    this.model.control = null;
+    try {
+      const response = await fetch("api/control");
+      if (response.ok) this.#offer = await response.json();
+    } catch {
+      this.#offer = { offered: false, allowed: false, saves: false }; // the server has gone again
+    }
+    this.refresh();
+  }
+
+  toggle() {
+    return this.#command(this.model.control?.paused ? "resume" : "pause");
+  }
+
+  step() {
+    if (this.model.control?.paused) return this.#command("step");
+  }
+
+  async askToCancel() {
+    if (!this.allowed || byId("cancel-dialog").open) return;
+    const { frames } = await (await fetch("api/control")).json();
+    const all = frames.length === 1 ? "The one frame in flight" : `All ${format.count(frames.length)} frames in flight`;
+    byId("cancel-frame").replaceChildren(
+      element("option", { value: "" }, frames.length ? all : "No frame is in flight"),
+      ...frames.map((frame) => element("option", { value: String(frame) }, `Frame ${format.count(frame)}`)),
+    );
+    byId("cancel-yes").disabled = !frames.length;
+    byId("cancel-dialog").returnValue = "";
+    byId("cancel-dialog").showModal();
+  }
+
+  async save() {
+    setText(byId("save"), "Saving");
+    await this.#command("save");
+    setText(byId("save"), "Save checkpoint");
+  }
+
+  refresh() {
+    const { control } = this.model, paused = control?.paused ?? null, ranks = control?.paused_ranks ?? [];
+    byId("control").hidden = !this.allowed && !paused && !ranks.length;
+    byId("control").classList.toggle("paused", paused !== null);
+    for (const part of byId("control").querySelectorAll(".may")) part.hidden = !this.allowed;
+    setText(byId("pause").lastElementChild, paused ? "Resume" : "Pause");
+    byId("pause").classList.toggle("primary", paused !== null);
+    byId("pause").firstElementChild.className = paused ? "icon play" : "icon hold";
+    byId("pause").title = paused ? "Start frames again (H)" : "Start no further frame; those in flight end (H)";
+    byId("step").disabled = !paused || this.#busy;
+    for (const id of ["pause", "cancel", "save"]) byId(id).disabled = this.#busy;
+    byId("save").hidden = !this.allowed || !this.#offer.saves;
+    this.#streams(control?.streams ?? []);
+    this.#say(paused, ranks);
+    const waiting = paused?.waiting ?? 0;
+    byId("held").hidden = !waiting;
+    if (waiting) setText(byId("held"), `${waits(waiting)} for a frame to start: the graph is ${reason(paused)}.`);
+  }
+
+  #answered() {
+    if (byId("cancel-dialog").returnValue !== "yes") return;
+    const frame = byId("cancel-frame").value;
+    this.#command("cancel", frame ? { frame: Number(frame) } : {});
+  }
+
+  async #command(name, content = {}) {
+    if (!this.allowed || this.#busy) return;
+    this.#busy = true;
+    this.refresh();
+    try {
+      const headers = { "Content-Type": "application/json" };
+      const response = await fetch(`api/control/${name}`, { method: "POST", headers, body: JSON.stringify(content) });
+      const text = response.ok ? (await response.json()).done : (await response.text()).replace(/^\d+: /, "");
+      this.#tell(text.trim(), !response.ok);
+    } catch {
+      this.#tell("the server cannot be reached", true);
+    }
+    this.#busy = false;
+    this.refresh();
+  }
+
+  #tell(text, bad) {
+    this.#told = { text, bad, until: performance.now() + TOLD_MS };
+    setTimeout(() => this.refresh(), TOLD_MS + 50);
+  }
+
+  #say(paused, ranks) {
+    const told = performance.now() < this.#told.until, { command } = this.model.control ?? {};
+    const parts = [];
+    if (told) parts.push(capital(this.#told.text));
+    else if (command && !paused) parts.push(`${capital(command.text)} by ${command.by}`);
+    if (paused) parts.unshift(capital(reason(paused)));
+    if (paused?.steps) parts.push(`${format.count(paused.steps)} more may start`);
+    else if (paused?.waiting) parts.push(waits(paused.waiting));
+    for (const rank of ranks) parts.push(`rank ${rank} is paused`);
+    setText(byId("control-note"), [...new Set(parts)].join(" · "));
+    byId("control-note").classList.toggle("bad", told && this.#told.bad);
+  }
+
+  /** A number for each stream that runs; what is being typed is left alone. */
+  #streams(streams) {
+    const list = byId("streams"), known = new Map([...list.children].map((label) => [label.dataset.stream, label]));
+    const labels = streams.map(({ stream, in_flight: frames }) => {
+      const label = known.get(String(stream)) ?? this.#stream(stream), input = label.querySelector("input");
+      setText(label.firstElementChild, streams.length > 1 ? `Stream ${stream}: in flight` : "In flight");
+      if (document.activeElement !== input) input.value = frames;
+      return label;
+    });
+    if (labels.length !== list.children.length || labels.some((label, i) => list.children[i] !== label)) list.replaceChildren(...labels);
+  }
+
+  #stream(number) {
+    const input = element("input", { type: "number", min: "1", max: String(MOST_IN_FLIGHT), inputmode: "numeric" });
+    input.addEventListener("change", () => {
+      const frames = input.valueAsNumber;
+      if (Number.isInteger(frames) && input.checkValidity()) this.#command("in_flight", { stream: number, in_flight: frames });
+      else this.#tell(`expected a whole number from 1 to ${format.count(MOST_IN_FLIGHT)}`, true);
+      this.refresh();
+    });
+    input.addEventListener("keydown", (event) => event.key === "Enter" && input.blur());
+    return element("label", { "data-stream": String(number), title: "How many frames of the stream may overlap" }, element("span"), input);
+  }
+}
+
+function reason({ reason: text }) {
+  return text ? `paused ${text}` : "paused by the program";
+}
+
+function waits(number) {
+  return number === 1 ? "1 run or stream waits" : `${format.count(number)} runs or streams wait`;
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

@@ -1,0 +1,70 @@
+// The failures: which op, in which frame, with what inputs, created where. New ones are said to those who do not look.
+
+import { byId, element, setText } from "./dom.js";
+import * as format from "./format.js";
+
+/** Kinds of failures that are shown at first. */
+const FEW = 4;
+
+export class FailuresCard {
+  #shown = "";
+  #newest = 0;
+  #isWhole = false;
+
+  /** @param {(node: number) => void} choose called when the reader wants to see the op that failed */
+  constructor(model, choose) {
+    Object.assign(this, { model, choose });
+    byId("failures-more").addEventListener("click", () => {
+      this.#isWhole = !this.#isWhole;
+      this.#shown = "";
+      this.refresh();
+    });
+  }
+
+  refresh() {
+    const { model } = this, newest = model.failures.at(-1);
+    const key = newest ? `${model.revision} ${model.failures.length} ${newest.frame} ${newest.time}` : "";
+    byId("failures").hidden = !newest;
+    if (key === this.#shown) return;
+    this.#shown = key;
+    setText(byId("failure-count"), format.count(model.frames.failed));
+    const kinds = [...this.#alike().values()], shown = this.#isWhole ? kinds : kinds.slice(0, FEW);
+    byId("failure-list").replaceChildren(...shown.map((failure) => this.#item(failure)));
+    const more = byId("failures-more");
+    more.hidden = kinds.length <= FEW;
+    more.setAttribute("aria-expanded", String(this.#isWhole));
+    setText(more, this.#isWhole ? "Show fewer" : `Show ${format.count(kinds.length - FEW)} more`);
+    if (newest && newest.time > this.#newest) {
+      this.#newest = newest.time;
+      setText(byId("announcement"), `Frame ${newest.frame} failed: ${this.#where(newest)}`);
+    }
+  }
+
+  /** What fails again and again in the same way is one item: the newest, with its number. */
+  #alike() {
+    const alike = new Map();
+    for (const failure of this.model.failures.toReversed()) {
+      const key = failure.message.replaceAll(/\bframe \d+/g, "frame");
+      const first = alike.get(key);
+      if (first) first.times += 1;
+      else alike.set(key, { ...failure, times: 1 });
+    }
+    return alike;
+  }
+
+  #where({ op_id: id }) {
+    const index = this.model.indexById.get(id);
+    return index !== undefined ? this.model.nodes[index].name : id === null ? "no single op" : "an op that is gone";
+  }
+
+  #item(failure) {
+    const { time, frame, op_id: id, message, times } = failure;
+    const when = new Date(time * 1000).toLocaleTimeString();
+    const latest = times > 1 ? `${format.count(times)} times, latest in frame` : "frame";
+    const detail = element("span", { class: "when" }, `${latest} ${format.count(frame)} at ${when}`);
+    const button = element("button", { type: "button" }, element("span", { class: "where" }, this.#where(failure)), detail);
+    const index = this.model.indexById.get(id);
+    button.addEventListener("click", () => index !== undefined && this.choose(index));
+    return element("li", {}, button, element("pre", {}, message));
+  }
+}

@@ -1,0 +1,122 @@
+"""The page without a mouse, for those who hear it, who want no motion, and on paper; in a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.web import serve
+
+pytestmark = pytest.mark.browser
+
+SCALAR = af.TensorSpec.of(())
+FOCUSED = """(() => {
+    const e = document.activeElement, style = getComputedStyle(e), box = e.getBoundingClientRect();
+    return { id: e.id, tag: e.tagName, outline: style.outlineStyle, width: style.outlineWidth, seen: box.width > 0 };
+})()"""
+#: What can be used but has no name that is read out.
+NAMELESS = """[...document.querySelectorAll('button, a, input, select, canvas[role], section, aside')].filter((e) => {
+    const label = e.getAttribute('aria-label') ?? e.labels?.[0]?.textContent ?? e.textContent;
+    return e.checkVisibility() && !label.trim();
+}).map((e) => e.outerHTML)"""
+
+
+async def test_the_keyboard_reaches_everything(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await training.run()
+        await page.until("actorflow.frames.finished === 1")
+        await page.page.keyboard.press("t")
+        await page.page.locator("#cost-list button").first.wait_for()
+        reached: dict[str, Any] = {}
+        wanted = "[...document.querySelectorAll('button, a[href], input, select, canvas[tabindex]')]"
+        count = await page.look(f"{wanted}.filter((e) => e.checkVisibility()).length")
+        for _ in range(count + 1):
+            await page.page.keyboard.press("Tab")
+            focused = await page.look(FOCUSED)
+            if focused["tag"] == "BODY":
+                break
+            assert focused["outline"] != "none", f"one does not see that {focused} has the focus"
+            assert focused["width"] != "0px"
+            assert focused["seen"]
+            reached[focused["id"]] = focused
+        assert {
+            "timeline-toggle", "search", "graph", "colour", "open-all", "close-all", "zoom-in", "zoom-out", "zoom-fit",
+            "help-button", "timeline", "timeline-live",
+        } <= reached.keys()  # fmt: skip
+        assert await page.look(NAMELESS) == []
+
+        # From nothing to a node, its neighbours and back, and along the timeline, by keys alone.
+        await page.page.keyboard.press("/")
+        await page.page.keyboard.type("loss_grad")
+        await page.page.keyboard.press("Enter")
+        assert await page.look("actorflow.selected") == "loss_grad"
+        await page.page.keyboard.press("]")
+        assert await page.look("actorflow.selected") == "loss_grad/out"
+        await page.page.focus("#timeline")
+        span = await page.look("actorflow.timeline.span")
+        await page.page.keyboard.press("+")
+        assert await page.look("actorflow.timeline.span") < span
+        await page.page.keyboard.press("ArrowLeft")
+        assert not await page.look("actorflow.timeline.following")
+        await page.page.keyboard.press("l")
+        assert await page.look("actorflow.timeline.following")
+
+
+async def test_failures_are_read_out(new_page) -> None:
+    graph = af.Graph("failing")
+
+    def fail(x: Any) -> Any:
+        raise ValueError(f"{x:g} is wrong")
+
+    x = graph.blob("x", ())
+    graph.function("fail", fail, SCALAR)(x)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        told = page.page.locator("#announcement")
+        assert await told.get_attribute("role") == "status"
+        assert await told.text_content() == ""
+        for frame in range(12):
+            with contextlib.suppress(af.OpError):
+                await graph.run({x: np.float32(frame)})
+        await page.until("document.getElementById('announcement').textContent === 'Frame 11 failed: fail'")
+        more = page.page.locator("#failures-more")
+        assert await page.page.locator("#failure-list li").count() == 4
+        assert await more.inner_text() == "Show 8 more"
+        await more.click()
+        assert await page.page.locator("#failure-list li").count() == 12
+        assert await more.get_attribute("aria-expanded") == "true"
+
+
+@pytest.mark.parametrize("calm", [True, False])
+async def test_nothing_flashes_for_those_who_want_no_motion(training, new_page, calm: bool) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page(reduced_motion="reduce" if calm else "no-preference")
+        await page.open(view.url)
+        await training.run()
+        await page.until("actorflow.calls.loss === 1")
+        assert await page.look("actorflow.isLit('loss')") is not calm
+        animated = "document.getAnimations().filter((a) => a.effect.getTiming().iterations > 1).length"
+        assert await page.look(animated) == 0
+
+
+async def test_nothing_is_cut_on_paper(training, new_page) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await training.run()
+        await page.page.locator("#cost-list li").first.wait_for()
+        await page.page.emulate_media(media="print")
+        await page.redrawn()
+        assert await page.look(
+            "[document.body, document.querySelector('main'), document.querySelector('aside')]"
+            ".every((e) => e.scrollHeight <= e.clientHeight + 1)"
+        )
+        assert await page.page.locator("#memory-list").count() == 1
+        assert await page.page.locator(".zoom").is_hidden()

@@ -1,0 +1,83 @@
+"""What is full is seen at a glance, in a real browser: at nodes and edges, and in the panel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.web import serve
+from tests.ranks.conftest import Ranks
+
+pytestmark = pytest.mark.browser
+
+VECTOR = af.TensorSpec.of(4)
+FEED = {"x": np.ones(4, "float32")}
+
+
+async def test_a_function_and_a_blob_that_are_full(new_page, quick_vitals) -> None:
+    graph, hold = af.Graph("full"), asyncio.Event()
+
+    async def wait(x: Any) -> Any:
+        await hold.wait()
+        return x
+
+    x = graph.blob("x", 4)
+    y = graph.function("first", lambda x: x + 1, VECTOR)(x)
+    graph.function("wait", wait, VECTOR, concurrency=2)(y)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        stream = graph.stream((FEED for _ in range(6)), in_flight=3)
+        result = asyncio.ensure_future(anext(stream))
+        await page.until("actorflow.fullness('wait')?.more === 1")
+        assert await page.look("actorflow.fullness('wait')") == {"used": 2, "of": 2, "more": 1}
+        assert await page.look("actorflow.fullness('first/out')") == {"used": 3, "of": 3}
+        card = page.page.locator("#fullness")
+        await card.get_by_text("2 of 2 calls at once, 1 frame waits").wait_for()
+        await card.get_by_text("3 of 3 frames", exact=True).wait_for()
+        names = await card.locator(".name").all_inner_texts()
+        assert names == ["wait", "Stream 0", "first/out"], "what others wait for comes first"
+        await card.get_by_role("button", name="first/out").click()
+        await page.until("actorflow.selected === 'first/out'")
+        await page.page.locator("#node").get_by_text("value held in 3 of 3 frames").wait_for()
+        x, y = await page.middle_of("wait")
+        await page.page.mouse.move(x, y)
+        await page.page.locator("#tooltip").get_by_text("1 frame waits").wait_for()
+        hold.set()
+        await result
+        await stream.aclose()
+        await card.wait_for(state="hidden")
+        assert await page.look("actorflow.fullness('wait')") is None
+
+
+async def test_an_edge_to_another_rank_says_who_waits(new_page, quick_vitals) -> None:
+    hold = asyncio.Event()
+
+    async def wait(x: Any) -> Any:
+        await hold.wait()
+        return x
+
+    def build(graph: af.Graph) -> None:
+        with graph.at("0/cpu"):
+            a = af.ops.scale(graph.blob("x", 4), 2.0, name="a")
+        with graph.at("1/cpu"):
+            held = graph.function("held", wait, VECTOR)(a)
+        with graph.at("0/cpu"):
+            af.ops.scale(held, 5.0, name="c")
+
+    ranks = Ranks(build)
+    async with serve(ranks.graphs[0], port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run(FEED)))
+        edge = "rank 1 → 0, 4, 16 B, awaited from rank 1 in 1 of 1 frames"
+        await page.until(f"actorflow.edges.includes({edge!r})")
+        await page.page.locator("#fullness").get_by_text("awaited from rank 1 in 1 of 1 frames").wait_for()
+        hold.set()
+        await running
+        await page.until(f"!actorflow.edges.includes({edge!r})")
+    await ranks.aclose()
