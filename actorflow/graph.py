@@ -382,6 +382,11 @@ class Graph(Contents, Runnable, Traced):
 
         return to_svg(graph_dot(self, times=times))
 
+    def _repr_html_(self) -> str:
+        from actorflow.notebook import graph_html
+
+        return graph_html(self)
+
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"
 

@@ -80,6 +80,10 @@ class FrameStream(AsyncGenerator[Result, None]):
         """How many frames have started."""
         return self._feeder.started
 
+    def call_at_starts(self, callback: Callable[[], None]) -> None:
+        """Have something called right after each start of a frame, before anything else happens."""
+        self._feeder.at_start = callback
+
     @property
     def held(self) -> int:
         """How many frames have started and have not been taken out: they run, or their results wait."""
@@ -169,6 +173,7 @@ class _Feeder:
         in_flight: How many of them there may be.
         started: How many have been started so far.
         is_running: Whether the stream has begun and not ended.
+        at_start: Called right after the start of each.
     """
 
     def __init__(self, engine: Engine, start: Start, source: AsyncIterator[Any], in_flight: int) -> None:
@@ -177,6 +182,7 @@ class _Feeder:
         self.in_flight = in_flight
         self.started = 0
         self.is_running = False
+        self.at_start: Callable[[], None] | None = None
         self._admission = engine.admission
         self._start = start
         self._source = source
@@ -206,6 +212,8 @@ class _Feeder:
                 await self._admission.look()  # a paused graph asks for no feed that it could not use
             self.frames.append(await self._start(await anext(self._source)))
             self.started += 1
+            if self.at_start is not None:
+                self.at_start()
         except StopAsyncIteration:
             self.exhausted = True
         except BaseException:

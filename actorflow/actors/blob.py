@@ -78,7 +78,13 @@ class ViewActor(BlobActor):
         buffer = values[self.slot].base
         values[self.slot] = None
         bucket = self.bucket
-        if bucket is not None and buffer is not None and getrefcount(buffer) == UNSHARED:
+        # The viewed array need not be the bucket's: a kernel may return one of its own instead of a view.
+        if (
+            bucket is not None
+            and buffer is not None
+            and getrefcount(buffer) == UNSHARED
+            and (buffer.shape, buffer.dtype) == bucket.spec
+        ):
             bucket.give_back(buffer)
         if frame.budget is not None:
             frame.budget.freed.append((frame, self.slot))

@@ -140,7 +140,8 @@ class Array(Operators):
     def _scalar(self, what: str) -> Any:
         if self._node.size != 1:
             raise ShapeError(f"{what}: expected an array of one element, got shape {self.shape}")
-        return self._value().reshape(())[()]
+        value = self._value()
+        return value.reshape(())[()] if value.ndim else value[()]
 
     def __bool__(self) -> bool:
         return bool(self._scalar("bool()"))
@@ -159,6 +160,8 @@ class Array(Operators):
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"an index must be an integer, got an array of {self.dtype}")
+        if self.size != 1:
+            raise TypeError(f"an index must be an integer, got an array of shape {self.shape}")
         return int(self._scalar("an index"))
 
     def __len__(self) -> int:
@@ -181,7 +184,9 @@ class Array(Operators):
         return f"Array({text}, dtype={self.dtype})"
 
     def __str__(self) -> str:
-        return repr(self) if self._node.session.dry_run else str(self._value())
+        if self._node.session.dry_run:
+            return repr(self)
+        return str(self._value() if self.shape else self._value()[()])
 
     def __format__(self, spec: str) -> str:
         return format(self._scalar("format()"), spec) if spec and self.size == 1 else format(str(self), spec)
@@ -224,7 +229,8 @@ class Array(Operators):
         if self.device is not HOST and (dl_device is None or int(cast("Any", dl_device[0])) != _DLPACK_HOST):
             # No library marks memory of a device as read-only, so what it gets is its own.
             own = self if copy is False else unary(ew.COPY, self)
-            return _exporter(own).__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+            wanted = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+            return _exporter(own).__dlpack__(**{name: value for name, value in wanted.items() if value is not None})
         value = self._value()
         knows_read_only = max_version is not None and max_version >= (1, 0)
         if copy or (copy is None and not knows_read_only):

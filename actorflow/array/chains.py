@@ -46,11 +46,11 @@ class ChainUnit(Unit):
         """Names of its operations."""
         return names_of(self._steps)
 
-    def begin(self) -> int:  # noqa: D102
+    def begin(self) -> int:
         self._reused = self._reusable()
         return sum([bytes_of(node) for i, node in self._produced.items() if i not in self._reused])
 
-    def allocate(self) -> bool:  # noqa: D102
+    def allocate(self) -> bool:
         self._left = 1
         take = self.session.memory.take
         try:
@@ -68,34 +68,34 @@ class ChainUnit(Unit):
         return True
 
     @property
-    def has_shares(self) -> bool:  # noqa: D102
+    def has_shares(self) -> bool:
         return not self._failed and (bool(self._returned) or self._next < self._shares)
 
     @property
     def _shares(self) -> int:
         return 0 if self._chain is None else len(self._chain.blocks)
 
-    def take_share(self) -> tuple[int, int]:  # noqa: D102
+    def take_share(self) -> tuple[int, int]:
         if self._returned:
             return self._returned.pop()
         start = self._next
         self._next = min(start + _SHARE, self._shares)
         return start, self._next
 
-    def return_share(self, share: tuple[int, int]) -> bool:  # noqa: D102
+    def return_share(self, share: tuple[int, int]) -> bool:
         if self._reused:
             return False
         self._returned.append(share)
         return True
 
-    def end_share(self, share: tuple[int, int]) -> bool:  # noqa: D102
+    def end_share(self, share: tuple[int, int]) -> bool:
         self._left -= share[1] - share[0]
         if self._failed:  # what nobody has taken is not run any more
             self._left -= self._shares - self._next + sum([stop - start for start, stop in self._returned])
             self._next, self._returned = self._shares, []
         return self._left == 0
 
-    def end(self) -> None:  # noqa: D102
+    def end(self) -> None:
         if self._failed:
             step, cause = self._failed[0]
             inputs = [self._spec(position) for position in self._steps[step].arguments]
@@ -110,11 +110,11 @@ class ChainUnit(Unit):
         self.note_time()
         self.hand_over(self._results, {})
 
-    def finish(self) -> None:  # noqa: D102
+    def finish(self) -> None:
         self._chain, self._results = None, {}
         super().finish()
 
-    def compute(self, share: tuple[int, int]) -> None:  # noqa: D102
+    def compute(self, share: tuple[int, int]) -> None:
         assert self._chain is not None
         try:
             self._chain.run(*share)

@@ -102,7 +102,12 @@ class Job:
         self.structure: Hashable = (
             place,
             results,
-            tuple([(_identity(s.op), s.arguments, s.params, s.shape, s.dtype, at) for s, at in zip(steps, places, strict=True)]),
+            tuple(
+                [
+                    (_identity(s.op), s.arguments, s.params, s.shape, s.dtype, at)
+                    for s, at in zip(steps, places, strict=True)
+                ]
+            ),
             tuple([(*self._source(read), number) for read, number in zip(reads, self._is_number, strict=True)]),
         )
         self.numbers = tuple(

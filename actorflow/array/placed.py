@@ -43,7 +43,7 @@ class PlacedUnit(Unit):
             place,
             self._steps,
             [node.place for node in nodes],
-            [(TensorSpec(x.shape, x.dtype), x.place) if type(x) is Node else x for x in reads],
+            [(TensorSpec(x.shape, x.dtype), x.place) if isinstance(x, Node) else x for x in reads],
             tuple(produced),
         )
         self._results: dict[int, Any] = {}
@@ -115,7 +115,11 @@ class PlacedUnit(Unit):
     def compute(self, share: tuple[int, int]) -> None:
         self._begun_ns = perf_counter_ns()
         self._is_handed_over = True
-        self.session.hand_over(self)
+        try:
+            self.session.hand_over(self)
+        except Exception:
+            self._is_handed_over = False
+            raise
 
     # -- on the devices' loop -----------------------------------------------------------------------------------
 

@@ -120,14 +120,19 @@ def _placed(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> tuple[tupl
         inputs: What it reads.
         moves: Whether arrays of the CPU follow those of a device.
     """
-    places = {id(each.place): each.place for each in inputs if type(each) is Node}
-    wanted = _default.get()
-    if not places:
-        return inputs, HOST  # made on the CPU; who makes it copies it
-    if not op.pure:
-        wanted = HOST
-    if len(places) == 1 and (wanted is None or id(wanted) in places or op is PART):
-        return inputs, next(iter(places.values()))
+    wanted = _default.get() if op.pure else HOST
+    place: Place | None = None
+    for each in inputs:
+        if type(each) is Node:
+            if place is None:
+                place = each.place
+            elif each.place is not place:
+                break
+    else:
+        if place is None:
+            return inputs, HOST  # made on the CPU; who makes it copies it
+        if wanted is None or wanted is place or op is PART:
+            return inputs, place
     if wanted is None:
         wanted = _common_place(op, inputs, moves)
     moved = [_moved(x, wanted)._node if type(x) is Node and x.place is not wanted else x for x in inputs]

@@ -210,7 +210,7 @@ def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> lis
     """Records by unit, in order, and how they are joined; adds those that are read by other units to ``wanted``."""
     joined = _Groups()
     measures = [_measure(node) for node in nodes]
-    if all([kind == _JOINED for kind, _ in measures]):
+    if all(kind == _JOINED for kind, _ in measures):
         for node, (_, touched) in zip(nodes, measures, strict=True):
             joined.groups[node] = joined.sequence(node, 0, touched)
     else:

@@ -11,6 +11,7 @@ import numpy as np
 from actorflow.array.primitives import Primitive, Value
 from actorflow.array.records import Node, tracing
 from actorflow.array.session import Session
+from actorflow.errors import ShapeError
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
@@ -114,25 +115,33 @@ class Constant(Operation):
         return "Constant"
 
 
-def evaluate(op: Primitive, arguments: Sequence[Any], params: tuple[Any, ...], spec: TensorSpec) -> Any:
-    """The result of an operation on values: an array of this type, or a tuple."""
+def evaluate(op: Primitive, arguments: Sequence[Any], params: tuple[Any, ...], outputs: Sequence[Value]) -> None:
+    """Compute an operation on values.
+
+    Args:
+        op: The operation.
+        arguments: Values of its inputs.
+        params: Its parameters.
+        outputs: Arrays for its results, which it writes.
+    Raises:
+        ShapeError: if a result has another shape.
+    """
     with np.errstate(all="ignore"):
         if op.elementwise or op.into:
-            out = np.empty(spec.shape, spec.dtype)
-            op.compute(*arguments, *params, out=out)
-            return out
+            op.compute(*arguments, *params, out=outputs[0])
+            return
         found = op.compute(*arguments, *params, owned=False) if op.owns else op.compute(*arguments, *params)
-    return found if type(found) is tuple else np.asarray(found).astype(spec.dtype, copy=False)
+    for result, output in zip(found if type(found) is tuple else (found,), outputs, strict=True):
+        if np.shape(result) != output.shape:
+            raise ShapeError(f"{op.name}: recorded as shape {output.shape}, computed as {np.shape(result)}")
+        np.copyto(output, result, casting="unsafe")
 
 
 @kernel(Constant)
 def _copy(operation: Constant, _inputs: list[Value], outputs: list[Value]) -> None:
-    outputs[0][...] = operation.array
+    np.copyto(outputs[0], operation.array)
 
 
-@kernel(Recorded, returns=True)
-def _compute(operation: Recorded, inputs: list[Value], _outputs: None) -> list[Value]:
-    specs = operation.specs
-    found = evaluate(operation.primitive, operation.arranged(inputs), operation.params, specs[0])
-    results = found if type(found) is tuple else (found,)
-    return [np.asarray(each).astype(spec.dtype, copy=False) for each, spec in zip(results, specs, strict=True)]
+@kernel(Recorded)
+def _compute(operation: Recorded, inputs: list[Value], outputs: list[Value]) -> None:
+    evaluate(operation.primitive, operation.arranged(inputs), operation.params, outputs)

@@ -112,7 +112,7 @@ class Node:
         self.params = params
         self.shape = shape
         self.dtype = dtype
-        self.size = math.prod(shape)
+        self.size = math.prod(shape) if shape else 1
         self.place = place
         self.session = session
         self.number = next(_numbers)
@@ -120,6 +120,8 @@ class Node:
         self.error: OpError | OutOfMemoryError | None = None
         self.unit: Unit | None = None
         self.handle: weakref.ref[Array] | None = None
+        if op is None:  # what was given cannot fail: nobody asks where
+            return
         # Three frames are always those of this package.
         frame = sys._getframe(3)
         while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:

@@ -44,7 +44,7 @@ _Step = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...],
 class Sequence(Unit):
     """Operations of any kind, in order. Slots of values are numbered: first the results, then what is read."""
 
-    __slots__ = ("_buffers", "_foreign", "_next", "_steps", "_taken", "_times", "_types")
+    __slots__ = ("_buffers", "_foreign", "_next", "_spoiled", "_steps", "_taken", "_times", "_types")
 
     def __init__(
         self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
@@ -81,6 +81,7 @@ class Sequence(Unit):
         self._foreign: set[int] = set()  # of the results, those whose memory was another value's before
         self._times = [0] * count
         self._next = 0
+        self._spoiled = -1  # the step that writes over what it reads
         self._taken = False
 
     @property
@@ -93,14 +94,14 @@ class Sequence(Unit):
         """None: what does not read the value that is missing is computed all the same."""
         return None
 
-    def gather(self) -> None:  # noqa: D102
+    def gather(self) -> None:
         for i, read in enumerate(self.reads, len(self._steps)):
             if type(read) is Node and read.error is not None:
                 self._failed[i] = i, read.error
         super().gather()
         self._values = [None] * len(self._steps) + self._values
 
-    def begin(self) -> int:  # noqa: D102
+    def begin(self) -> int:
         op, arguments, dying, _, shape, dtype, _, _, reuses = self._steps[0]
         if len(self._steps) == 1 and (reuses or op.owns):
             for slot in dying:
@@ -108,7 +109,7 @@ class Sequence(Unit):
                     return 0
         return self.claimed_bytes
 
-    def allocate(self) -> bool:  # noqa: D102
+    def allocate(self) -> bool:
         memory = self.session.memory
         try:
             for i, node in self._produced.items():
@@ -120,21 +121,21 @@ class Sequence(Unit):
         return True
 
     @property
-    def has_shares(self) -> bool:  # noqa: D102
+    def has_shares(self) -> bool:
         return not self._taken
 
-    def take_share(self) -> tuple[int, int]:  # noqa: D102
+    def take_share(self) -> tuple[int, int]:
         self._taken = True
         return 0, 1
 
-    def return_share(self, share: tuple[int, int]) -> bool:  # noqa: D102
+    def return_share(self, share: tuple[int, int]) -> bool:
         self._taken = False
         return True
 
-    def end_share(self, share: tuple[int, int]) -> bool:  # noqa: D102
+    def end_share(self, share: tuple[int, int]) -> bool:
         return True
 
-    def end(self) -> None:  # noqa: D102
+    def end(self) -> None:
         values, failed = self._values, self._failed
         count, profiles = self.session.memory.count, self.session.profile
         for i in self._produced:
@@ -155,11 +156,11 @@ class Sequence(Unit):
                 errors[i] = errors[at] = errors.get(at) or self._error(at, cause)
         self.hand_over(values, errors)
 
-    def finish(self) -> None:  # noqa: D102
+    def finish(self) -> None:
         self._buffers = {}
         super().finish()
 
-    def compute(self, share: tuple[int, int]) -> None:  # noqa: D102
+    def compute(self, share: tuple[int, int]) -> None:
         values, steps, times, failed = self._values, self._steps, self._times, self._failed
         clock = perf_counter_ns()
         for i in range(self._next, len(steps)):
@@ -173,7 +174,7 @@ class Sequence(Unit):
                 except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
                     failed[i] = i, error
                 except BaseException as error:  # an interrupt, for this thread
-                    if i in self._foreign:  # what was being written over may be lost
+                    if i == self._spoiled:  # what was being written over may be lost
                         failed[i] = i, error
                         self._next = i + 1
                     raise
@@ -209,7 +210,7 @@ class Sequence(Unit):
         if wanted:
             if found.base is not None and self._keeps_too_much(found):
                 return found.copy()
-            if op.view or any([values[slot] is found for slot in arguments]):
+            if op.view or any(values[slot] is found for slot in arguments):
                 self._foreign.add(i)
         return found
 
@@ -219,6 +220,7 @@ class Sequence(Unit):
             if self._is_free(slot, shape, dtype):
                 if slot >= len(self._steps) or slot in self._foreign:
                     self._foreign.add(i)
+                self._spoiled = i
                 reused: Value = self._values[slot]
                 return reused
         return None

@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from actorflow.array.devices import Devices
+from actorflow.array.interrupts import Guard, check_interrupt
 from actorflow.array.memory import Memory
 from actorflow.array.placement import accelerator_of, place_of
 from actorflow.array.planning import collect, make_units, window
@@ -123,7 +124,7 @@ class Session:
         elif len(self.pending) > (_MOST_PENDING_IN_BUDGET if self._is_limited else _MOST_PENDING):
             self.flush()
         elif not self._watching and not self._closed:
-            with self._changed:
+            with Guard(self._changed):
                 self._watching = True
                 self._call_workers(1)
 
@@ -134,17 +135,17 @@ class Session:
             OutOfMemoryError: if there is no room even then.
         """
         memory = self.memory
-        with self._changed:
+        with Guard(self._changed) as guard:
             if not self._is_limited:
                 return memory.take(shape, dtype)
             size_bytes = TensorSpec(shape, dtype).size_bytes
             # What is recorded needs room to be computed in, too.
             if self._fit((), size_bytes):
                 return memory.take(shape, dtype)
-            self._drain()
+            self._drain(guard)
             if not memory.fits(size_bytes):
                 gc.collect()
-                self._drain()
+                self._drain(guard)
             if memory.fits(size_bytes):
                 return memory.take(shape, dtype)
         raise memory.no_room("a new array", size_bytes)
@@ -161,14 +162,15 @@ class Session:
         if not wanted:
             return
         self._check_runs()
-        with self._changed:
+        with Guard(self._changed) as guard:
             while wanted:
                 self._ask(wanted)
                 worked = self._work_once(forced=True)
                 wanted = [node for node in wanted if not node.done]
                 if wanted and not worked:
-                    self._changed.wait()
+                    self._changed.wait(guard.wait_s)
                     wanted = [node for node in wanted if not node.done]
+                check_interrupt()
 
     def when_done(self, node: Node, callback: Callable[[], None]) -> None:
         """Have the workers compute a record, and call ``callback`` when it is done, from any thread.
@@ -178,7 +180,7 @@ class Session:
         """
         if not node.done:
             self._check_runs()
-            with self._changed:
+            with Guard(self._changed):
                 self._ask([node])
                 if not node.done:
                     self._callbacks.setdefault(node, []).append(callback)
@@ -194,17 +196,17 @@ class Session:
         """
         if self.dry_run:
             return
-        with self._changed:
+        with Guard(self._changed) as guard:
             nodes = self._take_pending()
             if forced:
                 self._ask(nodes)
             elif not self._is_limited:
                 self._prepare(nodes, forced=False)
-            self._drain()
+            self._drain(guard)
 
     def close(self) -> None:
         """End the workers after what they are at. What is not computed then is computed by those who ask for it."""
-        with self._changed:
+        with Guard(self._changed):
             self._closed = True
             self._changed.notify_all()
         self.devices.close()
@@ -213,11 +215,12 @@ class Session:
         if self.dry_run:
             raise GraphError("this session is a dry run: its arrays have no values")
 
-    def _drain(self) -> None:
+    def _drain(self, guard: Guard) -> None:
         """Compute all that is planned, and under a budget all that was recorded, where it fits."""
         while self._work_once(forced=False) or self._advance(everything=True) or self._planned:
             if self._planned and not (self._ready or self._open or self._over):
-                self._changed.wait()
+                self._changed.wait(guard.wait_s)
+            check_interrupt()
 
     # -- planning: with the lock held ---------------------------------------------------------------------------
 
@@ -482,10 +485,15 @@ class Session:
                     self._idle += 1
                     woken = self._changed.wait(_LINGER_S)
                     self._idle -= 1
-                    if not (woken or self._ready or self._open or self._watching or self._eager):
+                    if not woken and not self._has_more:
                         return
             finally:
                 self._workers -= 1
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is something for a worker to do."""
+        return bool(self._ready or self._open) or self._watching or self._eager
 
     def _watch(self) -> None:
         """Compute what was recorded once the recording pauses, or plenty has been recorded."""

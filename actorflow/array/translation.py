@@ -113,7 +113,9 @@ def _of_constants(graph: Graph, node: Node, op: Primitive, inputs: list[Any]) ->
     elif op is RANDB:
         made = graph.apply(ops.Bernoulli(spec, _seed(inputs), probability=node.params[1]), name=op.name)
     else:
-        made = graph.apply(Constant(evaluate(op, inputs, node.params, spec)), name=op.name)
+        value = np.empty(node.shape, node.dtype)
+        evaluate(op, inputs, node.params, [value])
+        made = graph.apply(Constant(value), name=op.name)
     found: Blob = made
     return found
 

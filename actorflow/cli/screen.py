@@ -65,6 +65,7 @@ def render(
         *_process(picture),
         *_waits(picture),
         *_failures(picture),
+        *_curves(picture),
     ]
     if height is not None:
         lines = lines[: max(height - 2, 0)]
@@ -100,6 +101,11 @@ def _process(picture: Picture) -> Iterator[Text]:
 
 
 def _waits(picture: Picture) -> Iterator[Text]:
+    if picture.paused is not None:
+        yield _line(_title("paused"), Text(f"{_plain(picture.paused)}: no frame starts", "yellow"))
+    stalled_s = picture.vitals.get("stalled_s")
+    if stalled_s is not None:
+        yield _line(_title("stalled"), Text(f"no call has ended for {stalled_s:.0f} s", "bold yellow"))
     for frame in picture.vitals.get("waiting", []):
         why = "; ".join(line.strip() for line in frame["waits"].splitlines())
         text = f"frame {frame['frame']} for {frame['seconds']:.0f} s: {_plain(why)}"

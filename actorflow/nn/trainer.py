@@ -297,6 +297,7 @@ class Trainer:
         self._running, self._whole, self._taken, self._offered = True, False, 0, True
         try:
             stream = self._stream = self._graph.stream(source, fetch=self._fetch, in_flight=self._in_flight)
+            stream.call_at_starts(self._save_for_others)
             async with aclosing(stream) as results:
                 async for result in results:
                     values = {name: float(self._value(result, blob)) for name, blob in self._metrics.items()}
@@ -367,7 +368,6 @@ class Trainer:
                     self._offered = True
                     yield feed
                     self._offered = False
-                    self._save_for_others()
                     if self.number % self._every == 0:
                         await self._save()
                     if self.number == until:
@@ -392,7 +392,7 @@ class Trainer:
         self._saved = self.number
 
     def _save_for_others(self) -> None:
-        """Begin the checkpoint that `save` waits for: all steps whose feeds have been taken have begun."""
+        """Begin the checkpoint that `save` waits for, as a step has just begun and no further feed been asked for."""
         wanted, self._wanted = [future for future in self._wanted if not future.done()], []
         if not wanted:
             return

@@ -76,6 +76,7 @@ class Picture:
         curves: Frame and value of the newest point of each, None for a value that is not finite.
         failures: The newest ones, as the ``status`` message has them.
         names: Names of all nodes by their ids.
+        paused: Why no frame starts, if the graph is paused.
         vitals: The newest ``vitals`` message; empty before the first.
         vitals_count: How many of these there were.
         time_s: The server's clock at the newest message of states, status or vitals.
@@ -88,6 +89,7 @@ class Picture:
     curves: dict[str, tuple[int, float | None]] = field(default_factory=dict)
     failures: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_FAILURES))
     names: dict[int, str] = field(default_factory=dict)
+    paused: str | None = None
     vitals: dict[str, Any] = field(default_factory=dict)
     vitals_count: int = 0
     time_s: float = 0.0
@@ -112,6 +114,8 @@ class Picture:
             case "vitals":
                 self.vitals, self.time_s = content, content["time"]
                 self.vitals_count += 1
+            case "control":
+                self.paused = content["paused"] and content["paused"]["reason"]
             case "heartbeat":
                 return all(content[kind] <= self._seen.get(kind, 0) for kind in ("states", "status"))
         return True

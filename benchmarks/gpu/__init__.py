@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import actorflow as af
 from actorflow.data import cifar10
-from benchmarks.gpu import chains, operations, training, transfers
+from benchmarks.gpu import arrays, chains, operations, training, transfers
 from benchmarks.gpu.bench import Bench
 from benchmarks.harness import Harness, Table, UnavailableError
 
@@ -14,7 +14,7 @@ _PLACE = "cuda:0"
 
 
 async def measure(harness: Harness) -> list[Table]:
-    """Chains, copies beside compute, each operation, and a training, all against bare CuPy and torch.
+    """Chains, lazy arrays, copies beside compute, each operation, and a training, all against bare CuPy and torch.
 
     Raises:
         UnavailableError: if there is no such place or data; the message says what was looked for.
@@ -28,6 +28,7 @@ async def measure(harness: Harness) -> list[Table]:
         raise UnavailableError(f"the training needs CIFAR-10: {error}") from error
     tables = [
         *await chains.measure(bench),
+        *await arrays.measure(bench),
         *await transfers.measure(bench),
         *await operations.measure(bench),
         *await training.measure(bench, data),

@@ -423,7 +423,9 @@ def test_threads_record_programs_on_the_arrays_of_devices(several: list[Any]) ->
     expected = [in_numpy(steps, length) for steps, _ in several]
     failures: list[BaseException] = []
     with xp.session():
-        shared = [xp.asarray(value, device=place) + 0.0 for value, place in zip(start(length), 2 * PLACES, strict=False)]
+        shared = [
+            xp.asarray(value, device=place) + 0.0 for value, place in zip(start(length), 2 * PLACES, strict=False)
+        ]
 
         def work(number: int) -> None:
             try:

@@ -43,10 +43,23 @@ def check(values: list[np.ndarray], function: Any) -> None:
             np.testing.assert_array_equal(value, reference)
 
 
+def differs(name: str, values: list[np.ndarray]) -> bool:
+    """Whether NumPy, and array-api-strict with it, has another result than the standard wants, or there is no one.
+
+    What is wanted is in ``test_special_values.py``.
+    """
+    infinite = any(not np.isfinite(value).all() for value in values if value.dtype.kind in "fc")
+    if name in ("sign", "tanh"):
+        return infinite and values[0].dtype.kind == "c"
+    if name == "expm1":
+        return values[0].dtype.kind == "c" and bool((~np.isfinite(np.exp(values[0]))).any())
+    return name == "floor_divide" and infinite
+
+
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str) -> None:
     @EACH
-    @given(arrays(UNARY[name]).filter(lambda x: name != "sign" or x.dtype.kind != "c" or not np.isinf(x).any()))
+    @given(arrays(UNARY[name]).filter(lambda x: not differs(name, [x])))
     def agrees(x: np.ndarray) -> None:
         check([x], lambda xp, x: getattr(xp, name)(x))
 
@@ -57,7 +70,7 @@ def test_unary(name: str) -> None:
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name: str) -> None:
     @EACH
-    @given(pairs(BINARY[name], mixed=name not in SAME_DTYPE))
+    @given(pairs(BINARY[name], mixed=name not in SAME_DTYPE).filter(lambda values: not differs(name, values)))
     def agrees(values: list[np.ndarray]) -> None:
         check(values, lambda xp, a, b: getattr(xp, name)(a, b))
 
@@ -111,7 +124,7 @@ def used_in_cases() -> dict[str, set[str]]:
     watched = Watched(xp, used)
     for name in CASES:
 
-        @settings(max_examples=10, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
+        @settings(max_examples=3, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
         @given(st.composite(lambda draw, name=name: CASES[name](draw))())
         def look(call: Any) -> None:
             values, function = call
@@ -286,11 +299,7 @@ def test_numbers_beyond_a_dtype_are_infinite_without_a_warning() -> None:
 @EACH
 def test_parts_are_those_of_numpy(data: st.DataObject) -> None:
     x = data.draw(arrays(ALL, hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)))
-    whole = (
-        tuple(hnp.integer_array_indices(x.shape, result_shape=hnp.array_shapes(max_dims=2, max_side=3)))
-        if False
-        else data.draw(hnp.integer_array_indices(x.shape, result_shape=hnp.array_shapes(max_dims=2, max_side=3)))
-    )
+    whole = data.draw(hnp.integer_array_indices(x.shape, result_shape=hnp.array_shapes(max_dims=2, max_side=3)))
     basic = data.draw(hnp.basic_indices(x.shape, allow_newaxis=True))
     mask = data.draw(hnp.arrays(bool, x.shape[: data.draw(st.integers(1, x.ndim))]))
     for key in (whole, basic, mask, (mask,), (..., whole[-1])):

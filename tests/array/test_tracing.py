@@ -1,4 +1,4 @@
-"""Operations of `actorflow.ops` on arrays, array code as graphs, and its gradients."""
+"""Operations of `actorflow.ops` on arrays, and array code as graphs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
+from actorflow.autograd import trainable
 
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> np.ndarray:
@@ -88,7 +89,7 @@ async def test_a_traced_graph_computes_where_it_is_placed() -> None:
     np.testing.assert_allclose(result["result/out"], np.sum((a @ b) ** 2 / 2 - a[:, :2]) + 1)
 
 
-async def test_what_has_no_op_becomes_a_function_and_what_was_there_a_variable() -> None:
+async def test_what_ops_does_not_have_is_computed_too_and_what_was_there_is_a_variable() -> None:
     a = numbers(3, 3) + 5 * np.eye(3)
     table = xp.asarray(a) + 1
 
@@ -100,6 +101,8 @@ async def test_what_has_no_op_becomes_a_function_and_what_was_there_a_variable()
         result = await graph.run({"x": a})
     np.testing.assert_allclose(result["result0/out"], np.linalg.inv(2 * a + 1))
     np.testing.assert_allclose(result["result1/out"], np.sort(a, axis=0)[::-1] * np.eye(3))
+    [variable] = [blob for blob in graph.blobs if isinstance(blob, af.Variable)]
+    assert variable.spec == (table.shape, table.dtype)
 
 
 def test_a_traced_function_has_no_values() -> None:
@@ -110,59 +113,129 @@ def test_a_traced_function_has_no_values() -> None:
     assert xp.asarray([1.0]).to_numpy().tolist() == [1.0]
 
 
-FUNCTIONS = {
-    "polynomial": lambda x: xp.sum(x * x * x - 2.0 * x + x / 3.0),
-    "exponential": lambda x: xp.mean(xp.exp(-xp.abs(x)) * xp.tanh(x)),
-    "logarithm": lambda x: xp.sum(xp.log(1.0 + xp.square(x)) ** 1.5),
-    "choice": lambda x: xp.sum(xp.where(x > 0.1, x, x * 0.1) * xp.maximum(x, 0.2)),
-    "axes": lambda x: xp.sum(xp.max(x, axis=1) * xp.sum(x, axis=1)) + xp.sum(xp.mean(x, axis=0) ** 2.0),
-    "shapes": lambda x: xp.sum(xp.reshape(x, (-1,))[1:] * xp.reshape(xp.permute_dims(x, (1, 0)), (-1,))[:-1]),
-    "matrices": lambda x: xp.sum(xp.matmul(x, xp.matrix_transpose(x)) ** 2.0),
-    "joined": lambda x: xp.sum(xp.concat([x, x * 2.0], axis=0) ** 2.0 * 0.5),
-    "parts": lambda x: xp.sum(xp.flip(x, axis=0) * xp.broadcast_to(x[0, :], x.shape)),
-    "network": lambda x: xp.nn.softmax_loss(xp.nn.gelu(x), xp.asarray([0, 1, 2])),
-    "variance": lambda x: xp.var(x) + xp.std(x),
-}
+def network(weights: Any, x: Any) -> Any:
+    hidden = xp.maximum(x @ weights["w1"] + weights["b1"], 0.0)
+    order = xp.argsort(hidden, axis=1)
+    spread = xp.linalg.vector_norm(xp.take_along_axis(hidden, order, axis=1) * xp.asarray([1.0, 2.0, 3.0]), axis=1)
+    return {"loss": xp.mean(spread), "hidden": (hidden, spread)}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradients_are_those_of_finite_differences(name: str) -> None:
-    function, a = FUNCTIONS[name], numbers(3, 4)
-    value, grad = af.value_and_grad(function)(xp.asarray(a))
-    assert float(value) == pytest.approx(float(function(xp.asarray(a))))
-    found = grad.to_numpy()
-    step = 1e-6
-    for index in np.ndindex(a.shape):
-        up, down = a.copy(), a.copy()
-        up[index] += step
-        down[index] -= step
-        slope = (float(function(xp.asarray(up))) - float(function(xp.asarray(down)))) / (2 * step)
-        assert found[index] == pytest.approx(slope, rel=1e-5, abs=1e-7), (name, index)
+def example() -> tuple[Any, Any]:
+    return {"w1": numbers(4, 3), "b1": numbers(3, seed=1)}, numbers(5, 4, seed=2)
 
 
-def test_gradients_of_several_arguments_and_of_other_shapes() -> None:
-    w = xp.asarray(numbers(4, 2))
-    both = af.grad(lambda x, b: xp.sum(xp.square(x @ w + b)), argnums=(0, 1))
-    for rows in (3, 5, 3):
-        x, b = xp.asarray(numbers(rows, 4)), xp.asarray(numbers(2, seed=2))
-        dx, db = both(x, b)
-        error = 2 * (x.to_numpy() @ w.to_numpy() + b.to_numpy())
-        np.testing.assert_allclose(dx.to_numpy(), error @ w.to_numpy().T)
-        np.testing.assert_allclose(db.to_numpy(), error.sum(axis=0))
+def feeds_of(weights: Any, x: Any) -> dict[str, np.ndarray]:
+    return {"weights.w1": weights["w1"], "weights.b1": weights["b1"], "x": x}
 
 
-def test_captured_arrays_may_change_between_calls() -> None:
-    w = xp.asarray([2.0])
-    slope = af.grad(lambda x: xp.sum(x * w))
-    assert slope(xp.asarray([3.0])).to_numpy().tolist() == [2.0]
-    w[0] = 5.0
-    assert slope(xp.asarray([3.0])).to_numpy().tolist() == [5.0]
+def expected_of(weights: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
+    hidden = np.maximum(x @ weights["w1"] + weights["b1"], 0.0)
+    return hidden, np.linalg.norm(np.sort(hidden, axis=1) * [1.0, 2.0, 3.0], axis=1)
 
 
-def test_what_has_no_gradient_is_named() -> None:
-    with pytest.raises(af.GraphError, match="sort"):
-        af.grad(lambda x: xp.sum(xp.sort(x)))(xp.asarray([2.0, 1.0]))
-    with pytest.raises(af.ShapeError, match="0-d"):
-        af.grad(lambda x: x * 2.0)(xp.asarray([2.0, 1.0]))
-    with pytest.raises(af.GraphError, match="no argument 1"):
-        af.grad(xp.sum, argnums=1)(xp.asarray([1.0]))
+async def test_containers_of_arguments_and_results() -> None:
+    weights, x = example()
+    graph = af.trace(network, weights, x)
+    async with graph:
+        result = await graph.run(feeds_of(weights, x))
+    hidden, spread = expected_of(weights, x)
+    np.testing.assert_allclose(result["result.loss/out"], spread.mean())
+    np.testing.assert_allclose(result["result.hidden.0/out"], hidden)
+    np.testing.assert_allclose(result["result.hidden.1/out"], spread)
+
+
+async def test_traced_graphs_are_differentiated() -> None:
+    weights, x = example()
+    graph = af.trace(network, weights, x)
+    blobs = [graph["weights.w1"], graph["weights.b1"]]
+    grads = af.gradient(graph["result.loss/out"], blobs)
+    slopes = af.grad(lambda weights, x: network(weights, x)["loss"])(weights, x)
+    async with graph:
+        found = await graph.run(feeds_of(weights, x), fetch=grads)
+    for grad, name in zip(grads, ("w1", "b1"), strict=True):
+        np.testing.assert_allclose(found[grad], slopes[name].to_numpy())
+
+
+async def test_traced_graphs_are_streamed() -> None:
+    weights, x = example()
+    known = {name: xp.asarray(value) for name, value in weights.items()}
+    graph = af.trace(lambda x: network(known, x)["loss"], x, name="scores")
+    batches = [numbers(5, 4, seed=seed) for seed in range(6)]
+    async with graph:
+        losses = [float(r["result/out"]) async for r in graph.stream(({"x": batch} for batch in batches), in_flight=2)]
+    np.testing.assert_allclose(losses, [expected_of(weights, batch)[1].mean() for batch in batches])
+
+
+async def test_traced_graphs_are_trained() -> None:
+    table = xp.asarray(numbers(4, 2))
+    x, y = numbers(6, 4, seed=1), numbers(6, 2, seed=2)
+
+    def loss(x: Any, y: Any) -> Any:
+        return xp.mean(xp.square((x * xp.asarray([1.0, 2.0, 3.0, 4.0])) @ table - y))
+
+    graph = af.trace(loss, x, y)
+    result = graph["result/out"]
+    assert [variable.name for variable in trainable(result)] == ["captured"]  # no constants
+    train = af.nn.SGD(0.05).minimize(result)
+    async with graph:
+        losses = [float((await graph.run({"x": x, "y": y}, fetch=[result, train]))[result]) for _ in range(5)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0]
+
+
+async def test_what_ops_does_not_have_runs_on_the_cpu_and_its_gradient_too() -> None:
+    weights, x = example()
+    graph = af.trace(lambda weights, x: network(weights, x)["loss"], weights, x, place="sim:0")
+    with graph.at("sim:0"):
+        grad = af.gradient(graph["result/out"], graph["weights.w1"])
+    places = {op.operation.kind: str(op.place) for op in graph.compile().ops}
+    assert (places["Matmul"], places["Recorded"]) == ("sim:0", "cpu")
+    async with graph:
+        result = await graph.run(feeds_of(weights, x), fetch=["result/out", grad])
+    np.testing.assert_allclose(result["result/out"], expected_of(weights, x)[1].mean())
+    slopes = af.grad(lambda weights, x: network(weights, x)["loss"])(weights, x)
+    np.testing.assert_allclose(af.to_numpy(result[grad]), slopes["w1"].to_numpy())
+
+
+def test_ops_have_the_names_and_the_lines_of_the_code() -> None:
+    graph = af.trace(network, *example())
+    sites = {op.name: op.site for op in graph.ops}
+    first = network.__code__.co_firstlineno
+    lines = {"matmul": 1, "add": 1, "maximum": 1, "argsort": 2, "take_along_axis": 3, "vector_norm": 3, "sum": 4}
+    for name, line in lines.items():
+        site = sites[name]
+        assert (site.filename, site.line, site.function) == (__file__, first + line, "network"), name
+    assert "vector_norm" in graph.summary()
+
+
+async def test_failures_name_the_line_of_the_code() -> None:
+    graph = af.trace(lambda x: xp.sum(xp.linalg.inv(x)), af.TensorSpec.of((2, 2), "float64"))
+    async with graph:
+        with pytest.raises(af.OpError, match=r"op 'inv' \(inv\) failed with LinAlgError.*\n(.*\n)*.*test_tracing\.py"):
+            await graph.run({"x": np.zeros((2, 2))})
+
+
+async def test_random_numbers_of_graphs_are_others_in_each_frame() -> None:
+    graph = af.trace(lambda x: (x * xp.randn((4,)), x * xp.randb((64,), 0.5)[:4], x * xp.randn((4,), seed=1)), DRAWN)
+    async with graph:
+        runs = [await graph.run({"x": np.ones(4, "float32")}) for _ in range(2)]
+    drawn = [[run[f"result{i}/out"] for run in runs] for i in range(3)]
+    assert not np.array_equal(*drawn[0])
+    assert set(np.unique(drawn[1]).tolist()) <= {0.0, 1.0}
+    np.testing.assert_array_equal(*drawn[2])
+
+
+DRAWN = af.TensorSpec.of((4,))
+
+
+def test_what_a_function_makes_of_numbers_alone() -> None:
+    graph = af.trace(lambda x: (xp.arange(3), xp.asarray([4, 5]), xp.ones(2) + 1.0, x), af.TensorSpec.of(()))
+    result = graph.run_sync({"x": np.float32(2.0)})
+    assert [result[f"result{i}/out"].tolist() for i in range(4)] == [[0, 1, 2], [4, 5], [2.0, 2.0], 2.0]
+
+
+def test_operations_of_networks_take_labels_made_inside() -> None:
+    x = numbers(3, 4)
+    graph = af.trace(lambda x: xp.nn.softmax_loss(x, xp.asarray([1, 0, 3])), x)
+    expected = xp.nn.softmax_loss(xp.asarray(x), xp.asarray([1, 0, 3]))
+    np.testing.assert_allclose(graph.run_sync({"x": x})["result/out"], expected.to_numpy())

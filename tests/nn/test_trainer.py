@@ -314,3 +314,114 @@ async def test_a_terminal_shows_a_bar() -> None:
             progress.advance(step)
     assert f"{BATCHES}/{BATCHES}" in text.getvalue()
     assert "epoch 1/1" in text.getvalue()
+
+
+# -- checkpoints on demand ------------------------------------------------------------------------------------------
+
+
+async def settle() -> None:
+    """Let everything happen that can without a thread ending."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("feeding", ["feeds", "later"])
+async def test_a_checkpoint_on_demand_is_gone_on_from(tmp_path, feeding, paused) -> None:
+    expected = [step.loss for step in await trained(Network(), 3)]
+    network = Network(folder=tmp_path, every=1000, in_flight=3)
+    async with network.graph, aclosing(network.trainer.steps(getattr(network, feeding), 3)) as steps:
+        for _ in range(BATCHES + 2):
+            await anext(steps)
+        if paused:
+            network.graph.pause()
+            await settle()
+        saving = asyncio.create_task(network.trainer.save())
+        if paused:
+            await settle()
+            network.graph.resume()
+        await anext(steps)
+        path = await saving
+    (number,) = network.checkpoints.steps()
+    assert path == network.checkpoints.steps()[number]
+    again = Network(folder=tmp_path)
+    assert await again.trainer.resume()
+    assert again.trainer.number == number >= BATCHES + 2
+    assert [step.loss for step in await trained(again, 3)] == expected[number:]
+
+
+async def test_a_feed_that_was_taken_before_the_pause_is_waited_for(tmp_path) -> None:
+    network = Network(folder=tmp_path, in_flight=1)
+    there = asyncio.Event()
+
+    async def feeds(epoch: int) -> AsyncIterator[dict[Any, Any]]:
+        for feed in network.feeds(epoch):
+            await there.wait()
+            yield feed
+
+    async with network.graph, aclosing(network.trainer.steps(feeds)) as steps:
+        first = asyncio.ensure_future(anext(steps))
+        await settle()
+        network.graph.pause()
+        there.set()
+        await settle()  # the feed has come, its step may not begin
+        saving = asyncio.create_task(network.trainer.save())
+        await settle()
+        assert not saving.done()
+        assert network.checkpoints.steps() == {}
+        network.graph.step()
+        await first
+        await saving
+        assert list(network.checkpoints.steps()) == [1]
+        network.graph.resume()
+
+
+async def test_checkpoints_on_demand_before_and_after_the_steps(tmp_path) -> None:
+    network = Network(folder=tmp_path, every=1000)
+    async with network.graph:
+        await network.trainer.save()
+        await trained_on(network, 1)
+        await network.trainer.save()
+    assert list(network.checkpoints.steps()) == [0, BATCHES]
+
+
+async def trained_on(network: Network, epochs: int) -> None:
+    async for _ in network.trainer.steps(network.feeds, epochs):
+        pass
+
+
+async def test_when_there_is_no_checkpoint_on_demand(tmp_path) -> None:
+    async with (network := Network()).graph:
+        with pytest.raises(af.GraphError, match="nowhere to save to without checkpoints="):
+            await network.trainer.save()
+    network = Network(folder=tmp_path)
+    never = asyncio.Event()
+
+    async def feeds(epoch: int) -> AsyncIterator[dict[Any, Any]]:
+        for feed in network.feeds(epoch):
+            yield feed
+            await never.wait()
+
+    async with network.graph:
+        async with aclosing(network.trainer.steps(feeds)) as steps:
+            await anext(steps)
+            await settle()  # the next feed has been asked for
+            saving = asyncio.create_task(network.trainer.save())
+            await settle()
+            assert not saving.done()
+        with pytest.raises(af.GraphError, match="given up before it could be saved"):
+            await saving
+        with pytest.raises(af.GraphError, match=r"steps have been cancelled.*resume\(\) first"):
+            await network.trainer.save()
+
+
+async def test_a_checkpoint_on_demand_that_fails_does_not_end_the_training(tmp_path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    network = Network(folder=tmp_path / "file", every=1000)
+    async with network.graph, aclosing(network.trainer.steps(network.feeds)) as steps:
+        await anext(steps)
+        saving = asyncio.create_task(network.trainer.save())
+        await anext(steps)
+        with pytest.raises(af.CheckpointError, match="the folder cannot be used"):
+            await saving
+        await anext(steps)

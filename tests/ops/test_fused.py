@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 import actorflow as af
-import actorflow.ops.cpu  # noqa: F401  registers the kernels
+import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep, find_kernel
 from actorflow.ops.fused import may_fuse
@@ -112,7 +112,13 @@ def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...]) -> Fused:
     return Fused(tuple(steps), tuple(draw(st.sets(st.sampled_from(results), min_size=1).map(sorted))))
 
 
-SHAPES = (((10,), (10,), ()), ((4, 10), (10,), (4, 1)), ((2, 5), (2, 5), (2, 5)), ((1, 1), (1,), ()), ((0, 3), (3,), ()))
+SHAPES = (
+    ((10,), (10,), ()),
+    ((4, 10), (10,), (4, 1)),
+    ((2, 5), (2, 5), (2, 5)),
+    ((1, 1), (1,), ()),
+    ((0, 3), (3,), ()),
+)
 
 
 @given(st.data(), st.sampled_from(SHAPES), st.booleans())

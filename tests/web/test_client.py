@@ -242,7 +242,7 @@ class TestFollow:
         coming = asyncio.create_task(again())
         while not problems:
             await asyncio.sleep(0)
-        assert "has closed the connection (1001)" in problems[0]
+        assert "has closed the connection" in problems[0]
         async with af.web.serve(training.graph, port=view.port):
             assert agrees(await coming, training.graph)
             await pictures.aclose()
@@ -257,7 +257,7 @@ class TestFollow:
                     pass
 
     async def test_silence_is_the_end(self, training, monkeypatch) -> None:
-        monkeypatch.setattr("actorflow.web.client._SILENCE_S", 0.0)
+        monkeypatch.setattr("actorflow.web.client._SILENCE_S", 1e-6)
         async with af.web.serve(training.graph, port=0) as view:
             with pytest.raises(ConnectionError, match="has been silent for"):
                 async for _ in follow(Address.parse(view.url), give_up):

@@ -98,7 +98,7 @@ export class ControlBar {
       const headers = { "Content-Type": "application/json" };
       const response = await fetch(`api/control/${name}`, { method: "POST", headers, body: JSON.stringify(content) });
       const text = response.ok ? (await response.json()).done : (await response.text()).replace(/^\d+: /, "");
-      this.#tell(text.trim(), !response.ok);
+      if (!response.ok || (name !== "pause" && name !== "resume")) this.#tell(text.trim(), !response.ok);
     } catch {
       this.#tell("the server cannot be reached", true);
     }

@@ -1,6 +1,7 @@
 // Draws the edges. Very many are drawn once into a picture, which stands for them until the camera rests elsewhere.
 
 import * as format from "./format.js";
+import { gauge } from "./gauge.js";
 import { BLOB, VARIABLE } from "./structure.js";
 
 const SHAPE_SCALE = 0.16, ARROW_SCALE = 0.45, LABEL_SCALE = 0.62;
@@ -36,7 +37,9 @@ export class EdgePainter {
       return false;
     }
     const { width, height } = context.canvas;
-    const key = [view.version, camera.x, camera.y, camera.scale, width, height, strength].join();
+    // Labels say what waits, of which there is news now and then.
+    const news = camera.scale >= LABEL_SCALE ? this.model.vitals?.time : 0;
+    const key = [view.version, camera.x, camera.y, camera.scale, width, height, strength, news].join();
     if (key !== this.#drawnFor) {
       if (key !== this.#wanted) [this.#wanted, this.#wantedSince] = [key, now];
       const known = this.#drawnFor && this.#drawnFor.split(",", 1)[0] === String(view.version);
@@ -151,6 +154,8 @@ export class EdgePainter {
     context.fillRect(x - width / 2, y - 7, width, 14);
     context.fillStyle = edge.rank ? theme.channel : theme.muted;
     context.fillText(text, x, y + 0.5);
+    const { occupancy } = this.model, used = edge.rank ? occupancy.messages(view.blobsOf(edge)) : 0;
+    if (used) gauge(context, theme, x, y + 14, { used, of: occupancy.most });
   }
 
   /** Draw some edges again, over the others. */

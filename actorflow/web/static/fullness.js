@@ -37,7 +37,7 @@ export class FullnessCard {
     }
     if (most > 1) {
       for (const [node, used] of held) {
-        rows.push({ node, name: model.nameOf(node), text: model.occupancy.textOf(node), share: used / most, rank: 4 });
+        if (used >= most) rows.push({ node, name: model.nameOf(node), text: model.occupancy.textOf(node), share: used / most, rank: 4 });
       }
     }
     return rows.sort((a, b) => a.rank - b.rank || b.share - a.share || a.node - b.node);

@@ -42,6 +42,11 @@ export class Occupancy {
     return used ? `value held in ${used} of ${this.most} frames` : "";
   }
 
+  /** Frames in which a message with one of these blobs waits for another rank. */
+  messages(nodes) {
+    return nodes.reduce((most, node) => Math.max(most, ...(this.channels.get(node) ?? []).map(({ count }) => count)), 0);
+  }
+
   /** What waits for other ranks with a blob, in words. */
   waitsOf(node) {
     return (this.channels.get(node) ?? []).map(({ rank, way, count }) => (

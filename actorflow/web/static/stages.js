@@ -92,6 +92,13 @@ export class Stages {
     context.roundRect(left, top, width, height, 8);
     context.fillStyle = theme.surface;
     context.fill();
+    if (scale < TEXT_SCALE) {
+      // Too small for anything else, the colour alone says that a queue is full.
+      context.globalAlpha = 0.4;
+      context.fillStyle = stage.room && stage.queued >= stage.room ? theme.waiting : theme["stage-line"];
+      context.fill();
+      context.globalAlpha = 1;
+    }
     context.strokeStyle = theme["stage-line"];
     context.lineWidth = 1.4;
     context.stroke();

@@ -45,8 +45,10 @@ _SCALARS = {
     "float": ctypes.c_float,
     "double": ctypes.c_double,
 }
-#: CuPy's names of types with one word; it has float16 and bool already.
-_NAMED = "\n".join(f"typedef {c} {name};" for name, c in C_TYPES.items() if name not in ("bool", "float16"))
+#: CuPy's names of the numbers that a kernel may say instead of a letter; float16 and bool are there already.
+_NAMED = "\n".join(
+    f"typedef {c} {name};" for name, c in C_TYPES.items() if name not in ("bool", "float16") and ":" not in c
+)
 _KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
 
 

@@ -1,0 +1,75 @@
+"""Ctrl-C while the engine works: it waits until the engine's state is whole again.
+
+Python calls the handlers of signals in the main thread, between any two of its instructions. One that raises would leave
+records half planned, or an array half updated, for whoever asks next.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["POLL_S", "Guard", "check_interrupt"]
+
+#: How often a main thread that waits looks whether it has been interrupted.
+POLL_S = 0.05
+
+_main = threading.main_thread()
+
+
+class _State:
+    """Of the main thread: the application's handler while it is replaced, and the signal that has come since."""
+
+    handler: Any = None
+    frame: FrameType | None = None
+    is_noted = False
+
+
+def _note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001  the interface of handlers
+    _State.frame = frame
+    _State.is_noted = True
+
+
+def check_interrupt() -> None:
+    """Call the application's handler, which usually raises, if there was an interrupt. Where the state is whole."""
+    if _State.is_noted and threading.current_thread() is _main:
+        frame, _State.frame, _State.is_noted = _State.frame, None, False
+        _State.handler(signal.SIGINT, frame)
+
+
+class Guard:
+    """Holds a lock and, in the main thread, keeps interrupts back until `check_interrupt` or the end.
+
+    Attributes:
+        wait_s: How long a wait may last before `check_interrupt` is due; None for ever.
+    """
+
+    __slots__ = ("_holds", "_lock", "wait_s")
+
+    def __init__(self, lock: threading.Condition) -> None:
+        self._lock = lock
+        self._holds = False
+        self.wait_s: float | None = None
+
+    def __enter__(self) -> Guard:
+        if threading.current_thread() is _main:
+            self.wait_s = POLL_S
+            if _State.handler is None and callable(signal.getsignal(signal.SIGINT)):
+                _State.handler = signal.signal(signal.SIGINT, _note)
+                self._holds = True
+        self._lock.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.release()
+        if self._holds:
+            handler = _State.handler
+            try:
+                check_interrupt()
+            finally:
+                _State.handler = None
+                signal.signal(signal.SIGINT, handler)

@@ -1,0 +1,157 @@
+"""Python's operators on arrays, beside arrays and numbers, on both sides and in place, against NumPy's."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import actorflow as af
+import actorflow.array as xp
+from tests.array.families import ALL, BOOL, FLOATS, INTEGERS, NUMERIC, REAL, arrays, pairs
+
+Operator = Callable[[Any, Any], Any]
+
+ARITHMETIC = {
+    operator.add: NUMERIC,
+    operator.sub: NUMERIC,
+    operator.mul: NUMERIC,
+    operator.truediv: NUMERIC[-4:],
+    operator.floordiv: REAL,
+    operator.mod: REAL,
+    operator.pow: (*FLOATS, *INTEGERS),
+    operator.and_: (*BOOL, *INTEGERS),
+    operator.or_: (*BOOL, *INTEGERS),
+    operator.xor: (*BOOL, *INTEGERS),
+    operator.lshift: INTEGERS,
+    operator.rshift: INTEGERS,
+}
+COMPARISONS = {
+    **dict.fromkeys((operator.eq, operator.ne), ALL),
+    **dict.fromkeys((operator.lt, operator.le, operator.gt, operator.ge), REAL),
+}
+BINARY = {**ARITHMETIC, **COMPARISONS}
+IN_PLACE = {function: getattr(operator, f"i{function.__name__.rstrip('_')}") for function in ARITHMETIC}
+UNARY = {operator.neg: NUMERIC, operator.pos: NUMERIC, abs: NUMERIC, operator.invert: (*BOOL, *INTEGERS)}
+NUMBERS = {"b": st.booleans(), "i": st.integers(0, 6), "u": st.integers(0, 6), "f": st.floats(-6, 6, width=16)}
+EACH = settings(max_examples=max(8, settings.default.max_examples // 15))
+
+
+def operand(function: Operator, value: np.ndarray) -> np.ndarray:
+    """What an operator takes: shifts and powers of integers are small and not negative."""
+    if function in (operator.lshift, operator.rshift, operator.pow) and value.dtype.kind in "iu":
+        return np.asarray(np.abs(value % 7), value.dtype)
+    return value
+
+
+def same(found: xp.Array, expected: Any) -> None:
+    reference = np.asarray(expected)
+    assert isinstance(found, xp.Array)
+    assert (found.shape, found.dtype) == (reference.shape, reference.dtype)
+    np.testing.assert_array_equal(found.to_numpy(), reference, strict=True)
+
+
+@pytest.mark.parametrize("function", BINARY, ids=lambda function: function.__name__)
+def test_between_arrays(function: Operator) -> None:
+    @EACH
+    @given(pairs(BINARY[function], small=True))  # special values have tests of their own
+    def agrees(values: list[np.ndarray]) -> None:
+        one, other = [operand(function, value) for value in values]
+        with np.errstate(all="ignore"):
+            expected = function(one, other)
+        same(function(xp.asarray(one), xp.asarray(other)), expected)
+        # NumPy's arrays leave the work to this package's.
+        same(function(xp.asarray(one), other), expected)
+        same(function(one, xp.asarray(other)), expected)
+
+    agrees()
+
+
+@pytest.mark.parametrize("function", BINARY, ids=lambda function: function.__name__)
+def test_beside_numbers(function: Operator) -> None:
+    @EACH
+    @given(arrays(BINARY[function], small=True), st.data())
+    def agrees(x: np.ndarray, data: st.DataObject) -> None:
+        x = operand(function, x)
+        number = data.draw(NUMBERS.get(x.dtype.kind, st.just(2 - 1j)))
+        with np.errstate(all="ignore"):
+            same(function(xp.asarray(x), number), function(x, number))
+            same(function(number, xp.asarray(x)), function(number, x))
+
+    agrees()
+
+
+@pytest.mark.parametrize("function", ARITHMETIC, ids=lambda function: function.__name__)
+def test_in_place(function: Operator) -> None:
+    @EACH
+    @given(arrays(ARITHMETIC[function], small=True), st.data())
+    def agrees(x: np.ndarray, data: st.DataObject) -> None:
+        x = operand(function, x)
+        shape = x.shape if data.draw(st.booleans()) else x.shape[1:]
+        other = operand(function, data.draw(arrays((x.dtype.name,), shape, small=True)))
+        number = data.draw(NUMBERS.get(x.dtype.kind, st.just(2 - 1j)))
+        for right, mine in ((other, xp.asarray(other)), (number, number)):
+            array = xp.asarray(x)
+            before = xp.asarray(array, copy=True)
+            after = IN_PLACE[function](array, mine)
+            assert after is array
+            with np.errstate(all="ignore"):
+                same(after, np.asarray(function(x, right)).astype(x.dtype))
+            same(before, x)
+
+    agrees()
+
+
+@pytest.mark.parametrize("function", UNARY, ids=lambda function: function.__name__)
+def test_of_one_array(function: Callable[[Any], Any]) -> None:
+    @EACH
+    @given(arrays(UNARY[function]))
+    def agrees(x: np.ndarray) -> None:
+        with np.errstate(all="ignore"):
+            same(function(xp.asarray(x)), function(x))
+
+    agrees()
+
+
+def test_products_of_matrices() -> None:
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    same(xp.asarray(a) @ xp.asarray(b), a @ b)
+    square = xp.asarray(b[:, :3])
+    square @= xp.asarray(b[:, 1:])
+    same(square, b[:, :3] @ b[:, 1:])
+    for wrong in (2, 2.0, "1"):
+        with pytest.raises(TypeError):
+            square @ wrong
+        with pytest.raises(TypeError):
+            wrong @ square
+        with pytest.raises(TypeError):
+            square @= wrong
+
+
+def test_what_is_no_operand_is_left_to_python() -> None:
+    x = xp.asarray([1, 2])
+    assert (x == "1") is False
+    assert (x != "1") is True
+    for function in ARITHMETIC:
+        with pytest.raises(TypeError):
+            function(x, "1")
+        with pytest.raises(TypeError):
+            function(None, x)
+
+
+def test_in_place_keeps_shape_and_dtype() -> None:
+    x = xp.asarray([1, 2])
+    with pytest.raises(af.ShapeError, match="the result has shape"):
+        x += xp.asarray([[1, 2], [3, 4]])
+    with pytest.raises(af.DTypeError, match="the result is float64"):
+        x += 0.5
+    with pytest.raises(af.DTypeError, match="the result is float64"):
+        x /= 2
+    y = xp.asarray([1.0], dtype=xp.float32)
+    y += xp.asarray([1.0])
+    assert y.dtype == xp.float32

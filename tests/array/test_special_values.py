@@ -1,0 +1,196 @@
+"""Special values that the standard fixes, and that NumPy has otherwise, or does not promise."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+import actorflow.array as xp
+from tests.array.families import COMPLEX, FLOATS, elements
+
+INF, NAN = math.inf, math.nan
+#: An array of one number, whose operations are computed at once; of some, in one sequence; of many, in blocks.
+SIZES = (None, 3, 40_000)
+EACH = settings(max_examples=max(40, settings.default.max_examples // 2))
+
+
+def number(dtype: str) -> st.SearchStrategy[Any]:
+    return elements(np.dtype(dtype))
+
+
+def filled(value: complex, size: int | None, dtype: str) -> xp.Array:
+    return xp.asarray(value if size is None else [value] * size, dtype=getattr(xp, dtype))
+
+
+def is_same(found: complex, expected: complex) -> bool:
+    """Equal, with the same signs of zeros; NaN is equal to NaN."""
+    if isinstance(expected, complex):
+        return is_same(found.real, expected.real) and is_same(found.imag, expected.imag)
+    if math.isnan(expected):
+        return math.isnan(found)
+    return found == expected and math.copysign(1, found) == math.copysign(1, expected)
+
+
+def check(found: xp.Array, expected: complex) -> None:
+    value = found.to_numpy()
+    assert is_same(value.flat[0].item(), expected)
+    assert is_same(value.flat[-1].item(), expected)
+
+
+FLOOR_DIVIDE = (
+    (INF, 2.0, INF),
+    (INF, -2.0, -INF),
+    (-INF, 2.0, -INF),
+    (-INF, -2.0, INF),
+    (1.0, INF, 0.0),
+    (1.0, -INF, -0.0),
+    (-1.0, INF, -0.0),
+    (-1.0, -INF, 0.0),
+    (INF, INF, NAN),
+    (INF, 0.0, INF),
+    (INF, -0.0, -INF),
+    (0.0, INF, 0.0),
+    (-0.0, INF, -0.0),
+    (0.0, 0.0, NAN),
+    (3.0, 0.0, INF),
+    (-3.0, 2.0, -2.0),
+    (NAN, 1.0, NAN),
+    (1.0, NAN, NAN),
+)
+POW = (
+    (-INF, 0.5, INF),
+    (-0.0, 0.5, 0.0),
+    (0.0, 0.5, 0.0),
+    (INF, 0.5, INF),
+    (4.0, 0.5, 2.0),
+    (-4.0, 0.5, NAN),
+    (NAN, 0.5, NAN),
+    (NAN, 0.0, 1.0),
+    (1.0, NAN, 1.0),
+    (-INF, 3.0, -INF),
+    (-INF, 1.5, INF),
+    (-0.0, -3.0, -INF),
+    (-1.0, INF, 1.0),
+)
+#: For one half of the plane: those of the other one are conjugates.
+EXPM1 = (
+    (complex(-0.0, 0.0), complex(0.0, 0.0)),
+    (complex(1.0, INF), complex(NAN, NAN)),
+    (complex(1.0, NAN), complex(NAN, NAN)),
+    (complex(INF, 0.0), complex(INF, 0.0)),
+    (complex(-INF, 0.0), complex(-1.0, 0.0)),
+    (complex(800.0, 0.0), complex(INF, 0.0)),
+    (complex(-INF, 2.0), complex(-1.0, 0.0)),
+    (complex(INF, 2.0), complex(-INF, INF)),
+    (complex(-INF, INF), complex(-1.0, 0.0)),
+    (complex(INF, INF), complex(INF, NAN)),
+    (complex(-INF, NAN), complex(-1.0, 0.0)),
+    (complex(INF, NAN), complex(INF, NAN)),
+    (complex(NAN, 0.0), complex(NAN, 0.0)),
+    (complex(NAN, 1.0), complex(NAN, NAN)),
+    (complex(NAN, NAN), complex(NAN, NAN)),
+)
+TANH = (
+    (complex(INF, 2.0), complex(1.0, 0.0)),
+    (complex(INF, 0.5), complex(1.0, 0.0)),
+    (complex(-INF, 2.0), complex(-1.0, 0.0)),
+    (complex(INF, 0.0), complex(1.0, 0.0)),
+    (complex(NAN, 0.0), complex(NAN, 0.0)),
+    (complex(0.0, 0.0), complex(0.0, 0.0)),
+)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floor_divide(dtype: str, size: int | None) -> None:
+    for x1, x2, expected in FLOOR_DIVIDE:
+        one, other = filled(x1, size, dtype), filled(x2, size, dtype)
+        for found in (one // other, one // x2, x1 // other, xp.floor_divide(one * 1, other * 1)):
+            check(found, expected)
+        one *= 1
+        one //= other
+        check(one, expected)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pow(dtype: str, size: int | None) -> None:
+    for x1, x2, expected in POW:
+        one, other = filled(x1, size, dtype), filled(x2, size, dtype)
+        for found in (one**other, one**x2, x1**other, xp.pow(one * 1, other * 1)):
+            check(found, expected)
+        one *= 1
+        one **= other
+        check(one, expected)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.parametrize(("function", "rows"), [(xp.expm1, EXPM1), (xp.tanh, TANH)])
+def test_of_complex_numbers(function: Any, rows: Any, dtype: str, size: int | None) -> None:
+    for x, result in rows:
+        for value, expected in ((x, result), (x.conjugate(), result.conjugate())):
+            array = filled(value, size, dtype)
+            check(function(array), expected)
+            check(function(xp.conj(xp.conj(array))), expected)  # may be written where the argument was
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
+def test_the_sign_of_zero_is_positive_zero(dtype: str, size: int | None) -> None:
+    for value in (0.0, -0.0):
+        check(xp.sign(filled(value, size, dtype)), 0j if dtype in COMPLEX else 0.0)
+
+
+@EACH
+@given(number("float64"), number("float64"))
+def test_floor_divide_is_the_quotient_rounded_down(x1: float, x2: float) -> None:
+    found = float(xp.floor_divide(xp.asarray(x1), xp.asarray(x2)))
+    with np.errstate(all="ignore"):
+        quotient = float(np.divide(x1, x2))
+        # Of finite numbers it is NumPy's, whose remainder is exact.
+        expected = float(np.floor_divide(x1, x2)) if math.isfinite(x1) and math.isfinite(x2) else quotient
+    assert is_same(found, expected)
+
+
+@EACH
+@given(number("float64"), st.sampled_from((0.5, -0.5, 1.5, 2.0, 3.0, -1.0, 0.0, INF, -INF, NAN)))
+def test_powers_do_not_depend_on_how_they_are_computed(x: float, exponent: float) -> None:
+    is_odd = exponent % 2 == 1
+    try:
+        expected = math.pow(x, exponent)
+    except ValueError:  # what Python does not want to say: of zero, or of negative numbers
+        expected = NAN if x else math.copysign(INF, x) if is_odd else INF
+    except OverflowError:
+        expected = math.copysign(INF, x) if is_odd else INF
+    beside_a_number = float(xp.pow(xp.asarray(x), exponent))
+    of_arrays = xp.pow(xp.asarray([x, x, x]), xp.asarray([exponent, 0.5, exponent])).to_numpy()
+    for found in (beside_a_number, of_arrays[0].item(), of_arrays[2].item()):
+        if math.isfinite(expected) and expected:
+            assert math.isclose(found, expected, rel_tol=1e-14)
+        else:
+            assert is_same(found, expected)
+
+
+@EACH
+@given(number("complex128"))
+def test_expm1_is_symmetric_and_numpys_of_finite_numbers(x: complex) -> None:
+    found, mirrored = (complex(xp.expm1(xp.asarray(each))) for each in (x, x.conjugate()))
+    assert is_same(mirrored, found.conjugate())
+    assume(cmath.isfinite(x) and x.imag and abs(x.real) < 50)
+    with np.errstate(all="ignore"):
+        assert is_same(found, complex(np.expm1(x)))
+
+
+@EACH
+@given(number("complex128"))
+def test_tanh_is_odd_and_symmetric(x: complex) -> None:
+    found = complex(xp.tanh(xp.asarray(x)))
+    assert is_same(complex(xp.tanh(xp.asarray(x.conjugate()))), found.conjugate())
+    assert is_same(complex(xp.tanh(xp.asarray(-x))), -found)

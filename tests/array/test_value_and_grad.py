@@ -1,0 +1,445 @@
+"""How `value_and_grad` calls, traces and differentiates functions: containers, caches, closures, nesting."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import actorflow as af
+import actorflow.array as xp
+from tests.array.derivatives import numbers
+
+
+class Calls:
+    """How often a function is called."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def of(self, function: Any) -> Any:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return function(*args, **kwargs)
+
+        return counted
+
+
+class Layer(NamedTuple):
+    weight: Any
+    bias: Any
+
+
+# -- arguments and results --------------------------------------------------------------------------------------
+
+
+def test_gradients_have_the_containers_of_the_arguments() -> None:
+    weights = {"layers": [Layer(numbers(3, 4), numbers(4, seed=1)), (numbers(4, seed=2), "linear", None)], "rate": 2.0}
+
+    def loss(weights: Any, x: Any) -> Any:
+        first, (second, kind, nothing) = weights["layers"]
+        assert (kind, nothing) == ("linear", None)
+        return xp.sum((x @ first.weight + first.bias) @ second) * weights["rate"]
+
+    x = numbers(5, 3, seed=3)
+    value, slopes = af.value_and_grad(loss)(weights, x)
+    first, second = weights["layers"][0], weights["layers"][1][0]
+    np.testing.assert_allclose(float(value), 2.0 * np.sum((x @ first.weight + first.bias) @ second))
+    layer = slopes["layers"][0]
+    assert type(layer) is Layer
+    np.testing.assert_allclose(layer.weight.to_numpy(), 2.0 * np.outer(x.sum(axis=0), second))
+    np.testing.assert_allclose(layer.bias.to_numpy(), 10.0 * second)
+    vector, kind, nothing = slopes["layers"][1]
+    assert (kind, nothing) == (None, None)
+    np.testing.assert_allclose(vector.to_numpy(), 2.0 * (x @ first.weight + first.bias).sum(axis=0))
+    np.testing.assert_allclose(float(slopes["rate"]), float(value) / 2.0)
+
+
+def test_numbers_and_arrays_of_numpy_are_arguments() -> None:
+    assert float(af.grad(lambda x: x**3.0)(2.0)) == pytest.approx(12.0)
+    slope = af.grad(lambda x, n: xp.sum(x**n))
+    assert slope(np.array([1.0, 2.0]), 3).to_numpy().tolist() == [3.0, 12.0]
+    assert slope(np.array([1.0, 2.0]), 2).to_numpy().tolist() == [2.0, 4.0]
+    assert af.grad(lambda x, flags: xp.sum(x * flags))(np.ones(2), np.array([3, 4])).to_numpy().tolist() == [3.0, 4.0]
+
+
+def test_arguments_by_position_and_by_name() -> None:
+    def function(x: Any, y: Any, *, scale: Any = 1.0, twice: bool = False) -> Any:
+        found = xp.sum(x * y * y) * scale
+        return found * 2.0 if twice else found
+
+    x, y = xp.asarray([1.0, 2.0]), xp.asarray([3.0, 4.0])
+    assert af.grad(function, argnums=-1)(x, y).to_numpy().tolist() == [6.0, 16.0]
+    dy, dx = af.grad(function, argnums=(1, 0))(x, y, scale=xp.asarray(10.0), twice=True)
+    assert dy.to_numpy().tolist() == [120.0, 320.0]
+    assert dx.to_numpy().tolist() == [180.0, 320.0]
+    assert af.grad(function)(x, y, scale=0.5).to_numpy().tolist() == [4.5, 8.0]
+
+
+def test_other_results_come_along() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        scores = x @ w
+        others = {"scores": scores, "x": x, "name": "linear", "twice": (scores, scores), "no": None}
+        return xp.sum(scores * scores), others
+
+    w, x = numbers(3), numbers(2, 3, seed=1)
+    (value, aux), slope = af.value_and_grad(loss, has_aux=True)(w, x)
+    assert (aux["name"], aux["no"]) == ("linear", None)
+    for found in (aux["scores"], *aux["twice"]):
+        np.testing.assert_allclose(found.to_numpy(), x @ w)
+    np.testing.assert_array_equal(aux["x"].to_numpy(), x)
+    np.testing.assert_allclose(float(value), np.sum((x @ w) ** 2))
+    again, others = af.grad(loss, has_aux=True)(w, x)
+    np.testing.assert_allclose(again.to_numpy(), slope.to_numpy())
+    assert others["name"] == "linear"
+    aux["scores"] += 1.0
+    np.testing.assert_allclose(aux["twice"][0].to_numpy(), x @ w)
+
+
+def test_results_are_values_of_their_own() -> None:
+    x = xp.asarray([1.0, 2.0])
+    dx, dy = af.grad(lambda x, y: xp.sum(x + y), argnums=(0, 1))(x, x)
+    dx += 1.0
+    assert dy.to_numpy().tolist() == [1.0, 1.0]
+    number = xp.asarray(3.0)
+    value, slope = af.value_and_grad(lambda x: x)(number)
+    value += 1.0
+    assert (float(value), float(slope), float(number)) == (4.0, 1.0, 3.0)
+
+
+def test_what_a_part_does_not_reach_has_a_zero_gradient() -> None:
+    slopes = af.grad(lambda w: xp.sum(w["used"]) + 0.0 * xp.sum(xp.floor(w["stepped"])))(
+        {"used": numbers(2), "unused": numbers(3, 2), "stepped": numbers(2), "count": np.array([1])}
+    )
+    assert slopes["used"].to_numpy().tolist() == [1.0, 1.0]
+    assert not slopes["unused"].to_numpy().any()
+    assert slopes["unused"].shape == (3, 2)
+    assert slopes["stepped"].to_numpy().tolist() == [0.0, 0.0]
+    assert slopes["count"] is None
+
+
+def test_what_is_wrong_is_said_where_the_function_is_called() -> None:
+    x = xp.asarray([2.0, 1.0])
+    with pytest.raises(af.GraphError, match="does not depend on any argument"):
+        af.grad(lambda x: xp.sum(xp.ones(3)))(x)
+    with pytest.raises(af.GraphError, match="does not depend on any argument"):
+        af.grad(lambda x: xp.astype(xp.argmax(x), xp.float64))(x)
+    with pytest.raises(af.ShapeError, match=r"0-d array, got shape \(2,\)"):
+        af.grad(lambda x: x * 2.0)(x)
+    with pytest.raises(af.DTypeError, match="must return one array, got tuple"):
+        af.grad(lambda x: (x, x))(x)
+    with pytest.raises(af.DTypeError, match="must return a real floating array, got int64"):
+        af.grad(lambda x: xp.sum(xp.astype(x, xp.int64)))(x)
+    with pytest.raises(af.DTypeError, match="has_aux the function must return a pair, got Array"):
+        af.grad(xp.sum, has_aux=True)(x)
+    with pytest.raises(af.DTypeError, match="none of the arguments to differentiate by is a floating array"):
+        af.grad(lambda x: xp.sum(x))(xp.asarray([1, 2]))
+    with pytest.raises(af.GraphError, match="no argument 1, the function was called with 1"):
+        af.grad(xp.sum, argnums=1)(x)
+    with pytest.raises(af.GraphError, match="dry run"):
+        af.grad(lambda x: x[0] if x[0] > 0 else x[1])(x)
+    with pytest.raises(af.GraphError, match="use where"):
+        af.grad(lambda x: xp.sum(x[x > 1.0]))(x)
+    with pytest.raises(af.DTypeError, match="must be hashable, got set"):
+        af.grad(lambda x, options: xp.sum(x))(x, {1, 2})
+
+
+# -- traces -----------------------------------------------------------------------------------------------------
+
+
+def test_a_function_is_called_once_for_each_combination_of_types() -> None:
+    calls = Calls()
+    slope = af.grad(calls.of(lambda x, scale: xp.sum(x * x) * scale))
+    for _ in range(3):
+        for rows in (2, 3):
+            for dtype in ("float32", "float64"):
+                found = slope(xp.asarray(numbers(rows, dtype=dtype)), 2.0)
+                np.testing.assert_allclose(found.to_numpy(), 4.0 * numbers(rows, dtype=dtype), rtol=1e-6)
+    assert calls.count == 4
+    slope(xp.asarray(numbers(2)), 3.0)
+    assert calls.count == 5
+    slope(xp.asarray(numbers(2)), xp.asarray(3.0))
+    slope(xp.asarray(numbers(2)), xp.asarray(4.0))
+    assert calls.count == 6
+
+
+def test_the_traces_that_are_kept_are_bounded() -> None:
+    calls = Calls()
+    both = af.value_and_grad(calls.of(lambda x, scale: xp.sum(x) * scale))
+    x = xp.asarray([1.0])
+    for scale in range(200):
+        both(x, float(scale))
+    assert len(both.traces) == 64
+    assert calls.count == 200
+    both(x, 199.0)
+    assert calls.count == 200
+    both(x, 0.0)
+    assert calls.count == 201
+
+
+def test_traces_keep_no_dry_run_and_no_argument() -> None:
+    from actorflow.array.records import Node
+
+    slope = af.grad(lambda x: xp.sum(xp.nn.gelu(x) * xp.linalg.inv(x)))
+    x = xp.asarray(numbers(3, 3))
+    slope(x).wait()
+    gc.collect()
+    assert Node.dry_runs == 0
+    gone = weakref.ref(x)
+    del x
+    assert gone() is None
+
+
+def test_a_function_of_many_threads() -> None:
+    slope = af.grad(lambda x: xp.sum(x**3.0))
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        for i in range(20):
+            x = numbers(3 + i % 3, seed=seed)
+            try:
+                np.testing.assert_allclose(slope(xp.asarray(x)).to_numpy(), 3 * x**2)
+            except BaseException as error:  # noqa: BLE001  it is raised below
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# -- what is around a function ----------------------------------------------------------------------------------
+
+RATE = 1.0
+
+
+def scaled(x: Any) -> Any:
+    return xp.sum(x * RATE)
+
+
+def test_variables_around_a_function_are_read_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {"w": xp.asarray([2.0])}
+    shift = xp.asarray([1.0])
+    calls = Calls()
+
+    def loss(x: Any) -> Any:
+        calls.count += 1
+        return xp.sum((x * weights["w"] + shift) ** 2.0) + scaled(x)
+
+    slope = af.grad(loss)
+    x = xp.asarray([3.0])
+    assert slope(x).to_numpy().tolist() == [2 * 7 * 2 + 1]
+    weights["w"] = weights["w"] * 2.0  # another array
+    assert slope(x).to_numpy().tolist() == [2 * 13 * 4 + 1]
+    weights["w"] -= 3.0  # the same one, changed in place
+    assert slope(x).to_numpy().tolist() == [2 * 4 * 1 + 1]
+    shift = xp.asarray([2.0])
+    assert slope(x).to_numpy().tolist() == [2 * 5 * 1 + 1]
+    assert calls.count == 1
+    monkeypatch.setitem(globals(), "RATE", 5.0)
+    assert slope(x).to_numpy().tolist() == [2 * 5 * 1 + 5]
+    assert calls.count == 2
+
+
+def test_methods_and_partial_functions() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.weight = xp.asarray([2.0])
+            self.calls = Calls()
+
+        def loss(self, x: Any, power: float) -> Any:
+            self.calls.count += 1
+            return xp.sum(x * self.weight) ** power
+
+    model = Model()
+    slope = af.grad(functools.partial(model.loss, power=2.0))
+    x = xp.asarray([3.0])
+    assert slope(x).to_numpy().tolist() == [2 * 6 * 2]
+    model.weight = xp.asarray([1.0])
+    assert slope(x).to_numpy().tolist() == [2 * 3 * 1]
+    assert model.calls.count == 1
+
+
+def test_what_is_computed_of_arrays_around_is_computed_anew() -> None:
+    table = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+    slope = af.grad(lambda x: xp.sum(x @ xp.linalg.inv(table.T * 2.0)))
+    x = xp.ones((1, 2))
+    for _ in range(2):
+        expected = np.linalg.inv(table.to_numpy().T * 2.0).sum(axis=1)
+        np.testing.assert_allclose(slope(x).to_numpy(), [expected])
+        table[0, 0] = 7.0
+
+
+def test_masks_from_outside_are_read_in_each_call() -> None:
+    mask = xp.asarray([True, False, True])
+    calls = Calls()
+    slope = af.grad(calls.of(lambda x: xp.sum(x[mask] * x[mask])))
+    x = xp.asarray([1.0, 2.0, 3.0])
+    assert slope(x).to_numpy().tolist() == [2.0, 0.0, 6.0]
+    mask[1] = True
+    assert slope(x).to_numpy().tolist() == [2.0, 4.0, 6.0]
+    assert calls.count == 2
+
+
+def test_arrays_around_must_not_be_changed_inside() -> None:
+    total = xp.asarray([1.0])
+
+    def count(x: Any) -> Any:
+        nonlocal total
+        total += 1.0
+        return xp.sum(x * total)
+
+    with pytest.raises(af.GraphError, match="changes an array in place"):
+        af.grad(count)(xp.asarray([2.0]))
+    assert total.to_numpy().tolist() == [1.0]
+
+
+def test_arguments_may_be_changed_inside() -> None:
+    def function(x: Any) -> Any:
+        x *= x
+        x[0] = 5.0
+        return xp.sum(x)
+
+    x = xp.asarray([1.0, 3.0])
+    value, slope = af.value_and_grad(function)(x)
+    assert (float(value), slope.to_numpy().tolist(), x.to_numpy().tolist()) == (14.0, [0.0, 6.0], [1.0, 3.0])
+
+
+def test_random_numbers_are_others_in_each_call() -> None:
+    draw = af.grad(lambda x: xp.sum(x * xp.randn((4,))) + xp.sum(xp.nn.dropout(x, rate=0.5)))
+    same = af.grad(lambda x: xp.sum(x * xp.randn((4,), seed=3)))
+    x = xp.ones((4,), dtype=xp.float32)
+    assert not np.array_equal(draw(x).to_numpy(), draw(x).to_numpy())
+    np.testing.assert_array_equal(same(x).to_numpy(), same(x).to_numpy())
+    value, slope = af.value_and_grad(lambda x: xp.sum(x * xp.randn((4,))))(x)
+    np.testing.assert_allclose(float(value), slope.to_numpy().sum(), rtol=1e-6)  # of one draw
+
+
+# -- gradients inside -------------------------------------------------------------------------------------------
+
+
+def test_gradients_inside_of_gradients() -> None:
+    def inner(x: Any, y: Any) -> Any:
+        return xp.sum(x * x * y)
+
+    slope = af.grad(inner)
+    outer = af.grad(lambda x, y: xp.sum(slope(x, y) * slope(x, y)), argnums=(0, 1))
+    x, y = numbers(3), numbers(3, seed=1)
+    for _ in range(2):
+        dx, dy = outer(xp.asarray(x), xp.asarray(y))
+        np.testing.assert_allclose(dx.to_numpy(), 8 * x * y * y)
+        np.testing.assert_allclose(dy.to_numpy(), 8 * x * x * y)
+        x = x + 1.0
+
+
+def test_a_function_around_a_gradient_may_share_its_variables() -> None:
+    perturbed = af.grad(lambda x: x * af.grad(lambda y: x + y)(xp.asarray(1.0)))
+    assert float(perturbed(xp.asarray(3.0))) == 1.0
+    product = af.grad(lambda x: af.grad(lambda y: xp.sin(x) * y * y)(x))
+    expected = 2 * np.cos(0.5) * 0.5 + 2 * np.sin(0.5)
+    for _ in range(2):
+        assert float(product(0.5)) == pytest.approx(expected)
+
+
+class Holder:
+    """Holds an array where a function's surroundings are not looked for."""
+
+    def __init__(self) -> None:
+        self.array: Any = None
+
+
+def test_a_trace_that_read_arrays_of_another_trace_is_not_kept() -> None:
+    holder = Holder()
+    slope = af.grad(lambda y: holder.array * y)
+
+    def outer(x: Any) -> Any:
+        holder.array = x
+        return slope(xp.asarray(1.0)) * x
+
+    for value in (2.0, 3.0):
+        assert float(af.grad(outer)(xp.asarray(value))) == 2 * value
+
+
+def test_traces_of_gradients_are_graphs() -> None:
+    graph = af.trace(lambda w, x: af.value_and_grad(lambda w: xp.nn.mse_loss(x @ w, xp.ones((3, 1))))(w), *DATA)
+    w, x = DATA
+    found = graph.run_sync({"w": w, "x": x})
+    np.testing.assert_allclose(found["result1/out"], 2 * x.T @ (x @ w - 1.0) / 3, rtol=1e-12)
+
+
+DATA = numbers(2, 1), numbers(3, 2, seed=1)
+
+
+async def test_gradients_are_awaited() -> None:
+    both = af.value_and_grad(lambda w: xp.sum(xp.square(xp.linalg.inv(w))))
+    w = numbers(3, 3) + 3.0 * np.eye(3)
+    value, slope = both(w)
+    inverse = np.linalg.inv(w)
+    np.testing.assert_allclose(await slope, -2 * inverse.T @ inverse @ inverse.T)
+    np.testing.assert_allclose(await value, np.sum(inverse**2))
+
+
+# -- computing --------------------------------------------------------------------------------------------------
+
+
+def test_what_value_and_gradients_share_is_computed_once() -> None:
+    with xp.session(run_ahead=False) as session:
+        w = {"a": xp.asarray(numbers(80, 90)), "b": xp.asarray(numbers(90, 70, seed=1))}
+        x = xp.asarray(numbers(60, 80, seed=2))
+        value, slopes = af.value_and_grad(lambda w: xp.mean(xp.tanh(x @ w["a"]) @ w["b"]) ** 2.0)(w)
+        for each in (slopes["b"], value, slopes["a"]):
+            each.wait()
+        products = sum(profile.calls for name, profile in session.profile.items() if "matmul" in name)
+    assert products == 5  # two forward; two by the factors of the second, and one by the weight of the first
+
+
+def test_gradients_that_nobody_keeps_are_not_computed() -> None:
+    with xp.session(run_ahead=False) as session:
+        value, slope = af.value_and_grad(lambda x: xp.sum(xp.linalg.inv(x)))(xp.asarray(numbers(3, 3)))
+        del slope
+        value.wait()
+        assert session.computed <= 3
+
+
+def test_gradients_stay_within_a_budget() -> None:
+    with xp.session(memory_budget=24 * 2**20) as session:
+        w = xp.asarray(numbers(512, 512) / 30.0)
+        both = af.value_and_grad(lambda w, x: xp.mean(xp.square(xp.tanh(x @ w) @ w)))
+        for seed in range(6):
+            _, slope = both(w, xp.asarray(numbers(512, 512, seed=seed)))
+            w -= 0.1 * slope
+        assert np.isfinite(w.to_numpy()).all()
+        assert session.memory.pool.peak_bytes <= 24 * 2**20
+
+
+def test_gradients_of_sequential_sessions() -> None:
+    with xp.session(sequential=True):
+        value, slope = af.value_and_grad(lambda x: xp.sum(x**3.0))(xp.asarray([2.0]))
+        assert (float(value), slope.to_numpy().tolist()) == (8.0, [12.0])
+
+
+def test_errors_name_the_line_of_the_function() -> None:
+    def loss(x: Any) -> Any:
+        return xp.sum(xp.linalg.inv(x))
+
+    line = loss.__code__.co_firstlineno + 1
+    slope = af.grad(loss)
+    for _ in range(2):
+        with pytest.raises(af.OpError, match=rf"test_value_and_grad\.py:{line} in loss"):
+            slope(xp.zeros((2, 2))).wait()
+    assert slope(xp.eye(2)).shape == (2, 2)
+
+
+def test_names_and_docstrings() -> None:
+    def loss(x: Any) -> Any:
+        return xp.sum(x)
+
+    assert af.value_and_grad(loss).__name__ == "loss"
+    assert af.grad(loss).__doc__ == "Gradient of `loss`."

@@ -1,0 +1,414 @@
+"""Commands through the page: who may give them, what they do, and the buttons in a real browser on a training."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import WSMsgType
+
+import actorflow as af
+from actorflow import nn, ops
+from actorflow.web import create_app, serve
+
+LOOK, STEER = "only-look", "open-sesame"
+BEARER = {"Authorization": f"Bearer {STEER}"}
+COMMANDS = ["pause", "resume", "step", "cancel", "in_flight", "save"]
+WRONG = [
+    ("pause", "[]", 400),
+    ("pause", "{", 400),
+    ("pause", "[" * 1000, 400),
+    ("pause", '{"frames": 1}', 400),
+    ("pause", " " * 2000, 413),
+    ("step", '{"frames": 0}', 400),
+    ("step", '{"frames": true}', 400),
+    ("step", '{"frames": 1.0}', 400),
+    ("step", '{"frames": "1"}', 400),
+    ("step", '{"frames": 100000000000}', 400),
+    ("cancel", '{"frame": -1}', 400),
+    ("in_flight", "{}", 400),
+    ("in_flight", '{"in_flight": 0}', 400),
+    ("in_flight", '{"in_flight": 1025}', 400),
+    ("in_flight", '{"in_flight": NaN}', 400),
+]
+
+
+async def command(client: Any, name: str, content: Any = None, **headers: str) -> Any:
+    """A command of a program that knows the token, unless other headers are given."""
+    return await client.request(
+        "POST", f"/api/control/{name}", json={} if content is None else content, headers=headers or BEARER
+    )
+
+
+@asynccontextmanager
+async def socket_of(client: Any) -> Any:
+    """What a client is told of control, as it comes."""
+    async with client.ws_connect("/stream", headers=BEARER) as socket:
+
+        async def told(condition: Any) -> dict[str, Any]:
+            while True:
+                message = await socket.receive()
+                assert message.type in {WSMsgType.TEXT, WSMsgType.BINARY}
+                if message.type is WSMsgType.TEXT:
+                    content = json.loads(message.data)
+                    if content["type"] == "control" and condition(content):
+                        return dict(content)
+
+        yield told
+
+
+class TestWhoMay:
+    async def test_nobody_where_it_is_not_offered(self, served, training) -> None:
+        async with served(training.graph, token=STEER) as client:
+            for name in COMMANDS:
+                assert (await command(client, name)).status == 404
+            content = await (await client.get("/api/control", headers=BEARER)).json()
+            assert (content["offered"], content["allowed"]) == (False, False)
+        assert training.graph.paused is None
+
+    async def test_only_who_shows_the_token(self, served, training) -> None:
+        async with served(training.graph, control=True, token=LOOK, control_token=STEER) as client:
+            refused = (
+                ({}, 401),
+                ({"Authorization": "Bearer wrong"}, 401),
+                ({"Authorization": f"Bearer {LOOK}"}, 403),
+                ({**BEARER, "Origin": "http://evil.example"}, 403),
+                ({**BEARER, "Origin": f"http://localhost:{client.port + 1}"}, 403),
+                ({**BEARER, "Origin": "null"}, 403),
+                ({**BEARER, "Host": "evil.example"}, 403),
+            )
+            for name, (headers, status) in itertools.product(COMMANDS, refused):
+                response = await client.request("POST", f"/api/control/{name}", json={}, headers=headers)
+                assert response.status == status, headers
+                assert (await response.text()).startswith(f"{status}: ")
+            for name, method in itertools.product(COMMANDS, ("GET", "HEAD", "PUT", "DELETE")):
+                response = await client.request(method, f"/api/control/{name}", headers=BEARER)
+                assert (response.status, response.headers["Allow"]) == (405, "POST")
+        assert training.graph.paused is None
+
+    async def test_one_token_is_for_both(self, served, training) -> None:
+        async with served(training.graph, control=True, token=STEER) as client:
+            assert (await client.get("/api/control")).status == 401
+            assert (await (await client.get("/api/control", headers=BEARER)).json())["allowed"]
+            assert (await command(client, "pause")).status == 200
+
+    async def test_all_may_look_where_there_is_only_a_token_for_control(self, served, training) -> None:
+        async with served(training.graph, control=True, control_token=STEER) as client:
+            for path in ("/", "/api/graph", "/?token=wrong"):
+                assert (await client.get(path)).status == 200
+            assert not (await (await client.get("/api/control")).json())["allowed"]
+            assert (await client.request("POST", "/api/control/pause", json={})).status == 401
+            assert (await command(client, "pause")).status == 200
+
+    async def test_a_cookie_needs_the_origin_that_browsers_send(self, served, training) -> None:
+        async with served(training.graph, control=True, token=LOOK, control_token=STEER) as client:
+            response = await client.get(f"/?token={LOOK}", allow_redirects=False)
+            assert response.status == 303
+            origin = {"Origin": f"http://127.0.0.1:{client.port}"}
+            assert (await command(client, "pause", **origin)).status == 403  # that of those who look
+            response = await client.get(f"/?token={STEER}", allow_redirects=False)
+            assert (response.status, "SameSite=Lax" in response.headers["Set-Cookie"]) == (303, True)
+            response = await client.request("POST", "/api/control/pause", json={})
+            assert response.status == 403
+            assert "expected an Origin" in await response.text()
+            assert training.graph.paused is None
+            assert (await command(client, "pause", **origin)).status == 200
+
+    async def test_what_a_form_can_send_is_refused(self, served, training) -> None:
+        async with served(training.graph, control=True, token=STEER) as client:
+            for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+                headers = {**BEARER, "Content-Type": kind}
+                response = await client.request("POST", "/api/control/pause", data=b"{}", headers=headers)
+                assert response.status == 415
+        assert training.graph.paused is None
+
+    async def test_there_is_no_control_without_a_token(self, training) -> None:
+        for make in (create_app, af.web.asgi):
+            with pytest.raises(ValueError, match="control=True needs token="):
+                make(training.graph, control=True)
+            with pytest.raises(ValueError, match="are for control=True"):
+                make(training.graph, token="x", control_token="y")
+            with pytest.raises(ValueError, match="must not be empty"):
+                make(training.graph, control=True, control_token="")
+
+    async def test_serve_makes_one_up(self, training) -> None:
+        async with serve(training.graph, port=0, control=True) as view:
+            assert view.token is not None
+            assert len(view.token) >= 24
+            assert view.url.endswith(f"?token={view.token}")
+        async with serve(training.graph, port=0, control=True, control_token="a&b") as view:
+            assert view.token is None
+            assert view.url.endswith("?token=a%26b")
+
+
+class TestCommands:
+    async def test_pause_step_resume(self, served, gated, caplog) -> None:
+        gated.release.set()
+        await gated.start()
+        async with served(gated.graph, control=True, token=STEER) as client, socket_of(client) as told:
+            with caplog.at_level(logging.WARNING, "actorflow"):
+                content = await (await command(client, "pause")).json()
+            assert (content["done"], content["paused"]["reason"]) == ("paused", "from the page, by 127.0.0.1")
+            assert "graph 'gated': paused from the live page, by 127.0.0.1" in caplog.text
+            message = await told(lambda message: message["paused"])
+            assert message["command"]["text"] == "paused"
+            assert message["command"]["by"] == "127.0.0.1"
+            runs = [gated.start() for _ in range(3)]
+            await told(lambda message: message["paused"]["waiting"] == 3)
+            assert (await command(client, "step", {"frames": 2})).status == 200
+            await asyncio.gather(*runs[:2])
+            assert gated.graph.engine.frames.started == 3
+            assert not runs[2].done()
+            await command(client, "resume")
+            await runs[2]
+            assert (await told(lambda message: not message["paused"]))["command"]["text"] == "resumed"
+            response = await command(client, "step")
+            assert (response.status, await response.text()) == (
+                409,
+                "409: graph 'gated' cannot be stepped: it is not paused\n",
+            )
+
+    async def test_cancel(self, served, gated) -> None:
+        runs = [gated.start() for _ in range(3)]
+        await gated.entered.wait()
+        async with served(gated.graph, control=True, token=STEER) as client:
+            while (content := await (await client.get("/api/control", headers=BEARER)).json())["frames"] != [0, 1, 2]:
+                pass
+            assert content["paused"] is None
+            content = await (await command(client, "cancel", {"frame": 1})).json()
+            assert content["cancelled"] == [1]
+            with pytest.raises(af.RunCancelledError, match=r"was cancelled from the page, by 127\.0\.0\.1"):
+                await runs[1]
+            response = await command(client, "cancel", {"frame": 1})
+            assert response.status == 409
+            assert "frame 1 of graph 'gated' is not in flight; in flight: 0, 2" in await response.text()
+            assert (await (await command(client, "cancel")).json())["done"] == "cancelled 2 frames"
+            results = await asyncio.gather(*runs, return_exceptions=True)
+            assert {type(result) for result in results} == {af.RunCancelledError}
+
+    async def test_how_many_frames_of_a_stream_overlap(self, served, gated) -> None:
+        feeds = [{gated.x: np.zeros((4, 4), "float32")}] * 20
+        async with served(gated.graph, control=True, token=STEER) as client, socket_of(client) as told:
+            response = await command(client, "in_flight", {"in_flight": 3})
+            assert (response.status, await response.text()) == (409, "409: no stream was named; running: none\n")
+            async with aclosing(gated.graph.stream(feeds)) as stream:
+                first = asyncio.ensure_future(anext(stream))
+                await told(lambda message: message["streams"] == [{"stream": 0, "in_flight": 1}])
+                assert (await command(client, "in_flight", {"in_flight": 3})).status == 200
+                await told(lambda message: message["streams"] == [{"stream": 0, "in_flight": 3}])
+                while gated.graph.engine.frames.in_flight < 3:
+                    await asyncio.sleep(0)
+                async with aclosing(gated.graph.stream(feeds)) as other:
+                    second = asyncio.ensure_future(anext(other))
+                    await told(lambda message: len(message["streams"]) == 2)
+                    assert (await command(client, "in_flight", {"in_flight": 2})).status == 409
+                    assert (await command(client, "in_flight", {"in_flight": 2, "stream": 7})).status == 409
+                    assert (await command(client, "in_flight", {"in_flight": 2, "stream": 1})).status == 200
+                    assert (stream.in_flight, other.in_flight) == (3, 2)
+                    gated.release.set()
+                    await asyncio.gather(first, second)
+
+    async def test_wrong_arguments(self, served, training) -> None:
+        async with served(training.graph, control=True, token=STEER) as client:
+            headers = {**BEARER, "Content-Type": "application/json"}
+            for name, body, status in WRONG:
+                response = await client.request("POST", f"/api/control/{name}", data=body, headers=headers)
+                assert response.status == status, (name, body)
+                assert (await response.text()).startswith(f"{status}: expected ")
+        assert training.graph.paused is None
+
+    async def test_a_checkpoint_in_a_folder(self, served, training, tmp_path) -> None:
+        for _ in range(3):
+            await training.run()
+        values = {variable.name: variable.value for variable in training.graph.variables}
+        async with served(training.graph, control=True, token=STEER, checkpoints=tmp_path / "saved") as client:
+            content = await (await command(client, "save")).json()
+        assert Path(content["path"]).name == "checkpoint-0000000003.safetensors"
+        assert content["done"] == "saved checkpoint-0000000003.safetensors"
+        await training.run()
+        await af.load_checkpoint(training.graph, content["path"])
+        for variable in training.graph.variables:
+            np.testing.assert_array_equal(variable.value, values[variable.name])
+        assert training.graph.engine.next_number == 3
+
+    async def test_a_checkpoint_that_cannot_be_saved(self, served, training, tmp_path) -> None:
+        async with served(training.graph, control=True, token=STEER) as client:
+            response = await command(client, "save")
+            assert (response.status, await response.text()) == (
+                409,
+                "409: there is nowhere to save to: give the page checkpoints=\n",
+            )
+        (tmp_path / "file").write_text("no folder")
+        async with served(training.graph, control=True, token=STEER, checkpoints=tmp_path / "file") as client:
+            response = await command(client, "save")
+            assert response.status == 409
+            assert "the folder cannot be used" in await response.text()
+
+    async def test_one_who_only_watches_sees_who_has_paused_it(self, served, training) -> None:
+        async with served(training.graph, token=STEER) as client, socket_of(client) as told:
+            training.graph.pause("for the night")
+            message = await told(lambda message: message["paused"])
+            assert (message["paused"]["reason"], message["command"]) == ("for the night", None)
+            training.graph.resume()
+            await told(lambda message: not message["paused"])
+
+
+@pytest.fixture
+async def lesson(tmp_path: Path) -> Any:
+    """A training without end, a step of which takes some milliseconds, that its page can save."""
+    graph = af.Graph("lesson")
+    x, labels = graph.blob("x", (8, 5)), graph.blob("labels", (8,), "int64")
+    loss = ops.softmax_loss(nn.MLP(3, hidden=(6,))(x), labels)
+    checkpoints = af.Checkpoints(graph, tmp_path / "lesson")
+    trainer = nn.Trainer(loss, nn.SGD(0.1).minimize(loss), checkpoints=checkpoints)
+    random = np.random.default_rng(0)
+
+    async def feeds() -> Any:
+        while True:
+            await asyncio.sleep(0.002)
+            yield {x: random.standard_normal((8, 5)).astype("float32"), labels: random.integers(0, 3, 8)}
+
+    async def train() -> None:
+        async with aclosing(trainer.steps(feeds())) as steps:
+            async for _ in steps:
+                pass
+
+    async with graph:
+        task = asyncio.create_task(train())
+        yield SimpleNamespace(graph=graph, trainer=trainer, task=task, checkpoints=checkpoints)
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.browser
+class TestPage:
+    async def test_a_training_is_held_stepped_and_let_go(self, lesson, new_page) -> None:
+        async with serve(lesson.graph, port=0, control=True) as view:
+            page = await new_page()
+            await page.open(view.url)
+            await page.until("actorflow.control.allowed && actorflow.frames.finished > 0")
+            await page.page.click("#pause")
+            await page.until("actorflow.control.paused?.waiting === 1 && actorflow.frames.inFlight === 0")
+            assert await page.page.inner_text("#pause") == "Resume"
+            assert "Paused from the page, by 127.0.0.1" in await page.page.inner_text("#control-note")
+            await page.until("!document.getElementById('waiting').hidden")
+            assert "paused from the page" in await page.page.inner_text("#held")
+            started = lesson.graph.engine.frames.started
+            for steps in (1, 2):
+                await page.page.click("#step")
+                await page.until(f"actorflow.frames.finished === {started + steps}")
+                await page.until("actorflow.control.paused.waiting === 1")
+            assert lesson.graph.engine.frames.started == started + 2
+            await page.page.keyboard.press("n")
+            await page.until(f"actorflow.frames.finished === {started + 3}")
+            await page.page.keyboard.press("h")
+            await page.until(f"actorflow.frames.finished > {started + 3} && !actorflow.control.paused")
+            assert await page.page.inner_text("#pause") == "Pause"
+            assert await page.page.is_disabled("#step")
+
+    async def test_frames_in_flight_are_cancelled_when_that_is_confirmed(self, gated, new_page) -> None:
+        runs = [gated.start() for _ in range(3)]
+        async with serve(gated.graph, port=0, control=True) as view:
+            page = await new_page()
+            await page.open(view.url)
+            await page.until("actorflow.control.allowed && actorflow.frames.inFlight === 3")
+            await page.page.click("#cancel")
+            await page.page.click("#cancel-dialog button:has-text('Keep')")
+            assert gated.graph.engine.frames.in_flight == 3
+            await page.page.keyboard.press("x")
+            await page.until("document.getElementById('cancel-dialog').open")
+            await page.page.select_option("#cancel-frame", label="Frame 1")
+            await page.page.click("#cancel-yes")
+            await page.until("actorflow.frames.cancelled === 1")
+            with pytest.raises(af.RunCancelledError):
+                await runs[1]
+            await page.page.click("#cancel")
+            await page.until("document.getElementById('cancel-dialog').open")
+            await page.page.click("#cancel-yes")
+            await page.until("actorflow.frames.cancelled === 3 && actorflow.frames.inFlight === 0")
+            assert "Cancelled 2 frames" in await page.page.inner_text("#control-note")
+            await asyncio.wait(runs)
+
+    async def test_the_frames_of_a_stream(self, lesson, new_page) -> None:
+        async with serve(lesson.graph, port=0, control=True) as view:
+            page = await new_page()
+            await page.open(view.url)
+            await page.until("actorflow.control.allowed && actorflow.control.streams?.length === 1")
+            box = page.page.locator("#streams input")
+            assert await box.input_value() == "2"
+            await box.fill("5")
+            await box.press("Enter")
+            await page.until("actorflow.control.streams[0].in_flight === 5")
+            assert lesson.graph.streams[0].in_flight == 5
+            await box.fill("0")
+            await box.press("Enter")
+            assert "Expected a whole number" in await page.page.inner_text("#control-note")
+            assert lesson.graph.streams[0].in_flight == 5
+            lesson.graph.streams[0].in_flight = 3
+            await page.until("document.querySelector('#streams input').value === '3'")
+
+    async def test_a_checkpoint_of_a_training(self, lesson, new_page) -> None:
+        async with serve(lesson.graph, port=0, control=True, checkpoints=lesson.trainer) as view:
+            page = await new_page()
+            await page.open(view.url)
+            await page.until("actorflow.control.allowed && actorflow.frames.finished > 2")
+            await page.page.click("#pause")
+            await page.until("actorflow.control.paused?.waiting === 1 && actorflow.frames.inFlight === 0")
+            await page.page.click("#step")  # a feed may have been taken before the pause: its step is begun by now
+            await page.until("actorflow.control.paused.steps === 0 && actorflow.control.paused.waiting === 1")
+            await page.page.click("#save")
+            await page.until("document.getElementById('control-note').textContent.includes('Saved checkpoint-')")
+        (step,) = lesson.checkpoints.steps()
+        assert step == lesson.graph.engine.next_number
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    async def test_on_a_phone_everything_is_in_reach(self, lesson, new_page, scheme) -> None:
+        async with serve(lesson.graph, port=0, control=True, checkpoints=lesson.trainer) as view:
+            page = await new_page(viewport={"width": 375, "height": 700}, has_touch=True, color_scheme=scheme)
+            await page.open(view.url)
+            await page.until("actorflow.control.allowed && actorflow.control.streams?.length === 1")
+            await page.page.tap("#pause")
+            await page.until("actorflow.control.paused")
+            assert await page.look("document.documentElement.scrollWidth <= innerWidth")
+            for name in ("pause", "step", "cancel", "save"):
+                box = await page.page.locator(f"#{name}").bounding_box()
+                assert box["x"] >= 0
+                assert box["x"] + box["width"] <= 375
+                assert box["height"] >= 30
+
+    async def test_who_may_only_look_sees_no_button(self, lesson, new_page) -> None:
+        async with serve(lesson.graph, port=0, control=True, token=LOOK, control_token=STEER) as view:
+            page = await new_page()
+            await page.open(view.url.replace(STEER, LOOK))
+            assert await page.page.is_hidden("#control")
+            await page.page.keyboard.press("h")
+            lesson.graph.pause("for <b>lunch</b>")
+            await page.until("!document.getElementById('control').hidden")
+            assert await page.page.is_hidden("#pause")
+            assert await page.page.is_hidden("#save")
+            assert "Paused for <b>lunch</b>" in await page.page.inner_text("#control-note")
+            await page.page.keyboard.press("h")
+            assert lesson.graph.paused is not None
+            lesson.graph.resume()
+            await page.until("document.getElementById('control').hidden")
+
+    async def test_two_pages_see_what_either_does(self, lesson, new_page) -> None:
+        async with serve(lesson.graph, port=0, control=True) as view:
+            first, second = await new_page(), await new_page()
+            await first.open(view.url)
+            await second.open(view.url)
+            await first.until("actorflow.control.allowed")
+            await second.until("actorflow.control.allowed")
+            await first.page.click("#pause")
+            await second.until("actorflow.control.paused")
+            await second.page.click("#pause")
+            await first.until("actorflow.control.command?.text === 'resumed'")
+            await first.until("document.getElementById('control-note').textContent === 'Resumed by 127.0.0.1'")
