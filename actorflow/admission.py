@@ -182,6 +182,7 @@ class Turn:
 
     async def come(self) -> None:
         """Wait until this is the first in line and may start a frame, which the caller does at once."""
+        self._admission.check(self._dismissals)
         # Woken is not yet there: the graph may have been paused again before the loop came here.
         while not (self._turns[0] is self and self._admission.admits):
             self._woken = asyncio.get_running_loop().create_future()

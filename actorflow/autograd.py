@@ -134,9 +134,14 @@ def _active(order: Iterable[Op], sources: Iterable[Blob]) -> set[Blob]:
     """Blobs whose value changes smoothly with one of ``sources``: reached through floating blobs only."""
     active = set(sources)
     for op in order:
-        if any(blob in active for blob in _smooth(op)):
-            active.update(blob for blob in op.outputs if _is_floating(blob) and not isinstance(blob, Variable))
+        if any(blob in active and _is_smooth(op, blob) for blob in _smooth(op)):
+            active.update(blob for blob in op.outputs if _is_smooth(op, blob) and not isinstance(blob, Variable))
     return active
+
+
+def _is_smooth(op: Op, blob: Blob) -> bool:
+    """Whether an op's input or output is floating; complex if the op has gradients for that."""
+    return _is_floating(blob) or (op.operation.takes_complex and blob.dtype.kind == "c")
 
 
 def _path(order: Sequence[Op], active: set[Blob], loss: Blob) -> set[Blob]:

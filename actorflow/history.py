@@ -199,6 +199,8 @@ class Trace:
     Attributes:
         tracks: Names of what calls run on: the loop, lanes.
         total: Calls since the start; the position behind the newest one.
+        buffer: The ring; `OpActor` writes to it as `add` does.
+        mask: One less than the capacity.
         origin_ns: When the trace was made, on the clock of its times.
         origin_s: The same moment in Unix seconds.
     """

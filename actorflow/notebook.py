@@ -26,8 +26,8 @@ def graph_html(graph: Graph) -> str:
     frames = graph.engine.frames
     count = len(graph.ops)
     head = (
-        f"<p><b>graph {escape(graph.name)}</b>: {count:,} ops, {len(graph.blobs):,} blobs, {len(variables):,} variables "
-        f"({size_bytes:,} bytes); {frames.finished:,} frames finished, {frames.failed:,} failed</p>"
+        f"<p><b>graph {escape(graph.name)}</b>: {count:,} ops, {len(graph.blobs):,} blobs, {len(variables):,} "
+        f"variables ({size_bytes:,} bytes); {frames.finished:,} frames finished, {frames.failed:,} failed</p>"
     )
     if count > _MOST_OPS:
         return f"{head}<p>serve it to look at so many ops: <code>await af.web.serve(graph).start()</code></p>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,7 +89,8 @@ class Program:
             # What follows an update on another stream may be seen to end before the update is.
             updates = any(isinstance(blob, UpdateActor) for blob in actor.outputs)
             if not updates:
-                actor.followers = tuple([follower for blob in actor.outputs for follower in blob.consumers])
+                told = [blob.consumers for blob in actor.outputs]
+                actor.followers = told[0] if len(told) == 1 else tuple(chain.from_iterable(told))
             actor.ends = updates or not any(blob.consumers for blob in actor.outputs)
 
         self._ops = ops

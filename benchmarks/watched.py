@@ -1,4 +1,7 @@
-"""What does a browser that watches cost the graph?"""
+"""What does a browser that watches cost the graph?
+
+That its memory stays flat however long it watches is a test: tests/web/test_bounded_memory.py.
+"""
 
 from __future__ import annotations
 

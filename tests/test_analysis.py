@@ -183,17 +183,17 @@ async def test_a_real_run() -> None:
         await released
         return x
 
-    def releasing(x: Any) -> Any:
-        graph.engine.dispatcher.loop.call_soon_threadsafe(released.set_result, None)
+    async def releasing(x: Any) -> Any:
+        released.set_result(None)
         return x
 
     x = graph.blob("x", (2, 2))
     first = graph.function("first", lambda x: x, square)(x)
-    short = graph.function("short", releasing, square, lane="side")(first)
+    short = graph.function("short", releasing, square)(graph.function("aside", lambda x: x, square, lane="side")(first))
     long = graph.function("long", late, square)(first)
     graph.function("last", lambda *xs: sum(xs), square)(short, long)
     async with graph:
         await graph.run({x: np.ones((2, 2), "float32")})
         found = analyse(graph.recording())
     assert [step.name for step in found.path] == ["first", "long", "last"]
-    assert {op.name: op.calls for op in found.ops} == dict.fromkeys(["first", "short", "long", "last"], 1)
+    assert {op.name: op.calls for op in found.ops} == dict.fromkeys(["first", "aside", "short", "long", "last"], 1)

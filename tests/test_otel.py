@@ -329,7 +329,8 @@ class TestFailures:
             with pytest.raises(af.RunTimeoutError):
                 await graph.run(FEED, timeout=0.01)
         assert recorded_error(telemetry.span("run service"))[0] == "actorflow.errors.RunTimeoutError"
-        assert (telemetry.span("fetch").attributes or {})["actorflow.end"] == "cancelled"
+        # On a busy machine it may be over before the function is called.
+        assert all((fetch.attributes or {})["actorflow.end"] == "cancelled" for fetch in telemetry.spans("fetch"))
 
     async def test_a_timeout_of_an_op(self, telemetry: Telemetry) -> None:
         graph = af.Graph("late")

@@ -48,6 +48,8 @@ class OpActor(ABC):
         written: Blobs that it writes.
         outputs: Those, and what else waits for it; they are told when it has been announced.
         unread: Those outputs that nobody reads.
+        followers: The outputs' consumers, which a call that has run inline tells itself; None if an output does more
+            than pass it on.
         freed: What a call gives back when it has ended: the inputs, and those outputs.
         ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable.
         lane: Where it runs when it is not short.
@@ -167,7 +169,7 @@ class OpActor(ABC):
             return perf_counter_ns()
         end = perf_counter_ns()
         self._account(frame, end - start, end, self.node_id)
-        # As `_succeeded`, at half the price.
+        # What follows is `_succeeded`, without the price of its calls.
         followers = self.followers
         if followers is None or frame.budget is not None:
             self._announce(frame)

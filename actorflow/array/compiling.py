@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -147,16 +148,16 @@ class Job:
             spec, place = self._source(read)
             values.append(plain.blob(f"x{i}", spec.shape, spec.dtype, place))
             feeds.append((i, values[-1]))
-        made: dict[int, int] = {}  # by id of an op, the step that it was made for
-        for i, (step, place) in enumerate(zip(self._steps, self._places, strict=True)):
-            before = len(plain.ops)
+        ends: list[int] = []  # the ids of what is made for a step are lower
+        for step, place in zip(self._steps, self._places, strict=True):
             values.append(self._translated(plain, step, place, [values[a] for a in step.arguments]))
-            made.update({op.id: i for op in plain.ops[before:]})
+            ends.append(plain.size)
         first = len(self._reads)
         wanted = [self._at_place(plain, values[first + i], self._places[i]) for i in self.results]
         joined = join(plain, wanted, Graph("arrays", **modes))
         names = {
-            name: sorted({made[op.id] for op in origins if op.id in made}) for name, origins in joined.origins.items()
+            name: sorted({min(bisect_right(ends, op.id), len(ends) - 1) for op in origins})
+            for name, origins in joined.origins.items()
         }
         return Compiled(
             joined.graph, [(i, joined.blobs[blob]) for i, blob in feeds], [joined.blobs[blob] for blob in wanted], names

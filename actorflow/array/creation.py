@@ -51,7 +51,8 @@ _KINDS = "biufc"
 
 def made_on(device: Place | str | None, array: Array) -> Array:
     """What was made on the CPU, on a device: the default one for None."""
-    return transfer(array, default_place() if device is None else place_of(device))
+    place = default_place() if device is None else place_of(device)
+    return array if place is HOST else transfer(array, place)
 
 
 def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:

@@ -147,8 +147,8 @@ def _groups(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
                 for member in group:
                     groups[member] = other
                 group = other
-    unique = {id(group): sorted(group, key=lambda op: op.id) for group in groups.values()}
-    for group in sorted(unique.values(), key=lambda group: (levels[group[0]], group[0].id)):
+    unique = [sorted(group, key=lambda op: op.id) for group in {id(group): group for group in groups.values()}.values()]
+    for group in sorted(unique, key=lambda group: (levels[group[0]], group[0].id)):
         yield from _parts(group)
 
 

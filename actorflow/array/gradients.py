@@ -6,9 +6,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from actorflow.array.calls import Arguments, Cache, StandIns, is_array, key_of_leaf
 from actorflow.array.containers import Structure, flatten, unflatten
-from actorflow.array.creation import ones_like, zeros_like
+from actorflow.array.creation import asarray, zeros_like
 from actorflow.array.derivatives import depends, pull_back
 from actorflow.array.operate import unary
 from actorflow.array.recipes import Recipe
@@ -196,7 +198,7 @@ def _slopes(value: Any, wanted: Sequence[Node]) -> list[Array]:
     arrays = [_shown(node) for node in wanted]
     if not depends([value], arrays):
         raise GraphError("grad: the value does not depend on any argument to differentiate by, through floating arrays")
-    found = pull_back([(value, ones_like(value))], arrays)
+    found = pull_back([(value, asarray(np.ones((), value.dtype)))], arrays)
     return [zeros_like(x) if g is None else g for x, g in zip(arrays, found, strict=True)]
 
 

@@ -1,17 +1,18 @@
 """Ctrl-C while the engine works: it waits until the engine's state is whole again.
 
-Python calls the handlers of signals in the main thread, between any two of its instructions. One that raises would leave
-records half planned, or an array half updated, for whoever asks next.
+Python calls the handlers of signals in the main thread, between any two of its instructions. One that raises would
+leave records half planned, or an array half updated, for whoever asks next.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
-__all__ = ["POLL_S", "Guard", "check_interrupt"]
+__all__ = ["POLL_S", "Guard", "check_interrupt", "interruptible"]
 
 #: How often a main thread that waits looks whether it has been interrupted.
 POLL_S = 0.05
@@ -25,11 +26,27 @@ class _State:
     handler: Any = None
     frame: FrameType | None = None
     is_noted = False
+    is_open = False
 
 
-def _note(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001  the interface of handlers
-    _State.frame = frame
-    _State.is_noted = True
+def _note(signum: int, frame: FrameType | None) -> None:
+    if _State.is_open:
+        _State.handler(signum, frame)
+    else:
+        _State.frame = frame
+        _State.is_noted = True
+
+
+def interruptible(function: Callable[..., Any], arguments: Iterable[Any], **options: Any) -> Any:
+    """Call a function that may take long in Python; interrupts are for it."""
+    if threading.get_ident() != _main.ident or _State.is_open:
+        return function(*arguments, **options)
+    _State.is_open = True
+    try:
+        check_interrupt()
+        return function(*arguments, **options)
+    finally:
+        _State.is_open = False
 
 
 def check_interrupt() -> None:
@@ -46,19 +63,21 @@ class Guard:
         wait_s: How long a wait may last before `check_interrupt` is due; None for ever.
     """
 
-    __slots__ = ("_holds", "_lock", "wait_s")
+    __slots__ = ("_holds", "_lock", "_was_open", "wait_s")
 
     def __init__(self, lock: threading.Condition) -> None:
         self._lock = lock
-        self._holds = False
+        self._holds = self._was_open = False
         self.wait_s: float | None = None
 
-    def __enter__(self) -> Guard:
+    def __enter__(self) -> Self:
         if threading.current_thread() is _main:
             self.wait_s = POLL_S
             if _State.handler is None and callable(signal.getsignal(signal.SIGINT)):
                 _State.handler = signal.signal(signal.SIGINT, _note)
                 self._holds = True
+            # An operation that is computed may ask for values itself.
+            self._was_open, _State.is_open = _State.is_open, False
         self._lock.acquire()
         return self
 
@@ -66,6 +85,8 @@ class Guard:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._lock.release()
+        if self._was_open:
+            _State.is_open = True
         if self._holds:
             handler = _State.handler
             try:

@@ -84,8 +84,9 @@ def home_of(node: Node) -> Place:
 
 
 def transfer(array: Array, place: Place) -> Array:
-    """The array on a place; itself if it is there."""
-    return array if array._node.place is place else _moved(array._node, place)
+    """The array on a place; itself if it is there. What is recorded in a dry run may be computed with others."""
+    node = array._node
+    return array if node.place is place and not node.session.dry_run else _moved(node, place)
 
 
 def on_host(node: Node) -> Node:
@@ -97,7 +98,7 @@ def accelerator_of(node: Node) -> Place | None:
     """The device that computes a record; None for the CPU. Copies to the CPU are the work of where they are from."""
     if node.place is not HOST:
         return node.place
-    return node.params[0] if node.op is TRANSFER else None
+    return node.params[0] if node.op is TRANSFER and node.params[0] is not HOST else None
 
 
 def _watch_places(place: Place) -> None:

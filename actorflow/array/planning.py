@@ -23,8 +23,8 @@ from actorflow.array.sequences import Sequence
 from actorflow.array.units import Unit, bytes_of
 
 if TYPE_CHECKING:
+    from actorflow.array.engine import Engine
     from actorflow.array.memory import Memory
-    from actorflow.array.session import Session
 
 __all__ = ["Found", "collect", "make_units", "window"]
 
@@ -63,7 +63,7 @@ class Found(NamedTuple):
     shared: set[Node]
 
 
-def collect(roots: Iterable[Node], session: Session) -> Found:
+def collect(roots: Iterable[Node], session: Engine) -> Found:
     """What must be computed for ``roots``."""
     readers: dict[Node, int] = {}
     new: list[Node] = []
@@ -143,7 +143,7 @@ def make_units(nodes: list[Node], roots: set[Node], units: list[Unit]) -> int:
     Returns:
         How many of the records repeat others.
     """
-    same = _common(nodes)
+    same = _common(nodes) if len(nodes) > 1 else {}
     kept = [node for node in nodes if node not in same] if same else nodes
     wanted = {node for node in kept if node in roots or node.is_held()}
     twins: dict[Node, list[Node]] = {}
@@ -208,9 +208,14 @@ def _measure(node: Node) -> tuple[int, int]:
 
 def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> list[tuple[list[Node], int]]:
     """Records by unit, in order, and how they are joined; adds those that are read by other units to ``wanted``."""
-    joined = _Groups()
     measures = [_measure(node) for node in nodes]
-    if all(kind == _JOINED for kind, _ in measures):
+    are_joined = all(kind == _JOINED for kind, _ in measures)
+    if len(nodes) == 1 or (
+        are_joined and len(nodes) <= _MOST_STEPS and sum(size for _, size in measures) <= _MOST_WORK
+    ):
+        return [(nodes, measures[0][0])]
+    joined = _Groups()
+    if are_joined:
         for node, (_, touched) in zip(nodes, measures, strict=True):
             joined.groups[node] = joined.sequence(node, 0, touched)
     else:

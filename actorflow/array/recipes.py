@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorflow.array.creation import Unseeded
 from actorflow.array.lifting import GraphOperation
+from actorflow.array.placement import TRANSFER
 from actorflow.array.primitives import DType, Primitive, Value
-from actorflow.array.records import Input, Node, Origin
+from actorflow.array.records import HOST, Input, Node, Origin
 from actorflow.errors import GraphError
-from actorflow.place import Place
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.array.session import Session
 
 __all__ = ["Recipe", "captured_array", "needed"]
-
-
-_HOST = Place()
 #: Views and constants, which cost nothing to make again.
 _CHEAP = frozenset({"broadcast_to", "flip", "full", "permute_dims", "reshape"})
 
@@ -82,12 +79,14 @@ class Recipe:
         nodes = [x._node for x in (*arrays, *captured)]
         sessions = [node.session for node in nodes]
         session = next((each for each in sessions if each.dry_run), sessions[0])
-        place = _HOST
+        place = HOST
         for op, inputs, shape, dtype, params, origin in self._steps:
             if not op.pure:
                 inputs, params = _anew(op, inputs, params)
             reads: tuple[Any, ...] = tuple([nodes[i] if type(i) is int else i for i in inputs])
-            if Node.placing is not None:
+            if op is TRANSFER:
+                params = (reads[0].place if type(reads[0]) is Node else HOST, place := params[1])
+            elif Node.placing is not None:
                 reads, place = Node.placing(op, reads, True)
             node = Node(op, reads, shape, dtype, params, session, place)
             node._code, node._instruction = origin

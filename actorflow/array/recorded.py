@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.primitives import Primitive, Value
-from actorflow.array.records import Node, tracing
+from actorflow.array.records import Node, given, tracing
 from actorflow.array.session import Session
 from actorflow.errors import ShapeError
 from actorflow.ops.operation import Operation
@@ -37,6 +37,7 @@ class Recorded(Operation):
     """
 
     arguments = ("*inputs",)
+    takes_complex = True
 
     primitive: Primitive
     params: tuple[Any, ...]
@@ -77,7 +78,8 @@ class Recorded(Operation):
             outputs = tuple([stand_in(blob) for blob in op.outputs])
             slopes = tuple([None if g is None else stand_in(g) for g in grads])
             single = len(self.specs) == 1
-            application = Application(tuple(self.arranged(reads)), self.params, outputs[0] if single else outputs)
+            inputs = [given(each, session) if isinstance(each, np.ndarray) else each for each in self.arranged(reads)]
+            application = Application(tuple(inputs), self.params, outputs[0] if single else outputs)
             derive = rule_of(self.primitive.name)
             assert derive is not None
             derived = derive(application, slopes[0] if single else slopes)

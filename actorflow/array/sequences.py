@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.array.interrupts import interruptible
 from actorflow.array.primitives import Primitive, Value
 from actorflow.array.records import Node
 from actorflow.array.units import Error, Unit, bytes_of, is_own
@@ -199,7 +200,7 @@ class Sequence(Unit):
         if op.owns:
             owned = arguments[0] in dying and self._reused(i, arguments[:1], shape, dtype) is not None
             return op.compute(*[values[slot] for slot in arguments], *params, owned=owned)
-        found = op.compute(*[values[slot] for slot in arguments], *params)
+        found = interruptible(op.compute, [*[values[slot] for slot in arguments], *params])
         if type(found) is tuple:
             return found
         if type(found) is not np.ndarray or found.shape != shape or found.dtype != dtype:

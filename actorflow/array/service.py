@@ -100,16 +100,23 @@ class Service:
         if compiled is not None:
             self._graphs.move_to_end(job.key)
             return compiled
-        if job.numbers:
-            known = self._variants.setdefault(job.structure, set())
-            if len(known) >= _MOST_VARIANTS:
-                return self.compiled(job.with_numbers_fed())
-            known.add(job.numbers)
+        if job.numbers and not self._is_worth_it(job):
+            return self.compiled(job.with_numbers_fed())
         compiled = self._graphs[job.key] = job.compile(capture=self._capture)
         compiled.graph._engine = _SharingEngine(compiled.graph, self._device)
         if len(self._graphs) > _MOST_GRAPHS:
             self._graphs.popitem(last=False)
         return compiled
+
+    def _is_worth_it(self, job: Job) -> bool:
+        """Whether a job's numbers are made part of a graph: not where others come again and again."""
+        if len(self._variants) >= 8 * _MOST_GRAPHS:
+            self._variants.clear()
+        known = self._variants.setdefault(job.structure, set())
+        if len(known) >= _MOST_VARIANTS:
+            return False
+        known.add(job.numbers)
+        return True
 
     def _fed(self, value: Any, place: Place) -> Any:
         """An array as these devices take it: one that other devices of the same name have computed is copied."""

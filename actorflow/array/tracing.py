@@ -31,7 +31,7 @@ def trace(
     The function is called once, with arrays that have no values: it may use shapes and dtypes, not values. Operations
     that `actorflow.ops` has become these; others are computed on the CPU, wherever their arrays live. Ops have the
     names of the operations, and the lines of the function as their places of creation. `actorflow.gradient`
-    differentiates the graph as any other, by the rules of `af.grad`; complex blobs have no gradient there.
+    differentiates the graph as any other, by the rules of `af.grad`: by real blobs; complex ones may be on the way.
 
     Args:
         function: Takes arrays, also in nested tuples, lists and dicts, and gives such.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -11,7 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.history import NodeState
-from actorflow.web.client import Picture
+
+if TYPE_CHECKING:
+    from actorflow.web.client import Picture
 
 __all__ = ["Rates", "render"]
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from contextlib import aclosing
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 from rich.live import Live
@@ -14,7 +14,9 @@ from rich.live import Live
 from actorflow.cli.interrupts import cancel_on_interrupt
 from actorflow.cli.screen import Rates, render
 from actorflow.launch import run
-from actorflow.web.client import Address, Picture, follow
+
+if TYPE_CHECKING:
+    from actorflow.web.client import Address, Picture
 
 __all__ = ["watch"]
 
@@ -55,6 +57,8 @@ async def _interruptible(showing: Coroutine[None, None, None]) -> None:
 
 
 async def _once(address: Address, console: Console, rows: int) -> None:
+    from actorflow.web.client import follow  # aiohttp is loaded when something is watched
+
     async with aclosing(follow(address, lost=_give_up)) as pictures:
         async for picture in pictures:
             if picture.is_complete and picture.vitals_count >= (_PLAIN_VITALS if _in_flight(picture) else 1):
@@ -80,28 +84,30 @@ class _Screen:
         self._live = live
         self._rows = rows
         self._rates = Rates()
-        self._picture = Picture()
+        self._picture: Picture | None = None
         self._due_s = 0.0
 
     def show(self, picture: Picture) -> None:
         """Take a picture in, and draw it if it is time."""
         self._picture = picture
         if picture.is_complete and time.monotonic() >= self._due_s:
-            self._draw(None)
+            self._draw(picture, None)
 
     def lost(self, problem: str) -> None:
         """Say that what is shown is of the past, and why."""
-        if self._picture.is_complete:
-            self._draw(problem)
+        if self._picture is not None and self._picture.is_complete:
+            self._draw(self._picture, problem)
 
-    def _draw(self, problem: str | None) -> None:
-        rates, height = self._rates.update(self._picture), self._console.height
-        shown = render(self._picture, rates, self._address.url, problem, self._rows, height)
+    def _draw(self, picture: Picture, problem: str | None) -> None:
+        rates, height = self._rates.update(picture), self._console.height
+        shown = render(picture, rates, self._address.url, problem, self._rows, height)
         self._live.update(shown, refresh=True)
         self._due_s = time.monotonic() + _REFRESH_S
 
 
 async def _live(address: Address, console: Console, rows: int) -> None:
+    from actorflow.web.client import follow
+
     with Live(console=console, screen=True, auto_refresh=False) as live:
         screen = _Screen(address, console, live, rows)
         async with aclosing(follow(address, lost=screen.lost)) as pictures:

@@ -63,12 +63,15 @@ class Operation:
         differentiable: Whether `gradient` exists. A non-differentiable operation (accuracy, say) stops gradients.
         constants: Arguments that nothing is differentiated by, running statistics, say: gradients stop there, and a
             variable that is read so is not trained.
+        takes_complex: Whether `gradient` is right for complex numbers, too: gradients of a real loss by ``a + ib`` are
+            ``dL/da + i dL/db``, as in PyTorch. Elsewhere gradients stop at complex blobs.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("x",)
     layouts: ClassVar[Mapping[str, Layout]] = {}
     differentiable: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ()
+    takes_complex: ClassVar[bool] = False
 
     @property
     def kind(self) -> str:

@@ -177,7 +177,9 @@ def control_state(graph: Graph) -> dict[str, Any]:
     """How a graph is paused, and the streams that run; the content of the ``control`` message."""
     pause = graph.paused
     return {
-        "paused": None if pause is None else pause._asdict(),
+        "paused": None
+        if pause is None
+        else {"reason": pause.reason, "since": pause.since_s, "steps": pause.steps, "waiting": pause.waiting},
         "paused_ranks": sorted(graph.engine.admission.paused_ranks),
         "streams": [{"stream": stream.number, "in_flight": stream.in_flight} for stream in graph.streams],
     }

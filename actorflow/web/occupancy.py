@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from actorflow.actors.channel import ReceiveActor, SendActor
 from actorflow.actors.segment import SegmentActor
@@ -20,6 +23,8 @@ __all__ = ["Occupancy"]
 
 #: Programs that are known at a time.
 _MAX_PROGRAMS = 64
+#: Blobs that are told of: a message must not grow with the graph.
+_MAX_BLOBS = 4096
 
 
 class _Parts:
@@ -27,22 +32,33 @@ class _Parts:
 
     Attributes:
         ops: The program's ops, which its frames have as well.
-        slots: Where values of blobs are, with the blobs' ids; not of variables, whose values outlive frames.
+        blobs: Ids of the blobs; not of variables, whose values outlive frames.
         turnstiles: What limits functions, with the ops' ids.
     """
 
     def __init__(self, ops: list[OpActor]) -> None:
         self.ops = ops
-        self.slots: list[tuple[int, int]] = []
+        slots: list[int] = []
+        blobs: list[int] = []
         self.turnstiles: dict[int, Turnstile] = {}
         for actor in _each(ops):
             if actor.node_id != actor.node.id:
                 continue  # it copies, sums or sends for the op
             for blob, written in zip(actor.node.outputs, actor.written, strict=False):
                 if not isinstance(blob, Variable):
-                    self.slots.append((written.slot, blob.id))
+                    slots.append(written.slot)
+                    blobs.append(blob.id)
             if actor.turnstile is not None and actor.turnstile.limit < sys.maxsize:
                 self.turnstiles[actor.node_id] = actor.turnstile
+        self.blobs, self._blob_of = np.unique(np.array(blobs, np.int64), return_inverse=True)
+        self._slots = slots
+
+    def held(self, values: list[Any]) -> npt.NDArray[np.int64]:
+        """1 for each blob of which a frame has a value."""
+        there = np.fromiter((values[slot] is not None for slot in self._slots), np.bool_, len(self._slots))
+        held = np.zeros(len(self.blobs), np.int64)
+        held[self._blob_of[there]] = 1  # one that is summed has several slots
+        return held
 
 
 def _each(ops: Iterable[OpActor]) -> Iterator[OpActor]:
@@ -51,6 +67,16 @@ def _each(ops: Iterable[OpActor]) -> Iterator[OpActor]:
             yield from actor.parts
         else:
             yield actor
+
+
+def _fullest(held: Mapping[_Parts, npt.NDArray[np.int64]]) -> list[list[int]]:
+    """Blobs with the number of frames that hold them, those of most frames first."""
+    if not held:
+        return []
+    blobs, blob_of = np.unique(np.concatenate([parts.blobs for parts in held]), return_inverse=True)
+    counts = np.bincount(blob_of, np.concatenate([*held.values()]), len(blobs)).astype(np.int64)
+    order = np.argsort(-counts, kind="stable")[: min(_MAX_BLOBS, np.count_nonzero(counts))]
+    return np.column_stack([blobs[order], counts[order]]).tolist()  # type: ignore[no-any-return]
 
 
 class Occupancy:
@@ -65,16 +91,15 @@ class Occupancy:
         self._programs: dict[int, _Parts] = {}
 
     def report(self) -> dict[str, Any]:
-        """The content of ``occupancy`` in the ``vitals`` message, of now. It takes about 0.1 us per value."""
+        """The content of ``occupancy`` in the ``vitals`` message, of now. It takes about 0.05 us per value."""
         frames = self._engine.running
-        blobs: Counter[int] = Counter()
+        held: dict[_Parts, npt.NDArray[np.int64]] = {}
         turnstiles: dict[int, Turnstile] = {}
         messages: Counter[tuple[int, int, bool]] = Counter()
         for frame in frames:
             parts = self._parts_of(frame.ops)
-            values = frame.values
-            if values:
-                blobs.update({node_id for slot, node_id in parts.slots if values[slot] is not None})
+            if frame.values:
+                held[parts] = held.get(parts, 0) + parts.held(frame.values)
             turnstiles |= parts.turnstiles
             for actor in frame.outstanding:
                 if isinstance(actor, SendActor | ReceiveActor):
@@ -83,7 +108,7 @@ class Occupancy:
         return {
             "frames": len(frames),
             "streams": streams,
-            "blobs": list(blobs.items()),
+            "blobs": _fullest(held),
             "functions": [
                 [node_id, turnstile.running, turnstile.limit, len(turnstile.parked or ())]
                 for node_id, turnstile in turnstiles.items()

@@ -8,8 +8,8 @@ From the server, in the order of a snapshot:
 - ``control`` (text, `encode_control`): who has paused the graph, how many frames of its streams may overlap, and what
   was commanded last; when it changes.
 - ``heartbeat`` (text): nothing happened for a while.
-- ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for, data pipelines; about
-  once a second.
+- ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for, what is how full, data
+  pipelines; about once a second.
 - ``tracks`` (text, `encode_tracks`) and calls (binary, `encode_calls`): to clients that have asked for the timeline.
 
 States and status messages carry ``base`` and ``seq``: a client whose latest message of that kind had number ``base``

@@ -384,6 +384,11 @@ def whole_eigh(conj: Function, w: Any, v: Any) -> Any:
     return w, v * conj(v), (v * w[..., None, :] ** 2.0) @ conj(v.mT)
 
 
+def whole_eig(conj: Function, w: Any, v: Any) -> Any:
+    """As above, for any order of the vectors."""
+    return (v * w[..., None, :]) @ conj(v.mT)
+
+
 def whole_svd(conj: Function, u: Any, s: Any, vh: Any) -> Any:
     """As above: u and v may turn together."""
     return u * conj(u), s, vh * conj(vh), (u * s[..., None, :] ** 2.0) @ vh
@@ -420,6 +425,13 @@ for _suffix, _x in (("", _square), ("_complex", _pairs)):
         lambda torch, x: whole_eigh(torch.conj, *torch.linalg.eigh(x + x.mH)),
         _x,
     )
+    case(
+        f"eig{_suffix}",
+        lambda x: whole_eig(xp.conj, *xp.linalg.eig(x)),
+        lambda torch, x: whole_eig(torch.conj, *torch.linalg.eig(x)),
+        _x,
+    )
+    named("linalg.eigvals", _x, suffix=_suffix)
 named("linalg.det", np.array([[1.0, 2.0], [2.0, 4.0]]), suffix="_singular")
 named("linalg.det", np.zeros((3, 3)) + np.diag([1.0, 2.0, 0.0]), suffix="_of_rank_2")
 named("linalg.qr", numbers(2, 4, 3), suffix="_tall")
@@ -497,6 +509,33 @@ case(
     lambda x: xp.fft.fftshift(x, axes=0) * xp.fft.ifftshift(x),
     lambda torch, x: torch.fft.fftshift(x, dim=0) * torch.fft.ifftshift(x),
     numbers(3, 4),
+)
+
+
+# -- constants --------------------------------------------------------------------------------------------------
+
+_table = np.array([[4.0, 1.0], [0.0, 2.0]])
+case(
+    "made_inside",
+    lambda x: xp.where(xp.asarray([True, False]), xp.asarray(_table) @ x, xp.linalg.solve(xp.asarray(_table), x * x)),
+    lambda torch, x: torch.where(
+        torch.tensor([True, False]),
+        torch.tensor(_table) @ x,
+        torch.linalg.solve(torch.tensor(_table), x * x),
+    ),
+    numbers(2, 2),
+)
+case(
+    "products_inside",
+    lambda x: xp.tensordot(xp.asarray(_table), x, axes=1) + xp.linalg.outer(x[0, :], xp.asarray([1.0, 3.0])),
+    lambda torch, x: torch.tensordot(torch.tensor(_table), x, dims=1) + torch.outer(x[0], torch.tensor([1.0, 3.0])),
+    numbers(2, 2),
+)
+case(
+    "assigned_inside",
+    lambda x: assigned(xp.asarray([1]))(x, xp.asarray([5.0, 6.0])) * xp.take(x, xp.asarray([1, 1]), axis=0),
+    lambda torch, x: assigned(torch.tensor([1]))(x, torch.tensor([5.0, 6.0])) * x[[1, 1]],
+    numbers(2, 2),
 )
 
 

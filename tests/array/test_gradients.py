@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
@@ -123,11 +125,9 @@ def test_third_derivatives() -> None:
 
 
 REAL = [name for name, case in CASES.items() if not any(array.dtype.kind == "c" for array in case.arrays)]
-#: Real functions of real arrays that are complex on the way.
-COMPLEX_INSIDE = ("real_to_complex", "astype", "fft", "rfft", "ihfft")
 
 
-@pytest.mark.parametrize("name", [name for name in REAL if not name.startswith(COMPLEX_INSIDE)])
+@pytest.mark.parametrize("name", REAL)
 def test_traced_graphs_have_the_same_gradients(name: str) -> None:
     function, _, arrays = CASES[name]
     loss = loss_of(function)
@@ -157,11 +157,15 @@ def listed(results: Any) -> list[Any]:
     return [*results] if isinstance(results, tuple | list) else [results]
 
 
-def test_complex_blobs_have_no_gradient_in_graphs() -> None:
-    graph = af.trace(lambda x: xp.sum(xp.abs(xp.fft.fft(x))), numbers(4))
-    np.testing.assert_allclose(graph.run_sync({"x": numbers(4)})["result/out"], np.abs(np.fft.fft(numbers(4))).sum())
-    with pytest.raises(af.GraphError, match="not floating"):
-        af.gradient(graph["result/out"], graph["x"])
+def test_gradients_of_graphs_go_through_complex_blobs_where_rules_do() -> None:
+    graph = af.Graph("complex")
+    x = graph.blob("x", (3,), "complex128")
+    loss = af.ops.sum(af.ops.multiply(x, x))
+    with pytest.raises(af.DTypeError, match="only floating blobs have gradients"):
+        af.gradient(loss, x)
+    traced = af.trace(lambda x: xp.sum(xp.abs(xp.fft.fft(x) * (1.0 + 2.0j)) ** 2.0), numbers(4))
+    found = af.gradient(traced["result/out"], traced["x"])
+    np.testing.assert_allclose(traced.run_sync({"x": numbers(4)}, fetch=[found])[found], 2 * 5 * 4 * numbers(4))
 
 
 # -- corners ----------------------------------------------------------------------------------------------------
@@ -244,7 +248,7 @@ def test_gradients_have_the_dtypes_of_the_arguments(dtype: str) -> None:
 NOT_FLOATING = {
     *("all", "any", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or"),
     *("bitwise_right_shift", "bitwise_xor", "equal", "greater", "greater_equal", "isfinite", "isinf", "isnan", "less"),
-    *("less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "matrix_rank", "not_equal"),
+    *("isin", "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "matrix_rank", "not_equal"),
     *("searchsorted", "signbit", "arange", "eye", "fftfreq", "full", "linspace", "randb", "randn", "rfftfreq"),
 }
 WITHOUT = {"nextafter"}
@@ -311,3 +315,48 @@ def test_determinants_of_singular_matrices_have_gradients_once() -> None:
     with pytest.raises(af.OpError, match="Singular"):
         twice(xp.asarray(x)).wait()
     assert twice(xp.asarray(regular(3, 3))).shape == (3, 3)
+
+
+# -- random programs --------------------------------------------------------------------------------------------
+
+#: Steps of smooth programs on matrices of one shape; ``k`` picks among variants.
+STEPS: list[Callable[[Any, Any, int], Any]] = [
+    lambda x, y, k: x + y * (1.0 + k),
+    lambda x, y, k: x * y,
+    lambda x, y, k: x / (2.0 + xp.abs(y) ** 3.0),
+    lambda x, y, k: xp.tanh(x) + xp.sin(y),
+    lambda x, y, k: xp.where(xp.asarray([[True], [False], [k > 1]]), x, y),
+    lambda x, y, k: xp.roll(x, k, axis=k % 2) * y,
+    lambda x, y, k: xp.permute_dims(xp.flip(x, axis=k % 2), (1, 0)) @ y,
+    lambda x, y, k: xp.concat([x[k % 3 :, :], y[: k % 3, :]], axis=0),
+    lambda x, y, k: x[[k % 3, 0, 2], :] - xp.mean(y, axis=k % 2, keepdims=True),
+    lambda x, y, k: xp.cumulative_sum(x, axis=k % 2) * xp.logaddexp(x, y),
+    lambda x, y, k: written(x * 1.0, (slice(None), k % 3), xp.sum(y, axis=1)),
+    lambda x, y, k: xp.broadcast_to(xp.sum(x * y, axis=k % 2, keepdims=True), (3, 3)) / 3.0,
+    lambda x, y, k: xp.linalg.solve(xp.eye(3) * 9.0 + xp.tanh(x), y),
+]
+
+programs = st.lists(
+    st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), max_size=6
+)
+
+
+@given(programs, st.integers(0, 2**32 - 1))
+@settings(max_examples=12 * settings.default.max_examples // 150)
+def test_random_programs_have_right_gradients_as_arrays_and_as_graphs(program: list[Any], seed: int) -> None:
+    arrays = [numbers(3, 3, seed=seed), numbers(3, 3, seed=seed + 1)]
+
+    def loss(*values: Any) -> Any:
+        known = [*values]
+        for step, i, j, k in program:
+            known.append(xp.tanh(STEPS[step](known[i % len(known)], known[j % len(known)], k)))
+        return weighted([xp.square(each + 0.1) for each in known])
+
+    found = [each.to_numpy() for each in af.grad(loss, argnums=(0, 1))(*arrays)]
+    for i, grad in enumerate(found):
+        np.testing.assert_allclose(grad, slopes(loss, arrays, i), rtol=1e-4, atol=1e-5)
+    graph = af.trace(lambda x, y: loss(x, y), *arrays)
+    grads = af.gradient(graph["result/out"], [graph["x"], graph["y"]])
+    result = graph.run_sync({"x": arrays[0], "y": arrays[1]}, fetch=grads)
+    for grad, each in zip(grads, found, strict=True):
+        np.testing.assert_allclose(result[grad], each, rtol=1e-9, atol=1e-12)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import gc
 import pickle
+import signal
+import subprocess
+import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -126,7 +131,9 @@ def test_elementwise_chains_are_one_pass_with_the_reductions_that_end_them(lazy:
     assert called(lazy) == {"multiply+add+sqrt+divide+sum": 1}
 
 
-@pytest.mark.parametrize("shape", [(300_000,), (300, 1_000), (3, 200_000), (200_000, 3), (2, 3, 50_000), (270_001, 1), (70_001, 1)])
+@pytest.mark.parametrize(
+    "shape", [(300_000,), (300, 1_000), (3, 200_000), (200_000, 3), (2, 3, 50_000), (270_001, 1), (70_001, 1)]
+)
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_chains_in_blocks_are_right(lazy: Session, shape: tuple[int, ...], axis: int | None) -> None:
     rng = np.random.default_rng(0)
@@ -339,6 +346,119 @@ def test_an_interrupt_is_for_the_thread_that_waits(lazy: Session, size: int) -> 
         y.wait()
     assert float(xp.sum(x)) == size
     assert float(xp.sum(y)) == 2 * size
+
+
+def interrupting(count: int) -> Primitive:
+    """An operation during which Ctrl-C is pressed, but for the last times that it is called."""
+    left = [None] * count
+
+    def compute(value: np.ndarray) -> np.ndarray:
+        if left:
+            left.pop()
+            signal.raise_signal(signal.SIGINT)
+        return value + 1.0
+
+    return Primitive("interrupting", compute, pure=False)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("budget", [None, 100_000_000])
+def test_ctrl_c_leaves_the_engine_as_it_was(size: int, budget: int | None) -> None:
+    with xp.session(run_ahead=False, memory_budget=budget):
+        x, op = xp.ones((size,)), interrupting(3)
+        handler = signal.getsignal(signal.SIGINT)
+        y = x
+        for _ in range(6):
+            y = record(op, (y._node,), y.shape, y.dtype) * 2.0
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                y.wait()
+            assert signal.getsignal(signal.SIGINT) is handler
+        assert float(y[0]) == 2.0**6 + 2.0**7 - 2.0
+
+
+@pytest.mark.parametrize("size", [10, 60_000])
+def test_ctrl_c_at_any_moment(size: int) -> None:
+    """A handler that raises is called between any two instructions of the main thread, but for those of the engine."""
+    with xp.session(run_ahead=False):
+        for moment in range(0, 600, 7):
+            values = [xp.asarray(np.full(size, float(i))) for i in range(3)]
+            y = xp.sqrt(values[0] + values[1]) * 2.0 + values[2]
+            z = y + 1.0
+            with interrupt_after(moment), contextlib.suppress(KeyboardInterrupt):
+                z.wait()
+            assert (float(y[0]), float(z[0])) == (4.0, 5.0)
+
+
+@contextlib.contextmanager
+def interrupt_after(lines: int) -> Iterator[None]:
+    """Press Ctrl-C after so many lines of the engine."""
+    left = [lines]
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if "actorflow/array/" not in frame.f_code.co_filename.replace("\\", "/"):
+            return None
+        left[0] -= event == "line"
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("budget", [None, 100_000_000])
+def test_a_session_can_be_dropped_in_the_middle(budget: int | None) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(value: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert leave.wait(20)
+        return value
+
+    with xp.session(memory_budget=budget) as session:
+        x = xp.ones((300, 300))
+        y = record(Primitive("block", block), (x._node,), x.shape, x.dtype) + 1.0
+        assert entered.wait(20)
+    gone = weakref.ref(session)
+    del session, x, y
+    leave.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("actorflow-array"):
+            thread.join()
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_interpreter_ends_with_work_under_way() -> None:
+    program = """
+import threading
+import actorflow.array as xp
+from actorflow.array.primitives import Primitive
+from actorflow.array.records import record
+
+entered = threading.Event()
+
+def endless(value):
+    entered.set()
+    while True:
+        value = value + 1
+
+def main():
+    x = xp.ones((300, 300))
+    y = record(Primitive("endless", endless), (x._node,), x.shape, x.dtype)
+    return xp.linalg.inv(y) + 1
+
+z = main()
+assert entered.wait(20)
+print("end")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "end", "")
 
 
 # -- asyncio and threads ----------------------------------------------------------------------------------------

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextvars
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
+
+LOOPS = settings(max_examples=max(20, settings.default.max_examples // 5))
 
 #: Bytes of one matrix below.
 ONE = 512 * 512 * 8
@@ -27,6 +38,137 @@ def test_a_loop_over_minibatches_needs_no_waits() -> None:
         del x, y
         assert float(total) == pytest.approx(sum(np.maximum(batch, 0).sum() for batch in batches))
         assert session.memory.pool.peak_bytes <= budget
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_a_loop_never_fails_however_threads_take_turns() -> None:
+    """Each batch, its square and the product need three places; what runs ahead must leave them."""
+    one = 64 * 64 * 8
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        with xp.session(memory_budget=6 * one) as session:
+            session.threshold = 0  # a worker looks at everything
+            total = xp.asarray(0.0)
+            for _ in range(10):
+                batch = xp.from_numpy(rng.random((64, 64)))
+                total = total + xp.sum(xp.square(batch) @ batch)
+            assert float(total) > 0
+            assert session.memory.pool.peak_bytes <= 6 * one
+
+
+def loop(rng: random.Random, size: int) -> None:
+    """Load arrays, change them, keep some, drop others; all is as in NumPy."""
+    kept: list[tuple[xp.Array, np.ndarray]] = []
+    total, expected = xp.asarray(0.0), 0.0
+    for _ in range(rng.randint(2, 8)):
+        y = np.full(size, rng.random())
+        x = xp.from_numpy(y)
+        for _ in range(rng.randint(0, 3)):
+            x, y = change(rng.randrange(6), x, y)
+        if rng.random() < 0.3:
+            kept.append((x, y))
+            del kept[:-2]
+        if rng.random() < 0.2:
+            np.testing.assert_allclose(x.to_numpy(), y)
+        if rng.random() < 0.7:
+            total, expected = total + xp.sum(x), expected + y.sum()
+        if rng.random() < 0.2:
+            total.wait()
+    for x, y in kept:
+        np.testing.assert_allclose(x.to_numpy(), y)
+    np.testing.assert_allclose(float(total), expected)
+
+
+def change(kind: int, x: xp.Array, y: np.ndarray) -> tuple[xp.Array, np.ndarray]:
+    if kind == 0:
+        return xp.sqrt(x) + 1.0, np.sqrt(y) + 1.0
+    if kind == 1:
+        return x * 0.5, y * 0.5
+    if kind == 2:
+        x += 1.0
+        return x, y + 1.0
+    if kind == 3:
+        x[2:5] = 3.0
+        y = y.copy()
+        y[2:5] = 3.0
+        return x, y
+    if kind == 4:
+        return xp.flip(x), y[::-1]
+    return xp.cumulative_sum(x * 1e-3), np.cumsum(y * 1e-3)
+
+
+@pytest.mark.usefixtures("quick_switches")
+@LOOPS
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([20, 4_000, 300_000]),
+    st.sampled_from([1, 1, 2]),
+    st.sampled_from(({}, {"run_ahead": False})),
+)
+def test_what_fits_when_computed_in_order_fits_and_the_peak_stays_within(
+    seed: int, size: int, threads: int, modes: dict[str, Any]
+) -> None:
+    with xp.session(sequential=True, memory_budget=2**40) as session:
+        for i in range(threads):
+            loop(random.Random(seed + i), size)
+        budget = session.memory.pool.peak_bytes * threads
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            loop(random.Random(seed + number), size)
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    with xp.session(memory_budget=budget, **modes) as session:
+        started = [
+            threading.Thread(target=contextvars.copy_context().run, args=(work, number)) for number in range(threads)
+        ]
+        for thread in started:
+            thread.start()
+        for thread in started:
+            thread.join()
+    assert failures == []
+    assert session.memory.pool.peak_bytes <= budget
+
+
+def test_a_running_total_is_not_computed_from_all_of_its_parts_at_once() -> None:
+    """What was recorded together is computed in parts that fit, though it could be one chain with ten inputs."""
+    with xp.session(memory_budget=5 * ONE, run_ahead=False) as session:
+        x = xp.asarray(np.eye(512))
+        total = xp.zeros((512, 512))
+        for i in range(10):
+            total = total + x @ (x * float(i))
+        assert float(xp.sum(total)) == 512 * 45
+        assert session.memory.pool.peak_bytes <= 5 * ONE
+
+
+def test_small_values_are_counted() -> None:
+    with xp.session(memory_budget=50_000) as session:
+        kept = [xp.from_numpy(np.zeros(100)) + 1.0 for _ in range(20)]
+        assert float(xp.sum(kept[0])) == 100
+        with pytest.raises(af.OutOfMemoryError):
+            kept.extend([(xp.from_numpy(np.zeros(100)) + 1.0).wait() for _ in range(200)])
+        assert session.memory.pool.peak_bytes <= 50_000
+        del kept[1:]
+        assert float(xp.sum(xp.from_numpy(np.ones(100)))) == 100
+
+
+def test_a_failure_keeps_no_memory() -> None:
+    with xp.session(memory_budget=3 * ONE, run_ahead=False):
+        failed = xp.linalg.inv(xp.zeros((512, 512)))
+        with pytest.raises(af.OpError, match="inv"):
+            failed.wait()
+        assert float(xp.sum(xp.from_numpy(np.ones((2, 512, 512))))) == 2 * 512 * 512
 
 
 def test_run_ahead_waits_for_memory() -> None:

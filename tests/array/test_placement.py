@@ -243,6 +243,19 @@ def test_gradients_are_computed_on_the_device() -> None:
         np.testing.assert_allclose(mine.to_numpy(), its.to_numpy(), rtol=1e-12)
 
 
+def test_gradients_go_back_through_copies() -> None:
+    def loss(x: xp.Array, y: xp.Array) -> xp.Array:
+        there = x.to_device("sim:0") * 2.0
+        return xp.sum((there.to_device("cpu") * y + xp.ones((2, 2))) * y)
+
+    x, y = xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([[0.5, 1.0], [1.5, 2.0]])
+    found = af.grad(loss, argnums=(0, 1))
+    for place in ("cpu", "sim:1"):
+        dx, dy = found(x.to_device(place), y)
+        np.testing.assert_allclose(dx.to_numpy(), 2 * y.to_numpy() ** 2)
+        np.testing.assert_allclose(dy.to_numpy(), 4 * x.to_numpy() * y.to_numpy() + 1)
+
+
 def test_random_numbers_are_those_of_the_cpu() -> None:
     x = xp.ones((50,), dtype=xp.float32, device="sim:0")
     y = xp.nn.dropout(x, rate=0.5, seed=3)

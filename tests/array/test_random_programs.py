@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -150,6 +151,17 @@ def in_arrays(steps: list[tuple[Step, int | None]], length: int, values: list[xp
     return [env[i] for i in range(4)]
 
 
+async def awaited(steps: list[tuple[Step, int | None]], values: list[xp.Array]) -> list[np.ndarray]:
+    """What `in_arrays` computes, by a coroutine that awaits what the program forces."""
+    env: dict[int, Any] = {i: xp.asarray(x, copy=True) for i, x in enumerate(values)}
+    for step, forced in steps:
+        step(xp, env, lambda x: xp.asarray(x, copy=True))
+        env = {i: xp.asarray(x, copy=True) if i else x for i, x in env.items()}
+        if forced is not None:
+            await env[forced]
+    return [await env.pop(i) for i in range(4)]
+
+
 def check(found: list[xp.Array], expected: list[np.ndarray]) -> None:
     for mine, its in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-9, atol=1e-9)
@@ -195,3 +207,37 @@ def test_threads_record_programs_on_the_same_arrays(several: list[Any]) -> None:
         for thread in threads:
             thread.join()
     assert failures == []
+
+
+@settings(PROGRAMS, max_examples=PROGRAMS.max_examples // 4)
+@given(
+    st.lists(programs(), min_size=2, max_size=4),
+    st.sampled_from(({}, {"run_ahead": False}, {"memory_budget": 100 * ROWS * LENGTHS[1] * 8})),
+)
+def test_coroutines_await_programs_on_the_same_arrays(several: list[Any], modes: dict[str, Any]) -> None:
+    length = LENGTHS[1] if len(several) == 2 else LENGTHS[0]
+
+    async def main() -> list[list[np.ndarray]]:
+        shared = [xp.asarray(value) + 0.0 for value in start(length)]
+        return await asyncio.gather(*[awaited(steps, shared) for steps in several])
+
+    with xp.session(**modes):
+        found = asyncio.run(main())
+    for steps, values in zip(several, found, strict=True):
+        for mine, its in zip(values, in_numpy(steps, length), strict=True):
+            np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-9)
+
+
+@PROGRAMS
+@given(programs(), st.sampled_from(LENGTHS), st.integers(0, 3))
+def test_programs_that_delete_what_they_do_not_need(steps: Any, length: int, kept: int) -> None:
+    """Only one result is looked at; the others are gone before anything is computed."""
+    expected = in_numpy(steps, length)
+    with xp.session(run_ahead=False) as session:
+        found = in_arrays([(step, None) for step, _ in steps], length)
+        x = found[kept]
+        del found
+        xp.wait_for_all()
+        computed = session.computed
+        check([x], [expected[kept]])
+        assert session.computed == computed

@@ -49,8 +49,10 @@ def differs(name: str, values: list[np.ndarray]) -> bool:
     What is wanted is in ``test_special_values.py``.
     """
     infinite = any(not np.isfinite(value).all() for value in values if value.dtype.kind in "fc")
-    if name in ("sign", "tanh"):
-        return infinite and values[0].dtype.kind == "c"
+    if name in ("sign", "tanh") and values[0].dtype.kind == "c":
+        # array-api-strict divides by the magnitude, which overflows if that is subnormal.
+        subnormal = np.abs(values[0]) < np.finfo(values[0].dtype).smallest_normal
+        return infinite or (name == "sign" and bool((subnormal & (values[0] != 0)).any()))
     if name == "expm1":
         return values[0].dtype.kind == "c" and bool((~np.isfinite(np.exp(values[0]))).any())
     return name == "floor_divide" and infinite
@@ -124,7 +126,7 @@ def used_in_cases() -> dict[str, set[str]]:
     watched = Watched(xp, used)
     for name in CASES:
 
-        @settings(max_examples=3, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
+        @settings(max_examples=1, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
         @given(st.composite(lambda draw, name=name: CASES[name](draw))())
         def look(call: Any) -> None:
             values, function = call

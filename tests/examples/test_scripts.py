@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -104,6 +107,32 @@ def test_lstm_text(tmp_path: Path) -> None:
     *steps, written = run("lstm_text.py", text, *options)
     assert losses(steps, 100)[-1] < 0.3
     assert written == "abcdefg abcdefg "
+
+
+def test_mnist_mlp_under_control(tmp_path: Path, idx) -> None:
+    write_digits(tmp_path, idx)
+    options = ("--control", "--save", tmp_path / "saved", "--steps", 10**9, "--batch", 20)
+    command = [sys.executable, "-W", "error", EXAMPLES / "mnist_mlp.py", tmp_path, *map(str, options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address, token = process.stdout.readline().removeprefix("watch and control it at ").strip().split("?token=")
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+        def order(name: str) -> dict[str, Any]:
+            request = Request(f"{address}api/control/{name}", b"{}", headers)
+            with urlopen(request, timeout=60) as response:
+                return dict(json.load(response))
+
+        order("pause")
+        order("step")
+        (saved,) = (tmp_path / "saved").glob("*") if order("save") else ()
+        order("resume")
+        while not order("cancel")["cancelled"]:
+            pass
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert saved.name.startswith("checkpoint-")
+    assert "was cancelled from the page, by 127.0.0.1" in errors.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["nin_cifar10.py", "googlenet.py", "mnist_mlp.py", "lstm_text.py"])

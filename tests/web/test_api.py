@@ -116,6 +116,7 @@ PATHS = [
     "/api/state",
     "/api/errors",
     "/api/pipelines",
+    "/api/control",
     "/trace.json",
     "/metrics",
     "/healthz",

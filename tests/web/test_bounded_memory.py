@@ -93,7 +93,7 @@ async def in_use(graph: af.Graph, heard: asyncio.Event) -> int:
     return min(looks)
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 async def test_memory_stays_flat() -> None:
     graph, heard = observed(), asyncio.Event()
     async with graph, af.web.serve(graph, port=0) as view:

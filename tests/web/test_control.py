@@ -17,6 +17,7 @@ from aiohttp import WSMsgType
 
 import actorflow as af
 from actorflow import nn, ops
+from actorflow.transport.local import LocalWorld
 from actorflow.web import create_app, serve
 
 LOOK, STEER = "only-look", "open-sesame"
@@ -251,6 +252,20 @@ class TestCommands:
             response = await command(client, "save")
             assert response.status == 409
             assert "the folder cannot be used" in await response.text()
+
+    async def test_ranks_save_together_or_not_at_all(self, served, tmp_path) -> None:
+        first, second = LocalWorld(2).transports
+        graph = af.Graph("ranks", world=first)
+        loss = ops.softmax_loss(nn.MLP(3, hidden=(6,))(graph.blob("x", (8, 5))), graph.blob("labels", (8,), "int64"))
+        folder = af.Checkpoints(graph, tmp_path)
+        trainer = nn.Trainer(loss, nn.SGD(0.1).minimize(loss), checkpoints=folder)
+        for checkpoints in (folder, trainer):
+            async with served(graph, control=True, token=STEER, checkpoints=checkpoints) as client:
+                response = await command(client, "save")
+                assert response.status == 409
+                assert "must save the same steps" in await response.text()
+        for transport in (first, second):
+            transport.close()
 
     async def test_one_who_only_watches_sees_who_has_paused_it(self, served, training) -> None:
         async with served(training.graph, token=STEER) as client, socket_of(client) as told:

@@ -11,7 +11,7 @@ from actorflow.array.derivatives.lifted import pull_back_lifted
 from actorflow.array.derivatives.rules import Application, fit, outputs_of, rule_of
 from actorflow.array.lifting import GraphOperation
 from actorflow.array.primitives import PART
-from actorflow.array.records import Node, record, site_of
+from actorflow.array.records import Node, given, record, site_of
 from actorflow.errors import GraphError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
         [whole] = node.inputs
         assert type(whole) is Node
         return [(whole, {node.params[0]: grad})]
-    inputs: tuple[Any, ...] = tuple([_shown(each) if type(each) is Node else each for each in node.inputs])
+    inputs = tuple([_shown(each) if type(each) is Node else given(each, node.session) for each in node.inputs])
     floating = [type(each) is Node and each.dtype.kind in "fc" for each in node.inputs]
     if isinstance(op, GraphOperation):
         found: Sequence[Any] = pull_back_lifted(op, inputs, _outputs(node, op.outputs), grad, floating)
@@ -104,12 +104,12 @@ def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
         function = rule_of(op.name)
         if function is None:
             raise GraphError(f"{op.name} has no gradient; recorded at {site_of(node.origin)}")
-        given = Application(inputs, node.params, None)
+        at = Application(inputs, node.params, None)
         several = outputs_of(op.name)
-        kinds = None if several is None else several(given)
+        kinds = None if several is None else several(at)
         outputs = _outputs(node, kinds)
         g = grad if kinds is None else tuple([grad.get(i) for i in range(len(kinds))])
-        found = function(Application(inputs, node.params, outputs), g)
+        found = function(at._replace(output=outputs), g)
     return [
         (each, fit(g, each))
         for each, g, wanted in zip(node.inputs, found, floating, strict=True)

@@ -59,6 +59,11 @@ def _same(at: Application, g: Array) -> Grads:
     return [g]
 
 
+@rule("to_device")
+def _to_device(at: Application, g: Array) -> Grads:
+    return [g.to_device(at.params[0])]
+
+
 @rule("negative")
 def _negative(at: Application, g: Array) -> Grads:
     return [-g]
@@ -132,7 +137,7 @@ def _divide(at: Application, g: Array) -> Grads:
 @rule("pow")
 def _pow(at: Application, g: Array) -> Grads:
     """As in PyTorch 0 where the exponent is 0, and by the exponent 0 where the base is 0 and the exponent positive."""
-    a, b = (xp.asarray(x) for x in at.inputs)
+    a, b = at.inputs
     by_base = xp.where(b == 0.0, 0.0, b) * a ** xp.where(b == 0.0, 1.0, b - 1.0)
     is_zero = xp.logical_and(a == 0.0, xp.real(b) >= 0.0) if b.dtype.kind == "c" else (a == 0.0) & (b >= 0.0)
     by_exponent = xp.where(is_zero, 0.0, at.output * xp.log(xp.where(is_zero, 1.0, _floating(a, g))))
@@ -145,13 +150,13 @@ def _floating(x: Array, like: Array) -> Array:
 
 @rule("remainder")
 def _remainder(at: Application, g: Array) -> Grads:
-    a, b = (xp.asarray(x) for x in at.inputs)
+    a, b = at.inputs
     return [g, -g * xp.floor_divide(a, b)]
 
 
 @rule("copysign")
 def _copysign(at: Application, g: Array) -> Grads:
-    x = xp.asarray(at.inputs[0])
+    x = at.inputs[0]
     return [g * xp.where(x == 0.0, 0.0, xp.sign(x) * xp.sign(at.output)), None]
 
 
@@ -164,29 +169,39 @@ def _hypot(at: Application, g: Array) -> Grads:
 
 @rule("atan2")
 def _atan2(at: Application, g: Array) -> Grads:
-    a, b = (xp.asarray(x) for x in at.inputs)
+    a, b = at.inputs
     share = g / (xp.square(a) + xp.square(b))
     return [share * b, -share * a]
 
 
 @rule("logaddexp")
 def _logaddexp(at: Application, g: Array) -> Grads:
-    a, b = (xp.asarray(x) for x in at.inputs)
+    a, b = at.inputs
     return [g / (1.0 + xp.exp(b - a)), g / (1.0 + xp.exp(a - b))]
 
 
-@rule("maximum", "minimum")
-def _extreme(at: Application, g: Array) -> Grads:
+@rule("maximum")
+def _maximum(at: Application, g: Array) -> Grads:
     """Half to each where they are equal."""
-    taken = [xp.asarray(x) == at.output for x in at.inputs]
-    half = xp.where(taken[0] & taken[1], 0.5 * g, g)
-    return [xp.where(each, half, 0.0) for each in taken]
+    a, b = at.inputs
+    return [_of_greater(a, b, g), _of_greater(b, a, g)]
+
+
+@rule("minimum")
+def _minimum(at: Application, g: Array) -> Grads:
+    """Half to each where they are equal."""
+    a, b = at.inputs
+    return [_of_greater(b, a, g), _of_greater(a, b, g)]
+
+
+def _of_greater(a: Array, b: Array, g: Array) -> Array:
+    return xp.where(a > b, g, xp.where(a == b, 0.5 * g, 0.0))
 
 
 @rule("clip")
 def _clip(at: Application, g: Array) -> Grads:
     """All to the array where it is at the bound."""
-    stays = xp.asarray(at.inputs[0]) == at.output
+    stays = at.inputs[0] == at.output
     return [xp.where(stays, g, 0.0), xp.where(stays, 0.0, g)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from actorflow import array as xp
 from actorflow.array.lifting import GraphOperation, Replay
 from actorflow.errors import GraphError
 from actorflow.graph import Graph
@@ -19,13 +18,13 @@ __all__ = ["pull_back_lifted"]
 
 
 def pull_back_lifted(
-    lifted: GraphOperation, inputs: Sequence[Any], outputs: Any, grad: Any, wanted: Sequence[bool]
+    lifted: GraphOperation, inputs: Sequence[Array], outputs: Any, grad: Any, wanted: Sequence[bool]
 ) -> list[Array | None]:
     """The gradients of the inputs of one op on arrays.
 
     Args:
         lifted: The operation.
-        inputs: What it read: arrays, and NumPy arrays that are constants.
+        inputs: What it read.
         outputs: What it gave; a tuple for several.
         grad: The gradient of that; of several by their positions.
         wanted: Which inputs' gradients are asked for.
@@ -50,7 +49,7 @@ def pull_back_lifted(
     if not fetched:
         return [None] * len(reads)
     replay = Replay([*reads, *given, *slopes.values()], fetched)
-    arrays = iter(replay([*[xp.asarray(x) for x in inputs], *results, *grads.values()]))
+    arrays = iter(replay([*inputs, *results, *grads.values()]))
     return [next(arrays) if blob is not None and want else None for blob, want in zip(found, wanted, strict=True)]
 
 

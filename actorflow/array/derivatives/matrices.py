@@ -149,6 +149,35 @@ def _eigvalsh(at: Application, g: Array) -> Grads:
     return [(vectors * _columns(g)) @ transposed(vectors)]
 
 
+def _complex(dtype: DType) -> DType:
+    return np.result_type(dtype, np.complex64)
+
+
+def _eig_kinds(at: Application) -> Sequence[Kind]:
+    [x] = at.inputs
+    return (x.shape[:-1], _complex(x.dtype)), (x.shape, _complex(x.dtype))
+
+
+@rule("eig", outputs=_eig_kinds)
+def _eig(at: Application, grads: tuple[Array | None, ...]) -> Grads:
+    """Of vectors of norm 1."""
+    (values, vectors), (by_values, by_vectors) = at.output, grads
+    inner: Any = 0.0
+    if by_vectors is not None:
+        turn = transposed(vectors) @ by_vectors
+        along = xp.real(xp.linalg.diagonal(turn))
+        inner = (turn - transposed(vectors) @ (vectors * _columns(along))) / conj(_gaps(values))
+    if by_values is not None:
+        inner = inner + _columns(by_values) * xp.eye(values.shape[-1])
+    return [xp.linalg.solve(transposed(vectors), inner @ transposed(vectors))]
+
+
+@rule("eigvals")
+def _eigvals(at: Application, g: Array) -> Grads:
+    vectors = xp.linalg.eig(at.inputs[0]).eigenvectors
+    return [xp.linalg.solve(transposed(vectors), _rows(g) * transposed(vectors))]
+
+
 def _qr_kinds(at: Application) -> Sequence[Kind]:
     [x], [mode] = at.inputs, at.params
     *lead, rows, columns = x.shape

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from actorflow import array as xp
 from actorflow.array.primitives import DType
 from actorflow.array.records import Node
@@ -32,7 +30,7 @@ class Application(NamedTuple):
     """One use of an operation, as its rule sees it.
 
     Attributes:
-        inputs: Arrays, and NumPy arrays that are constants.
+        inputs: What it read.
         params: The operation's parameters, as it was recorded with.
         output: Its result; a tuple for an operation with several.
     """
@@ -96,8 +94,8 @@ def fit(grad: Array, node: Node) -> Array:
             grad, extra = xp.reshape(grad, (1,) * -extra + grad.shape), 0
         axes = [*range(extra), *[extra + i for i, n in enumerate(shape) if n == 1 and grad.shape[extra + i] != 1]]
         if axes:
-            grad = xp.sum(grad, axis=axes, keepdims=True)
-        if extra:
+            grad = xp.sum(grad, axis=axes, keepdims=len(axes) > extra)
+        if len(axes) > extra > 0:
             grad = xp.reshape(grad, grad.shape[extra:])
         if grad.shape != shape:
             grad = xp.broadcast_to(grad, shape)
@@ -107,10 +105,8 @@ def fit(grad: Array, node: Node) -> Array:
 
 
 def conj(x: Any) -> Any:
-    """The conjugate; the array itself if it is real. The array may be a constant."""
-    if x.dtype.kind != "c":
-        return x
-    return x.conj() if isinstance(x, np.ndarray) else xp.conj(x)
+    """The conjugate; the array itself if it is real."""
+    return xp.conj(x) if x.dtype.kind == "c" else x
 
 
 def transposed(x: Array) -> Array:

@@ -15,15 +15,17 @@ import * as format from "./format.js";
 import { FullnessCard } from "./fullness.js";
 import { attachKeys } from "./keys.js";
 import { Link } from "./link.js";
-import { Model, STATES } from "./model.js";
+import { Model } from "./model.js";
 import { Overview } from "./overview.js";
 import { Panel } from "./panel.js";
 import { PipelinesCard, stageLines } from "./pipelines.js";
+import { probe } from "./probe.js";
 import { attachSearch } from "./search.js";
 import { Stages } from "./stages.js";
-import { BLOB, OP, Structure, VARIABLE } from "./structure.js";
+import { OP, Structure, VARIABLE } from "./structure.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
+import { nodeLines, scopeLines } from "./tooltip.js";
 import { View } from "./view.js";
 import { VitalsCards } from "./vitals.js";
 
@@ -229,26 +231,11 @@ function point(px, py) {
   const tooltip = byId("tooltip");
   tooltip.hidden = subject < 0 && !stage;
   if (tooltip.hidden) return;
-  const lines = stage ? stageLines(stage) : model.isScope(subject) ? scopeLines(subject) : nodeLines(subject);
+  const lines = stage ? stageLines(stage) : model.isScope(subject) ? scopeLines(model, view, subject) : nodeLines(model, subject);
   tooltip.replaceChildren(element("strong", {}, stage ? stage.name : model.nameOf(subject)), ...lines.map((line) => element("span", {}, line)));
   const left = Math.min(px + 16, camera.width - tooltip.offsetWidth - 8);
   const top = py + 18 + tooltip.offsetHeight > camera.height ? py - tooltip.offsetHeight - 10 : py + 18;
   tooltip.style.transform = `translate(${Math.max(left, 8)}px, ${Math.max(top, 8)}px)`;
-}
-
-function scopeLines(subject) {
-  const scope = subject - model.count, first = scope * STATES.length;
-  const states = STATES.flatMap((state, k) => (model.scopeStates[first + k] ? [`${format.count(model.scopeStates[first + k])} ${state}`] : []));
-  return [`scope: ${states.join(", ") || "no ops"}`, view.open.has(scope) ? "double-click its title to close it" : "double-click to open it"];
-}
-
-function nodeLines(i) {
-  const node = model.nodes[i], fill = [model.occupancy.textOf(i), ...model.occupancy.waitsOf(i)].filter(Boolean);
-  if (model.kind[i] !== OP) {
-    return [...fill, `${model.kind[i] === BLOB ? "blob" : "variable"}, ${node.dtype} (${node.shape.join(", ")}), ${format.bytes(node.bytes)}`];
-  }
-  const each = model.calls[i] ? `, ${format.duration(model.meanUs[i])} each` : "";
-  return [...fill, node.operation, `${STATES[model.state[i]]}, ${format.count(model.calls[i])} calls${each}`];
 }
 
 function legend() {
@@ -341,54 +328,7 @@ overview.reset();
 legend();
 connection.open();
 
-// What tests, and a curious reader in the console, may look at.
-window.actorflow = Object.freeze({
-  get connection() { return connection.state; },
-  get seq() { return connection.seq; },
-  get resyncs() { return connection.resyncs; },
-  get name() { return model.name; },
-  get revision() { return model.revision; },
-  get frames() { return { ...model.frames, inFlight: model.inFlight }; },
-  get rate() { return model.rate(performance.now()); },
-  /** Whether a graph, or other scopes of it, have come that are not shown yet. */
-  get isBusy() { return held !== null || arranging.isBusy; },
-  get framesDrawn() { return drawing.framesDrawn; },
-  get camera() { return { x: camera.x, y: camera.y, scale: camera.scale }; },
-  get selected() { return explorer.selected < 0 ? null : model.nameOf(explorer.selected); },
-  get nodes() { return model.nodes.map((node) => node.name); },
-  get states() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, STATES[model.state[i]]])); },
-  get calls() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, model.calls[i]])); },
-  get curves() { return Object.fromEntries([...model.curves].map(([name, curve]) => [name, [...curve.values]])); },
-  get failures() { return model.failures.map((failure) => ({ ...failure })); },
-  get colour() { return colouring.mode; },
-  get control() { return { allowed: controlBar.allowed, ...model.control }; },
-  /** Names of what is drawn: nodes, and closed scopes with a "/" at the end. */
-  get items() { return [...view.subject].map((subject) => model.nameOf(subject) + (model.isScope(subject) ? "/" : "")); },
-  get open() { return [...view.open].map((scope) => model.scopes.names[scope]); },
-  get edges() { return view.edges.map((edge) => drawing.edges.describe(edge)); },
-  get boxes() { return view.boxes.map((box) => ({ ...box, name: model.scopes.names[box.scope] })); },
-  get rectangles() { return [...view.x].map((x, i) => [x, view.y[i], view.width[i], view.height[i]]); },
-  get stages() { return stages.boxes.map(({ stage, behind, ...box }) => ({ ...box, name: stage.name, queued: stage.queued, room: stage.room, behind })); },
-  /** How full a node is, as drawn at it. */
-  fullness(name) { return model.occupancy.of(model.indexByName.get(name)); },
-  get critical() { return [...drawing.critical].map((item) => model.nameOf(view.subject[item])); },
-  get bars() { return timeline.bars.map((bar) => ({ ...bar, node: model.nodes[bar.node]?.name })); },
-  get timeline() { return { following: timeline.following, span: timeline.span, calls: calls.total, tracks: calls.tracks }; },
-  /** Times of an op's calls as estimated, microseconds. */
-  latency(name) {
-    const i = model.indexByName.get(name);
-    return [model.p50Us[i], model.p99Us[i]];
-  },
-  isLit(name) { return drawing.isLit(model.indexByName.get(name), model.activeAt[model.indexByName.get(name)]); },
-  /** State that a scope shows. */
-  stateOf(name) { return STATES[model.stateOf(model.count + model.scopes.byName.get(name))]; },
-  toScreen(x, y) { return camera.toScreen(x, y); },
-  /** Place of a node or scope on the canvas, CSS pixels. */
-  placeOf(name) {
-    const scope = model.scopes.byName.get(name);
-    const subject = model.indexByName.get(name) ?? (scope > 0 ? model.count + scope : undefined);
-    if (subject === undefined) return null;
-    const place = view.placeOf(subject);
-    return camera.toScreen(place.x, place.y);
-  },
+window.actorflow = probe({
+  model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline,
+  isBusy: () => held !== null || arranging.isBusy,
 });

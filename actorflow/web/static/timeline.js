@@ -11,6 +11,7 @@ const CLICK_SLOP_PX = 4;
 const WIDE_GUTTER = 132, NARROW_GUTTER = 76, NARROW = 560;
 /** Share of the width that is left free behind the latest call. */
 const MARGIN = 0.02;
+const ENOUGH_FRAMES = 8;
 
 export class Timeline {
   #context;
@@ -43,6 +44,7 @@ export class Timeline {
   }
 
   #stop() {
+    this.#fitted = true;
     this.#right = this.right;
     this.following = false;
     this.live.setAttribute("aria-pressed", "false");
@@ -56,11 +58,11 @@ export class Timeline {
     return this.right - this.span;
   }
 
-  /** A first look at a few of the newest frames. */
+  /** A first look at a few of the newest frames, until so many are known that their length is, or one has zoomed. */
   #fit() {
     const { calls } = this;
     if (this.#fitted || !calls.frames.size) return;
-    this.#fitted = true;
+    this.#fitted = calls.frames.size >= ENOUGH_FRAMES;
     const lengths = [...calls.frames.values()].map((frame) => frame.end - frame.start).sort((a, b) => a - b);
     this.span = Math.min(Math.max(lengths[lengths.length >> 1] * 6, 1e-4), 10);
   }
@@ -232,6 +234,7 @@ export class Timeline {
     // Near the latest call, or by key while following, one goes on following.
     const share = this.following && (px === undefined || pointed > 0.97) ? 1 : pointed;
     const at = this.left + share * this.span;
+    this.#fitted = true;
     if (share < 1) this.#stop();
     this.span = Math.min(Math.max(this.span / factor, MIN_SPAN_S), MAX_SPAN_S);
     this.#right = at + (1 - share) * this.span;
