@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from actorflow import pipeline as pipeline
     from actorflow import testing as testing
     from actorflow import web as web
+    from actorflow.admission import Pause as Pause
     from actorflow.array.tracing import grad as grad
     from actorflow.array.tracing import trace as trace
     from actorflow.array.tracing import value_and_grad as value_and_grad
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from actorflow.plan import Plan as Plan
     from actorflow.runtime import Result as Result
     from actorflow.spec import TensorSpec as TensorSpec
+    from actorflow.stream import FrameStream as FrameStream
     from actorflow.transport.world import world as world
 
 __version__ = "0.1.0"
@@ -92,6 +94,8 @@ _HOMES = {
     ),
     "interchange": ("to_numpy",),
     "runtime": ("Result",),
+    "stream": ("FrameStream",),
+    "admission": ("Pause",),
     "errors": (
         "ActorflowError",
         "AxisError",
@@ -140,6 +144,7 @@ __all__ = [
     "DeviceError",
     "DeviceUnavailableError",
     "FeedError",
+    "FrameStream",
     "Graph",
     "GraphError",
     "KernelNotFoundError",
@@ -148,6 +153,7 @@ __all__ = [
     "OpError",
     "OpTimeoutError",
     "OutOfMemoryError",
+    "Pause",
     "PeerFailedError",
     "PeerLostError",
     "Place",

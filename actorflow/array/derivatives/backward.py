@@ -96,7 +96,7 @@ def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
         [whole] = node.inputs
         assert type(whole) is Node
         return [(whole, {node.params[0]: grad})]
-    inputs = tuple([_shown(each) if type(each) is Node else given(each, node.session) for each in node.inputs])
+    inputs = tuple([_shown(each) if isinstance(each, Node) else given(each, node.session) for each in node.inputs])
     floating = [type(each) is Node and each.dtype.kind in "fc" for each in node.inputs]
     if isinstance(op, GraphOperation):
         found: Sequence[Any] = pull_back_lifted(op, inputs, _outputs(node, op.outputs), grad, floating)
