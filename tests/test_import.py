@@ -1,8 +1,12 @@
 """What ``import actorflow`` loads and offers."""
 
 import ast
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -116,7 +120,8 @@ def test_module_can_be_imported_alone(module: str, loaded_by: Callable[[str], se
 
 
 def test_import_actorflow_loads_nothing_but_itself() -> None:
-    assert loaded_by("actorflow") == set()
+    with closing(Imports(())) as bare:
+        assert bare.loaded_by("actorflow") == set()
 
 
 def test_public_names() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
+from actorflow.ops import Operation, kernel
 from actorflow.testing import interleave
 
 MIB = 1 << 20
@@ -285,3 +286,33 @@ class TestInPlace:
                     result = await graph.run(feeds, fetch=[y, middle] if fetch_input else [y])
             results.append(result[y])
         np.testing.assert_array_equal(*results)
+
+
+@dataclass(frozen=True)
+class Doubled(Operation):
+    """Twice the rows, in an array of the kernel's own: it may return one instead of a view."""
+
+    arguments = ("x",)
+
+    def infer(self, *inputs: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        rows, columns = inputs[0].shape
+        return (af.TensorSpec((2 * rows, columns), inputs[0].dtype),)
+
+
+@kernel(Doubled, returns=True)
+def _doubled(_operation: Doubled, inputs: list[np.ndarray], _outputs: None) -> list[np.ndarray]:
+    return [np.concatenate([inputs[0], inputs[0]])]
+
+
+async def test_a_view_of_an_array_of_the_kernels_own_does_not_go_to_another_bucket() -> None:
+    graph = af.Graph("own")
+    x = graph.blob("x", (50, 40))
+    scaled = af.ops.scale(x, 2.0)
+    own = graph.blob("own", (100, 40))
+    [scaled] >> graph.op("double", Doubled()) >> [own]
+    y = af.ops.scale(af.ops.reshape(own, (40, 100)), 0.5)
+    batch = np.arange(2000, dtype="float32").reshape(50, 40)
+    async with graph:
+        for i in range(4):
+            result = await graph.run({x: batch + i}, fetch=[y])
+            np.testing.assert_array_equal(result[y].reshape(100, 40), np.concatenate([batch + i, batch + i]))
