@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -56,6 +57,7 @@ class Admission:
         self._turns: deque[Turn] = deque()
         self._lookers: list[asyncio.Future[None]] = []
         self._dismissals = 0
+        self._tell: Callable[[bool], None] | None = None
 
     @property
     def pause(self) -> Pause | None:
@@ -71,9 +73,8 @@ class Admission:
 
     def close(self, reason: str) -> None:
         """Start no further frame; also none of those that `step` has allowed."""
-        if self._reason is None:
-            self._since_s = time.time()
-        self._reason, self._steps, self.closed = reason, 0, True
+        self._steps, self.closed = 0, True
+        self._set(reason)
 
     def step(self, frames: int) -> None:
         """Let so many more frames start.
@@ -88,8 +89,15 @@ class Admission:
 
     def open(self) -> None:
         """Let all frames start again, those that wait first."""
-        self._reason = None
+        self._set(None)
         self.wake()
+
+    def _set(self, reason: str | None) -> None:
+        before, self._reason = self._reason, reason
+        if (before is None) != (reason is None):
+            self._since_s = time.time()
+            if self._tell is not None:
+                self._tell(reason is not None)
 
     def spend(self) -> None:
         """A frame has started."""
@@ -117,7 +125,7 @@ class Admission:
 
     def queue(self) -> Turn:
         """Take a place in the line, as a context manager."""
-        return Turn(self._turns, self, self._dismissals)
+        return Turn(self, self._turns, self._dismissals)
 
     async def look(self) -> None:
         """Wait until a frame may start; another one may then be before it."""
@@ -134,7 +142,7 @@ class Admission:
 
     def dismiss(self) -> None:
         """Cancel all who wait; those who come later need not."""
-        self._reason = None
+        self._set(None)
         self._dismissals += 1
         for turn in self._turns:
             turn.wake()
@@ -157,15 +165,30 @@ class Admission:
         """Whether a run waits."""
         return bool(self._turns or self._lookers)
 
+    # -- other ranks --------------------------------------------------------------------------------------------
+
+    def tell_with(self, tell: Callable[[bool], None]) -> None:
+        """Say from now on, and of now, whether the graph is paused here."""
+        self._tell = tell
+        if self._reason is not None:
+            tell(True)
+
+    def heard(self, rank: int, paused: bool) -> None:
+        """Another rank has paused the graph, or has resumed it."""
+        if paused:
+            self.paused_ranks.add(rank)
+        else:
+            self.paused_ranks.discard(rank)
+
 
 class Turn:
     """A place in the line."""
 
     __slots__ = ("_admission", "_dismissals", "_turns", "_woken")
 
-    def __init__(self, turns: deque[Turn], admission: Admission, dismissals: int) -> None:
-        self._turns = turns
+    def __init__(self, admission: Admission, turns: deque[Turn], dismissals: int) -> None:
         self._admission = admission
+        self._turns = turns
         self._woken: asyncio.Future[None] | None = None
         self._dismissals = dismissals
 

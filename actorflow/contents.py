@@ -1,4 +1,4 @@
-"""Looking into a graph: its nodes, by kind and by name."""
+"""Looking into a graph: its nodes, by kind and by name, as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -88,6 +88,41 @@ class Contents:
                 raise GraphError(f"{target.name!r} is not a part of graph {self.root.name!r}")
             raise GraphError(f"{target!r} is not in graph {self.root.name!r}")
         return found
+
+    # -- for people ---------------------------------------------------------------------------------------------
+
+    def summary(self) -> str:
+        """A table of the ops: name, operation, place and lane, types of inputs and outputs."""
+        from actorflow.describe import graph_table
+
+        return graph_table(self)
+
+    def to_dot(self, *, times: bool = False) -> str:
+        """The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold.
+
+        Args:
+            times: Colour what was called, the redder the more of the time it took, and say how often and how long.
+        """
+        from actorflow.dot import graph_dot
+
+        return graph_dot(self, times=times)
+
+    def to_svg(self, *, times: bool = False) -> str:
+        """The picture that Graphviz draws of `to_dot`; waits for its program.
+
+        Raises:
+            MissingExtraError: if Graphviz is not installed.
+        """
+        from actorflow.dot import graph_dot, to_svg
+
+        return to_svg(graph_dot(self, times=times))
+
+    def _repr_html_(self) -> str:
+        from actorflow.notebook import graph_html
+
+        return graph_html(self)
+
+    # -- by name ------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
         return self.resolve(name)

@@ -9,7 +9,7 @@ from actorflow.node import Blob
 from actorflow.ops.function import Function
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.contents import Contents
     from actorflow.plan import Plan, PlannedOp
 
 __all__ = ["graph_table", "kernel_name", "plan_table", "step_name", "time_text"]
@@ -17,7 +17,7 @@ __all__ = ["graph_table", "kernel_name", "plan_table", "step_name", "time_text"]
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 
 
-def graph_table(graph: Graph) -> str:
+def graph_table(graph: Contents) -> str:
     """A table of a graph's ops."""
     rows = [
         (op.name, str(op.operation), f"{op.place} {op.lane or 'auto'}", _types(op.inputs), _types(op.outputs))

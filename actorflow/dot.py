@@ -13,7 +13,7 @@ from actorflow.errors import GraphError, MissingExtraError
 from actorflow.node import Blob, Variable
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.contents import Contents
     from actorflow.history import OpProfile
     from actorflow.plan import Plan, PlannedOp, Slot
 
@@ -23,7 +23,7 @@ __all__ = ["graph_dot", "plan_dot", "to_svg"]
 _COLD, _HOT = (255, 255, 255), (240, 90, 60)
 
 
-def graph_dot(graph: Graph, *, times: bool = False) -> str:
+def graph_dot(graph: Contents, *, times: bool = False) -> str:
     """A graph in Graphviz's language; see `Graph.to_dot`."""
     heat = _Heat(graph.root.engine.profile if times else {}, (node.id for node in graph.nodes))
     lines = [f"digraph {_quote(graph.name)} {{", "  rankdir=LR;"]

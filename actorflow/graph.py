@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -18,6 +18,7 @@ from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.runnable import Runnable
+from actorflow.scopes import Scopes, checked_name
 from actorflow.spec import TensorSpec
 from actorflow.traced import Traced
 from actorflow.transport.base import Transport
@@ -39,7 +40,7 @@ class _Defaults(NamedTuple):
     hints: Hints | None = None
 
 
-class Graph(Contents, Runnable, Traced):
+class Graph(Contents, Scopes, Runnable, Traced):
     """A bipartite graph of operations and blobs, or a part of one.
 
     ``with graph.subgraph("encoder"):`` names a scope: what the functional form (``af.ops.softmax(y)``) makes inside
@@ -90,7 +91,7 @@ class Graph(Contents, Runnable, Traced):
         capture: bool = False,
         world: Transport | None = None,
     ) -> None:
-        self.name = _checked_name(name, "graph")
+        self.name = checked_name(name, "graph")
         self.parent: Graph | None = None
         self.root: Graph = self
         self._prefix = ""
@@ -239,23 +240,6 @@ class Graph(Contents, Runnable, Traced):
         attempts = attempts_of(timeout, retries, backoff)
         return self._add_op(self._full_name(name), operation, place, lane, attempts, priority)
 
-    def subgraph(self, name: str) -> Graph:
-        """Make a sub-graph: a scope whose nodes' names start with its name.
-
-        Raises:
-            GraphError: if the name is taken or no name.
-        """
-        return self.root._add_scope(self, self._full_name(name))
-
-    def unique_subgraph(self, name: str) -> Graph:
-        """Make a sub-graph in the current scope; a taken name gets a number."""
-        scope = self.root.current_scope
-        return self.root._add_scope(scope, self.unique_name(name))
-
-    def unique_name(self, name: str) -> str:
-        """A free name in the current scope, relative to the root: ``name``, else ``name_1``, ``name_2``, ..."""
-        return self._members.free_name(self.current_scope._full_name(name))
-
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.
 
@@ -305,28 +289,6 @@ class Graph(Contents, Runnable, Traced):
         finally:
             root._defaults.pop()
 
-    def __enter__(self) -> Self:
-        self.root._scope_stack.append(self)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.root._scope_stack.pop()
-
-    @property
-    def current_scope(self) -> Graph:
-        """The scope that the functional form makes its nodes in."""
-        return self.root._scope_stack[-1]
-
-    def delete_subgraph(self, name: str) -> None:
-        """Delete a sub-graph with all its nodes.
-
-        Ops outside that read one of its blobs are then missing inputs, which the next compile reports.
-
-        Raises:
-            GraphError: if there is no such sub-graph.
-        """
-        self._members.delete_scope(self._full_name(name))
-
     def prune(self, sinks: Iterable[Blob | Op | Graph | str]) -> None:
         """Delete every node of this graph that none of ``sinks`` needs.
 
@@ -356,50 +318,10 @@ class Graph(Contents, Runnable, Traced):
             return options.memory_budget
         return modes.memory_budget_bytes
 
-    def summary(self) -> str:
-        """A table of the ops: name, operation, place and lane, types of inputs and outputs."""
-        from actorflow.describe import graph_table
-
-        return graph_table(self)
-
-    def to_dot(self, *, times: bool = False) -> str:
-        """The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold.
-
-        Args:
-            times: Colour what was called, the redder the more of the time it took, and say how often and how long.
-        """
-        from actorflow.dot import graph_dot
-
-        return graph_dot(self, times=times)
-
-    def to_svg(self, *, times: bool = False) -> str:
-        """The picture that Graphviz draws of `to_dot`; waits for its program.
-
-        Raises:
-            MissingExtraError: if Graphviz is not installed.
-        """
-        from actorflow.dot import graph_dot, to_svg
-
-        return to_svg(graph_dot(self, times=times))
-
-    def _repr_html_(self) -> str:
-        from actorflow.notebook import graph_html
-
-        return graph_html(self)
-
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"
 
     # -- bookkeeping of the root --------------------------------------------------------------------------------
-
-    def _full_name(self, name: str) -> str:
-        if self.parent is not None and not self._exists:
-            raise GraphError(f"sub-graph {self.name!r} was deleted: nothing can be made in it")
-        return self._prefix + _checked_name(name, "node")
-
-    @property
-    def _exists(self) -> bool:
-        return self.parent is None or self._members.scopes.get(self.name) is self
 
     def _function(self, fn: Callable[..., Any], specs: tuple[TensorSpec, ...] | None, concurrency: int) -> Function:
         """The operation; one object for ops in a row that do the same: large graphs are made in loops."""
@@ -453,9 +375,3 @@ def _checked_operation(name: str | None, operation: object) -> Operation:
         hint = ": give an instance, not the class" if isinstance(operation, type) else ""
         raise GraphError(f"{'op' if name is None else f'op {name!r}'}: {operation!r} is no Operation{hint}")
     return operation
-
-
-def _checked_name(name: object, what: str) -> str:
-    if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
-        raise GraphError(f"{name!r} cannot name a {what}: a name is printable, not empty and has no '/'")
-    return name

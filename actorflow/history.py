@@ -15,6 +15,7 @@ import numpy.typing as npt
 __all__ = [
     "Calls",
     "Changes",
+    "FailureRecord",
     "FrameCounts",
     "Monitor",
     "NodeState",
@@ -186,6 +187,15 @@ class Calls(NamedTuple):
     node: npt.NDArray[np.int64]
     frame: npt.NDArray[np.int64]
     lost: int
+
+
+class FailureRecord(NamedTuple):
+    """A failed frame, for those who watch; ``op_id`` is None where no single op failed."""
+
+    time_s: float
+    frame: int
+    op_id: int | None
+    message: str
 
 
 class Trace:

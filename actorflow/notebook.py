@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.contents import Contents
     from actorflow.node import Blob
 
 __all__ = ["graph_html"]
@@ -16,14 +16,14 @@ _MOST_OPS = 100
 _HEADER = ("op", "operation", "place", "inputs", "outputs")
 
 
-def graph_html(graph: Graph) -> str:
+def graph_html(graph: Contents) -> str:
     """Counts, and of a graph of up to 100 ops what they are; nothing is run or served.
 
     Names come from whoever built the graph, so they are escaped.
     """
     variables = graph.variables
     size_bytes = sum(variable.spec.size_bytes for variable in variables)
-    frames = graph.engine.frames
+    frames = graph.root.engine.frames
     count = len(graph.ops)
     head = (
         f"<p><b>graph {escape(graph.name)}</b>: {count:,} ops, {len(graph.blobs):,} blobs, {len(variables):,} "

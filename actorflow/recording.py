@@ -35,7 +35,7 @@ _FIRST_TRACK = 2  # ids from 1: Perfetto takes 0 for the idle process
 _Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Recording:
     """Finished calls, in the order in which they ended; arrays of one length, a call each.
 
@@ -68,6 +68,9 @@ class Recording:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    def __repr__(self) -> str:
+        return f"<Recording of graph {self.graph!r}: {len(self):,} calls of {len(self.names):,} nodes>"
 
     def to_json(self) -> str:
         """The calls for trace viewers: a row per track, and one with the frames.

@@ -178,11 +178,11 @@ class Runnable:
         Args:
             reason: Shown to those who ask why nothing starts.
         """
-        self._runnable().pause(reason)
+        self._runnable().admission.close(reason)
 
     def resume(self) -> None:
         """Start frames again, those that have waited first and in their order."""
-        self._runnable().resume()
+        self._runnable().admission.open()
 
     def step(self, frames: int = 1) -> None:
         """Let so many more frames of a paused graph start: those that wait, or that come next.

@@ -7,38 +7,33 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
-from actorflow.actors.turnstile import Turnstile
-from actorflow.actors.variable import VariableActor
 from actorflow.admission import Admission
-from actorflow.devices import Device, Fence, Lane, open_device
-from actorflow.devices.blas import blas_threads
+from actorflow.devices import Fence, Lane
+from actorflow.equipment import Equipment
 from actorflow.errors import GraphError, OpError, RunCancelledError, RunTimeoutError
 from actorflow.graph import Graph
-from actorflow.history import FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
+from actorflow.history import FailureRecord, FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
 from actorflow.node import Blob, Op, Variable
 from actorflow.notes import Notes
-from actorflow.ops.function import Function
-from actorflow.place import Place
 from actorflow.plan import Plan
 from actorflow.planner import make_plan
 from actorflow.program import Program, Result
 from actorflow.ranks.channels import Channels
 from actorflow.ranks.watching import Watching
+from actorflow.snapshots import Snapshots
 from actorflow.stream import FrameStream
 from actorflow.supervision import GRACE_S, Supervisor, limit_time
-from actorflow.watchdog import LoopWatchdog
 
 if TYPE_CHECKING:
     from actorflow.otel import Instrumentation
 
-__all__ = ["Engine", "FailureRecord", "Result"]
+__all__ = ["Engine", "Result"]
 
 Feeds = Mapping[Any, npt.ArrayLike]
 
@@ -46,24 +41,14 @@ Feeds = Mapping[Any, npt.ArrayLike]
 _MAX_PROGRAMS = 64
 
 
-class FailureRecord(NamedTuple):
-    """A failed frame, for those who watch; ``op_id`` is None where no single op failed."""
-
-    time_s: float
-    frame: int
-    op_id: int | None
-    message: str
-
-
-class Engine:
-    """What runs one graph: devices with their lanes, programs, frames in flight, and what is known of the past.
+class Engine(Equipment):
+    """What runs one graph: programs, frames in flight, and what is known of the past.
 
     Args:
         graph: A root graph.
         make_dispatcher: Called with the loop; tests bring dispatchers that try other orders.
 
     Attributes:
-        graph: The root graph.
         frames: How many frames started, finished, failed and were cancelled.
         next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
         profile: Calls and times by `Node.id` of the op.
@@ -71,7 +56,6 @@ class Engine:
         trace: The newest finished calls.
         errors: The newest failures.
         segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
-        budget: The memory that frames may take, if there is a limit.
         monitor: States of the nodes, while somebody watches; see `watch`.
         admission: Where runs wait while the graph is paused.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
@@ -81,8 +65,7 @@ class Engine:
     def __init__(
         self, graph: Graph, make_dispatcher: Callable[[asyncio.AbstractEventLoop], Dispatcher] = Dispatcher
     ) -> None:
-        self.graph = graph
-        self._make_dispatcher = make_dispatcher
+        super().__init__(graph, make_dispatcher)
         self.make_program: Callable[[Plan, Engine], Program] = Program
         self.frames = FrameCounts()
         self.next_number = 0
@@ -93,14 +76,9 @@ class Engine:
         self.errors: deque[FailureRecord] = deque(maxlen=50)
         self.monitor: Monitor | None = None
         self._watchers = 0
-        self._devices: dict[Place, Device] = {}
-        self._variables: dict[Variable, VariableActor] = {}
-        self._turnstiles: dict[Op, Turnstile] = {}
         self._programs: dict[Any, Program] = {}
         self._notes = Notes(graph)
         self._revision = -1
-        self.budget: Budget | None = None
-        self._dispatcher: Dispatcher | None = None
         self._running: set[Frame] = set()
         self._channels: Channels | None = None
         self._watching: Watching | None = None
@@ -108,13 +86,9 @@ class Engine:
         self.instrumentation: Instrumentation | None = None
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
         self._stream_count = 0
-        self._snapshots: set[Frame] = set()
+        self._snapshots = Snapshots(self)
         self._supervisor = Supervisor(graph, self.admission)
         self._idle: asyncio.Event | None = None
-        limit_s = graph.modes.block_limit_s
-        self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
-        # A graph that is dropped without aclose() leaves no threads behind.
-        weakref.finalize(self, _close_all, self._devices, self._watchdog, graph.modes.deterministic)
 
     @property
     def notes(self) -> deque[Note]:
@@ -134,7 +108,7 @@ class Engine:
         if self._revision != self.graph.revision:
             self._programs.clear()
             self._revision = self.graph.revision
-            self._set_budget()
+            self.common_budget()
             if self.monitor is not None and len(self.monitor.states) < self.graph.size:
                 self.monitor = Monitor(self.graph.size)
         key = None if fetch is None else _checked_fetch(fetch)
@@ -152,56 +126,10 @@ class Engine:
         self.make_program = make_program
         self._programs.clear()
 
-    def common_budget(self) -> Budget | None:
-        """The memory that frames may take, for others who take from it; None without a limit."""
-        self._set_budget()
-        return self.budget
-
-    def _set_budget(self) -> None:
-        modes = self.graph.modes
-        limits = [modes.memory_budget_bytes, *(options.memory_budget for options in modes.devices.values())]
-        if self.budget is None and any(limit is not None for limit in limits):
-            self.budget = Budget()
-
-    def device(self, place: Place) -> Device:
-        """The engine's device for a place, opened on first use."""
-        device = self._devices.get(place)
-        if device is None:
-            if self.graph.modes.deterministic and not self._devices:
-                blas_threads.keep_single()
-            device = self._devices[place] = open_device(place, self.graph.modes.devices.get(place))
-            device.bind(self.dispatcher.loop)
-            device.memory.budget_bytes = self.graph.budget_of(place)
-            device.watch_closely(self.monitor is not None)
-        return device
-
-    @property
-    def devices(self) -> Mapping[Place, Device]:
-        """The devices opened so far."""
-        return self._devices
-
     @property
     def running(self) -> list[Frame]:
         """The frames in flight, oldest first."""
         return sorted(self._running, key=lambda frame: frame.number)
-
-    def variable_actor(self, variable: Variable) -> VariableActor:
-        """The actor that orders the frames at a variable; one for all programs."""
-        actor = self._variables.get(variable)
-        if actor is None:
-            actor = self._variables[variable] = VariableActor(variable, self.device(variable.place))
-        return actor
-
-    def turnstile(self, op: Op) -> Turnstile:
-        """What keeps the frames of a function op in order; one for all programs."""
-        turnstile = self._turnstiles.get(op)
-        if turnstile is None:
-            operation = op.operation
-            assert isinstance(operation, Function)
-            # A lane keeps calls apart and in order, but for one that will be repeated: the lane is free meanwhile.
-            by_lane = not operation.is_async and op.attempts is None
-            turnstile = self._turnstiles[op] = Turnstile(None if by_lane else operation.concurrency)
-        return turnstile
 
     @property
     def channels(self) -> Channels:
@@ -210,18 +138,11 @@ class Engine:
             self._channels = Channels(self.graph.name, self.graph.world)
             self._watching = Watching(self, self._channels)
             self._channels.bind(self.dispatcher.loop)
-            self._channels.handlers["paused"] = self._heard_paused
-            if self.admission.pause is not None:
-                self._channels.tell_paused(True)
+            self._channels.handlers["paused"] = self.admission.heard
+            self.admission.tell_with(self._channels.tell_paused)
             if self.monitor is not None:
                 self._watching.start()
         return self._channels
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher of the loop that runs now."""
-        assert self._dispatcher is not None
-        return self._dispatcher
 
     # -- frames -------------------------------------------------------------------------------------------------
 
@@ -295,57 +216,19 @@ class Engine:
         return frame
 
     def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
-        """The values that variables have between the frames started so far and those started from now on.
-
-        Frames go on meanwhile, and none waits for this. It is a frame itself, but has no number of its own, so that
-        random streams are the same with it and without it.
-
-        Returns:
-            Number of the first frame that is not contained, and what gives the values: the arrays, wherever they are.
-            Awaiting that raises GraphError if one of the frames before has failed or was cancelled, so that some of
-            its updates may be missing.
-        """
-        number, before = self.next_number, [frame for frame in self._running if frame.turns]
-        started = None
-        if variables:
-            program = self._bind(tuple(variables))
-            started = program, self.start(program, {})
-            self._snapshots.add(started[1])
-            self.next_number = number
-        return number, asyncio.ensure_future(self._snapped(started, before, variables))
-
-    async def _snapped(
-        self, started: tuple[Program, Frame] | None, before: Sequence[Frame], variables: Sequence[Variable]
-    ) -> list[Any]:
-        values: list[Any] = []
-        if started is not None:
-            program, frame = started
-            try:
-                await self._end_of(frame)
-            finally:
-                self._snapshots.discard(frame)
-            result = program.result(frame)
-            values = [result[variable] for variable in variables]
-        unfinished = [earlier.ended for earlier in before if not earlier.ended.done()]
-        if unfinished:
-            await asyncio.wait(unfinished)
-        for earlier in before:
-            if earlier.state is not FrameState.FINISHED:
-                raise GraphError(
-                    f"frame {earlier.number} of graph {self.graph.name!r} ended as {earlier.state.name}: "
-                    "some of its updates may be missing"
-                )
-        return values
+        """The values that variables have between the frames started so far and those to come; see `Snapshots.take`."""
+        return self._snapshots.take(variables)
 
     async def outcome(self, program: Program, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched."""
-        await self._end_of(frame)
+        await self.end_of(frame)
         result = program.result(frame)
         for name, value in program.scalars(result):
             self.scalars.add(name, frame.number, value)
         return result
 
-    async def _end_of(self, frame: Frame) -> None:
+    async def end_of(self, frame: Frame) -> None:
+        """Wait for a frame's end; stop it where that wait is cancelled, and raise what it has failed with."""
         try:
             await frame.ended
         except BaseException:
@@ -378,7 +261,7 @@ class Engine:
         """Cancel all frames, wait until nothing runs any more, and stop the lanes. A later frame starts anew."""
         if self._running and self.dispatcher.loop.is_closed():
             self._move_to(asyncio.get_running_loop())  # or nobody would be told when the threads of those frames end
-        self.resume(dismiss=True)
+        self.admission.dismiss()
         await self.cancel(list(self._running))
         if self._channels is not None and self._watching is not None:
             self._watching.close()
@@ -387,15 +270,11 @@ class Engine:
             self._idle = asyncio.Event()
             await self._idle.wait()
             self._idle = None
-        devices = list(self._devices.values())
-        _close_all(self._devices, self._watchdog, self.graph.modes.deterministic)
-        for device in devices:
-            device.join()
-        self._variables.clear()
-        self._turnstiles.clear()
+        self._close()
+        self._forget_order()
         self._programs.clear()
 
-    def _bind(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
+    def bound(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
         """The program for ``fetch``, with the engine on the running loop."""
         loop = asyncio.get_running_loop()
         if self._dispatcher is None or self._dispatcher.loop is not loop:
@@ -410,7 +289,7 @@ class Engine:
         timeout_s: float | None = None,
     ) -> tuple[Program, Frame]:
         """Start a frame, when it may start; its time runs from now on."""
-        program = self._bind(fetch)
+        program = self.bound(fetch)
         if program.exchange is not None:
             waiting = program.exchange.channels.prepare(program.exchange)
             if waiting is not None:
@@ -432,7 +311,7 @@ class Engine:
                 with admission.queue() as turn:
                     while True:
                         await turn.come()
-                        program = self._bind(fetch)  # now, as the graph may have changed meanwhile
+                        program = self.bound(fetch)  # now, as the graph may have changed meanwhile
                         exchange = program.exchange
                         waiting = None if exchange is None else exchange.channels.prepare(exchange)
                         if waiting is None:
@@ -466,14 +345,11 @@ class Engine:
             self.admission.forget()
             for frame in list(self._running):
                 frame.abandon()
-            self._variables.clear()
-            self._turnstiles.clear()
+            self._forget_order()
             self._programs.clear()
-        self._dispatcher = self._make_dispatcher(loop)
+        self._bind_to(loop)
         if self._channels is not None:
             self._channels.bind(loop)
-        for device in self._devices.values():
-            device.bind(loop)
         adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
         if adopt is not None:
             adopt(self)
@@ -494,31 +370,6 @@ class Engine:
             self.frames.cancelled += 1
         if self._idle is not None and not self._running:
             self._idle.set()
-
-    # -- pausing ------------------------------------------------------------------------------------------------
-
-    def pause(self, reason: str) -> None:
-        """Start no further frame; see `Graph.pause`."""
-        told = self.admission.pause is not None
-        self.admission.close(reason)
-        if self._channels is not None and not told:
-            self._channels.tell_paused(True)
-
-    def resume(self, dismiss: bool = False) -> None:
-        """Start frames again, or with ``dismiss`` cancel the runs that wait; see `Graph.resume`."""
-        told = self.admission.pause is not None
-        if dismiss:
-            self.admission.dismiss()
-        else:
-            self.admission.open()
-        if self._channels is not None and told:
-            self._channels.tell_paused(False)
-
-    def _heard_paused(self, rank: int, paused: bool) -> None:
-        if paused:
-            self.admission.paused_ranks.add(rank)
-        else:
-            self.admission.paused_ranks.discard(rank)
 
     # -- watching -----------------------------------------------------------------------------------------------
 
@@ -541,22 +392,8 @@ class Engine:
             if self._watching is not None:
                 self._watching.stop()
 
-    def _time_each(self, detailed: bool) -> None:
-        for device in self._devices.values():
-            device.watch_closely(detailed)
-
 
 def _checked_fetch(fetch: Iterable[Blob | Op | Graph | str]) -> tuple[Blob | Op | Graph | str, ...]:
     if isinstance(fetch, str | Blob | Op | Graph):
         raise GraphError(f"fetch must be a list, fetch=[...], got {fetch!r}")
     return tuple(fetch)
-
-
-def _close_all(devices: dict[Place, Device], watchdog: LoopWatchdog | None, deterministic: bool) -> None:
-    if watchdog is not None:
-        watchdog.stop()
-    if deterministic and devices:
-        blas_threads.release_single()
-    for device in devices.values():
-        device.close()
-    devices.clear()

@@ -131,6 +131,25 @@ def test_doctor_is_content_without_extras(capsys: pytest.CaptureFixture[str], mo
     assert sklearn["advice"] == "pip install 'actorflow[demo]', for the digits of the demo"
 
 
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [
+        ("safetensors", "checkpoint"),
+        ("pillow", "images"),
+        ("prometheus-client", "metrics"),
+        ("opentelemetry-api", "otel"),
+        ("torch", "torch"),
+    ],
+)
+def test_doctor_names_the_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+) -> None:
+    without(monkeypatch, package)
+    found = checks(capsys)[package]
+    assert found["status"] == "missing"
+    assert found["advice"].startswith(f"pip install 'actorflow[{extra}]', for ")
+
+
 class FakeCupy:
     """As much of cupy as the doctor calls, with a device 0 that works and a device 1 that does not."""
 

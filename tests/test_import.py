@@ -22,7 +22,9 @@ MODULES = sorted(
 )
 OPTIONAL = {"cupy", "mpi4py", "opentelemetry", "safetensors", "sklearn", "threadpoolctl", "torch", "uvloop"}
 
-FAMILIES = {"actorflow.ops.torch": ("numpy", "torch"), "actorflow.web": ("numpy", "aiohttp")}
+#: What most modules load anyway, and what those of a family do besides.
+COMMON = ("asyncio", "numpy")
+FAMILIES = {"actorflow.ops.torch": (*COMMON, "torch"), "actorflow.web": (*COMMON, "aiohttp")}
 
 SERVER = """
 import os, sys
@@ -54,14 +56,17 @@ class Imports:
     in a copy of it, which costs a tenth of a new process that loads it all.
     """
 
-    def __init__(self, needed: tuple[str, ...]) -> None:
+    def __init__(self, needed: tuple[str, ...], compiled: Path) -> None:
+        # A process with threads must not be copied; and the package is compiled once, not once per import.
+        single = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        environment = {**os.environ, **single, "PYTHONPYCACHEPREFIX": str(compiled)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", SERVER, *needed],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # A process with threads must not be copied.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            env=environment,
         )
 
     def loaded_by(self, module: str) -> set[str]:
@@ -79,23 +84,15 @@ class Imports:
 
 
 @pytest.fixture(scope="module")
-def loaded_by() -> Iterator[Callable[[str], set[str]]]:
-    """Says which packages an import loads, by name of the module."""
+def imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Imports]]:
+    """The process that has loaded so much and no more."""
+    compiled = tmp_path_factory.mktemp("compiled")
     with ExitStack() as stack:
-
-        @cache
-        def imports(*needed: str) -> Imports:
-            return stack.enter_context(closing(Imports(needed)))
-
-        def loaded_by(module: str) -> set[str]:
-            family = next((family for family in FAMILIES if module.startswith(family)), "")
-            return imports(*FAMILIES.get(family, ("numpy",))).loaded_by(module)
-
-        yield loaded_by
+        yield cache(lambda *needed: stack.enter_context(closing(Imports(needed, compiled))))
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_module_can_be_imported_alone(module: str, loaded_by: Callable[[str], set[str]]) -> None:
+def test_module_can_be_imported_alone(module: str, imports: Callable[..., Imports]) -> None:
     if module.startswith("actorflow.ops.cuda") and find_spec("cupy") is None:
         pytest.skip("CuPy is not installed: pip install 'actorflow[cuda12]'")
     if module.startswith("actorflow.ops.torch") and find_spec("torch") is None:
@@ -104,7 +101,8 @@ def test_module_can_be_imported_alone(module: str, loaded_by: Callable[[str], se
         pytest.skip("mpi4py is not installed: pip install 'actorflow[mpi]'")
     if module == "actorflow.otel" and find_spec("opentelemetry") is None:
         pytest.skip("OpenTelemetry is not installed: pip install 'actorflow[otel]'")
-    loaded = loaded_by(module)
+    needed = next((needed for family, needed in FAMILIES.items() if module.startswith(family)), COMMON)
+    loaded = imports(*needed).loaded_by(module)
     if module.startswith("actorflow.ops.torch"):
         assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"})
     elif module.startswith("actorflow.web"):
@@ -119,9 +117,8 @@ def test_module_can_be_imported_alone(module: str, loaded_by: Callable[[str], se
         assert loaded <= {"numpy"}
 
 
-def test_import_actorflow_loads_nothing_but_itself() -> None:
-    with closing(Imports(())) as bare:
-        assert bare.loaded_by("actorflow") == set()
+def test_import_actorflow_loads_nothing_but_itself(imports: Callable[..., Imports]) -> None:
+    assert imports().loaded_by("actorflow") == set()
 
 
 def test_public_names() -> None:

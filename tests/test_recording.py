@@ -182,6 +182,7 @@ def test_any_recording_survives_its_file(
     path = tmp_path_factory.getbasetemp() / "any.json"
     recording.save(path)
     read = read_trace(path)
+    assert repr(recording) == f"<Recording of graph 'any': {len(calls)} calls of 4 nodes>"
     assert sorted(rows(read)) == sorted(rows(recording))
     assert (np.diff(read.end_ns) >= 0).all()
 

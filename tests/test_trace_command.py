@@ -43,11 +43,6 @@ async def saved(tmp_path: Path) -> Path:
     return tmp_path / "trace.json.gz"
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
 def tables(text: str) -> dict[str, list[list[str]]]:
     """The rows of each table, by its title; header first."""
     found: dict[str, list[list[str]]] = {}
@@ -133,9 +128,21 @@ def test_of_another_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     }
 
 
+def test_names_are_printed_whole_and_obeyed_by_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long, hostile = "scope/" * 20, "\x1b[31mred\n\u202e[bold]"
+    event = {"ph": "X", "pid": 1, "tid": 1, "dur": 5}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([{**event, "name": long, "ts": 0}, {**event, "name": hostile, "ts": 9}]), "utf-8")
+    assert main(["trace", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(character.isprintable() for line in lines for character in line)
+    names = {row[0] for row in tables("\n".join(lines))["where the time went"][1:]}
+    assert names == {long, "\ufffd[31mred\ufffd\ufffd[bold]"}
+
+
 @pytest.mark.parametrize(
     ("content", "what"),
-    [(None, "No such file"), ("", "is empty"), ('{"traceEvents": [', "is cut off"), ("[]", "none of its 0 events")],
+    [(None, "trace.json: No such file"), ("", "is empty"), ('{"traceEvents": [', "is cut off"), ("[]", "none of its 0 events")],
 )
 def test_what_cannot_be_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, what: str

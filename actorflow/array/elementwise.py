@@ -108,7 +108,7 @@ def cosh(x: Array, /) -> Array:
 
 
 def exp(x: Array, /) -> Array:
-    """E to this power."""
+    """The exponential function, ``e`` to this power."""
     return unary(uf.EXP, x)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import copysign
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +65,8 @@ def constant(name: str, value: object, dtype: DType) -> Value:
         DTypeError: if it is no number; OverflowError if it does not fit.
     """
     kind = type(value)
+    if kind is float:
+        return _float(value, dtype, copysign(1.0, value))  # type: ignore[arg-type]
     target = _targets.get((dtype, kind))
     if target is None:
         if kind in _SAMPLES:
@@ -72,7 +76,14 @@ def constant(name: str, value: object, dtype: DType) -> Value:
         else:
             raise DTypeError(f"{name}: expected arrays and numbers, got {kind.__name__}")
         _targets[dtype, kind] = target
-    return np.array(value, target) if kind is not float or target.itemsize == 8 else value_of(value, target)
+    return np.array(value, target)
+
+
+@lru_cache(maxsize=1_024)
+def _float(value: float, dtype: DType, sign: float) -> Value:  # zeros of both signs are equal, as keys
+    found = value_of(value, np.result_type(dtype, 1.0))
+    found.flags.writeable = False
+    return found
 
 
 def value_of(value: Any, dtype: npt.DTypeLike | None) -> Value:
@@ -113,6 +124,9 @@ def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
+_together = lru_cache(maxsize=4_096)(broadcast)
+
+
 def is_there(node: Node) -> bool:
     """Whether a record's value is there, so that what needs little of it can be computed at once."""
     if Node.placing is not None and default_place() is not HOST:
@@ -151,7 +165,7 @@ def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
         a = x1._node
         if type(x2) is kind:
             b = x2._node
-            shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
+            shape = a.shape if a.shape == b.shape else _together(op.name, a.shape, b.shape)
             dtype = op.dtype(a.dtype, b.dtype)
             if not shape and is_there(a) and is_there(b):
                 return _of_numbers(op, (a, b), dtype, a.session)
@@ -205,6 +219,8 @@ def axes_of(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int
         AxisError: if there is none such.
         ShapeError: if one is given twice.
     """
+    if type(axis) is int and 0 <= axis < rank:
+        return (axis,)
     if axis is None:
         return tuple(range(rank))
     given = (axis,) if isinstance(axis, int) else tuple(axis)

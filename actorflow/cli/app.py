@@ -31,8 +31,15 @@ def dispatch(argv: Sequence[str] | None) -> int:
     try:
         return command(arguments)
     except (ActorflowError, OSError) as error:
-        print(f"actorflow: error: {error}", file=sys.stderr)
+        print(f"actorflow: error: {_problem(error)}", file=sys.stderr)
         return 1
+
+
+def _problem(error: Exception) -> str:
+    """An error in words, without the number that the system has for it."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:

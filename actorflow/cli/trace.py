@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from actorflow.analysis import Analysis, Frames, Step, analyse
+from actorflow.cli.output import count_text, output, plain
 from actorflow.describe import time_text
 from actorflow.recording import Recording
 from actorflow.trace_file import read_trace
@@ -34,18 +34,20 @@ def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: 
     """
     recording = read_trace(path)
     analysis = analyse(recording, frame=frame)
-    console = Console(highlight=False, soft_wrap=False)
+    console = output()
     if as_json:
         print(json.dumps(_document(recording, analysis)))
         return 0
-    console.print(_text(_headline(path, recording, analysis)))
+    for line in _headline(path, recording, analysis):
+        console.print(_text(line))
     tables = [_lanes(analysis, top), _ops(analysis, top), _path(analysis, top), _gaps(analysis)]
     if analysis.frames is not None:
         console.print(_text(_frame_line(analysis.frames)))
     for title, table, rest in tables:
         if table.row_count:
             # Not as the table's own title and caption, which are broken into lines of its width.
-            console.print(_text(f"\n{title}"))
+            console.print()
+            console.print(_text(title))
             console.print(table)
             if rest:
                 console.print(_text(rest))
@@ -67,23 +69,23 @@ def _document(recording: Recording, analysis: Analysis) -> dict[str, object]:
 
 
 def _text(line: str) -> Text:
-    """What is printed as it is: names may look like markup."""
-    return Text(line)
+    """Without markup, which names may look like."""
+    return Text(plain(line))
 
 
-def _headline(path: Path, recording: Recording, analysis: Analysis) -> str:
+def _headline(path: Path, recording: Recording, analysis: Analysis) -> tuple[str, str]:
     what = f"graph {recording.graph!r}" if recording.graph else "a trace"
     lost = f", {analysis.lost:,} before them are lost" if analysis.lost else ""
     busy = 1 - analysis.idle_ns / max(analysis.span_ns, 1)
     return (
-        f"{path}: {what}, {_count(analysis.calls, 'call')} in {time_text(analysis.span_ns)}{lost}\n"
-        f"something ran for {busy:.1%} of that time, nothing for {time_text(analysis.idle_ns)}"
+        f"{path}: {what}, {count_text(analysis.calls, 'call')} in {time_text(analysis.span_ns)}{lost}",
+        f"something ran for {busy:.1%} of that time, nothing for {time_text(analysis.idle_ns)}",
     )
 
 
 def _frame_line(frames: Frames) -> str:
     return (
-        f"{_count(frames.total, 'frame')}: latency p50 {time_text(frames.p50_ns)}, p99 {time_text(frames.p99_ns)}, "
+        f"{count_text(frames.total, 'frame')}: latency p50 {time_text(frames.p50_ns)}, p99 {time_text(frames.p99_ns)}, "
         f"the slowest is frame {frames.slowest}; {frames.overlap:.2f} in flight in the mean, {frames.most} at most"
     )
 
@@ -133,7 +135,7 @@ def _path(analysis: Analysis, top: int) -> _Section:
     elapsed_ns = sum(step.elapsed_ns for step in analysis.path)
     title = (
         f"critical path of frame {analysis.path_frame}: {time_text(elapsed_ns)} "
-        f"in {_count(len(analysis.path), 'call')}, {time_text(waited_ns)} between them"
+        f"in {count_text(len(analysis.path), 'call')}, {time_text(waited_ns)} between them"
     )
     table = _table(["op", "lane"], ["waited", "of that, lane busy", "took"])
     for entry in _shortened(analysis.path, top):
@@ -171,9 +173,5 @@ def _gaps(analysis: Analysis) -> _Section:
     return _Section("longest stretches in which nothing ran", table)
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _more(left: int, what: str) -> str:
-    return f"and {_count(left, f'more {what}')}" if left > 0 else ""
+    return f"and {count_text(left, f'more {what}')}" if left > 0 else ""

@@ -8,22 +8,22 @@ from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, NoReturn
 
-from rich.console import Console
 from rich.live import Live
 
 from actorflow.cli.interrupts import cancel_on_interrupt
+from actorflow.cli.output import output
 from actorflow.cli.screen import Rates, render
 from actorflow.launch import run
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from actorflow.web.client import Address, Picture
 
 __all__ = ["watch"]
 
 #: Between two pictures on a terminal.
 _REFRESH_S = 0.25
-#: Of what is no terminal: nothing is cut off there.
-_PLAIN_WIDTH = 240
 #: A frame is asked what it waits for when it has been seen for a second, so the third message surely tells.
 _PLAIN_VITALS = 3
 
@@ -40,10 +40,8 @@ def watch(address: Address, *, rows: int) -> int:
         ConnectionError: if there is no live page, or it lets nobody in without another token or name.
         KeyboardInterrupt: after Ctrl-C.
     """
-    console = Console(highlight=False)
+    console = output()
     show = _live if console.is_terminal else _once
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PLAIN_WIDTH)
     try:
         run(_interruptible(show(address, console, rows)))
     except asyncio.CancelledError:

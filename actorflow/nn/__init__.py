@@ -22,7 +22,8 @@ from actorflow.nn.optim import (
 )
 from actorflow.nn.progress import Progress
 from actorflow.nn.recurrent import LSTM, LSTMCell
-from actorflow.nn.trainer import Epoch, Step, Trainer
+from actorflow.nn.steps import Epoch, Step
+from actorflow.nn.trainer import Trainer
 from actorflow.nn.weighted import Conv, ConvTranspose, InnerProduct
 
 __all__ = [

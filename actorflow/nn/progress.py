@@ -12,7 +12,7 @@ from actorflow.nn.metrics import Mean, means
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from actorflow.nn.trainer import Step
+    from actorflow.nn.steps import Step
 
 __all__ = ["Progress"]
 

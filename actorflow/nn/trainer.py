@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,51 +20,14 @@ from actorflow.interchange import to_numpy
 from actorflow.nn.metrics import Mean, means
 from actorflow.nn.parallel.moving import spread
 from actorflow.nn.progress import Progress
+from actorflow.nn.steps import Epoch, Feeding, Step, Validate, iterated
 from actorflow.node import Blob
 from actorflow.place import Place
 from actorflow.program import Result
 from actorflow.runnable import Feeds
 from actorflow.stream import FrameStream
 
-__all__ = ["Epoch", "Feeding", "Step", "Trainer"]
-
-#: The feeds of one epoch.
-Epochful = AsyncIterable[Feeds] | Iterable[Feeds]
-#: What can be trained on: the feeds of each epoch, or a function that gives those of an epoch, counted from 0.
-Feeding = Epochful | Callable[[int], Epochful]
-Validate = Callable[[], Awaitable[Mapping[str, float]]]
-
-
-class Step(NamedTuple):
-    """What one step of a training gave.
-
-    Attributes:
-        number: Of the step in the whole training, counted from 1.
-        epoch: That it belongs to, counted from 0.
-        loss: Before the step's updates.
-        metrics: By name.
-    """
-
-    number: int
-    epoch: int
-    loss: float
-    metrics: dict[str, float]
-
-
-class Epoch(NamedTuple):
-    """What one epoch of a training gave.
-
-    Attributes:
-        number: Counted from 0.
-        steps: How many steps were taken; fewer than the epoch has where the training began within it.
-        means: Means of loss and metrics over these steps.
-        validation: What ``validate`` gave after the last of them.
-    """
-
-    number: int
-    steps: int
-    means: dict[str, float]
-    validation: dict[str, float]
+__all__ = ["Trainer"]
 
 
 class Trainer:
@@ -266,7 +229,7 @@ class Trainer:
         rows: deque[int | None] = deque()
 
         async def source() -> AsyncGenerator[Feeds, None]:
-            async for item in _iterated(feeds):
+            async for item in iterated(feeds):
                 feed, count = item if isinstance(item, tuple) else (item, None)
                 rows.append(count)
                 yield feed
@@ -356,7 +319,7 @@ class Trainer:
         while (epochs is None or self.epoch < epochs) and (until is None or self.number < until):
             taken, known = self._batch, 0
             skipped = 0 if self._resumable is not None else taken
-            async with aclosing(_iterated(feeds(self.epoch) if callable(feeds) else feeds)) as items:
+            async with aclosing(iterated(feeds(self.epoch) if callable(feeds) else feeds)) as items:
                 async for feed in items:
                     known += 1
                     if known <= skipped:
@@ -422,25 +385,3 @@ class Trainer:
         if bar is not None:
             bar.validated(validation)
         return Epoch(number, count, means(gathered), validation)
-
-
-async def _iterated(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[Any, None]:
-    """Any iterable as an async one; closed with it, if it can be."""
-    if isinstance(items, AsyncIterable):
-        iterator = aiter(items)
-        try:
-            async for item in iterator:
-                yield item
-        finally:
-            aclose = getattr(iterator, "aclose", None)
-            if aclose is not None:
-                await aclose()
-    else:
-        plain: Iterator[Any] = iter(items)
-        try:
-            for item in plain:
-                yield item
-        finally:
-            close = getattr(plain, "close", None)
-            if close is not None:
-                close()

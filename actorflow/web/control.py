@@ -42,6 +42,8 @@ class _Conflict(Exception):  # noqa: N818  an answer, not an error
 
 
 _Arguments = Mapping[str, Any]
+#: The arguments that a command takes, and how large they may be.
+_Limits = Mapping[str, int]
 _Command = Callable[[_Arguments, str], Awaitable[tuple[str, dict[str, Any]]]]
 
 
@@ -56,6 +58,7 @@ class Control:
             `actorflow.nn.Trainer` has; None for nowhere.
     Raises:
         MissingExtraError: if checkpoints need a package that is not installed.
+        TypeError: if nothing can be saved to ``checkpoints``.
     """
 
     def __init__(
@@ -70,9 +73,7 @@ class Control:
         self._guard = guard
         self._token = token
         self._save_one = None if checkpoints is None else _saver(self._graph, checkpoints)
-        self._commands: dict[
-            str, tuple[_Command, dict[str, int]]
-        ] = {  # with their arguments, and how large they may be
+        self._commands: dict[str, tuple[_Command, _Limits]] = {
             "pause": (self._pause, {}),
             "resume": (self._resume, {}),
             "step": (self._step, {"frames": _MAX_STEPS}),
@@ -185,7 +186,7 @@ def control_state(graph: Graph) -> dict[str, Any]:
     }
 
 
-async def _arguments(request: Request, limits: Mapping[str, int]) -> _Arguments:
+async def _arguments(request: Request, limits: _Limits) -> _Arguments:
     """The body's object: whole numbers of the names that there are, each in its limits."""
     body = await request.body()
     try:
@@ -194,9 +195,10 @@ async def _arguments(request: Request, limits: Mapping[str, int]) -> _Arguments:
         content = None
     if not isinstance(content, dict):
         raise Refused(Response.of_text(400, "expected a JSON object"))
+    known = f" but {' and '.join(limits)}" if limits else ""
     for name, value in content.items():
         if name not in limits:
-            raise Refused(Response.of_text(400, f"expected {', '.join(limits) or 'nothing'}, got {name!r}"))
+            raise Refused(Response.of_text(400, f"expected no argument{known}, got {name!r}"))
         least = 0 if name in {"frame", "stream"} else 1
         if type(value) is not int or not least <= value <= limits[name]:
             raise Refused(
@@ -210,6 +212,9 @@ def _saver(graph: Graph, checkpoints: Checkpoints | Saves | str | os.PathLike[st
     if isinstance(checkpoints, str | os.PathLike):
         checkpoints = Checkpoints(graph, checkpoints)
     if not isinstance(checkpoints, Checkpoints):
+        if not callable(getattr(checkpoints, "save", None)):
+            expected = "checkpoints= to be a folder, Checkpoints, or a Trainer"
+            raise TypeError(f"expected {expected}, got {type(checkpoints).__name__}")
         return checkpoints.save
     folder = checkpoints
 

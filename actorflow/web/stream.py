@@ -284,12 +284,12 @@ class Stream:
             found = self._encoded.get(told)
             messages = self._encoded[told] = telemetry.encode(client.position) if found is None else found
         client.telemetry, client.position = telemetry, telemetry.position()
-        if client.vitals is not None:
-            messages = [*messages, client.vitals]
-            client.vitals = None
         if client.control != self._control:
             messages = [*messages, self._control]
             client.control = self._control
+        if client.vitals is not None:
+            messages = [*messages, client.vitals]
+            client.vitals = None
         if client.timeline:
             messages = [*messages, *telemetry.encode_calls(client.calls)]
             client.calls = telemetry.engine.trace.total

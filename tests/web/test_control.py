@@ -139,6 +139,8 @@ class TestWhoMay:
                 make(training.graph, token="x", control_token="y")
             with pytest.raises(ValueError, match="must not be empty"):
                 make(training.graph, control=True, control_token="")
+            with pytest.raises(TypeError, match="expected checkpoints= to be a folder, .* or a Trainer, got Graph"):
+                make(training.graph, control=True, token="x", checkpoints=training.graph)
 
     async def test_serve_makes_one_up(self, training) -> None:
         async with serve(training.graph, port=0, control=True) as view:
@@ -224,6 +226,9 @@ class TestCommands:
                 response = await client.request("POST", f"/api/control/{name}", data=body, headers=headers)
                 assert response.status == status, (name, body)
                 assert (await response.text()).startswith(f"{status}: expected ")
+            for name, known in {"pause": "", "step": " but frames", "in_flight": " but in_flight and stream"}.items():
+                response = await command(client, name, {"count": 1})
+                assert await response.text() == f"400: expected no argument{known}, got 'count'\n"
         assert training.graph.paused is None
 
     async def test_a_checkpoint_in_a_folder(self, served, training, tmp_path) -> None:

@@ -74,6 +74,19 @@ class TestPlain:
         assert len(lines) == header + 3
         assert lines[header + 1].split()[:3] == ["first", "done", "1"]
 
+    async def test_of_a_graph_of_one_op_that_is_paused(self, capsys) -> None:
+        graph = af.Graph("single")
+        af.ops.relu(graph.blob("x", ()))
+        async with graph, by_aiohttp(graph) as client:
+            client.page.stream.vitals_s = 0.0  # told in the first message of all
+            for reason, shown in (("to have a look", "no frame starts (to have a look)"), ("", "no frame starts")):
+                graph.pause(reason)
+                assert await asyncio.to_thread(main, ["watch", f"127.0.0.1:{client.port}"]) == 0
+                lines = capsys.readouterr().out.splitlines()
+                assert lines[0].startswith("single  1 op at ")
+                (paused,) = [line for line in lines if line.startswith("paused")]
+                assert paused.split(maxsplit=1) == ["paused", shown]
+
     async def test_ways_to_give_the_token(self, training, capsys, monkeypatch) -> None:
         async with by_aiohttp(training.graph, token="open-sesame") as client:
             client.page.stream.vitals_s = 0.0

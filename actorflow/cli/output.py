@@ -1,0 +1,26 @@
+"""What the commands print on, and how they write what others have named."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+__all__ = ["count_text", "output", "plain"]
+
+#: Of what is no terminal: nothing is cut off or broken there.
+_PLAIN_WIDTH = 240
+
+
+def output() -> Console:
+    """Standard output: as wide as the terminal is, and wide enough for anything where there is none."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def plain(text: str) -> str:
+    """Without what a terminal would obey: whoever named an op must not move the cursor or turn the text around."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def count_text(count: int, what: str) -> str:
+    """A number of things: ``1 call``, ``2,000 calls``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,71 @@
+"""What a training takes and gives: feeds, steps, epochs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from actorflow.runnable import Feeds
+
+__all__ = ["Epoch", "Feeding", "Step", "Validate", "iterated"]
+
+#: The feeds of one epoch.
+Epochful = AsyncIterable[Feeds] | Iterable[Feeds]
+#: What can be trained on: the feeds of each epoch, or a function that gives those of an epoch, counted from 0.
+Feeding = Epochful | Callable[[int], Epochful]
+#: What measures the network after an epoch: numbers by name.
+Validate = Callable[[], Awaitable[Mapping[str, float]]]
+
+
+class Step(NamedTuple):
+    """What one step of a training gave.
+
+    Attributes:
+        number: Of the step in the whole training, counted from 1.
+        epoch: That it belongs to, counted from 0.
+        loss: Before the step's updates.
+        metrics: By name.
+    """
+
+    number: int
+    epoch: int
+    loss: float
+    metrics: dict[str, float]
+
+
+class Epoch(NamedTuple):
+    """What one epoch of a training gave.
+
+    Attributes:
+        number: Counted from 0.
+        steps: How many steps were taken; fewer than the epoch has where the training began within it.
+        means: Means of loss and metrics over these steps.
+        validation: What ``validate`` gave after the last of them.
+    """
+
+    number: int
+    steps: int
+    means: dict[str, float]
+    validation: dict[str, float]
+
+
+async def iterated(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[Any, None]:
+    """Any iterable as an async one; closed with it, if it can be."""
+    if isinstance(items, AsyncIterable):
+        iterator = aiter(items)
+        try:
+            async for item in iterator:
+                yield item
+        finally:
+            aclose = getattr(iterator, "aclose", None)
+            if aclose is not None:
+                await aclose()
+    else:
+        plain: Iterator[Any] = iter(items)
+        try:
+            for item in plain:
+                yield item
+        finally:
+            close = getattr(plain, "close", None)
+            if close is not None:
+                close()
