@@ -94,7 +94,7 @@ class Admission:
 
     def _set(self, reason: str | None) -> None:
         before, self._reason = self._reason, reason
-        if (before is None) != (reason is None):
+        if (before is None) != (reason is None):  # another reason for the same pause tells nobody anything
             self._since_s = time.time()
             if self._tell is not None:
                 self._tell(reason is not None)
@@ -115,13 +115,9 @@ class Admission:
         if self.admits:
             if self._turns:
                 self._turns[0].wake()
-            self._wake_lookers()
-
-    def _wake_lookers(self) -> None:
-        lookers, self._lookers = self._lookers, []
-        for looker in lookers:
-            if not looker.done():
-                looker.set_result(None)
+            lookers, self._lookers = self._lookers, []
+            for looker in lookers:
+                _wake(looker)
 
     def queue(self) -> Turn:
         """Take a place in the line, as a context manager."""
@@ -142,12 +138,8 @@ class Admission:
 
     def dismiss(self) -> None:
         """Cancel all who wait; those who come later need not."""
-        self._set(None)
         self._dismissals += 1
-        for turn in self._turns:
-            turn.wake()
-        self._wake_lookers()
-        self.closed = bool(self._turns)
+        self.open()
 
     def check(self, number: int) -> None:
         """Raise CancelledError if there were more dismissals than that."""
@@ -214,5 +206,11 @@ class Turn:
 
     def wake(self) -> None:
         """Look again."""
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        if self._woken is not None:
+            _wake(self._woken)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    """Let a coroutine go on, unless its loop was closed: it never does then."""
+    if not waiter.done() and not waiter.get_loop().is_closed():
+        waiter.set_result(None)

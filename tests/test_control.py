@@ -208,14 +208,24 @@ class TestPause:
         with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
             runner.run(main())
 
-    async def test_closing_cancels_those_that_wait_and_ends_the_pause(self, adder: Adder) -> None:
+    async def test_a_graph_may_change_while_it_is_paused(self, adder: Adder) -> None:
+        adder.graph.pause()
+        run = asyncio.create_task(adder.graph.run({adder.x: 2}))
+        await settle()
+        twice = adder.graph.function("twice", lambda y: 2 * y, INT)(adder.y)
+        adder.graph.resume()
+        assert int((await run)[twice]) == 4
+
+    @pytest.mark.parametrize("stepped", [False, True])
+    async def test_closing_cancels_those_that_wait_and_ends_the_pause(self, adder: Adder, stepped: bool) -> None:
         adder.graph.pause()
         runs = adder.begin(1, 2)
         stream = asyncio.create_task(anext(adder.graph.stream([{adder.x: 3}])))
         await settle()
-        adder.graph.step()  # the first has been woken, but is not there yet
+        if stepped:
+            adder.graph.step()  # the first has been woken, but is not there yet
         await adder.graph.aclose()
-        await asyncio.wait([*runs, stream])
+        await asyncio.wait([*runs, stream], timeout=60)
         assert all(task.cancelled() for task in [*runs, stream])
         assert adder.graph.paused is None
         assert await adder.add(4) == 4
@@ -267,6 +277,35 @@ class TestPause:
                 return await adder.add(3)
 
         assert asyncio.run(main()) == 3
+
+    @pytest.mark.parametrize("loop_factory", ["asyncio", "uvloop"])
+    @pytest.mark.parametrize("closed", [False, True])
+    def test_a_loop_was_closed_on_which_runs_and_streams_still_wait(self, closed: bool, loop_factory: str) -> None:
+        adder = Adder()
+        loop = pytest.importorskip(loop_factory).new_event_loop()
+
+        async def wait() -> set[asyncio.Task[Any]]:
+            adder.graph.pause()
+            adder.begin(1)
+            streamed = asyncio.ensure_future(anext(adder.graph.stream([{adder.x: 2}])))
+            await settle()
+            assert not streamed.done()
+            return asyncio.all_tasks() - {asyncio.current_task()}
+
+        async def main() -> int:
+            if closed:
+                await adder.graph.aclose()
+            adder.graph.resume()
+            async with adder.graph:
+                return await asyncio.wait_for(adder.add(3), 60)
+
+        tasks = loop.run_until_complete(wait())
+        loop.close()
+        assert asyncio.run(main()) == 3
+        assert len(tasks) == 3
+        for task in tasks:
+            assert not task.done()
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # they never can be
 
     async def test_wrong_uses(self, adder: Adder) -> None:
         with pytest.raises(af.GraphError, match="graph 'adder' cannot be stepped: it is not paused"):
@@ -425,6 +464,21 @@ class TestStream:
             assert source.given == given + 1
             adder.graph.resume()
             assert [int(r[adder.y]) async for r in stream] == list(np.cumsum(range(10)))[given + 1 :]
+
+    async def test_paused_again_before_the_loop_went_on(self, adder: Adder) -> None:
+        source = Source(adder, 1)
+        adder.graph.pause()
+        async with aclosing(adder.graph.stream(source.feeds())) as stream:
+            first = asyncio.ensure_future(anext(stream))
+            await settle()
+            adder.graph.resume()
+            adder.graph.pause()
+            await settle()
+            assert source.given == 0
+            assert adder.graph.paused is not None
+            assert adder.graph.paused.waiting == 1
+            adder.graph.resume()
+            assert int((await first)[adder.y]) == 0
 
     async def test_more_in_flight_are_asked_for_at_once(self, adder: Adder) -> None:
         adder.gate.clear()
@@ -678,6 +732,21 @@ class TestRanks:
             result, _ = await runs
             assert int(result[ranks.built[0][1]]) == 5
             assert not second.engine.admission.paused_ranks
+        finally:
+            await ranks.aclose()
+
+    async def test_the_others_hear_of_a_pause_from_before_they_were_met(self) -> None:
+        ranks = Ranks(self.build)
+        try:
+            first, second = ranks.graphs
+            first.pause()
+            runs = asyncio.create_task(ranks.all(lambda graph, built: graph.run({built[0]: 2})))
+            async with asyncio.timeout(60):
+                while not second.engine.admission.paused_ranks:
+                    await asyncio.sleep(0)
+            first.resume()
+            result, _ = await runs
+            assert int(result[ranks.built[0][1]]) == 5
         finally:
             await ranks.aclose()
 

@@ -142,7 +142,12 @@ def test_names_are_printed_whole_and_obeyed_by_no_terminal(tmp_path: Path, capsy
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [(None, "trace.json: No such file"), ("", "is empty"), ('{"traceEvents": [', "is cut off"), ("[]", "none of its 0 events")],
+    [
+        (None, "trace.json: No such file"),
+        ("", "is empty"),
+        ('{"traceEvents": [', "is cut off"),
+        ("[]", "none of its 0 events"),
+    ],
 )
 def test_what_cannot_be_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, what: str

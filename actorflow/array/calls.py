@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +17,7 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["Arguments", "Cache", "StandIns", "is_array", "key_of_leaf"]
-
-_T = TypeVar("_T")
+__all__ = ["Arguments", "StandIns", "is_array", "key_of_leaf"]
 
 
 def is_array(leaf: Any) -> bool:
@@ -109,34 +105,3 @@ class StandIns:
     def traced(self) -> AbstractContextManager[list[Node]]:
         """What is recorded inside belongs to the dry run; gives the records whose values are asked for."""
         return tracing(self.session)
-
-
-class Cache(Generic[_T]):
-    """The results for the keys that were used last; for several threads.
-
-    Args:
-        most: How many are kept.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._entries: OrderedDict[Any, _T] = OrderedDict()
-        self._lock = Lock()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: Any) -> _T | None:
-        """What is kept for a key."""
-        with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
-                self._entries.move_to_end(key)
-            return found
-
-    def put(self, key: Any, value: _T) -> None:
-        """Keep something, and drop what was not used for longest."""
-        with self._lock:
-            self._entries[key] = value
-            while len(self._entries) > self._most:
-                self._entries.popitem(last=False)

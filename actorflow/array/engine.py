@@ -94,7 +94,7 @@ class Engine:
         """What was recorded and can be asked for; under a budget also what was recorded earlier."""
         self.load = 0
         pending = self.pending
-        refs = [pending.popleft() for _ in range(len(pending))]
+        refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
         if self._is_limited:
             refs = self._late = [each for each in self._late + refs if _node_of(each) is not None]
         return [node for each in refs if (node := _node_of(each)) is not None]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actorflow.array.calls import Arguments, Cache, StandIns, is_array, key_of_leaf
+from actorflow.array.cache import Cache
+from actorflow.array.calls import Arguments, StandIns, is_array, key_of_leaf
 from actorflow.array.containers import Structure, flatten, unflatten
 from actorflow.array.creation import asarray, zeros_like
 from actorflow.array.derivatives import depends, pull_back
@@ -166,10 +167,8 @@ class _Trace(NamedTuple):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether later calls can use it: not where it read values, or arrays of a tracing around it, which ends."""
-        return not self.reads_values and not any(
-            x._node.session.dry_run for x, i in zip(self.recipe.captured, self.around, strict=True) if i is None
-        )
+        """Whether later calls can use it: not where it read values, or arrays that a later call would not find again."""
+        return not self.reads_values and None not in self.around
 
     def __call__(self, leaves: Sequence[Any], around: Sequence[Any]) -> tuple[Array, Any, list[Any]]:
         captured = [x if i is None else around[i] for x, i in zip(self.recipe.captured, self.around, strict=True)]

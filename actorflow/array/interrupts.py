@@ -6,9 +6,12 @@ leave records half planned, or an array half updated, for whoever asks next.
 
 from __future__ import annotations
 
-import signal
 import threading
+
+# What `signal` makes of these looks for an enum of each handler, which takes several times as long as all else here.
+from _signal import getsignal, signal  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterable
+from signal import SIGINT
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -53,7 +56,7 @@ def check_interrupt() -> None:
     """Call the application's handler, which usually raises, if there was an interrupt. Where the state is whole."""
     if _State.is_noted and threading.current_thread() is _main:
         frame, _State.frame, _State.is_noted = _State.frame, None, False
-        _State.handler(signal.SIGINT, frame)
+        _State.handler(SIGINT, frame)
 
 
 class Guard:
@@ -73,8 +76,8 @@ class Guard:
     def __enter__(self) -> Self:
         if threading.current_thread() is _main:
             self.wait_s = POLL_S
-            if _State.handler is None and callable(signal.getsignal(signal.SIGINT)):
-                _State.handler = signal.signal(signal.SIGINT, _note)
+            if _State.handler is None and callable(getsignal(SIGINT)):
+                _State.handler = signal(SIGINT, _note)
                 self._holds = True
             # An operation that is computed may ask for values itself.
             self._was_open, _State.is_open = _State.is_open, False
@@ -93,4 +96,4 @@ class Guard:
                 check_interrupt()
             finally:
                 _State.handler = None
-                signal.signal(signal.SIGINT, handler)
+                signal(SIGINT, handler)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actorflow.array.cache import Cache
 from actorflow.array.operate import node_of
 from actorflow.array.placement import home_of, transfer
 from actorflow.array.primitives import PART, Primitive, Value
@@ -27,6 +29,9 @@ __all__ = ["GraphOperation", "Replay", "lift"]
 
 _HOST = Place()
 _OBJECT = np.dtype(object)
+#: Of one function.
+_MOST_PLANS = 64
+_OF_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _calls = count()
 
 
@@ -124,27 +129,46 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     """The functional form of an operation, ``af.ops.softmax`` say, as a function of arrays.
 
     Args:
-        function: Takes blobs as leading positional arguments and gives one or several; its other arguments are given
-            by name.
+        function: Takes blobs and gives one or several. Which of its first parameters are blobs, their annotations say;
+            without these, all that are given by position.
     Returns:
-        A function of arrays in the place of the blobs.
+        A function of arrays in the place of the blobs. It is planned once for the same shapes, dtypes and other
+        arguments, and the newest 64 plans are kept.
     """
-    known: dict[Any, tuple[Replay, bool]] = {}
+    known: Cache[tuple[Replay, bool]] = Cache(_MOST_PLANS)
     name = getattr(function, "__name__", "function")
+    signature = inspect.signature(function)
+    blobs = _blobs_of(signature)
 
     def lifted(*arrays: Any, **options: Any) -> Any:
+        if blobs and (options or len(arrays) > len(blobs)):
+            try:
+                options = signature.bind(*arrays, **options).arguments
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
+            arrays = tuple([options.pop(blob) for blob in blobs if options.get(blob) is not None])
         nodes = [node_of(name, f"argument {i}", array) for i, array in enumerate(arrays)]
         key = tuple([(node.shape, node.dtype) for node in nodes]), repr(sorted(options.items()))
         found = known.get(key)
         if found is None:
-            found = known[key] = _planned(function, name, nodes, options)
+            found = _planned(function, name, nodes, options)
+            known.put(key, found)
         replay, is_single = found
         results = replay(arrays)
         return results[0] if is_single else tuple(results)
 
     lifted.__name__ = lifted.__qualname__ = name
+    lifted.__signature__ = signature  # type: ignore[attr-defined]
     lifted.__doc__ = f"`actorflow.ops.{name}` on arrays.\n\n{function.__doc__}"
     return lifted
+
+
+def _blobs_of(signature: inspect.Signature) -> list[str]:
+    """The parameters that blobs are given for; none if that is not known."""
+    parameters = signature.parameters.values()
+    if any(p.kind in _OF_ANY_NUMBER for p in parameters):
+        return []
+    return [p.name for p in parameters if "Blob" in str(p.annotation)]
 
 
 def _planned(

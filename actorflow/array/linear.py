@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow.array.manipulation import permute_dims
-from actorflow.array.operate import axis_of, broadcast, node_of
+from actorflow.array.manipulation import PERMUTE
+from actorflow.array.operate import axis_of, broadcast, node_of, simple
 from actorflow.array.primitives import DType, Primitive, Value
 from actorflow.array.records import record
 from actorflow.errors import DTypeError, ShapeError
@@ -72,10 +72,11 @@ def matrix_transpose(x: Array, /) -> Array:
     Raises:
         ShapeError: if there are fewer.
     """
-    rank = len(node_of("matrix_transpose", "x", x).shape)
+    shape = node_of("matrix_transpose", "x", x).shape
+    rank = len(shape)
     if rank < 2:
-        raise ShapeError(f"matrix_transpose: expected at least two axes, got shape {x.shape}")
-    return permute_dims(x, (*range(rank - 2), rank - 1, rank - 2))
+        raise ShapeError(f"matrix_transpose: expected at least two axes, got shape {shape}")
+    return simple(PERMUTE, x, (*shape[:-2], shape[-1], shape[-2]), (*range(rank - 2), rank - 1, rank - 2))
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:

@@ -68,6 +68,13 @@ class Memory:
             self._ended_bytes += value.nbytes
             self._ended.append(value)
 
+    def reclaim_all(self, values: list[Any]) -> None:
+        """A unit has let go of what it read and computed; empties the list."""
+        while values:
+            value = values.pop()
+            if value is not None:
+                self.reclaim(value)
+
     def take(self, shape: tuple[int, ...], dtype: DType) -> Value:
         """A buffer with undefined contents."""
         spec = TensorSpec(shape, dtype)

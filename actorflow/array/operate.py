@@ -80,7 +80,7 @@ def constant(name: str, value: object, dtype: DType) -> Value:
 
 
 @lru_cache(maxsize=1_024)
-def _float(value: float, dtype: DType, sign: float) -> Value:  # zeros of both signs are equal, as keys
+def _float(value: float, dtype: DType, _sign: float) -> Value:  # as keys, zeros of both signs are equal
     found = value_of(value, np.result_type(dtype, 1.0))
     found.flags.writeable = False
     return found

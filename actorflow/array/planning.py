@@ -10,6 +10,7 @@ joined, so edges between units always lead to a higher level.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from actorflow.array.engine import Engine
     from actorflow.array.memory import Memory
 
-__all__ = ["Found", "collect", "make_units", "window"]
+__all__ = ["Found", "collect", "common", "make_units", "window"]
 
 #: How a record is joined with others: not at all, in a sequence, in a chain, on a device.
 _ALONE, _JOINED, _CHAINED, _PLACED = range(4)
@@ -143,9 +144,10 @@ def make_units(nodes: list[Node], roots: set[Node], units: list[Unit]) -> int:
     Returns:
         How many of the records repeat others.
     """
-    same = _common(nodes) if len(nodes) > 1 else {}
+    same = common(nodes) if len(nodes) > 1 else {}
     kept = [node for node in nodes if node not in same] if same else nodes
-    wanted = {node for node in kept if node in roots or node.is_held()}
+    wanted = {node for node in kept if node.is_held()}
+    wanted.update(roots)
     twins: dict[Node, list[Node]] = {}
     for node, first in same.items():
         if node in roots or node.is_held():
@@ -158,7 +160,7 @@ def make_units(nodes: list[Node], roots: set[Node], units: list[Unit]) -> int:
     return len(same)
 
 
-def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
+def common(nodes: Iterable[Node]) -> dict[Node, Node]:
     """For each record that repeats an earlier one, that one."""
     known: dict[Any, Node] = {}
     same: dict[Node, Node] = {}
@@ -166,8 +168,10 @@ def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
         op = node.op
         if op is None or not op.pure:
             continue
-        inputs = tuple([same.get(each, each) if type(each) is Node else _constant(each) for each in node.inputs])
-        first = known.setdefault((op, inputs, node.params, node.dtype, node.shape), node)
+        inputs = [each if type(each) is Node else _constant(each) for each in node.inputs]
+        if same:
+            inputs = [same.get(each, each) for each in inputs]
+        first = known.setdefault((op, node.params, node.dtype, node.shape, *inputs), node)
         if first is not node:
             same[node] = first
     return same
@@ -175,6 +179,8 @@ def _common(nodes: Iterable[Node]) -> dict[Node, Node]:
 
 def _constant(value: Input) -> Any:
     assert isinstance(value, np.ndarray)
+    if not value.shape:
+        return value.dtype, value.tobytes()
     return (value.dtype, value.shape, value.tobytes()) if value.size <= _COMPARED else id(value)
 
 
@@ -208,22 +214,20 @@ def _measure(node: Node) -> tuple[int, int]:
 
 def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> list[tuple[list[Node], int]]:
     """Records by unit, in order, and how they are joined; adds those that are read by other units to ``wanted``."""
-    measures = [_measure(node) for node in nodes]
-    are_joined = all(kind == _JOINED for kind, _ in measures)
-    if len(nodes) == 1 or (
-        are_joined and len(nodes) <= _MOST_STEPS and sum(size for _, size in measures) <= _MOST_WORK
-    ):
-        return [(nodes, measures[0][0])]
+    kinds: list[int] = []
+    works: list[int] = []
+    for node in nodes:
+        kind, touched = _measure(node)
+        kinds.append(kind)
+        works.append(touched)
+    if kinds.count(_JOINED) == len(kinds):
+        return _sequences(nodes, works, same, wanted)
     joined = _Groups()
-    if are_joined:
-        for node, (_, touched) in zip(nodes, measures, strict=True):
-            joined.groups[node] = joined.sequence(node, 0, touched)
-    else:
-        for node, (kind, touched) in zip(nodes, measures, strict=True):
-            joined.add(node, [same.get(each, each) for each in _records(node)], kind, touched)
+    for node, kind, touched in zip(nodes, kinds, works, strict=True):
+        joined.add(node, [same.get(each, each) for each in _records(node)], kind, touched)
     found: dict[int, tuple[list[Node], int]] = {}
     groups = joined.groups
-    for node, (kind, _) in zip(nodes, measures, strict=True):
+    for node, kind in zip(nodes, kinds, strict=True):
         group = groups[node]
         entry = found.get(id(group))
         if entry is None:
@@ -235,6 +239,28 @@ def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> lis
                 if groups.get(read, group) is not group:
                     wanted.add(read)
     return [*found.values()]
+
+
+def _sequences(
+    nodes: list[Node], works: list[int], same: dict[Node, Node], wanted: set[Node]
+) -> list[tuple[list[Node], int]]:
+    """What `_groups` gives for records that are all joined in sequences: each is a stretch of them."""
+    starts, work = [0], 0
+    for i, touched in enumerate(works):
+        work += touched
+        if (work > _MOST_WORK and i > starts[-1]) or i - starts[-1] == _MOST_STEPS:
+            starts.append(i)
+            work = touched
+    groups = [nodes[start:stop] for start, stop in pairwise([*starts, len(nodes)])]
+    for group in groups[1:]:
+        first = group[0].number
+        for node in group:
+            for each in node.inputs:
+                if type(each) is Node:
+                    read = same.get(each, each) if same else each
+                    if read.number < first:
+                        wanted.add(read)
+    return [(group, _JOINED) for group in groups]
 
 
 class _Groups:

@@ -18,6 +18,7 @@ from actorflow.spec import TensorSpec
 
 __all__ = ["Sequence"]
 
+_NONE: list[int] = []
 #: Bytes of a value from which on it is worth finding out whether its memory can be used again.
 _REUSED_BYTES = 4_096
 #: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
@@ -38,8 +39,32 @@ def _calibrate() -> tuple[int, int]:
 _IN_SLOT, _IN_VIEW = _calibrate()
 
 #: An operation, its arguments' slots, those of them that are not read again, its further arguments, the shape and the
-#: dtype of its result, whether that is wanted, whether it is written into a buffer, and whether into an argument's.
-_Step = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, bool]
+#: dtype of its result, whether that is wanted, whether it is written into a buffer, and the slots of values of its type
+#: that are not read again: where it may be written.
+_Step = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, list[int]]
+
+
+def _slots(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Any], list[list[int]], dict[int, int]]:
+    """What is read from outside, the slots of each record's inputs, and the last record that reads each slot."""
+    count = len(nodes)
+    slots: dict[int, int] = {}
+    reads: list[Any] = []
+    last: dict[int, int] = {}
+    rows: list[list[int]] = []
+    for i, node in enumerate(nodes):
+        row = []
+        for each in node.inputs:
+            read = same.get(each, each) if same and type(each) is Node else each
+            key = id(read)
+            slot = slots.get(key)
+            if slot is None:
+                slot = slots[key] = count + len(reads)
+                reads.append(read)
+            last[slot] = i
+            row.append(slot)
+        slots[id(node)] = i
+        rows.append(row)
+    return reads, rows, last
 
 
 class Sequence(Unit):
@@ -51,33 +76,25 @@ class Sequence(Unit):
         self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
     ) -> None:
         count = len(nodes)
-        slots: dict[int, int] = {}
-        reads: list[Any] = []
-        last: dict[int, int] = {}
-        rows: list[list[int]] = []
-        for i, node in enumerate(nodes):
-            row = []
-            for each in node.inputs:
-                read = same.get(each, each) if same and type(each) is Node else each
-                slot = slots.get(id(read))
-                if slot is None:
-                    slot = slots[id(read)] = count + len(reads)
-                    reads.append(read)
-                last[slot] = i
-                row.append(slot)
-            slots[id(node)] = i
-            rows.append(row)
-        self._steps: list[_Step] = []
+        reads, rows, last = _slots(nodes, same)
+        types = [(read.shape, read.dtype) for read in reads]
+        steps: list[_Step] = []
+        self._steps = steps
         for i, (node, row) in enumerate(zip(nodes, rows, strict=True)):
-            op = node.op
+            op, shape, dtype = node.op, node.shape, node.dtype
             assert op is not None
+            wanted = i in produced
             dying = [slot for slot in row if last[slot] == i and slot not in produced]
-            writes = op.elementwise or op.into
-            reuses = op.elementwise and op.aligned and bytes_of(node) >= _REUSED_BYTES  # type: ignore[attr-defined]
-            self._steps.append((op, row, dying, node.params, node.shape, node.dtype, i in produced, writes, reuses))
+            over = _NONE
+            if dying and op.elementwise and op.aligned and node.size * dtype.itemsize >= _REUSED_BYTES:  # type: ignore[attr-defined]
+                for slot in dying:
+                    if (types[slot - count] if slot >= count else steps[slot][4:6]) == (shape, dtype):
+                        over = [*over, slot]
+            steps.append((op, row, dying or _NONE, node.params, shape, dtype, wanted, op.elementwise or op.into, over))
         super().__init__(nodes, produced, twins, reads)
-        self.claimed_bytes = sum([bytes_of(node) for node in nodes])
-        self._types = [(read.shape, read.dtype) for read in reads]
+        if self.memory.is_limited:
+            self.claimed_bytes = sum([*map(bytes_of, nodes)])
+        self._types = types
         self._buffers: dict[int, Value] = {}
         self._foreign: set[int] = set()  # of the results, those whose memory was another value's before
         self._times = [0] * count
@@ -103,11 +120,12 @@ class Sequence(Unit):
         self._values = [None] * len(self._steps) + self._values
 
     def begin(self) -> int:
-        op, arguments, dying, _, shape, dtype, _, _, reuses = self._steps[0]
-        if len(self._steps) == 1 and (reuses or op.owns):
-            for slot in dying:
-                if (reuses or slot == arguments[0]) and self._is_free(slot, shape, dtype):
-                    return 0
+        if len(self._steps) == 1:
+            op, arguments, dying, _, shape, dtype, _, _, over = self._steps[0]
+            if op.owns:
+                over = [slot for slot in dying if slot == arguments[0]]
+            if any(self._is_free(slot, shape, dtype) for slot in over):
+                return 0
         return self.claimed_bytes
 
     def allocate(self) -> bool:
@@ -143,10 +161,9 @@ class Sequence(Unit):
             if i not in self._foreign and i not in failed and i not in self._buffers:
                 count(values[i])
         for step, elapsed_ns in zip(self._steps, self._times, strict=True):
-            name = step[0].name
-            profile = profiles.get(name)
+            profile = profiles.get(step[0].name)
             if profile is None:
-                profile = profiles[name] = OpProfile()
+                profile = profiles[step[0].name] = OpProfile()
             profile.calls += 1
             profile.last_ns = elapsed_ns
             profile.total_ns += elapsed_ns
@@ -187,12 +204,12 @@ class Sequence(Unit):
 
     def _compute(self, i: int, step: _Step) -> Any:
         """The value of one step."""
-        op, arguments, dying, params, shape, dtype, wanted, writes, reuses = step
+        op, arguments, dying, params, shape, dtype, wanted, writes, over = step
         values = self._values
         if writes:
             out = self._buffers.get(i) if self._buffers else None
-            if reuses and out is None:
-                out = self._reused(i, dying, shape, dtype)
+            if over and out is None:
+                out = self._reused(i, over, shape, dtype)
             if out is None:
                 out = np.empty(shape, dtype)
             op.compute(*[values[slot] for slot in arguments], *params, out=out)
@@ -217,9 +234,16 @@ class Sequence(Unit):
 
     def _reused(self, i: int, slots: list[int], shape: tuple[int, ...], dtype: Any) -> Value | None:
         """The value of one of the slots, if the result of a step may be written over it."""
+        steps = self._steps
         for slot in slots:
-            if self._is_free(slot, shape, dtype):
-                if slot >= len(self._steps) or slot in self._foreign:
+            value = self._values[slot]
+            if slot < len(steps) and steps[slot][7]:  # it was written into a buffer of this type
+                is_free = getrefcount(value) == _IN_SLOT
+            else:
+                del value
+                is_free = self._is_free(slot, shape, dtype)
+            if is_free:
+                if slot >= len(steps) or slot in self._foreign:
                     self._foreign.add(i)
                 self._spoiled = i
                 reused: Value = self._values[slot]

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from actorflow.array.devices import Devices
+from actorflow.array.direct import compute_directly
 from actorflow.array.engine import WORTH_A_LOOK, Engine
 from actorflow.array.interrupts import Guard, check_interrupt
 from actorflow.array.memory import Memory
@@ -126,6 +127,8 @@ class Session(Engine):
             return
         self._check_runs()
         with Guard(self._changed) as guard:
+            if not self._is_limited and compute_directly(wanted, self):
+                return
             while wanted:
                 self._ask(wanted)
                 worked = self._work_once(forced=True)
@@ -176,7 +179,7 @@ class Session(Engine):
 
     def _check_runs(self) -> None:
         if self.dry_run:
-            raise GraphError("this session is a dry run: its arrays have no values")
+            raise GraphError("an array without values, of a traced function or a dry run: use where(condition, x1, x2)")
 
 
 def _end_dry_run() -> None:

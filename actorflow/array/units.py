@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.primitives import Value
-from actorflow.array.records import HOST, Input, Node, Origin, failure
+from actorflow.array.records import HOST, Input, Node, failure
 from actorflow.errors import OpError, OutOfMemoryError
 from actorflow.history import OpProfile
 from actorflow.place import Place
@@ -53,8 +53,9 @@ class Unit(ABC):
     """
 
     __slots__ = (
+        "_codes",
         "_failed",
-        "_origins",
+        "_instructions",
         "_produced",
         "_twins",
         "_values",
@@ -86,7 +87,8 @@ class Unit(ABC):
         self.operations = len(nodes)
         self.reads = reads
         self.work = sum([read.size for read in reads]) + sum([node.size for node in nodes])
-        self._origins: list[Origin] = [(node._code, node._instruction) for node in nodes]
+        self._codes = [node._code for node in nodes]
+        self._instructions = [node._instruction for node in nodes]
         self._produced = produced
         self._twins = [(node, twin) for node in produced.values() for twin in twins.get(node, ())] if twins else []
         for node in produced.values():
@@ -199,9 +201,7 @@ class Unit(ABC):
             node.unit = None
         self._twins, self._produced, self.reads, self.sources = [], {}, [], set()
         values, self._values = self._values, []
-        reclaim = self.session.memory.reclaim
-        while values:
-            reclaim(values.pop())
+        self.session.memory.reclaim_all(values)
 
     def explain(
         self, step: int, name: str, inputs: list[TensorSpec], cause: BaseException, place: Place = HOST
@@ -211,7 +211,7 @@ class Unit(ABC):
             clear_frames(cause.__traceback__)  # they refer to values
         if isinstance(cause, OpError | OutOfMemoryError):
             return cause
-        return failure(name, self._origins[step], inputs, cause, place)
+        return failure(name, (self._codes[step], self._instructions[step]), inputs, cause, place)
 
     # -- in any thread ------------------------------------------------------------------------------------------
 

@@ -55,26 +55,31 @@ async def _state(stream: Stream, _: Request) -> Response:
     medians, tails = (
         dict(zip(rows.tolist(), us.tolist(), strict=True)) for us in latencies.estimate_us(rows, 0.5, 0.99)
     )
-    states = None if engine.monitor is None else engine.monitor.states
-    described: list[dict[str, Any]] = []
-    for row, op in enumerate(ops):
-        profile = engine.profile.get(op.id, _NEVER)
-        state = NodeState(states[op.id]) if states is not None and op.id < len(states) else NodeState.IDLE
-        if state is NodeState.IDLE and profile.calls:
-            state = NodeState.DONE  # before anybody watched
-        described.append(
-            {
-                "name": op.name,
-                "state": state.name.lower(),
-                "calls": profile.calls,
-                "total_us": profile.total_ns / 1e3,
-                "last_us": profile.last_ns / 1e3,
-                "p50_us": medians.get(row),
-                "p99_us": tails.get(row),
-            }
-        )
-    content = {"graph": graph.name, "frames": _frames(graph), "ops": described, "memory": memory_of(engine)}
-    return Response.of_json(json.dumps(content))
+    states = b"" if engine.monitor is None else bytes(engine.monitor.states)
+    profiles = [engine.profile.get(op.id, _NEVER) for op in ops]
+    times = [(profile.calls, profile.total_ns, profile.last_ns) for profile in profiles]
+    content = {"graph": graph.name, "frames": _frames(graph), "memory": memory_of(engine)}
+
+    def described() -> str:
+        entries = []
+        for row, (op, (calls, total_ns, last_ns)) in enumerate(zip(ops, times, strict=True)):
+            state = NodeState(states[op.id]) if op.id < len(states) else NodeState.IDLE
+            if state is NodeState.IDLE and calls:
+                state = NodeState.DONE  # before anybody watched
+            entries.append(
+                {
+                    "name": op.name,
+                    "state": state.name.lower(),
+                    "calls": calls,
+                    "total_us": total_ns / 1e3,
+                    "last_us": last_ns / 1e3,
+                    "p50_us": medians.get(row),
+                    "p99_us": tails.get(row),
+                }
+            )
+        return json.dumps({**content, "ops": entries})
+
+    return Response.of_json(await asyncio.to_thread(described))  # long, of a large graph
 
 
 async def _errors(stream: Stream, _: Request) -> Response:
@@ -104,7 +109,7 @@ async def _trace(stream: Stream, _: Request) -> Response:
 
 async def _metrics(stream: Stream, _: Request) -> Response:
     try:
-        body, content_type = exposition(stream.graph)
+        body, content_type = await exposition(stream.graph)
     except MissingExtraError as error:
         return Response.of_text(501, str(error))
     return Response(200, body, content_type, {"Cache-Control": "no-store"})

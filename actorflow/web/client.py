@@ -231,8 +231,8 @@ def _refused(address: Address, status: int) -> str:
         case 403:
             host = urlsplit(address.url).netloc
             return (
-                f"{address.url} lets nobody in by this name (HTTP 403): serve it with allowed_hosts=[{host!r}], or name "
-                "the path that the page is below"
+                f"{address.url} lets nobody in by this name (HTTP 403): serve it with allowed_hosts=[{host!r}], "
+                "or name the path that the page is below"
             )
         case _:
             return f"there is no live page at {address.url} (HTTP {status}): is it below another path?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,16 @@ __all__ = ["exposition"]
 
 
 class _Collector:
-    """What is read from an engine when it is asked for."""
+    """What an engine counts, of the moment; the loop reads it, and any thread may make it text."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+        engine = graph.engine
+        self._graph = graph.name
+        self._frames = {end: getattr(engine.frames, end) for end in ("finished", "failed", "cancelled")}
+        self._in_flight = engine.frames.in_flight
+        profiles = ((op.name, engine.profile.get(op.id)) for op in graph.ops)
+        self._ops = [(name, profile.calls, profile.total_ns) for name, profile in profiles if profile is not None]
+        self._memory = memory_of(engine)
 
     def describe(self) -> Iterable[Any]:
         return []
@@ -26,37 +33,36 @@ class _Collector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        engine, name = self._graph.engine, self._graph.name
+        name = self._graph
         frames = CounterMetricFamily("actorflow_frames", "Frames that have ended, by how.", labels=["graph", "end"])
-        for end in ("finished", "failed", "cancelled"):
-            frames.add_metric([name, end], getattr(engine.frames, end))
+        for end, count in self._frames.items():
+            frames.add_metric([name, end], count)
         yield frames
         in_flight = GaugeMetricFamily("actorflow_frames_in_flight", "Frames that run now.", labels=["graph"])
-        in_flight.add_metric([name], engine.frames.in_flight)
+        in_flight.add_metric([name], self._in_flight)
         yield in_flight
         calls = CounterMetricFamily("actorflow_op_calls", "Finished calls of an op.", labels=["graph", "op"])
         seconds = CounterMetricFamily(
             "actorflow_op_seconds", "Wall time of the finished calls of an op.", labels=["graph", "op"]
         )
-        for op in self._graph.ops:
-            profile = engine.profile.get(op.id)
-            if profile is not None and profile.calls:
-                calls.add_metric([name, op.name], profile.calls)
-                seconds.add_metric([name, op.name], profile.total_ns / 1e9)
+        for op, count, total_ns in self._ops:
+            if count:
+                calls.add_metric([name, op], count)
+                seconds.add_metric([name, op], total_ns / 1e9)
         yield calls
         yield seconds
         memory = GaugeMetricFamily(
             "actorflow_memory_bytes", "Memory of a device's buffers.", labels=["graph", "place", "kind"]
         )
-        for device in memory_of(engine):
+        for device in self._memory:
             for kind in ("held", "used", "peak", "budget"):
                 if device[kind] is not None:
                     memory.add_metric([name, device["place"], kind], device[kind])
         yield memory
 
 
-def exposition(graph: Graph) -> tuple[bytes, str]:
-    """The text that Prometheus reads, and its content type.
+async def exposition(graph: Graph) -> tuple[bytes, str]:
+    """The text that Prometheus reads, and its content type; of a large graph it is long, so a thread writes it.
 
     Raises:
         MissingExtraError: without the package prometheus-client.
@@ -64,4 +70,4 @@ def exposition(graph: Graph) -> tuple[bytes, str]:
     prometheus = require("prometheus_client", extra="metrics", purpose="/metrics")
     registry = prometheus.CollectorRegistry(auto_describe=False)
     registry.register(_Collector(graph))
-    return prometheus.generate_latest(registry), prometheus.CONTENT_TYPE_LATEST
+    return await asyncio.to_thread(prometheus.generate_latest, registry), prometheus.CONTENT_TYPE_LATEST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,37 @@ def test_lifted_operations_of_several_results_and_of_random_numbers() -> None:
     one, other = xp.nn.dropout(ones, rate=0.5), xp.nn.dropout(ones, rate=0.5)
     assert set(np.unique(one.to_numpy()).tolist()) == {0.0, 2.0}
     assert bool(xp.any(one != other))
+
+
+def test_lifted_operations_take_arrays_by_name_and_the_rest_by_position() -> None:
+    scores, labels = xp.asarray(numbers(3, 4)), xp.asarray([0, 2, 1])
+    whole = xp.nn.softmax_loss(scores, labels).to_numpy()
+    np.testing.assert_array_equal(xp.nn.softmax_loss(scores, labels=labels).to_numpy(), whole)
+    np.testing.assert_array_equal(xp.nn.softmax_loss(scores, labels, None, reduction="mean").to_numpy(), whole)
+    weights = xp.asarray(np.array([1.0, 0.0, 0.0, 0.0]))
+    weighted = xp.nn.softmax_loss(x=scores, labels=labels, weights=weights, reduction="sum")
+    first = xp.nn.softmax_loss(scores[:1, :], labels[:1], reduction="sum")
+    np.testing.assert_allclose(weighted.to_numpy(), first.to_numpy(), rtol=1e-6)
+    images = xp.asarray(numbers(1, 8, 8, 1))
+    by_position = xp.nn.max_pool(images, 2, 2)
+    np.testing.assert_array_equal(by_position.to_numpy(), xp.nn.max_pool(images, kernel=2, stride=2).to_numpy())
+    with pytest.raises(TypeError, match="max_pool: missing a required argument: 'kernel'"):
+        xp.nn.max_pool(images, stride=2)
+    with pytest.raises(TypeError, match="relu: got an unexpected keyword argument 'slope'"):
+        xp.nn.relu(images, slope=0.1)
+    assert list(inspect.signature(xp.nn.conv).parameters)[:3] == ["x", "weight", "stride"]
+
+
+def test_lifted_functions_without_annotations_and_of_any_number_of_blobs() -> None:
+    x = xp.asarray(numbers(2, 3))
+    twice = xp.nn.lift(lambda a, factor=2.0: af.ops.scale(a, factor))
+    np.testing.assert_array_equal(twice(x, factor=3.0).to_numpy(), x.to_numpy() * 3.0)
+
+    def joined(*blobs: af.Blob, **options: int) -> af.Blob:
+        return af.ops.concat(blobs, **options)
+
+    both = xp.nn.lift(joined)(x, x, axis=1)
+    np.testing.assert_array_equal(both.to_numpy(), np.concatenate([x.to_numpy()] * 2, axis=1))
 
 
 def test_lifted_operations_name_what_is_wrong() -> None:

@@ -6,6 +6,7 @@ import functools
 import gc
 import threading
 import weakref
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -265,6 +266,20 @@ def test_methods_and_partial_functions() -> None:
     model.weight = xp.asarray([1.0])
     assert slope(x).to_numpy().tolist() == [2 * 3 * 1]
     assert model.calls.count == 1
+
+
+def test_arrays_in_objects_around_a_function_are_read_in_each_call() -> None:
+    calls, model, many = Calls(), SimpleNamespace(), {str(i): xp.ones(()) for i in range(1_001)}
+    model.weight = xp.ones((3,))
+    gradient = af.grad(calls.of(lambda x: xp.sum(x * model.weight * many["0"])))
+    x = xp.ones((3,))
+    assert gradient(x).to_numpy().tolist() == [1.0, 1.0, 1.0]
+    model.weight = xp.asarray([0.0, 1.0, 2.0])
+    assert gradient(x).to_numpy().tolist() == [0.0, 1.0, 2.0]
+    model.weight[0] = 5.0
+    many["0"] = xp.asarray(2.0)
+    assert gradient(x).to_numpy().tolist() == [10.0, 2.0, 4.0]
+    assert calls.count == 3
 
 
 def test_what_is_computed_of_arrays_around_is_computed_anew() -> None:

@@ -139,7 +139,7 @@ class TestWhoMay:
                 make(training.graph, token="x", control_token="y")
             with pytest.raises(ValueError, match="must not be empty"):
                 make(training.graph, control=True, control_token="")
-            with pytest.raises(TypeError, match="expected checkpoints= to be a folder, .* or a Trainer, got Graph"):
+            with pytest.raises(TypeError, match=r"expected checkpoints= to be a folder, .* or a Trainer, got Graph"):
                 make(training.graph, control=True, token="x", checkpoints=training.graph)
 
     async def test_serve_makes_one_up(self, training) -> None:
@@ -340,6 +340,11 @@ class TestPage:
             page = await new_page()
             await page.open(view.url)
             await page.until("actorflow.control.allowed && actorflow.frames.inFlight === 3")
+            await page.page.route("**/api/control", lambda route: route.fulfill(body="of a proxy, say"))
+            await page.page.click("#cancel")
+            await page.until("document.getElementById('control-note').textContent === 'The server cannot be reached'")
+            assert not await page.page.evaluate("document.getElementById('cancel-dialog').open")
+            await page.page.unroute("**/api/control")
             await page.page.click("#cancel")
             await page.page.click("#cancel-dialog button:has-text('Keep')")
             assert gated.graph.engine.frames.in_flight == 3

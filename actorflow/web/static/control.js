@@ -6,6 +6,7 @@ import * as format from "./format.js";
 const MOST_IN_FLIGHT = 1024;
 /** So long is shown what became of a command, before what is the case is said again. */
 const TOLD_MS = 8000;
+const GONE = "the server cannot be reached";
 
 export class ControlBar {
   #offer = { offered: false, allowed: false, saves: false };
@@ -48,7 +49,13 @@ export class ControlBar {
 
   async askToCancel() {
     if (!this.allowed || byId("cancel-dialog").open) return;
-    const { frames } = await (await fetch("api/control")).json();
+    let frames;
+    try {
+      ({ frames } = await (await fetch("api/control")).json());
+    } catch {
+      this.#tell(GONE, true);
+      return this.refresh();
+    }
     const all = frames.length === 1 ? "The one frame in flight" : `All ${format.count(frames.length)} frames in flight`;
     byId("cancel-frame").replaceChildren(
       element("option", { value: "" }, frames.length ? all : "No frame is in flight"),
@@ -100,7 +107,7 @@ export class ControlBar {
       const text = response.ok ? (await response.json()).done : (await response.text()).replace(/^\d+: /, "");
       if (!response.ok || (name !== "pause" && name !== "resume")) this.#tell(text.trim(), !response.ok);
     } catch {
-      this.#tell("the server cannot be reached", true);
+      this.#tell(GONE, true);
     }
     this.#busy = false;
     this.refresh();

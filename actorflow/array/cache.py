@@ -1,0 +1,42 @@
+"""What was made before, as far as it is worth keeping."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Cache"]
+
+_T = TypeVar("_T")
+
+
+class Cache(Generic[_T]):
+    """The results for the keys that were used last; for several threads.
+
+    Args:
+        most: How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: OrderedDict[Any, _T] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Any) -> _T | None:
+        """What is kept for a key."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is not None:
+                self._entries.move_to_end(key)
+            return found
+
+    def put(self, key: Any, value: _T) -> None:
+        """Keep something, and drop what was not used for longest."""
+        with self._lock:
+            self._entries[key] = value
+            while len(self._entries) > self._most:
+                self._entries.popitem(last=False)
