@@ -19,7 +19,7 @@ _alone = [np.empty(0)]
 #: What ``getrefcount(values[i])`` says of an array that only the list refers to.
 _IN_ONE_LIST = getrefcount(_alone[0])
 #: Blocks that a thread computes at a time, so that another one can take a share.
-_SHARE = 16
+_SHARE = 4
 #: Operations of a chain that are named.
 _MOST_NAMES = 16
 

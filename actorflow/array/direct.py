@@ -45,7 +45,7 @@ def compute_directly(roots: list[Node], engine: Engine) -> bool:
     if len(order) > 1 and common(order):
         return False
     with np.errstate(all="ignore"):
-        return all([_compute(node, engine) for node in order])
+        return all(_compute(node, engine) for node in order)
 
 
 def _is_small(node: Node, engine: Engine) -> bool:
@@ -58,14 +58,14 @@ def _is_small(node: Node, engine: Engine) -> bool:
         and node.error is None
         and node.place is HOST
         and node.size <= _SMALL
-        and all([each.size <= _SMALL for each in node.inputs])
+        and all(each.size <= _SMALL for each in node.inputs)
     )
 
 
 def _compute(node: Node, engine: Engine) -> bool:
     op: Any = node.op
     values = [each.value if type(each) is Node else each for each in node.inputs]
-    if not all([type(value) is np.ndarray for value in values]):  # one before has failed, or lives on a device
+    if not all(type(value) is np.ndarray for value in values):  # one before has failed, or lives on a device
         return False
     start = perf_counter_ns()
     try:

@@ -167,7 +167,7 @@ class _Trace(NamedTuple):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether later calls can use it: not where it read values, or arrays that a later call would not find again."""
+        """Whether later calls can use it: not where it read values, or arrays that later calls could not find."""
         return not self.reads_values and None not in self.around
 
     def __call__(self, leaves: Sequence[Any], around: Sequence[Any]) -> tuple[Array, Any, list[Any]]:

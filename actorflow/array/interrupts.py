@@ -91,9 +91,8 @@ class Guard:
         if self._was_open:
             _State.is_open = True
         if self._holds:
-            handler = _State.handler
-            try:
-                check_interrupt()
-            finally:
-                _State.handler = None
-                signal(SIGINT, handler)
+            handler, _State.handler = _State.handler, None
+            signal(SIGINT, handler)  # first: nothing is noted any more once it has been looked at
+            if _State.is_noted:
+                frame, _State.frame, _State.is_noted = _State.frame, None, False
+                handler(SIGINT, frame)

@@ -32,7 +32,7 @@ __all__ = ["Found", "collect", "common", "make_units", "window"]
 #: How a record is joined with others: not at all, in a sequence, in a chain, on a device.
 _ALONE, _JOINED, _CHAINED, _PLACED = range(4)
 #: Elements of an elementwise operation or a reduction from which on it is computed in blocks, by several threads.
-_LONG = 1 << 18
+_LONG = 1 << 19
 #: Elements that another operation touches up to which it is not worth a thread of its own.
 _SMALL = 1 << 15
 #: Multiplications up to which a product of matrices is not, as it uses all cores by itself.

@@ -132,7 +132,7 @@ def test_elementwise_chains_are_one_pass_with_the_reductions_that_end_them(lazy:
 
 
 @pytest.mark.parametrize(
-    "shape", [(300_000,), (300, 1_000), (3, 200_000), (200_000, 3), (2, 3, 50_000), (270_001, 1), (70_001, 1)]
+    "shape", [(600_000,), (600, 1_000), (3, 200_000), (200_000, 3), (2, 3, 100_000), (540_001, 1), (70_001, 1)]
 )
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_chains_in_blocks_are_right(lazy: Session, shape: tuple[int, ...], axis: int | None) -> None:
@@ -191,6 +191,32 @@ def test_buffers_are_used_again_in_place(lazy: Session) -> None:
         x.wait()
     assert lazy.memory.pool.allocations <= 2
     assert x.to_numpy()[:5].tolist() == [10, 10, 10, 5, 10]
+
+
+@pytest.mark.parametrize("size", [3, 1 << 14, (1 << 14) + 1])
+@pytest.mark.parametrize("count", [1, 2, 8, 9])
+def test_few_small_operations_are_computed_as_many_large_ones_are(lazy: Session, count: int, size: int) -> None:
+    value = np.linspace(0.0, 1.0, size)
+    x, expected = xp.asarray(value), value
+    y = x
+    for i in range(count - 1):
+        y, expected = y * (1.0 + i), expected * (1.0 + i)
+    total = xp.max(y)
+    assert float(total) == expected.max()
+    assert lazy.computed == count
+    assert called(lazy) == ({"multiply": count - 1, "max": 1} if count > 1 else {"max": 1})
+    assert x.to_numpy().tolist() == value.tolist()
+
+
+@pytest.mark.parametrize("size", [2, 1 << 15])
+def test_elementwise_operations_that_fail_name_their_line(lazy: Session, size: int) -> None:
+    x = xp.full((size,), 2)
+    x.wait()
+    powers = x ** xp.asarray(np.full(size, -1))
+    with pytest.raises(af.OpError, match="'pow'") as failed:
+        (powers + 1).wait()
+    assert "test_elementwise_operations_that_fail_name_their_line" in str(failed.value)
+    assert (x + 1).to_numpy().tolist() == [3] * size
 
 
 def test_long_chains_do_not_recurse(lazy: Session) -> None:
@@ -381,7 +407,7 @@ def test_ctrl_c_leaves_the_engine_as_it_was(size: int, budget: int | None) -> No
 def test_ctrl_c_at_any_moment(size: int) -> None:
     """A handler that raises is called between any two instructions of the main thread, but for those of the engine."""
     with xp.session(run_ahead=False):
-        for moment in range(0, 600, 7):
+        for moment in range(600):
             values = [xp.asarray(np.full(size, float(i))) for i in range(3)]
             y = xp.sqrt(values[0] + values[1]) * 2.0 + values[2]
             z = y + 1.0

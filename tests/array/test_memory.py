@@ -110,7 +110,7 @@ def change(kind: int, x: xp.Array, y: np.ndarray) -> tuple[xp.Array, np.ndarray]
 @LOOPS
 @given(
     st.integers(0, 2**32),
-    st.sampled_from([20, 4_000, 300_000]),
+    st.sampled_from([20, 4_000, 300_000, 600_000]),
     st.sampled_from([1, 1, 2]),
     st.sampled_from(({}, {"run_ahead": False})),
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -88,6 +90,26 @@ class TestContent:
         ends = {s.labels["end"]: s.value for s in families["actorflow_frames"].samples if s.name.endswith("_total")}
         assert ends == {"finished": 2, "failed": 0, "cancelled": 0}
         assert {s.labels["kind"] for s in families["actorflow_memory_bytes"].samples} == {"held", "used", "peak"}
+
+    async def test_what_is_long_is_not_written_on_the_loop(self, served, training, monkeypatch) -> None:
+        prometheus = pytest.importorskip("prometheus_client")
+        threads: dict[str, int] = {}
+
+        def noting(name: str, function: Any) -> Any:
+            def noted(*args: Any, **options: Any) -> Any:
+                threads[name] = threading.get_ident()
+                return function(*args, **options)
+
+            return noted
+
+        monkeypatch.setattr(prometheus, "generate_latest", noting("/metrics", prometheus.generate_latest))
+        monkeypatch.setattr(api, "json", SimpleNamespace(dumps=noting("/api/state", json.dumps)))
+        async with served(training.graph) as client:
+            for path in ("/metrics", "/api/state"):
+                async with client.get(path) as response:
+                    assert response.status == 200
+        assert threads.keys() == {"/metrics", "/api/state"}
+        assert threading.get_ident() not in threads.values()
 
     async def test_metrics_without_their_package(self, served, training, monkeypatch) -> None:
         def missing(_: Any) -> None:
