@@ -11,6 +11,7 @@ import numpy as np
 from actorflow.array.containers import Structure, flatten, unflatten
 from actorflow.array.records import Node, tracing
 from actorflow.array.session import Session
+from actorflow.array.surroundings import is_plain
 from actorflow.errors import DTypeError
 from actorflow.spec import TensorSpec
 
@@ -35,6 +36,8 @@ def key_of_leaf(leaf: Any, name: str) -> Any:
         return leaf._node.shape, leaf._node.dtype
     if isinstance(leaf, TensorSpec):
         return leaf.shape, leaf.dtype
+    if isinstance(leaf, float | complex | np.inexact):
+        return type(leaf), repr(leaf)  # 0.0 equals -0.0
     try:
         hash(leaf)
     except TypeError as error:
@@ -55,7 +58,8 @@ class Arguments:
         leaves: What the arguments hold.
         structure: How that is nested.
         spans: Where the leaves of each positional argument are.
-        key: Calls with equal ones record the same.
+        key: Calls with equal ones record the same, if all is plain.
+        is_plain: Whether what is no array is plain values, and not objects, whose attributes may change.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Arguments:
             structures.append(structure)
         self.structure = Structure(tuple, (), tuple(structures))
         self.key = self.structure, tuple([key_of_leaf(leaf, name) for leaf in self.leaves])
+        self.is_plain = all([is_array(leaf) or isinstance(leaf, TensorSpec) or is_plain(leaf) for leaf in self.leaves])
 
     def call(self, function: Callable[..., Any], leaves: Iterable[Any]) -> Any:
         """Call a function with other leaves."""

@@ -61,6 +61,8 @@ def value_and_grad(
         ShapeError: if the value is not 0-d.
         DTypeError: if the value, or an argument to differentiate by, is not floating.
     """
+    if not callable(function):
+        raise TypeError(f"grad: expected a function of arrays, got {type(function).__name__}")
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     name = getattr(function, "__name__", type(function).__name__)
     cache: Cache[_Trace] = Cache(_MOST_TRACES)
@@ -68,12 +70,13 @@ def value_and_grad(
     def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         positions = [_position(i, len(args)) for i in wanted]
         arguments = Arguments("grad", args, kwargs, positions.__contains__)
-        around, nesting = surroundings(function)
+        seen = surroundings(function)
+        around, nesting = seen or ([], [])
         key = arguments.key, tuple(nesting), tuple([key_of_leaf(leaf, "grad") for leaf in around])
-        trace = cache.get(key)
+        trace = None if seen is None else cache.get(key)
         if trace is None:
             trace = _Trace.of(function, arguments, positions, has_aux, around)
-            if trace.is_lasting:
+            if seen is not None and arguments.is_plain and trace.is_lasting:
                 cache.put(key, trace)
         value, aux, grads = trace(arguments.leaves, around)
         return ((value, aux) if has_aux else value), grads[0] if isinstance(argnums, int) else tuple(grads)
