@@ -79,7 +79,7 @@ class Arguments:
             structures.append(structure)
         self.structure = Structure(tuple, (), tuple(structures))
         self.key = self.structure, tuple([key_of_leaf(leaf, name) for leaf in self.leaves])
-        self.is_plain = all([is_array(leaf) or isinstance(leaf, TensorSpec) or is_plain(leaf) for leaf in self.leaves])
+        self.is_plain = all(is_array(leaf) or isinstance(leaf, TensorSpec) or is_plain(leaf) for leaf in self.leaves)
 
     def call(self, function: Callable[..., Any], leaves: Iterable[Any]) -> Any:
         """Call a function with other leaves."""

@@ -37,14 +37,14 @@ def value_and_grad(
 
     The function is called once for all calls whose arguments have the same shapes and dtypes (the 64 combinations
     used last are kept); later calls record what it recorded, without calling it. It may therefore use shapes, dtypes
-    and plain values, but not the values of its arguments, and it has no effects; where it asks for the values of other
-    arrays (a mask, say), it is called each time. Arguments may be nested tuples, lists and dicts of arrays; NumPy's
-    arrays are taken as `asarray` does; what is no array (numbers, strings, None, ...) is hashable, and other values
-    mean another call. Keyword arguments are never differentiated by.
+    and plain values, but not the values of its arguments, and it should have no effects. Arguments may be nested
+    tuples, lists and dicts of arrays; NumPy's arrays are taken as `asarray` does; what is no array (numbers, strings,
+    None, ...) is hashable, and other values mean another call. Keyword arguments are never differentiated by.
 
     Arrays and plain values that the function reads from variables around it are read again in each call: closures,
-    global variables, attributes of the object of a method, also in containers and in functions of the same module. What
-    it reads elsewhere is as it was in the first call, but for changes in place of arrays.
+    global variables, attributes of the object of a method, also in containers and in functions that it calls. Where
+    it reads anything else that may change (values of other arrays, attributes of other objects, other modules'
+    variables, random numbers), it is called each time.
 
     Args:
         function: Gives a 0-d array of real floating numbers.

@@ -22,18 +22,19 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.
 _MOST_LEAVES = 1_000
 #: Packages whose functions and classes give the same for the same arguments, as far as code of arrays uses them.
 _STEADY = frozenset(
-    "__future__ _functools _operator actorflow builtins cmath collections functools itertools math numpy operator "
-    "types typing".split()
+    {"__future__", "_functools", "_operator", "actorflow", "builtins", "cmath", "collections", "functools"}
+    | {"itertools", "math", "numpy", "operator", "types", "typing"}
 )
 #: But not these, which read what is outside of the program, or change it; attributes of modules included.
 _UNSTEADY = frozenset(
-    "__import__ eval exec fromfile genfromtxt globals input load loadtxt locals memmap open random vars".split()
+    {"__import__", "eval", "exec", "fromfile", "genfromtxt", "globals", "input", "load", "loadtxt", "locals", "memmap"}
+    | {"open", "random", "vars"}
 )
 _READS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _CHANGES = frozenset({"DELETE_GLOBAL", "IMPORT_NAME", "STORE_ATTR", "STORE_GLOBAL"})
 
 
-class _Unknown(Exception):
+class _UnknownError(Exception):
     """Something whose state cannot be told."""
 
 
@@ -54,7 +55,7 @@ def surroundings(function: Any) -> tuple[list[Any], list[Structure]] | None:
                 return None
             leaves += found
             structures.append(structure)
-    except _Unknown:
+    except _UnknownError:
         return None
     return leaves, structures
 
@@ -116,27 +117,30 @@ def _state(instance: Any, seen: set[int]) -> Iterator[Any]:
     for kind in classes:
         names = vars(kind)
         if "__slots__" in names or "__getattr__" in names or "__getattribute__" in names or _is_steady(kind):
-            raise _Unknown
+            raise _UnknownError
         for name, value in names.items():
             if isinstance(value, FunctionType):
-                yield from _values(value, seen)
+                if name not in _CREATION:
+                    yield from _values(value, seen)
             elif name not in _OF_EVERY_CLASS:
                 yield value
     yield vars(instance)
 
 
+#: What a class has without saying so, and what is over once there is an object.
 _OF_EVERY_CLASS = frozenset(vars(type("_", (), {"__annotations__": {}}))) | {"__static_attributes__"}
+_CREATION = frozenset({"__init__", "__post_init__"})
 
 
 def _variables(function: FunctionType) -> Iterator[Any]:
     names = _globals_of(function.__code__)
     if names is None:
-        raise _Unknown
+        raise _UnknownError
     for name in names:
         if name in function.__globals__:
             yield function.__globals__[name]
         elif not hasattr(builtins, name):
-            raise _Unknown
+            raise _UnknownError
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import random
 import threading
 import weakref
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,21 +15,27 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
+from actorflow.array.calls import Arguments
 from tests.array.derivatives import numbers
 
 
 class Calls:
-    """How often a function is called."""
+    """How often functions are called to trace them; a function that counts has an effect, and is called each time."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
-    def of(self, function: Any) -> Any:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self.count += 1
-            return function(*args, **kwargs)
 
-        return counted
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    found = Calls()
+    call = Arguments.call
+
+    def counted(self: Arguments, *args: Any) -> Any:
+        found.count += 1
+        return call(self, *args)
+
+    monkeypatch.setattr(Arguments, "call", counted)
+    return found
 
 
 class Layer(NamedTuple):
@@ -153,9 +160,8 @@ def test_what_is_wrong_is_said_where_the_function_is_called() -> None:
 # -- traces -----------------------------------------------------------------------------------------------------
 
 
-def test_a_function_is_called_once_for_each_combination_of_types() -> None:
-    calls = Calls()
-    slope = af.grad(calls.of(lambda x, scale: xp.sum(x * x) * scale))
+def test_a_function_is_called_once_for_each_combination_of_types(calls: Calls) -> None:
+    slope = af.grad(lambda x, scale: xp.sum(x * x) * scale)
     for _ in range(3):
         for rows in (2, 3):
             for dtype in ("float32", "float64"):
@@ -169,9 +175,8 @@ def test_a_function_is_called_once_for_each_combination_of_types() -> None:
     assert calls.count == 6
 
 
-def test_the_traces_that_are_kept_are_bounded() -> None:
-    calls = Calls()
-    both = af.value_and_grad(calls.of(lambda x, scale: xp.sum(x) * scale))
+def test_the_traces_that_are_kept_are_bounded(calls: Calls) -> None:
+    both = af.value_and_grad(lambda x, scale: xp.sum(x) * scale)
     x = xp.asarray([1.0])
     for scale in range(200):
         both(x, float(scale))
@@ -225,13 +230,11 @@ def scaled(x: Any) -> Any:
     return xp.sum(x * RATE)
 
 
-def test_variables_around_a_function_are_read_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_around_a_function_are_read_in_each_call(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
     weights = {"w": xp.asarray([2.0])}
     shift = xp.asarray([1.0])
-    calls = Calls()
 
     def loss(x: Any) -> Any:
-        calls.count += 1
         return xp.sum((x * weights["w"] + shift) ** 2.0) + scaled(x)
 
     slope = af.grad(loss)
@@ -249,14 +252,12 @@ def test_variables_around_a_function_are_read_in_each_call(monkeypatch: pytest.M
     assert calls.count == 2
 
 
-def test_methods_and_partial_functions() -> None:
+def test_methods_and_partial_functions(calls: Calls) -> None:
     class Model:
         def __init__(self) -> None:
             self.weight = xp.asarray([2.0])
-            self.calls = Calls()
 
         def loss(self, x: Any, power: float) -> Any:
-            self.calls.count += 1
             return xp.sum(x * self.weight) ** power
 
     model = Model()
@@ -265,13 +266,13 @@ def test_methods_and_partial_functions() -> None:
     assert slope(x).to_numpy().tolist() == [2 * 6 * 2]
     model.weight = xp.asarray([1.0])
     assert slope(x).to_numpy().tolist() == [2 * 3 * 1]
-    assert model.calls.count == 1
+    assert calls.count == 1
 
 
-def test_arrays_in_objects_around_a_function_are_read_in_each_call() -> None:
-    calls, model, many = Calls(), SimpleNamespace(), {str(i): xp.ones(()) for i in range(1_001)}
+def test_arrays_in_objects_around_a_function_are_read_in_each_call(calls: Calls) -> None:
+    model, many = SimpleNamespace(), {str(i): xp.ones(()) for i in range(1_001)}
     model.weight = xp.ones((3,))
-    gradient = af.grad(calls.of(lambda x: xp.sum(x * model.weight * many["0"])))
+    gradient = af.grad(lambda x: xp.sum(x * model.weight * many["0"]))
     x = xp.ones((3,))
     assert gradient(x).to_numpy().tolist() == [1.0, 1.0, 1.0]
     model.weight = xp.asarray([0.0, 1.0, 2.0])
@@ -280,6 +281,114 @@ def test_arrays_in_objects_around_a_function_are_read_in_each_call() -> None:
     many["0"] = xp.asarray(2.0)
     assert gradient(x).to_numpy().tolist() == [10.0, 2.0, 4.0]
     assert calls.count == 3
+
+
+ACTIVATION = xp.tanh
+
+
+def activated(x: Any) -> Any:
+    return xp.sum(ACTIVATION(x))
+
+
+class Settings:
+    """Parameters that are no arrays."""
+
+    scale = 1.0
+
+    def __init__(self) -> None:
+        self.rate = 2.0
+
+    def rated(self, x: Any) -> Any:
+        return x * self.rate * self.scale
+
+    def __call__(self, x: Any) -> Any:
+        return xp.sum(self.rated(x))
+
+
+class TestWhatChangesBetweenCallsIsSeen:
+    """A trace that is kept must not hide it, whatever it is; where it cannot be seen, nothing is kept."""
+
+    X = xp.asarray([0.5])
+
+    def check(self, slope: Any, change: Any, before: float, after: float) -> None:
+        for _ in range(2):
+            assert slope(self.X).to_numpy().tolist() == [pytest.approx(before)]
+        change()
+        assert slope(self.X).to_numpy().tolist() == [pytest.approx(after)]
+
+    def test_numbers_in_objects(self) -> None:
+        settings = SimpleNamespace(rate=2.0)
+        self.check(af.grad(lambda x: xp.sum(x * settings.rate)), lambda: vars(settings).update(rate=3.0), 2.0, 3.0)
+
+    def test_numbers_in_objects_in_containers(self) -> None:
+        settings = {"a": [SimpleNamespace(rate=2.0)]}
+        change = lambda: vars(settings["a"][0]).update(rate=3.0)  # noqa: E731
+        self.check(af.grad(lambda x: xp.sum(x * settings["a"][0].rate)), change, 2.0, 3.0)
+
+    def test_variables_of_a_module(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = ModuleType("settings_of_a_test")
+        module.rate = 2.0  # type: ignore[attr-defined]
+        slope = af.grad(lambda x: xp.sum(x * module.rate))
+        self.check(slope, lambda: monkeypatch.setattr(module, "rate", 3.0), 2.0, 3.0)
+
+    def test_attributes_of_an_argument(self) -> None:
+        settings = Settings()
+        slope = af.grad(lambda x, settings: xp.sum(settings.rated(x)))
+        self.check(lambda x: slope(x, settings), lambda: setattr(settings, "rate", 3.0), 2.0, 3.0)
+
+    @pytest.mark.parametrize("owner", ["object", "class"])
+    def test_attributes_of_an_object_that_is_called_and_of_its_class(
+        self, monkeypatch: pytest.MonkeyPatch, calls: Calls, owner: str
+    ) -> None:
+        settings = Settings()
+        change = lambda: (  # noqa: E731
+            monkeypatch.setattr(Settings, "scale", 2.0) if owner == "class" else setattr(settings, "rate", 4.0)
+        )
+        self.check(af.grad(settings), change, 2.0, 4.0)
+        assert calls.count == 2
+
+    def test_functions_and_those_that_they_call(self, monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+        slope = af.grad(lambda x: activated(x) + sum(RATE * 0.0 for _ in range(1)))
+        change = lambda: monkeypatch.setitem(globals(), "ACTIVATION", xp.exp)  # noqa: E731
+        self.check(slope, change, 1 - np.tanh(0.5) ** 2, np.exp(0.5))
+        assert calls.count == 2
+
+    def test_globals_of_inner_functions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        slope = af.grad(lambda x: xp.sum(x * sum([RATE for _ in range(2)])))
+        self.check(slope, lambda: monkeypatch.setitem(globals(), "RATE", 5.0), 2.0, 10.0)
+
+    def test_the_sign_of_zero(self) -> None:
+        zero = 0.0
+        slope = af.grad(lambda x: xp.sum(x * xp.atan2(xp.asarray(zero), xp.asarray(-1.0))))
+        assert float(slope(self.X)[0]) == pytest.approx(np.pi)
+        zero = -0.0
+        assert float(slope(self.X)[0]) == pytest.approx(-np.pi)
+
+    def test_random_numbers(self) -> None:
+        slope = af.grad(lambda x: xp.sum(x * random.random()))
+        assert float(slope(self.X)[0]) != float(slope(self.X)[0])
+        rng = np.random.default_rng(0)
+        slope = af.grad(lambda x: xp.sum(x * rng.random()))
+        assert float(slope(self.X)[0]) != float(slope(self.X)[0])
+        slope = af.grad(lambda x: xp.sum(x * float(np.random.random())))  # noqa: NPY002
+        assert float(slope(self.X)[0]) != float(slope(self.X)[0])
+
+    def test_effects_are_had_in_each_call(self) -> None:
+        seen: list[tuple[int, ...]] = []
+
+        def noted(x: Any) -> Any:
+            seen.append(x.shape)
+            return xp.sum(x)
+
+        slope = af.grad(noted)
+        for _ in range(3):
+            slope(self.X)
+        assert seen == [(1,)] * 3
+
+
+def test_something_else_than_a_function_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="grad: expected a function of arrays, got int"):
+        af.grad(3)
 
 
 def test_what_is_computed_of_arrays_around_is_computed_anew() -> None:
@@ -292,10 +401,9 @@ def test_what_is_computed_of_arrays_around_is_computed_anew() -> None:
         table[0, 0] = 7.0
 
 
-def test_masks_from_outside_are_read_in_each_call() -> None:
+def test_masks_from_outside_are_read_in_each_call(calls: Calls) -> None:
     mask = xp.asarray([True, False, True])
-    calls = Calls()
-    slope = af.grad(calls.of(lambda x: xp.sum(x[mask] * x[mask])))
+    slope = af.grad(lambda x: xp.sum(x[mask] * x[mask]))
     x = xp.asarray([1.0, 2.0, 3.0])
     assert slope(x).to_numpy().tolist() == [2.0, 0.0, 6.0]
     mask[1] = True
