@@ -15,17 +15,17 @@ from actorflow.array.records import HOST, Node
 from actorflow.history import OpProfile
 
 if TYPE_CHECKING:
-    from actorflow.array.engine import Engine
+    from actorflow.array.evaluator import Evaluator
 
 __all__ = ["compute_directly"]
 
 #: Operations; more of them are not slower as a unit.
 _FEW = 8
-#: Elements of each result and input, up to which nobody is kept waiting for the engine's lock.
+#: Elements of each result and input, up to which nobody is kept waiting for the evaluator's lock.
 _SMALL = 1 << 14
 
 
-def compute_directly(roots: list[Node], engine: Engine) -> bool:
+def compute_directly(roots: list[Node], evaluator: Evaluator) -> bool:
     """Compute records that are NumPy's loops over few elements; with the lock held, and without a budget.
 
     Returns:
@@ -37,7 +37,7 @@ def compute_directly(roots: list[Node], engine: Engine) -> bool:
         node = stack.pop()
         if node.value is not None or node in order:
             continue
-        if len(order) == _FEW or not _is_small(node, engine):
+        if len(order) == _FEW or not _is_small(node, evaluator):
             return False
         order.append(node)
         stack += [each for each in node.inputs if type(each) is Node]
@@ -45,15 +45,15 @@ def compute_directly(roots: list[Node], engine: Engine) -> bool:
     if len(order) > 1 and common(order):
         return False
     with np.errstate(all="ignore"):
-        return all(_compute(node, engine) for node in order)
+        return all(_compute(node, evaluator) for node in order)
 
 
-def _is_small(node: Node, engine: Engine) -> bool:
+def _is_small(node: Node, evaluator: Evaluator) -> bool:
     op = node.op
     return (
         op is not None
         and (op.elementwise or op.reduction)
-        and node.session is engine
+        and node.session is evaluator
         and node.unit is None
         and node.error is None
         and node.place is HOST
@@ -62,7 +62,7 @@ def _is_small(node: Node, engine: Engine) -> bool:
     )
 
 
-def _compute(node: Node, engine: Engine) -> bool:
+def _compute(node: Node, evaluator: Evaluator) -> bool:
     op: Any = node.op
     values = [each.value if type(each) is Node else each for each in node.inputs]
     if not all(type(value) is np.ndarray for value in values):  # one before has failed, or lives on a device
@@ -79,9 +79,9 @@ def _compute(node: Node, engine: Engine) -> bool:
     elapsed_ns = perf_counter_ns() - start
     node.value = found
     node.inputs = ()
-    profile = engine.profile.setdefault(op.name, OpProfile())
+    profile = evaluator.profile.setdefault(op.name, OpProfile())
     profile.calls += 1
     profile.last_ns = elapsed_ns
     profile.total_ns += elapsed_ns
-    engine.computed += 1
+    evaluator.computed += 1
     return True

@@ -24,7 +24,7 @@ from actorflow.array.sequences import Sequence
 from actorflow.array.units import Unit, bytes_of
 
 if TYPE_CHECKING:
-    from actorflow.array.engine import Engine
+    from actorflow.array.evaluator import Evaluator
     from actorflow.array.memory import Memory
 
 __all__ = ["Found", "collect", "common", "make_units", "window"]
@@ -64,7 +64,7 @@ class Found(NamedTuple):
     shared: set[Node]
 
 
-def collect(roots: Iterable[Node], session: Engine) -> Found:
+def collect(roots: Iterable[Node], session: Evaluator) -> Found:
     """What must be computed for ``roots``."""
     readers: dict[Node, int] = {}
     new: list[Node] = []

@@ -7,11 +7,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 from actorflow.array.devices import Devices
 from actorflow.array.direct import compute_directly
-from actorflow.array.engine import WORTH_A_LOOK, Engine
+from actorflow.array.evaluator import WORTH_A_LOOK, Evaluator
 from actorflow.array.interrupts import Guard, check_interrupt
 from actorflow.array.memory import Memory
 from actorflow.array.placement import place_of
@@ -23,9 +22,6 @@ from actorflow.errors import GraphError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["Session", "current", "session"]
 
 #: Records that wait for the engine; from here on the recording thread computes, too.
@@ -34,7 +30,7 @@ _MOST_PENDING = 20_000
 _MOST_PENDING_IN_BUDGET = 1_000
 
 
-class Session(Engine):
+class Session(Evaluator):
     """Who computes what was recorded: in the threads that wait, and in workers of its own.
 
     Args:

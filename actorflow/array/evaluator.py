@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.array.placed import PlacedUnit
 
-__all__ = ["WORTH_A_LOOK", "Engine"]
+__all__ = ["WORTH_A_LOOK", "Evaluator"]
 
 #: Elements to be computed from which on a worker looks at what was recorded; what is less is not worth a thread.
 WORTH_A_LOOK = 65_536
@@ -37,7 +37,7 @@ _PAUSE_S = 1e-3
 _LINGER_S = 1.0
 
 
-class Engine:
+class Evaluator:
     """Plans records, and computes units of them.
 
     Args:
