@@ -64,7 +64,7 @@ class Evaluator:
         self.pending: deque[weakref.ref[Array]] = deque()
         self.load = 0
         self.threshold: float = WORTH_A_LOOK
-        # The engine's side, under the lock. Units are ready, open, running, over, or wait for others of these.
+        # The evaluator's side, under the lock. Units are ready, open, running, over, or wait for others of these.
         self._changed = threading.Condition()
         self._ready: list[tuple[bool, int, int, Unit]] = []
         self._open: list[Unit] = []

@@ -1,4 +1,4 @@
-"""Ctrl-C while the engine works: it waits until the engine's state is whole again.
+"""Ctrl-C while values are computed: it waits until the evaluator's state is whole again.
 
 Python calls the handlers of signals in the main thread, between any two of its instructions. One that raises would
 leave records half planned, or an array half updated, for whoever asks next.
