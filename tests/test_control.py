@@ -199,7 +199,7 @@ class TestPause:
                 (run,) = adder.begin(1)
                 await settle()
                 adder.graph.pause()
-                await asyncio.sleep(100)
+                await asyncio.sleep(100)  # on the virtual clock
                 assert not run.done()
                 adder.graph.resume()
                 with pytest.raises(af.StallError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +26,11 @@ class Cache(Generic[_T]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[_T]:
+        """What is kept, those used last at the end."""
+        with self._lock:
+            return iter([*self._entries.values()])
 
     def get(self, key: Any) -> _T | None:
         """What is kept for a key."""

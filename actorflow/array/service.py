@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from actorflow.array.cache import Cache
 from actorflow.array.compiling import Compiled, Job
 from actorflow.devices import Device, DeviceOptions, open_device
 from actorflow.graph import Graph
@@ -51,7 +51,7 @@ class Service:
         self._variants: dict[Hashable, set[Hashable]] = {}  # the numbers that a structure has come with
         self._options = options
         self._devices: dict[Place, Device] = {}
-        self._graphs: OrderedDict[Hashable, Compiled] = OrderedDict()
+        self._graphs: Cache[Compiled] = Cache(_MOST_GRAPHS)
         self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: what these devices have computed
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None
@@ -98,14 +98,12 @@ class Service:
         """The graph of a job."""
         compiled = self._graphs.get(job.key)
         if compiled is not None:
-            self._graphs.move_to_end(job.key)
             return compiled
         if job.numbers and not self._is_worth_it(job):
             return self.compiled(job.with_numbers_fed())
-        compiled = self._graphs[job.key] = job.compile(capture=self._capture)
+        compiled = job.compile(capture=self._capture)
         compiled.graph._engine = _SharingEngine(compiled.graph, self._device)
-        if len(self._graphs) > _MOST_GRAPHS:
-            self._graphs.popitem(last=False)
+        self._graphs.put(job.key, compiled)
         return compiled
 
     def _is_worth_it(self, job: Job) -> bool:
@@ -143,9 +141,9 @@ class Service:
         await self._ended.wait()
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for compiled in self._graphs.values():
+        for compiled in self._graphs:
             await compiled.graph.aclose()
-        self._graphs.clear()
+        self._graphs = Cache(_MOST_GRAPHS)  # its graphs refer to the devices
         for device in self._devices.values():
             device.close()
         for device in self._devices.values():
