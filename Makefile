@@ -44,10 +44,10 @@ demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
 
 test: lint $(VENV)/.ready-browser $(EXTRAS)
-	$(BIN)/python -m pytest --cov -m 'not oracle' $(IN_PARALLEL) $(ARGS)
+	$(BIN)/python -m pytest --cov --cov-report=html -m 'not oracle' $(IN_PARALLEL) $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
-	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov -m 'not oracle' $(IN_PARALLEL) $(ARGS)
+	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov --cov-report=html -m 'not oracle' $(IN_PARALLEL) $(ARGS)
 
 test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
 	$(BIN)/python -m pytest -m oracle $(IN_PARALLEL) $(ARGS)

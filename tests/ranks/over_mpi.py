@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import sys
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
@@ -67,7 +68,8 @@ def main() -> None:
     with asyncio.Runner() as runner:
         graphs()
         gc.collect()
-    print(f"rank {world.rank} of {world.size}: {counts['graphs']} graphs")
+    # In one piece: `print` of an unbuffered Python writes the end of the line apart, and another rank may come between.
+    sys.stdout.write(f"rank {world.rank} of {world.size}: {counts['graphs']} graphs\n")
 
 
 main()
