@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import actorflow as af
 import actorflow.array as xp
 from benchmarks.harness import Budget, Case, Harness, Relation, Table, per
 
@@ -16,6 +17,7 @@ __all__ = ["measure"]
 
 _US, _MS = 1e-6, 1e-3
 _MINE, _NUMPY, _NUMEXPR = "actorflow.array", "NumPy", "numexpr"
+_DERIVED = "actorflow.array, gradients derived"
 _Array = npt.NDArray[np.float32]
 
 
@@ -121,14 +123,35 @@ def _train(ns: Any, images: Any, targets: Any, weights: list[Any], steps: int, b
         np.asarray(each)
 
 
+def _loss(weights: list[Any], images: Any, labels: Any) -> Any:
+    w1, b1, w2, b2 = weights
+    return xp.nn.softmax_loss(xp.maximum(images @ w1 + b1, 0.0) @ w2 + b2, labels)
+
+
+_loss_and_slopes = af.value_and_grad(_loss)
+
+
+def _train_derived(images: Any, labels: Any, weights: list[Any], steps: int, batch: int) -> None:
+    """The same steps as a user writes them."""
+    count = images.shape[0] // batch
+    for step in range(steps):
+        start = step % count * batch
+        part = slice(start, start + batch)
+        _, slopes = _loss_and_slopes(weights, images[part, :], labels[part])
+        weights = [weight - 0.1 * slope for weight, slope in zip(weights, slopes, strict=True)]
+    for each in weights:
+        np.asarray(each)
+
+
 async def _perceptron(harness: Harness) -> Table:
     steps, batch = harness.pick(40, 2), 128
     rng = np.random.default_rng(0)
     images = rng.random((harness.pick(2_560, 256), 784), np.float32)
-    targets = np.eye(10, dtype=np.float32)[rng.integers(0, 10, len(images))]
+    labels = rng.integers(0, 10, len(images))
+    targets = np.eye(10, dtype=np.float32)[labels]
     first = [rng.normal(0, 0.05, shape).astype(np.float32) for shape in ((784, 256), (256,), (256, 10), (10,))]
     mine = [xp.asarray(each) for each in first]
-    x, t = xp.asarray(images), xp.asarray(targets)
+    x, t, y = xp.asarray(images), xp.asarray(targets), xp.asarray(labels)
     budgets = [Budget("at least as fast as NumPy", _MINE, Relation.TIMES, 1.0, _NUMPY)]
     return await harness.compare(
         f"a training step of a perceptron (784, 256, 10), batch {batch}",
@@ -136,6 +159,7 @@ async def _perceptron(harness: Harness) -> Table:
         {
             _NUMPY: per(steps, _MS, lambda: _train(np, images, targets, first, steps, batch)),
             _MINE: per(steps, _MS, lambda: _train(xp, x, t, mine, steps, batch)),
+            _DERIVED: per(steps, _MS, lambda: _train_derived(x, y, mine, steps, batch)),
         },
         reference=_NUMPY,
         budgets=budgets,

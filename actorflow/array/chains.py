@@ -9,8 +9,8 @@ import numpy as np
 
 from actorflow.array.blocks import Chain, Step, StepError
 from actorflow.array.primitives import Elementwise, Value
-from actorflow.array.records import Input, Node
-from actorflow.array.units import Unit, bytes_of, is_own, spec_of
+from actorflow.array.records import Input, Node, bytes_of
+from actorflow.array.units import Unit, is_own, spec_of
 from actorflow.spec import TensorSpec
 
 __all__ = ["ChainUnit", "names_of", "steps_of"]

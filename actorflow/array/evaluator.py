@@ -16,8 +16,8 @@ from actorflow.array.interrupts import Guard, check_interrupt
 from actorflow.array.memory import Memory
 from actorflow.array.placement import accelerator_of
 from actorflow.array.planning import collect, make_units, window
-from actorflow.array.records import Node
-from actorflow.array.units import Unit, bytes_of
+from actorflow.array.records import Node, bytes_of
+from actorflow.array.units import Unit
 from actorflow.devices.blas import cores
 from actorflow.history import OpProfile
 
@@ -49,6 +49,8 @@ class Evaluator:
         pending: The arrays for which something was recorded, since that was planned.
         load: Elements that have to be computed for them, at most.
         threshold: The load from which on a worker looks at it.
+        is_limited: Whether there is a budget.
+        recorded_bytes: Under a budget, what each of these values takes at most.
         profile: Calls and times by operation.
         computed: Operations computed.
         shared: Operations that were not computed since an equal one was.
@@ -57,13 +59,14 @@ class Evaluator:
     def __init__(self, memory: Memory, devices: Devices, is_limited: bool) -> None:
         self.memory = memory
         self.devices = devices
-        self._is_limited = is_limited
+        self.is_limited = is_limited
         self.profile: dict[str, OpProfile] = {}
         self.computed = self.shared = 0
         # The recording's side: no locks there.
         self.pending: deque[weakref.ref[Array]] = deque()
         self.load = 0
         self.threshold: float = WORTH_A_LOOK
+        self.recorded_bytes: deque[int] = deque()
         # The evaluator's side, under the lock. Units are ready, open, running, over, or wait for others of these.
         self._changed = threading.Condition()
         self._ready: list[tuple[bool, int, int, Unit]] = []
@@ -72,6 +75,7 @@ class Evaluator:
         self._planned = 0
         # Under a budget, what has no unit yet: what the program can ask for, and what it does ask for.
         self._late: list[weakref.ref[Array]] = []
+        self._late_bytes = 0
         self._asked: dict[Node, None] = {}
         self._eager = False
         self._callbacks: dict[Node, list[Callable[[], None]]] = {}
@@ -93,18 +97,36 @@ class Evaluator:
     def _take_pending(self) -> list[Node]:
         """What was recorded and can be asked for; under a budget also what was recorded earlier."""
         self.load = 0
+        self._count_recorded()
         pending = self.pending
         refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
-        if self._is_limited:
+        if self.is_limited:
             refs = self._late = [each for each in self._late + refs if _node_of(each) is not None]
+            if not refs:
+                self._late_bytes = 0
         return [node for each in refs if (node := _node_of(each)) is not None]
+
+    def _count_recorded(self) -> None:
+        recorded = self.recorded_bytes
+        self._late_bytes += sum([recorded.popleft() for _ in range(len(recorded))])
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether these bytes fit, and all beside it that was recorded, even if all of it is needed.
+
+        To find out what is needed takes a look at each record.
+        """
+        self._count_recorded()
+        return Node.placing is None and self.memory.fits(size_bytes + self._late_bytes)
 
     def _fit(self, nodes: Iterable[Node], size_bytes: int = 0) -> bool:
         """Whether these bytes fit, and all beside it that was recorded or is asked for: then it can go in any order."""
+        if self._has_room(size_bytes):
+            return True
         needs = {self.memory: size_bytes}
         for node in collect([*nodes, *self._take_pending(), *self._asked], self).new:
             memory = self.memory_of(node)
             needs[memory] = needs.get(memory, 0) + bytes_of(node)
+        self._late_bytes = sum(needs.values()) - size_bytes
         return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
 
     def memory_of(self, node: Node) -> Memory:
@@ -115,7 +137,7 @@ class Evaluator:
     def _ask(self, nodes: list[Node]) -> None:
         """Plan what somebody waits for, or note it where it does not fit beside the rest."""
         nodes = [node for node in nodes if not (node.unit.forced if node.unit is not None else node in self._asked)]
-        if nodes and self._is_limited and not self._fit(nodes):
+        if nodes and self.is_limited and not self._fit(nodes):
             self._asked.update(dict.fromkeys(nodes))
         elif nodes:
             self._prepare(nodes, forced=True)
@@ -126,7 +148,7 @@ class Evaluator:
         In the order of recording each part leaves nothing in memory but what the program shows or what later parts
         read, as if each operation had been computed in its line.
         """
-        if self._planned or not self._is_limited:
+        if self._planned or not self.is_limited:
             return False
         self._asked = {node: None for node in self._asked if not node.done}
         if not self._asked and not everything:
@@ -367,7 +389,7 @@ class Evaluator:
         self._changed.wait(_PAUSE_S)
         if self.load > _PLENTY or (self.load, len(self.pending)) == before:
             self._watching = False
-            if self._is_limited:
+            if self.is_limited:
                 self._eager = True
             elif self.load > self.threshold:
                 self._prepare(self._take_pending(), forced=False)

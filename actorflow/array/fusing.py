@@ -1,4 +1,4 @@
-"""Chains of elementwise ops of a graph, joined: one op, and on an accelerator one kernel, for each chain."""
+"""Chains of elementwise ops of a graph, joined, and the reductions that end them: on an accelerator one kernel each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from actorflow.devices import device_kind
 from actorflow.graph import Graph
 from actorflow.node import Blob, Op, Variable
 from actorflow.ops.basic import Fill
-from actorflow.ops.fused import Fused, FusedStep, may_fuse
+from actorflow.ops.broadcast import Reduction
+from actorflow.ops.fused import Fused, FusedColumns, FusedStep, columns_of, may_fuse, may_reduce
 from actorflow.ops.libraries import load_library
 from actorflow.ops.registry import registered_kernels
 from actorflow.place import Place
@@ -38,6 +39,8 @@ class Joined(NamedTuple):
 
 def join(source: Graph, wanted: Iterable[Blob], target: Graph) -> Joined:
     """Make what blobs of a graph need anew, each chain of elementwise ops of an accelerator as one.
+
+    Reductions of a chain's values that go along the same axes are part of it.
 
     Args:
         source: The graph; it is not changed.
@@ -127,13 +130,11 @@ def _groups(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
     groups: dict[Op, list[Op]] = {}
     for op in ops:
         level, joined = 0, []
-        chains = _is_elementwise(op)
         for blob in op.inputs:
             for before in blob.producers:
                 if before not in levels:
                     continue
-                is_link = chains and before.place == op.place and blob.shape == op.outputs[0].shape
-                if is_link and _is_elementwise(before):
+                if _is_link(before, op):
                     level = max(level, levels[before])
                     joined.append(before)
                 else:
@@ -152,16 +153,34 @@ def _groups(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
         yield from _parts(group)
 
 
+def _is_link(before: Op, op: Op) -> bool:
+    """Whether an op can take a value of a chain from the one that computes it, element by element."""
+    if before.place != op.place or not _is_elementwise(before):
+        return False
+    if _columns(op) is not None:
+        return True
+    return before.outputs[0].shape == op.outputs[0].shape and _is_elementwise(op)
+
+
 def _parts(group: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    """A group in pieces, each within the limits."""
+    """A group in pieces, each within the limits, whose reductions go along the same axes."""
     part: list[Op] = []
+    others: list[Op] = []  # reductions along other axes: nothing in the group reads them
+    along: FusedColumns | None = None
     for op in group:
+        columns = _columns(op)
+        if None not in (along, columns) and columns != along:
+            others.append(op)
+            continue
+        along = along or columns
         grown = [*part, op]
         if part and (len(grown) > _MOST_STEPS or len(set(_outer(grown))) > _MOST_INPUTS):
             yield from _narrow(part)
-            grown = [op]
+            grown, along = [op], columns
         part = grown
     yield from _narrow(part)
+    if others:
+        yield from _parts(others)
 
 
 def _narrow(part: Sequence[Op]) -> Iterator[Sequence[Op]]:
@@ -177,6 +196,19 @@ def _narrow(part: Sequence[Op]) -> Iterator[Sequence[Op]]:
 def _is_elementwise(op: Op) -> bool:
     inputs = [blob.spec for blob in op.inputs]
     return len(op.outputs) == 1 and _has_kernel(op.place) and may_fuse(op.operation, inputs, op.outputs[0].spec)
+
+
+def _columns(op: Op) -> FusedColumns | None:
+    """Along what a reduction goes that may end a chain; None for what is no such one."""
+    operation = op.operation
+    if (
+        not isinstance(operation, Reduction)
+        or not _has_kernel(op.place)
+        or not may_reduce(operation, op.inputs[0].spec)
+    ):
+        return None
+    shape = op.inputs[0].shape
+    return columns_of(shape, operation.axes(len(shape)))
 
 
 @cache

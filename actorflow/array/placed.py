@@ -10,8 +10,8 @@ import numpy as np
 from actorflow.array.chains import names_of, steps_of
 from actorflow.array.compiling import Compiled, Job
 from actorflow.array.placement import accelerator_of
-from actorflow.array.records import Node
-from actorflow.array.units import Error, Unit, bytes_of
+from actorflow.array.records import Node, bytes_of
+from actorflow.array.units import Error, Unit
 from actorflow.errors import OpError
 from actorflow.spec import TensorSpec
 

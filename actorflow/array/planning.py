@@ -19,9 +19,9 @@ import numpy as np
 from actorflow.array.chains import ChainUnit
 from actorflow.array.placed import PlacedUnit
 from actorflow.array.placement import accelerator_of
-from actorflow.array.records import Input, Node
+from actorflow.array.records import Input, Node, bytes_of
 from actorflow.array.sequences import Sequence
-from actorflow.array.units import Unit, bytes_of
+from actorflow.array.units import Unit
 
 if TYPE_CHECKING:
     from actorflow.array.evaluator import Evaluator

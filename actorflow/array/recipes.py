@@ -10,7 +10,7 @@ from actorflow.array.creation import Unseeded
 from actorflow.array.lifting import GraphOperation
 from actorflow.array.placement import TRANSFER
 from actorflow.array.primitives import DType, Primitive, Value
-from actorflow.array.records import HOST, Input, Node, Origin
+from actorflow.array.records import HOST, Input, Node, Origin, bytes_of
 from actorflow.errors import GraphError
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Recipe:
         self._given = len(inputs) + len(before)
         self._kept = [i - self._given for i in _shared(self._steps, self._given, self._outputs)]
         self._load = sum([node.size for node in nodes])
+        self._bytes = sum([*map(bytes_of, nodes)])
 
     @property
     def operations(self) -> int:
@@ -100,6 +101,8 @@ class Recipe:
         arrays = [node.show() for node in nodes]
         session.pending.extend([node.handle for node in nodes if node.handle is not None])
         session.load += self._load
+        if session.is_limited:
+            session.recorded_bytes.append(self._bytes)
         if session.load > session.threshold:
             for node in nodes:
                 session.notice(node)

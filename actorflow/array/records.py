@@ -35,6 +35,7 @@ __all__ = [
     "Input",
     "Node",
     "Origin",
+    "bytes_of",
     "failure",
     "given",
     "note_asked",
@@ -211,9 +212,30 @@ def record(
     node.handle = handle = weakref.ref(array)
     session.pending.append(handle)
     session.load += node.size + work
+    if session.is_limited:
+        session.recorded_bytes.append(bytes_of(node))
     if session.load > session.threshold:
         session.notice(node)
     return array
+
+
+def bytes_of(node: Node) -> int:
+    """Bytes that a record's value takes, or somewhat more; of several values, a guess."""
+    op = node.op
+    if op is not None and op.view and len(node.inputs) == 1:
+        # A view of most of memory that is another value's own stays one.
+        read = node.inputs[0]
+        if type(read) is Node and node.size * 2 >= read.size and _has_own_memory(read):
+            return 0
+    if node.dtype.kind == "O":
+        return 2 * sum([each.size * each.dtype.itemsize for each in node.inputs])
+    return node.size * node.dtype.itemsize
+
+
+def _has_own_memory(node: Node) -> bool:
+    if node.value is not None:
+        return getattr(node.value, "base", None) is None and not isinstance(node.value, tuple)
+    return node.op is not None and (node.op.elementwise or node.op.into)
 
 
 @contextmanager

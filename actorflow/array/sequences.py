@@ -10,8 +10,8 @@ import numpy as np
 
 from actorflow.array.interrupts import interruptible
 from actorflow.array.primitives import Primitive, Value
-from actorflow.array.records import Node
-from actorflow.array.units import Error, Unit, bytes_of, is_own
+from actorflow.array.records import Node, bytes_of
+from actorflow.array.units import Error, Unit, is_own
 from actorflow.errors import ShapeError
 from actorflow.history import OpProfile
 from actorflow.spec import TensorSpec

@@ -81,7 +81,7 @@ class Session(Evaluator):
             self.force([node])
             if node.error is not None:
                 raise node.error
-        elif len(self.pending) > (_MOST_PENDING_IN_BUDGET if self._is_limited else _MOST_PENDING):
+        elif len(self.pending) > (_MOST_PENDING_IN_BUDGET if self.is_limited else _MOST_PENDING):
             self.flush()
         elif not self._watching and not self._closed:
             with Guard(self._changed):
@@ -96,11 +96,11 @@ class Session(Evaluator):
         """
         memory = self.memory
         with Guard(self._changed) as guard:
-            if not self._is_limited:
+            if not self.is_limited:
                 return memory.take(shape, dtype)
             size_bytes = TensorSpec(shape, dtype).size_bytes
             # What is recorded needs room to be computed in, too.
-            if self._fit((), size_bytes):
+            if self._has_room(size_bytes) or (Node.placing is not None and self._fit((), size_bytes)):
                 return memory.take(shape, dtype)
             self._drain(guard)
             if not memory.fits(size_bytes):
@@ -123,7 +123,7 @@ class Session(Evaluator):
             return
         self._check_runs()
         with Guard(self._changed) as guard:
-            if not self._is_limited and compute_directly(wanted, self):
+            if not self.is_limited and compute_directly(wanted, self):
                 return
             while wanted:
                 self._ask(wanted)
@@ -162,7 +162,7 @@ class Session(Evaluator):
             nodes = self._take_pending()
             if forced:
                 self._ask(nodes)
-            elif not self._is_limited:
+            elif not self.is_limited:
                 self._prepare(nodes, forced=False)
             self._drain(guard)
 

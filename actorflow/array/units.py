@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from actorflow.array.memory import Memory
     from actorflow.array.session import Session
 
-__all__ = ["Error", "Unit", "bytes_of", "is_own"]
+__all__ = ["Error", "Unit", "is_own"]
 
 #: Why there is no value.
 Error = OpError | OutOfMemoryError
@@ -227,25 +227,6 @@ class Unit(ABC):
     @abstractmethod
     def compute(self, share: tuple[int, int]) -> None:
         """Compute a part."""
-
-
-def bytes_of(node: Node) -> int:
-    """Bytes that a record's value takes, or somewhat more; of several values, a guess."""
-    op = node.op
-    if op is not None and op.view and len(node.inputs) == 1:
-        # A view of most of memory that is another value's own stays one.
-        read = node.inputs[0]
-        if type(read) is Node and node.size * 2 >= read.size and _has_own_memory(read):
-            return 0
-    if node.dtype.kind == "O":
-        return 2 * sum([each.size * each.dtype.itemsize for each in node.inputs])
-    return node.size * node.dtype.itemsize
-
-
-def _has_own_memory(node: Node) -> bool:
-    if node.value is not None:
-        return getattr(node.value, "base", None) is None and not isinstance(node.value, tuple)
-    return node.op is not None and (node.op.elementwise or node.op.into)
 
 
 def is_own(value: Any) -> bool:
