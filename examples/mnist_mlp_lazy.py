@@ -104,7 +104,7 @@ def main() -> None:
     with xp.session(memory_budget=options.budget * 2**20) as session:
         accuracy = train(data, options.steps, options.batch, options.numpy)
     elapsed_s = time.perf_counter() - start
-    memory = "" if options.numpy else f", at most {session.memory.pool.peak_bytes / 2**20:.0f} MiB in arrays"
+    memory = "" if options.numpy else f", at most {session.peak_bytes / 2**20:.0f} MiB in arrays"
     print(f"{elapsed_s:.1f} s{memory}")
     print(f"{accuracy:.1%} of {len(data.test):,} test images recognized")
 

@@ -175,7 +175,7 @@ def wait_for_all() -> None:
 
     What fails is reported where its value is asked for.
     """
-    current().flush(forced=True)
+    current().wait_for_all()
 
 
 __all__ = [

@@ -129,7 +129,7 @@ class Array(Operators):
         if not node.done:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
-            node.session.when_done(node, _Waker(loop, future))
+            node.evaluator.when_done(node, _Waker(loop, future))
             yield from future
         return copied.to_numpy()
 
@@ -178,13 +178,13 @@ class Array(Operators):
         return bool((self._value() == (value._value() if isinstance(value, Array) else value)).any())
 
     def __repr__(self) -> str:
-        if self._node.session.dry_run and self._node.value is None:
+        if self._node.evaluator.dry_run and self._node.value is None:
             return f"Array(shape={self.shape}, dtype={self.dtype})"
         text = np.array2string(self._value(), separator=", ", prefix="Array(")
         return f"Array({text}, dtype={self.dtype})"
 
     def __str__(self) -> str:
-        if self._node.session.dry_run:
+        if self._node.evaluator.dry_run:
             return repr(self)
         return str(self._value() if self.shape else self._value()[()])
 
@@ -263,7 +263,7 @@ def _computed(node: Node) -> Any:
     if Node.dry_runs:
         note_asked(node)
     if node.value is None:
-        node.session.force((node,))
+        node.evaluator.force((node,))
         if node.error is not None:
             raise node.error.with_traceback(None)
         assert node.value is not None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.containers import Structure, flatten, unflatten
+from actorflow.array.evaluator import Evaluator
 from actorflow.array.records import Node, tracing
-from actorflow.array.session import Session
 from actorflow.array.surroundings import is_plain
 from actorflow.errors import DTypeError
 from actorflow.spec import TensorSpec
@@ -91,22 +91,22 @@ class StandIns:
     """Arrays without values that stand for others while a function is traced.
 
     Attributes:
-        session: The dry run that they belong to.
+        evaluator: The dry run that they belong to.
         nodes: Their records, which stay the same whatever the function assigns to the arrays.
         first: The number of the first record of the tracing.
     """
 
     def __init__(self) -> None:
-        self.session = Session(dry_run=True)
+        self.evaluator = Evaluator(dry_run=True)
         self.nodes: list[Node] = []
-        self.first = Node(None, (), (), np.dtype(np.bool_), (), self.session).number
+        self.first = Node(None, (), (), np.dtype(np.bool_), (), self.evaluator).number
 
     def of(self, leaf: Any) -> Array:
         """One for an array, or for a `TensorSpec`."""
-        node = Node(None, (), leaf.shape, leaf.dtype, (), self.session)
+        node = Node(None, (), leaf.shape, leaf.dtype, (), self.evaluator)
         self.nodes.append(node)
         return node.show()
 
     def traced(self) -> AbstractContextManager[list[Node]]:
         """What is recorded inside belongs to the dry run; gives the records whose values are asked for."""
-        return tracing(self.session)
+        return tracing(self.evaluator)

@@ -52,7 +52,7 @@ class ChainUnit(Unit):
 
     def allocate(self) -> bool:
         self._left = 1
-        take = self.session.memory.take
+        take = self.evaluator.memory.take
         try:
             for i, node in self._produced.items():
                 if self._steps[i].op.elementwise:
@@ -103,7 +103,7 @@ class ChainUnit(Unit):
             return
         assert self._chain is not None
         self._chain.finish()
-        count = self.session.memory.count
+        count = self.evaluator.memory.count
         for i in self._produced:
             if not self._steps[i].op.elementwise:
                 count(self._results[i])

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.array.evaluator import current
 from actorflow.array.manipulation import broadcast_to, reshape
 from actorflow.array.operate import cast, node_of, simple, unary, value_of
 from actorflow.array.placement import at, default_place, place_of, transfer
 from actorflow.array.primitives import DType, Primitive, Value
 from actorflow.array.records import HOST, Node, given, record
-from actorflow.array.session import current
 from actorflow.array.ufuncs import COPY
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange
@@ -97,13 +97,13 @@ def asarray(
         raise DTypeError(f"asarray: {value.dtype} to {kind} would drop imaginary parts")
     if copy is False and (not foreign or value.dtype != kind):
         raise GraphError("asarray: copy=False, but this cannot be taken without a copy")
-    session = current()
+    evaluator = current()
     if copy is False:
-        return made_on(device, given(value, session))
-    target = session.buffer(value.shape, kind)
+        return made_on(device, given(value, evaluator))
+    target = evaluator.buffer(value.shape, kind)
     with np.errstate(all="ignore"):
         np.copyto(target, value, casting="unsafe")
-    return made_on(device, given(target, session, counted=True))
+    return made_on(device, given(target, evaluator, counted=True))
 
 
 def _again(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device: Place | str | None) -> Array:
@@ -209,7 +209,7 @@ def full_like(
     place = node.place if device is None else place_of(device)
     if place is not HOST:
         return full(node.shape, fill_value, dtype=kind, device=place)
-    return record(FULL, (value_of(fill_value, kind),), node.shape, kind, (node.shape,), node.session)
+    return record(FULL, (value_of(fill_value, kind),), node.shape, kind, (node.shape,), node.evaluator)
 
 
 def zeros_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:

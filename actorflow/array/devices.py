@@ -69,7 +69,7 @@ class Devices:
         self._end = weakref.finalize(self, _close, self._lock, self._running)
 
     def memory(self, place: Place) -> DeviceMemory:
-        """The memory of a device. With the session's lock held."""
+        """The memory of a device. With the evaluator's lock held."""
         memory = self._memories.get(place)
         if memory is None:
             options = self._options.get(place)
@@ -78,7 +78,7 @@ class Devices:
         return memory
 
     def peak_bytes(self, job: Job, place: Place) -> int:
-        """Most bytes that a job takes on its device. With the session's lock held."""
+        """Most bytes that a job takes on its device. With the evaluator's lock held."""
         known = self._peaks.get(job.key)
         if known is None:
             compiled = job.compile()

@@ -53,7 +53,7 @@ def _is_small(node: Node, evaluator: Evaluator) -> bool:
     return (
         op is not None
         and (op.elementwise or op.reduction)
-        and node.session is evaluator
+        and node.evaluator is evaluator
         and node.unit is None
         and node.error is None
         and node.place is HOST

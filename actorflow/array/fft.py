@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.array.creation import made_on
+from actorflow.array.evaluator import current
 from actorflow.array.operate import axes_of, axis_of, cast, node_of
 from actorflow.array.primitives import DType, Primitive
 from actorflow.array.records import record
-from actorflow.array.session import current
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _line(
     if points < 1:
         raise ShapeError(f"{name}: expected at least one point, got {points}")
     shape = (*node.shape[:axis], length(points), *node.shape[axis + 1 :])
-    return record(_ONE[name], (node,), shape, dtype, (points, axis, _norm(name, norm)), node.session, node.size)
+    return record(_ONE[name], (node,), shape, dtype, (points, axis, _norm(name, norm)), node.evaluator, node.size)
 
 
 def fft(x: Array, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Array:
@@ -133,7 +133,7 @@ def _grid(
     if half == "out" and along:
         shape[along[-1]] = points[-1] // 2 + 1
     params = (tuple(points), along, _norm(name, norm))
-    return record(_SEVERAL[name], (node,), tuple(shape), dtype, params, node.session, node.size)
+    return record(_SEVERAL[name], (node,), tuple(shape), dtype, params, node.evaluator, node.size)
 
 
 def fftn(
@@ -167,7 +167,7 @@ def irfftn(
 def _shift(op: Primitive, x: Array, axes: int | Sequence[int] | None) -> Array:
     _checked(op.name, x, "fc")
     node = x._node
-    return record(op, (node,), node.shape, node.dtype, (axes_of(op.name, axes, len(node.shape)),), node.session)
+    return record(op, (node,), node.shape, node.dtype, (axes_of(op.name, axes, len(node.shape)),), node.evaluator)
 
 
 def fftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:

@@ -63,7 +63,7 @@ def join(source: Graph, wanted: Iterable[Blob], target: Graph) -> Joined:
             for op in group
             if op.outputs[0] in needed or any(op in inside and op not in members for op in op.outputs[0].consumers)
         ]
-        if len(group) == 1:
+        if len(group) == 1 and not _takes_numbers(group[0]):
             _copy(joined, group[0])
         else:
             _fuse(joined, group, results)
@@ -114,6 +114,11 @@ def _outer(group: Sequence[Op]) -> Iterator[Blob]:
         for blob in op.inputs:
             if blob not in own and not any(map(_is_number, blob.producers)):
                 yield blob
+
+
+def _takes_numbers(op: Op) -> bool:
+    """Whether a kernel for a chain spares those that would fill numbers for an op by itself."""
+    return _is_elementwise(op) and 0 < len(set(_outer([op]))) < len(set(op.inputs))
 
 
 def _is_number(op: Op) -> bool:
@@ -201,14 +206,10 @@ def _is_elementwise(op: Op) -> bool:
 def _columns(op: Op) -> FusedColumns | None:
     """Along what a reduction goes that may end a chain; None for what is no such one."""
     operation = op.operation
-    if (
-        not isinstance(operation, Reduction)
-        or not _has_kernel(op.place)
-        or not may_reduce(operation, op.inputs[0].spec)
-    ):
-        return None
-    shape = op.inputs[0].shape
-    return columns_of(shape, operation.axes(len(shape)))
+    if isinstance(operation, Reduction) and _has_kernel(op.place) and may_reduce(operation, op.inputs[0].spec):
+        shape = op.inputs[0].shape
+        return columns_of(shape, operation.axes(len(shape)))
+    return None
 
 
 @cache

@@ -210,7 +210,7 @@ def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
     found = []
     for x in results:
         node = x._node
-        made = node.op is not None and node.number > stand_ins.first and node.session.dry_run and node not in known
+        made = node.op is not None and node.number > stand_ins.first and node.evaluator.dry_run and node not in known
         found.append(x if made else unary(COPY, x))
         known.add(node)
     return found

@@ -72,18 +72,18 @@ def read_index(x: Array, key: Any) -> Array:
     node = x._node
     parts = key if type(key) is tuple else (key,)
     if len(parts) == len(node.shape) and is_there(node) and _are_integers(parts):
-        return given(np.array(node.value[parts]), node.session)  # type: ignore[index]
+        return given(np.array(node.value[parts]), node.evaluator)  # type: ignore[index]
     plain = _plain(node.shape, parts)
     if plain is not None:
-        return record(READ, (node,), plain[1], node.dtype, plain[:1], node.session)
+        return record(READ, (node,), plain[1], node.dtype, plain[:1], node.evaluator)
     template, arrays = _parsed(key)
     if any(each.dtype.kind == "b" for each in arrays):
         values = [_computed(each) for each in arrays]
-        if node.session.dry_run:
+        if node.evaluator.dry_run:
             return read_index(x, _without_masks(template, values))
-        return given(np.array(x._value()[key_of(template, tuple(values))]), node.session, place=node.place)
+        return given(np.array(x._value()[key_of(template, tuple(values))]), node.evaluator, place=node.place)
     shape = _shape_of(node.shape, template, arrays)
-    return record(READ, (node, *arrays), shape, node.dtype, (template,), node.session)
+    return record(READ, (node, *arrays), shape, node.dtype, (template,), node.evaluator)
 
 
 def write_index(x: Array, key: Any, value: Any) -> Array:
@@ -108,7 +108,7 @@ def write_index(x: Array, key: Any, value: Any) -> Array:
             stripped = stripped[1:]
         if broadcast("assignment", stripped, shape) != shape:
             raise ShapeError(f"assignment: a value of shape {written.shape} does not fit the part of shape {shape}")
-    return record(_WRITE, (node, written, *arrays), node.shape, node.dtype, (template,), node.session)
+    return record(_WRITE, (node, written, *arrays), node.shape, node.dtype, (template,), node.evaluator)
 
 
 def _without_masks(template: tuple[Any, ...], values: list[Value]) -> tuple[Any, ...]:
@@ -127,12 +127,12 @@ def _without_masks(template: tuple[Any, ...], values: list[Value]) -> tuple[Any,
 
 def _computed(each: Input) -> Value:
     if type(each) is Node:
-        if each.session.dry_run:
+        if each.evaluator.dry_run:
             raise GraphError("a mask without values, of a traced function or a dry run: use where(mask, x, ...)")
         if Node.dry_runs:
             note_asked(each)
         node = on_host(each)
-        node.session.force((node,))
+        node.evaluator.force((node,))
         if node.error is not None:
             raise node.error.with_traceback(None)
         assert node.value is not None
@@ -255,7 +255,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
         axis = 0
     axis = axis_of("take", axis, len(node.shape))
     shape = (*node.shape[:axis], *at.shape, *node.shape[axis + 1 :])
-    return record(TAKE, (node, at), shape, node.dtype, (axis,), node.session)
+    return record(TAKE, (node, at), shape, node.dtype, (axis,), node.evaluator)
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
@@ -266,4 +266,4 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     axis = axis_of("take_along_axis", axis, len(node.shape))
     lines = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
     shape = broadcast("take_along_axis", lines, at.shape)
-    return record(TAKE_ALONG, (node, at), shape, node.dtype, (axis,), node.session)
+    return record(TAKE_ALONG, (node, at), shape, node.dtype, (axis,), node.evaluator)

@@ -77,11 +77,11 @@ class GraphOperation(Primitive):
         work = sum([node.size for node in nodes])
         if len(self.outputs) == 1:
             spec = self.outputs[0]
-            found = [record(self, nodes, spec.shape, spec.dtype, params, nodes[0].session, work)]
+            found = [record(self, nodes, spec.shape, spec.dtype, params, nodes[0].evaluator, work)]
         else:
-            whole = record(self, nodes, (), _OBJECT, params, nodes[0].session, work)._node
+            whole = record(self, nodes, (), _OBJECT, params, nodes[0].evaluator, work)._node
             parts = enumerate(self.outputs)
-            found = [record(PART, (whole,), spec.shape, spec.dtype, (i,), whole.session) for i, spec in parts]
+            found = [record(PART, (whole,), spec.shape, spec.dtype, (i,), whole.evaluator) for i, spec in parts]
         if Node.placing is None or not self.random:
             return found
         place = home_of(nodes[0])

@@ -112,8 +112,8 @@ def _complex(dtype: DType) -> DType:
 
 def _parts(op: Primitive, node: Node, parts: Sequence[tuple[Shape, DType]], *params: Any) -> list[Array]:
     """Record an operation with several results: one record that computes them, and one for each."""
-    whole = record(op, (node,), (), _OBJECT, params, node.session, node.size)._node
-    return [record(PART, (whole,), shape, kind, (i,), node.session) for i, (shape, kind) in enumerate(parts)]
+    whole = record(op, (node,), (), _OBJECT, params, node.evaluator, node.size)._node
+    return [record(PART, (whole,), shape, kind, (i,), node.evaluator) for i, (shape, kind) in enumerate(parts)]
 
 
 _CHOLESKY = Primitive("cholesky", lambda x, upper: np.linalg.cholesky(x, upper=upper))
@@ -266,7 +266,7 @@ def solve(x1: Array, x2: Array, /) -> Array:
         shape = (*a.shape[:-2], size)
     else:
         shape = (*broadcast("solve", a.shape[:-2], b.shape[:-2]), size, b.shape[-1])
-    return record(_SOLVE, (a, b), shape, kind, (), a.session, a.size * size)
+    return record(_SOLVE, (a, b), shape, kind, (), a.evaluator, a.size * size)
 
 
 def _solve(a: Value, b: Value) -> Value:
@@ -306,7 +306,7 @@ def matrix_rank(x: Array, /, *, rtol: float | Array | None = None) -> Array:
     node = _matrix("matrix_rank", x)
     _floating("matrix_rank", node.dtype)
     inputs = (node, *_tolerance("matrix_rank", node, rtol))
-    return record(_MATRIX_RANK, inputs, node.shape[:-2], np.dtype(np.intp), (), node.session, node.size)
+    return record(_MATRIX_RANK, inputs, node.shape[:-2], np.dtype(np.intp), (), node.evaluator, node.size)
 
 
 def pinv(x: Array, /, *, rtol: float | Array | None = None) -> Array:
@@ -314,7 +314,7 @@ def pinv(x: Array, /, *, rtol: float | Array | None = None) -> Array:
     node = _matrix("pinv", x)
     kind = _floating("pinv", node.dtype)
     shape = (*node.shape[:-2], node.shape[-1], node.shape[-2])
-    return record(_PINV, (node, *_tolerance("pinv", node, rtol)), shape, kind, (), node.session, node.size)
+    return record(_PINV, (node, *_tolerance("pinv", node, rtol)), shape, kind, (), node.evaluator, node.size)
 
 
 _NORMS = ("fro", "nuc", math.inf, -math.inf, 1, -1, 2, -2)

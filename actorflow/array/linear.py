@@ -63,7 +63,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     columns = right[-1:] if len(b.shape) > 1 else ()
     shape = (*lead, *rows, *columns)
     kind = product_dtype("matmul", a.dtype, b.dtype)
-    return record(MATMUL, (a, b), shape, kind, (), a.session, a.size * right[-1])
+    return record(MATMUL, (a, b), shape, kind, (), a.evaluator, a.size * right[-1])
 
 
 def matrix_transpose(x: Array, /) -> Array:
@@ -90,7 +90,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
         raise ShapeError(f"vecdot: shapes {a.shape} and {b.shape} differ along axis {axis}")
     del ones[axis], others[axis]
     shape = broadcast("vecdot", tuple(ones), tuple(others)) if ones or others else ()
-    return record(_VECDOT, (a, b), shape, product_dtype("vecdot", a.dtype, b.dtype), (axis,), a.session, a.size)
+    return record(_VECDOT, (a, b), shape, product_dtype("vecdot", a.dtype, b.dtype), (axis,), a.evaluator, a.size)
 
 
 def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
@@ -109,4 +109,4 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     left = [length for i, length in enumerate(a.shape) if i not in ones]
     right = [length for i, length in enumerate(b.shape) if i not in others]
     kind = product_dtype("tensordot", a.dtype, b.dtype)
-    return record(_TENSORDOT, (a, b), (*left, *right), kind, ((ones, others),), a.session, a.size)
+    return record(_TENSORDOT, (a, b), (*left, *right), kind, ((ones, others),), a.evaluator, a.size)

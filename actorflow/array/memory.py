@@ -25,7 +25,7 @@ _KEPT_BYTES = 256 * 1024 * 1024
 class Memory:
     """Counts the values of a session, and keeps the buffers of those that have ended for later ones.
 
-    All but `count` and `reclaim` are called with the session's lock held.
+    All but `count` and `reclaim` are called with the evaluator's lock held.
 
     Args:
         budget_bytes: Most bytes of values; None for no limit.

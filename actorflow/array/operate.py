@@ -17,7 +17,7 @@ from actorflow.errors import AxisError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
-    from actorflow.array.session import Session
+    from actorflow.array.evaluator import Evaluator
 
 __all__ = [
     "CAST",
@@ -131,10 +131,10 @@ def is_there(node: Node) -> bool:
     """Whether a record's value is there, so that what needs little of it can be computed at once."""
     if Node.placing is not None and default_place() is not HOST:
         return False
-    return type(node.value) is np.ndarray and not Node.dry_runs and not node.session.sequential
+    return type(node.value) is np.ndarray and not Node.dry_runs and not node.evaluator.sequential
 
 
-def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, session: Session) -> Array:
+def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, evaluator: Evaluator) -> Array:
     """An operation on single numbers that are there, computed at once: to record and plan it would take longer."""
     out = np.empty((), dtype)
     values = [each.value if type(each) is Node else each for each in inputs]
@@ -145,8 +145,8 @@ def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, sessio
             with np.errstate(all="ignore"):
                 op.compute(*values, out=out)
     except ValueError:  # it is raised where the value is asked for, as always
-        return record(op, inputs, (), dtype, (), session)
-    return given(out, session)
+        return record(op, inputs, (), dtype, (), evaluator)
+    return given(out, evaluator)
 
 
 def unary(op: Elementwise, x: Array) -> Array:
@@ -154,8 +154,8 @@ def unary(op: Elementwise, x: Array) -> Array:
     node = node_of(op.name, "x", x)
     dtype = op.dtype(node.dtype)
     if not node.shape and is_there(node):
-        return _of_numbers(op, (node,), dtype, node.session)
-    return record(op, (node,), node.shape, dtype, (), node.session)
+        return _of_numbers(op, (node,), dtype, node.evaluator)
+    return record(op, (node,), node.shape, dtype, (), node.evaluator)
 
 
 def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
@@ -168,8 +168,8 @@ def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
             shape = a.shape if a.shape == b.shape else _together(op.name, a.shape, b.shape)
             dtype = op.dtype(a.dtype, b.dtype)
             if not shape and is_there(a) and is_there(b):
-                return _of_numbers(op, (a, b), dtype, a.session)
-            return record(op, (a, b), shape, dtype, (), a.session)
+                return _of_numbers(op, (a, b), dtype, a.evaluator)
+            return record(op, (a, b), shape, dtype, (), a.evaluator)
         c = constant(op.name, x2, a.dtype)
         return _with_constant(op, a, (a, c), c)
     b = node_of(op.name, "one of the arguments", x2)
@@ -181,8 +181,8 @@ def _with_constant(op: Elementwise, node: Node, inputs: tuple[Node, Value] | tup
     shape = broadcast(op.name, node.shape, c.shape) if c.ndim else node.shape
     dtype = op.dtype(inputs[0].dtype, inputs[1].dtype)
     if not shape and is_there(node):
-        return _of_numbers(op, inputs, dtype, node.session)
-    return record(op, inputs, shape, dtype, (), node.session)
+        return _of_numbers(op, inputs, dtype, node.evaluator)
+    return record(op, inputs, shape, dtype, (), node.evaluator)
 
 
 def cast(x: Array, dtype: DType) -> Array:
@@ -191,14 +191,14 @@ def cast(x: Array, dtype: DType) -> Array:
     if node.dtype == dtype:
         return x
     if not node.shape and is_there(node):
-        return _of_numbers(CAST, (node,), dtype, node.session)
-    return record(CAST, (node,), node.shape, dtype, (), node.session)
+        return _of_numbers(CAST, (node,), dtype, node.evaluator)
+    return record(CAST, (node,), node.shape, dtype, (), node.evaluator)
 
 
 def simple(op: Primitive, x: Array, shape: tuple[int, ...], *params: Any, dtype: DType | None = None) -> Array:
     """Record an operation on one array that reads all of it."""
     node = x._node
-    return record(op, (node,), shape, dtype or node.dtype, params, node.session, node.size)
+    return record(op, (node,), shape, dtype or node.dtype, params, node.evaluator, node.size)
 
 
 def axis_of(name: str, axis: int, rank: int) -> int:

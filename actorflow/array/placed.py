@@ -25,7 +25,7 @@ __all__ = ["PlacedUnit"]
 class PlacedUnit(Unit):
     """Records that one device computes; also those that copy its arrays to the CPU.
 
-    The thread that runs it only hands it to the session's devices; it ends when these have computed it.
+    The thread that runs it only hands it to the devices; it ends when these have computed it.
 
     Args: as for `Unit`.
     """
@@ -50,7 +50,7 @@ class PlacedUnit(Unit):
         self._is_taken = self._is_handed_over = False
         self._begun_ns = 0
 
-    # -- with the session's lock held ---------------------------------------------------------------------------
+    # -- with the evaluator's lock held ---------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -58,10 +58,10 @@ class PlacedUnit(Unit):
 
     @property
     def memory(self) -> Memory:
-        return self.session.devices.memory(self._place)
+        return self.evaluator.devices.memory(self._place)
 
     def begin(self) -> int:
-        return self.session.devices.peak_bytes(self._job, self._place) if self.is_last_resort else self.claimed_bytes
+        return self.evaluator.devices.peak_bytes(self._job, self._place) if self.is_last_resort else self.claimed_bytes
 
     def allocate(self) -> bool:
         return True
@@ -95,7 +95,7 @@ class PlacedUnit(Unit):
 
     def _count(self, value: Any) -> None:
         if isinstance(value, np.ndarray):
-            self.session.memory.count(value)
+            self.evaluator.memory.count(value)
         else:
             self.memory.count(value)
 
@@ -116,7 +116,7 @@ class PlacedUnit(Unit):
         self._begun_ns = perf_counter_ns()
         self._is_handed_over = True
         try:
-            self.session.hand_over(self)
+            self.evaluator.hand_over(self)
         except Exception:
             self._is_handed_over = False
             raise
@@ -124,12 +124,12 @@ class PlacedUnit(Unit):
     # -- on the devices' loop -----------------------------------------------------------------------------------
 
     async def compute_on(self, service: Service) -> None:
-        """Compute it, and tell the session."""
+        """Compute it, and tell the evaluator."""
         if not await self._compute(service, self._job) and len(self._produced) > 1:
             for i in self._produced:  # what failed may not concern all of them
                 await self._compute(service, self._job.with_results((i,)))
         self.elapsed_ns = perf_counter_ns() - self._begun_ns
-        self.session.take_back(self)
+        self.evaluator.take_back(self)
 
     async def _compute(self, service: Service, job: Job) -> bool:
         """Compute some of the results; whether that went well."""

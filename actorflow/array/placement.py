@@ -86,7 +86,7 @@ def home_of(node: Node) -> Place:
 def transfer(array: Array, place: Place) -> Array:
     """The array on a place; itself if it is there. What is recorded in a dry run may be computed with others."""
     node = array._node
-    return array if node.place is place and not node.session.dry_run else _moved(node, place)
+    return array if node.place is place and not node.evaluator.dry_run else _moved(node, place)
 
 
 def on_host(node: Node) -> Node:
@@ -109,7 +109,7 @@ def _watch_places(place: Place) -> None:
 def _moved(node: Node, place: Place) -> Array:
     _watch_places(place)
     return record(
-        TRANSFER, (node,), node.shape, node.dtype, (node.place, place), node.session, work=node.size, place=place
+        TRANSFER, (node,), node.shape, node.dtype, (node.place, place), node.evaluator, work=node.size, place=place
     )
 
 

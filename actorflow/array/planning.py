@@ -24,8 +24,8 @@ from actorflow.array.sequences import Sequence
 from actorflow.array.units import Unit
 
 if TYPE_CHECKING:
-    from actorflow.array.evaluator import Evaluator
     from actorflow.array.memory import Memory
+    from actorflow.array.runner import Runner
 
 __all__ = ["Found", "collect", "common", "make_units", "window"]
 
@@ -64,7 +64,7 @@ class Found(NamedTuple):
     shared: set[Node]
 
 
-def collect(roots: Iterable[Node], session: Evaluator) -> Found:
+def collect(roots: Iterable[Node], evaluator: Runner) -> Found:
     """What must be computed for ``roots``."""
     readers: dict[Node, int] = {}
     new: list[Node] = []
@@ -79,7 +79,7 @@ def collect(roots: Iterable[Node], session: Evaluator) -> Found:
         if node.value is not None or node.error is not None:
             continue
         readers[node] = 1
-        if node.session is not session:
+        if node.evaluator is not evaluator:
             foreign.append(node)
         elif node.unit is not None:
             under_way.append(node)

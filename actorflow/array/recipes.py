@@ -15,7 +15,7 @@ from actorflow.errors import GraphError
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
-    from actorflow.array.session import Session
+    from actorflow.array.evaluator import Evaluator
 
 __all__ = ["Recipe", "captured_array", "needed"]
 #: Views and constants, which cost nothing to make again.
@@ -78,8 +78,8 @@ class Recipe:
     def __call__(self, arrays: Sequence[Array], captured: Sequence[Array]) -> list[Array]:
         """Record it on arrays: for the inputs, and for what was captured."""
         nodes = [x._node for x in (*arrays, *captured)]
-        sessions = [node.session for node in nodes]
-        session = next((each for each in sessions if each.dry_run), sessions[0])
+        evaluators = [node.evaluator for node in nodes]
+        evaluator = next((each for each in evaluators if each.dry_run), evaluators[0])
         place = HOST
         for op, inputs, shape, dtype, params, origin in self._steps:
             if not op.pure:
@@ -89,23 +89,23 @@ class Recipe:
                 params = (reads[0].place if type(reads[0]) is Node else HOST, place := params[1])
             elif Node.placing is not None:
                 reads, place = Node.placing(op, reads, True)
-            node = Node(op, reads, shape, dtype, params, session, place)
+            node = Node(op, reads, shape, dtype, params, evaluator, place)
             node._code, node._instruction = origin
             nodes.append(node)
-        if not session.dry_run:
+        if not evaluator.dry_run:
             for i in self._kept:
                 _keep(nodes[self._given + i])
-        return self._shown([nodes[i] for i in self._outputs], session)
+        return self._shown([nodes[i] for i in self._outputs], evaluator)
 
-    def _shown(self, nodes: list[Node], session: Session) -> list[Array]:
+    def _shown(self, nodes: list[Node], evaluator: Evaluator) -> list[Array]:
         arrays = [node.show() for node in nodes]
-        session.pending.extend([node.handle for node in nodes if node.handle is not None])
-        session.load += self._load
-        if session.is_limited:
-            session.recorded_bytes.append(self._bytes)
-        if session.load > session.threshold:
+        evaluator.pending.extend([node.handle for node in nodes if node.handle is not None])
+        evaluator.load += self._load
+        if evaluator.is_limited:
+            evaluator.recorded_bytes.append(self._bytes)
+        if evaluator.load > evaluator.threshold:
             for node in nodes:
-                session.notice(node)
+                evaluator.notice(node)
         return arrays
 
 
@@ -139,7 +139,7 @@ def needed(results: Sequence[Node], known: Sequence[Node], first: int) -> tuple[
         if node in seen:
             continue
         seen.add(node)
-        if node.op is None or node.number < first or not node.session.dry_run:
+        if node.op is None or node.number < first or not node.evaluator.dry_run:
             if node.op is not None or node.value is None or node.number < first:
                 before.append(node)
         else:
@@ -159,7 +159,7 @@ def captured_array(node: Node) -> Array:
     held = node.handle() if node.handle is not None else None
     if held is None:
         return node.show()
-    if held._node is not node and held._node.session.dry_run and not node.session.dry_run:
+    if held._node is not node and held._node.evaluator.dry_run and not node.evaluator.dry_run:
         held._node = node
         raise GraphError(
             "a traced function changes an array in place that is not one of its arguments: return the new value instead"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actorflow.array.evaluator import Evaluator
 from actorflow.array.primitives import Primitive, Value
 from actorflow.array.records import Node, given, tracing
-from actorflow.array.session import Session
 from actorflow.errors import ShapeError
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
@@ -66,19 +66,19 @@ class Recorded(Operation):
         from actorflow.array.translation import translate_all
 
         known: dict[Node, Any] = {}
-        session = Session(dry_run=True)
+        evaluator = Evaluator(dry_run=True)
 
         def stand_in(blob: Blob) -> Array:
-            node = Node(None, (), blob.shape, blob.dtype, (), session)
+            node = Node(None, (), blob.shape, blob.dtype, (), evaluator)
             known[node] = blob
             return node.show()
 
-        with tracing(session):
+        with tracing(evaluator):
             reads = [stand_in(blob) for blob in op.inputs]
             outputs = tuple([stand_in(blob) for blob in op.outputs])
             slopes = tuple([None if g is None else stand_in(g) for g in grads])
             single = len(self.specs) == 1
-            inputs = [given(each, session) if isinstance(each, np.ndarray) else each for each in self.arranged(reads)]
+            inputs = [given(each, evaluator) if isinstance(each, np.ndarray) else each for each in self.arranged(reads)]
             application = Application(tuple(inputs), self.params, outputs[0] if single else outputs)
             derive = rule_of(self.primitive.name)
             assert derive is not None

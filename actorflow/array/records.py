@@ -26,7 +26,7 @@ from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
-    from actorflow.array.session import Session
+    from actorflow.array.evaluator import Evaluator
     from actorflow.array.units import Unit
     from actorflow.node import Op
 
@@ -50,7 +50,7 @@ _PACKAGE = str(Path(__file__).parent.parent)
 HOST = Place()
 _numbers = count()
 #: The dry run that a function is traced in, and the records whose values it has asked for.
-_tracing: ContextVar[tuple[Session, list[Node]] | None] = ContextVar("actorflow-array-tracing", default=None)
+_tracing: ContextVar[tuple[Evaluator, list[Node]] | None] = ContextVar("actorflow-array-tracing", default=None)
 
 
 class Node:
@@ -64,7 +64,7 @@ class Node:
         dtype: Of the result.
         size: Number of elements of the result.
         place: Where the result lives.
-        session: Who computes it.
+        evaluator: Who computes it.
         number: Later records have higher ones.
         value: The result, once it is there; never written again while anybody can see it.
         error: Why there will be no result.
@@ -78,13 +78,13 @@ class Node:
         "_instruction",
         "dtype",
         "error",
+        "evaluator",
         "handle",
         "inputs",
         "number",
         "op",
         "params",
         "place",
-        "session",
         "shape",
         "size",
         "unit",
@@ -93,7 +93,7 @@ class Node:
 
     #: What shows records to the user; set where it is defined, since it is built on records.
     array_type: ClassVar[type[Array]]
-    #: How many sessions there are that compute nothing.
+    #: How many evaluators there are that compute nothing.
     dry_runs: ClassVar[int] = 0
     #: Says where an operation is computed, once there are arrays on accelerators; see `actorflow.array.placement`.
     placing: ClassVar[Callable[[Primitive, tuple[Input, ...], bool], tuple[tuple[Input, ...], Place]] | None] = None
@@ -105,7 +105,7 @@ class Node:
         shape: tuple[int, ...],
         dtype: DType,
         params: tuple[Any, ...],
-        session: Session,
+        evaluator: Evaluator,
         place: Place = HOST,
     ) -> None:
         self.op = op
@@ -115,7 +115,7 @@ class Node:
         self.dtype = dtype
         self.size = math.prod(shape) if shape else 1
         self.place = place
-        self.session = session
+        self.evaluator = evaluator
         self.number = next(_numbers)
         self.value: Value | None = None
         self.error: OpError | OutOfMemoryError | None = None
@@ -132,7 +132,7 @@ class Node:
 
     def __del__(self) -> None:
         if self.value is not None:
-            self.session.memory.reclaim(self.value)
+            self.evaluator.memory.reclaim(self.value)
 
     @property
     def done(self) -> bool:
@@ -178,7 +178,7 @@ def record(
     shape: tuple[int, ...],
     dtype: DType,
     params: tuple[Any, ...] = (),
-    session: Session | None = None,
+    evaluator: Evaluator | None = None,
     work: int = 0,
     place: Place | None = None,
 ) -> Array:
@@ -190,7 +190,7 @@ def record(
         shape: Of its result.
         dtype: Of its result.
         params: Its further arguments.
-        session: Who computes it; that of the first input if left out.
+        evaluator: Who computes it; that of the first input if left out.
         work: Elements that it touches beyond those of its result.
         place: Where its result lives; where its inputs live if left out, see `actorflow.array.placement`.
     Raises:
@@ -200,22 +200,22 @@ def record(
         place = HOST
         if Node.placing is not None and _tracing.get() is None:
             inputs, place = Node.placing(op, inputs, False)
-    if session is None:
-        session = next(each for each in inputs if type(each) is Node).session
+    if evaluator is None:
+        evaluator = next(each for each in inputs if type(each) is Node).evaluator
     if Node.dry_runs:  # what depends on an array without a value has none either
-        dry = next((each.session for each in inputs if type(each) is Node and each.session.dry_run), None)
+        dry = next((each.evaluator for each in inputs if type(each) is Node and each.evaluator.dry_run), None)
         traced = _tracing.get()
-        session = dry or (traced[0] if traced is not None else session)
-    node = Node(op, inputs, shape, dtype, params, session, place)
+        evaluator = dry or (traced[0] if traced is not None else evaluator)
+    node = Node(op, inputs, shape, dtype, params, evaluator, place)
     array = object.__new__(Node.array_type)
     array._node = node
     node.handle = handle = weakref.ref(array)
-    session.pending.append(handle)
-    session.load += node.size + work
-    if session.is_limited:
-        session.recorded_bytes.append(bytes_of(node))
-    if session.load > session.threshold:
-        session.notice(node)
+    evaluator.pending.append(handle)
+    evaluator.load += node.size + work
+    if evaluator.is_limited:
+        evaluator.recorded_bytes.append(bytes_of(node))
+    if evaluator.load > evaluator.threshold:
+        evaluator.notice(node)
     return array
 
 
@@ -239,14 +239,14 @@ def _has_own_memory(node: Node) -> bool:
 
 
 @contextmanager
-def tracing(session: Session) -> Iterator[list[Node]]:
+def tracing(evaluator: Evaluator) -> Iterator[list[Node]]:
     """All that is recorded inside, in this context, belongs to a dry run: that of constants, too.
 
     Yields:
         The records whose values are asked for inside; what is recorded depends on these values.
     """
     asked: list[Node] = []
-    token = _tracing.set((session, asked))
+    token = _tracing.set((evaluator, asked))
     try:
         yield asked
     finally:
@@ -268,22 +268,22 @@ def replace(array: Array, by: Array) -> None:
     array._node = node
     node.handle = handle = weakref.ref(array)
     if not node.done:
-        node.session.pending.append(handle)
+        node.evaluator.pending.append(handle)
 
 
-def given(value: Value, session: Session, counted: bool = False, place: Place = HOST) -> Array:
+def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Place = HOST) -> Array:
     """An array whose value is there already, and that nobody else writes, or its copy on another device.
 
     Args:
         value: The value, in the host's memory.
-        session: Whose array it is.
-        counted: Whether the session made the value.
+        evaluator: Whose array it is.
+        counted: Whether the evaluator made the value.
         place: Where the array is to live.
     """
-    node = Node(None, (), value.shape, value.dtype, (), session)
+    node = Node(None, (), value.shape, value.dtype, (), evaluator)
     node.value = value
     if not counted:
-        session.memory.count(value)
+        evaluator.memory.count(value)
     array = node.show()
     return array if place is HOST else array.to_device(place)
 

@@ -129,7 +129,7 @@ class Sequence(Unit):
         return self.claimed_bytes
 
     def allocate(self) -> bool:
-        memory = self.session.memory
+        memory = self.evaluator.memory
         try:
             for i, node in self._produced.items():
                 if self._steps[i][0].into and node.size_bytes >= memory.pooled_bytes:
@@ -156,7 +156,7 @@ class Sequence(Unit):
 
     def end(self) -> None:
         values, failed = self._values, self._failed
-        count, profiles = self.session.memory.count, self.session.profile
+        count, profiles = self.evaluator.memory.count, self.evaluator.profile
         for i in self._produced:
             if i not in self._foreign and i not in failed and i not in self._buffers:
                 count(values[i])
@@ -266,7 +266,7 @@ class Sequence(Unit):
         base = found.base
         if found.nbytes * 2 >= getattr(base, "nbytes", 0):
             return False
-        return found.nbytes < _COPIED_BYTES or self.session.memory.is_limited or getrefcount(base) <= _IN_VIEW
+        return found.nbytes < _COPIED_BYTES or self.evaluator.memory.is_limited or getrefcount(base) <= _IN_VIEW
 
     def _error(self, step: int, cause: BaseException) -> Error:
         if step >= len(self._steps):

@@ -1,194 +1,61 @@
-"""Sessions: who computes what was recorded, when, and within which memory."""
+"""Sessions: arrays that are computed together, within one budget."""
 
 from __future__ import annotations
 
-import gc
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 
-from actorflow.array.devices import Devices
-from actorflow.array.direct import compute_directly
-from actorflow.array.evaluator import WORTH_A_LOOK, Evaluator
-from actorflow.array.interrupts import Guard, check_interrupt
-from actorflow.array.memory import Memory
-from actorflow.array.placement import place_of
-from actorflow.array.primitives import DType, Value
-from actorflow.array.records import Node
+from actorflow.array.evaluator import Evaluator, evaluating
+from actorflow.array.evaluator import current as current_evaluator
 from actorflow.devices import DeviceOptions
-from actorflow.devices.blas import cores
-from actorflow.errors import GraphError
+from actorflow.history import OpProfile
 from actorflow.place import Place
-from actorflow.spec import TensorSpec
 
 __all__ = ["Session", "current", "session"]
 
-#: Records that wait for the engine; from here on the recording thread computes, too.
-_MOST_PENDING = 20_000
-#: The same under a budget, where all of them are looked through again and again.
-_MOST_PENDING_IN_BUDGET = 1_000
 
+class Session:
+    """Arrays that are computed together, and how they have been computed so far; see `session`."""
 
-class Session(Evaluator):
-    """Who computes what was recorded: in the threads that wait, and in workers of its own.
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
 
-    Args:
-        memory_budget: Most bytes that values may take. What does not fit together is computed in the order in which
-            it was recorded, and `from_numpy` waits until there is room.
-        sequential: Compute each operation in the line that records it, in order.
-        dry_run: Record and check, but compute nothing.
-        run_ahead: Whether workers compute what was recorded before somebody asks for it.
-        devices: How accelerators are used, by place; for `actorflow.Graph`.
-        capture: Whether kernels that follow each other on one are captured and replayed; for `actorflow.Graph`.
+    @property
+    def profile(self) -> dict[str, OpProfile]:
+        """Calls and times by operation; those computed as one share an entry, their names joined by ``+``."""
+        return self._evaluator.profile
 
-    Attributes:
-        profile: Calls and times by operation; those computed as one share an entry, their names joined by ``+``.
-        computed: Operations computed.
-        shared: Operations that were not computed since an equal one was.
-        memory: Its values' memory on the CPU.
-        devices: What computes on accelerators.
-    """
+    @property
+    def computed(self) -> int:
+        """Operations computed."""
+        return self._evaluator.computed
 
-    def __init__(
-        self,
-        *,
-        memory_budget: int | None = None,
-        sequential: bool = False,
-        dry_run: bool = False,
-        run_ahead: bool = True,
-        devices: Mapping[Place | str, DeviceOptions] | None = None,
-        capture: bool = False,
-    ) -> None:
-        if sequential and dry_run:
-            raise GraphError("a session is sequential or a dry run, not both")
-        options = {place_of(place): own for place, own in (devices or {}).items()}
-        is_limited = memory_budget is not None or any(own.memory_budget for own in options.values())
-        super().__init__(Memory(memory_budget), Devices(memory_budget, options, capture), is_limited)
-        self.sequential = sequential
-        self.dry_run = dry_run
-        self.run_ahead = run_ahead
-        if dry_run:
-            Node.dry_runs += 1
-            weakref.finalize(self, _end_dry_run)
-        self.threshold = -1 if sequential else WORTH_A_LOOK if run_ahead and not dry_run else float("inf")
+    @property
+    def shared(self) -> int:
+        """Operations that were not computed since an equal one was."""
+        return self._evaluator.shared
 
-    # -- recording ----------------------------------------------------------------------------------------------
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of values on the CPU and of free buffers, now: of all values under a budget, else of large ones."""
+        return self._evaluator.memory.pool.held_bytes
 
-    def notice(self, node: Node) -> None:
-        """Much has been recorded: have a worker look at it. Called while recording."""
-        if self.sequential:
-            self.force([node])
-            if node.error is not None:
-                raise node.error
-        elif len(self.pending) > (_MOST_PENDING_IN_BUDGET if self.is_limited else _MOST_PENDING):
-            self.flush()
-        elif not self._watching and not self._closed:
-            with Guard(self._changed):
-                self._watching = True
-                self._call_workers(1)
+    @property
+    def peak_bytes(self) -> int:
+        """Highest `held_bytes` so far."""
+        return self._evaluator.memory.pool.peak_bytes
 
-    def buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
-        """Memory for a new array. Waits for room: computes what was recorded, so that it lets go of what it reads.
+    def wait_for_all(self) -> None:
+        """Compute all that was recorded and that the program can still ask for.
 
-        Raises:
-            OutOfMemoryError: if there is no room even then.
+        What fails is reported where its value is asked for.
         """
-        memory = self.memory
-        with Guard(self._changed) as guard:
-            if not self.is_limited:
-                return memory.take(shape, dtype)
-            size_bytes = TensorSpec(shape, dtype).size_bytes
-            # What is recorded needs room to be computed in, too.
-            if self._has_room(size_bytes) or (Node.placing is not None and self._fit((), size_bytes)):
-                return memory.take(shape, dtype)
-            self._drain(guard)
-            if not memory.fits(size_bytes):
-                gc.collect()
-                self._drain(guard)
-            if memory.fits(size_bytes):
-                return memory.take(shape, dtype)
-        raise memory.no_room("a new array", size_bytes)
-
-    # -- asking -------------------------------------------------------------------------------------------------
-
-    def force(self, nodes: Iterable[Node]) -> None:
-        """Compute records, in this thread too; returns when they are done, well or not.
-
-        Raises:
-            GraphError: in a dry run.
-        """
-        wanted = [node for node in nodes if not node.done]
-        if not wanted:
-            return
-        self._check_runs()
-        with Guard(self._changed) as guard:
-            if not self.is_limited and compute_directly(wanted, self):
-                return
-            while wanted:
-                self._ask(wanted)
-                worked = self._work_once(forced=True)
-                wanted = [node for node in wanted if not node.done]
-                if wanted and not worked:
-                    self._changed.wait(guard.wait_s)
-                    wanted = [node for node in wanted if not node.done]
-                check_interrupt()
-
-    def when_done(self, node: Node, callback: Callable[[], None]) -> None:
-        """Have the workers compute a record, and call ``callback`` when it is done, from any thread.
-
-        Raises:
-            GraphError: in a dry run.
-        """
-        if not node.done:
-            self._check_runs()
-            with Guard(self._changed):
-                self._ask([node])
-                if not node.done:
-                    self._callbacks.setdefault(node, []).append(callback)
-                    self._call_workers(cores())
-                    return
-        callback()
-
-    def flush(self, forced: bool = False) -> None:
-        """Compute all that was recorded and that somebody can still ask for, where it fits; returns when that is done.
-
-        Args:
-            forced: Whether what does not fit is given up.
-        """
-        if self.dry_run:
-            return
-        with Guard(self._changed) as guard:
-            nodes = self._take_pending()
-            if forced:
-                self._ask(nodes)
-            elif not self.is_limited:
-                self._prepare(nodes, forced=False)
-            self._drain(guard)
-
-    def close(self) -> None:
-        """End the workers after what they are at. What is not computed then is computed by those who ask for it."""
-        with Guard(self._changed):
-            self._closed = True
-            self._changed.notify_all()
-        self.devices.close()
-
-    def _check_runs(self) -> None:
-        if self.dry_run:
-            raise GraphError("an array without values, of a traced function or a dry run: use where(condition, x1, x2)")
-
-
-def _end_dry_run() -> None:
-    Node.dry_runs -= 1
-
-
-_current: ContextVar[Session | None] = ContextVar("actorflow-array-session", default=None)
-_default = Session()
+        self._evaluator.flush(forced=True)
 
 
 def current() -> Session:
     """The session that new arrays belong to: that of the `session` block around, else one for the process."""
-    return _current.get() or _default
+    return Session(current_evaluator())
 
 
 @contextmanager
@@ -203,9 +70,18 @@ def session(
 ) -> Iterator[Session]:
     """Arrays that are made inside belong to a session of their own, and so does all that is computed from them.
 
-    Args: see `Session`.
+    Args:
+        memory_budget: Most bytes that values may take. What does not fit together is computed in the order in which
+            it was recorded, and `from_numpy` waits until there is room.
+        sequential: Compute each operation in the line that records it, in order.
+        dry_run: Record and check, but compute nothing.
+        run_ahead: Whether workers compute what was recorded before somebody asks for it.
+        devices: How accelerators are used, by place; for `actorflow.Graph`.
+        capture: Whether kernels that follow each other on one are captured and replayed; for `actorflow.Graph`.
+    Raises:
+        GraphError: if options exclude each other, or the budget is not positive.
     """
-    made = Session(
+    evaluator = Evaluator(
         memory_budget=memory_budget,
         sequential=sequential,
         dry_run=dry_run,
@@ -213,9 +89,5 @@ def session(
         devices=devices,
         capture=capture,
     )
-    token = _current.set(made)
-    try:
-        yield made
-    finally:
-        _current.reset(token)
-        made.close()
+    with evaluating(evaluator):
+        yield Session(evaluator)

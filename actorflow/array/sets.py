@@ -55,7 +55,7 @@ def isin(x1: Array | complex, x2: Array | complex, /, *, invert: bool = False) -
 
 
 def _given(like: Array, value: Any) -> Array:
-    return given(np.array(value), like._node.session, place=like.device)
+    return given(np.array(value), like._node.evaluator, place=like.device)
 
 
 def _value(name: str, x: Array) -> Value:

@@ -63,7 +63,7 @@ def _reduce(op: Reduction, x: Array, axis: Axis, keepdims: bool, dtype: DType) -
     node = node_of(op.name, "x", x)
     axes = axes_of(op.name, axis, len(node.shape))
     shape = _reduced(node.shape, axes, keepdims)
-    return record(op, (node,), shape, dtype, (axes, bool(keepdims), dtype), node.session, node.size)
+    return record(op, (node,), shape, dtype, (axes, bool(keepdims), dtype), node.evaluator, node.size)
 
 
 def _accumulator(name: str, x: Array, dtype: npt.DTypeLike | None) -> DType:
@@ -174,7 +174,7 @@ def _cumulate(op: Primitive, x: Array, axis: int | None, dtype: npt.DTypeLike | 
     if first is None:
         return found
     shape = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
-    return concat([given(np.full(shape, first, kind), node.session, place=node.place), found], axis=axis)
+    return concat([given(np.full(shape, first, kind), node.evaluator, place=node.place), found], axis=axis)
 
 
 def cumulative_sum(
@@ -286,6 +286,6 @@ def searchsorted(x1: Array, x2: Array | float, /, *, side: str = "left", sorter:
         raise ShapeError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
     kind = np.dtype(np.intp)
     if sorter is None:
-        return record(_SEARCH, (table, wanted), wanted.shape, kind, (side,), table.session)
+        return record(_SEARCH, (table, wanted), wanted.shape, kind, (side,), table.evaluator)
     order = node_of("searchsorted", "sorter", sorter)
-    return record(_SEARCH_BY, (table, wanted, order), wanted.shape, kind, (side,), table.session)
+    return record(_SEARCH_BY, (table, wanted, order), wanted.shape, kind, (side,), table.evaluator)

@@ -176,6 +176,18 @@ def _reduction(function: _Rule) -> _Rule:
     return lambda node, x: function(x, axis=node.params[0], keepdims=node.params[1], name=node.name)
 
 
+def _accumulation(function: _Rule) -> _Rule:
+    """Ops add and multiply numbers: booleans are numbers of the result's dtype."""
+    rule = _reduction(function)
+    return lambda node, x: rule(node, ops.cast(x, node.dtype) if x.dtype == np.bool_ else x)
+
+
+def _truth(function: _Rule) -> _Rule:
+    """Ops ask booleans: numbers are compared with 0."""
+    rule = _reduction(function)
+    return lambda node, x: rule(node, x if x.dtype == np.bool_ else ops.not_equal(x, x.dtype.type(0)))
+
+
 def _index(node: Node, x: Blob, *arrays: Blob) -> Blob:
     if arrays:
         raise GraphError("index arrays have no op")
@@ -249,16 +261,16 @@ _RULES: dict[Primitive, _Rule] = {
         )
     },
     **{
-        primitive: _reduction(function)
-        for primitive, function in (
-            (statistical.SUM, ops.sum),
-            (statistical.PROD, ops.prod),
-            (statistical.MAX, ops.max),
-            (statistical.MIN, ops.min),
-            (statistical.ALL, ops.all),
-            (statistical.ANY, ops.any),
-            (statistical.ARGMAX, ops.argmax),
-            (statistical.ARGMIN, ops.argmin),
+        primitive: kind(function)
+        for primitive, kind, function in (
+            (statistical.SUM, _accumulation, ops.sum),
+            (statistical.PROD, _accumulation, ops.prod),
+            (statistical.MAX, _reduction, ops.max),
+            (statistical.MIN, _reduction, ops.min),
+            (statistical.ALL, _truth, ops.all),
+            (statistical.ANY, _truth, ops.any),
+            (statistical.ARGMAX, _reduction, ops.argmax),
+            (statistical.ARGMIN, _reduction, ops.argmin),
         )
     },
     CAST: lambda node, x: ops.cast(x, node.dtype, name=node.name),

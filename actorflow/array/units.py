@@ -17,8 +17,8 @@ from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
+    from actorflow.array.evaluator import Evaluator
     from actorflow.array.memory import Memory
-    from actorflow.array.session import Session
 
 __all__ = ["Error", "Unit", "is_own"]
 
@@ -30,13 +30,13 @@ class Unit(ABC):
     """Records that are computed as one.
 
     Args:
-        nodes: The records, in order, all of one session.
+        nodes: The records, in order, all of one evaluator.
         produced: Those whose values are wanted outside, by their positions.
         twins: For records that are repeated, the repetitions that the user holds.
         reads: What it reads from outside: records and constants.
 
     Attributes:
-        session: Whose unit it is.
+        evaluator: Whose unit it is.
         number: Units with lower ones go first.
         forced: Whether somebody waits for it.
         is_needed: Whether records that have no units yet read what it computes.
@@ -62,6 +62,7 @@ class Unit(ABC):
         "claimed_bytes",
         "elapsed_ns",
         "ended",
+        "evaluator",
         "followers",
         "forced",
         "is_last_resort",
@@ -70,7 +71,6 @@ class Unit(ABC):
         "operations",
         "queued",
         "reads",
-        "session",
         "sources",
         "work",
     )
@@ -78,7 +78,7 @@ class Unit(ABC):
     def __init__(
         self, nodes: list[Node], produced: dict[int, Node], twins: dict[Node, list[Node]], reads: list[Input]
     ) -> None:
-        self.session: Session = nodes[0].session
+        self.evaluator: Evaluator = nodes[0].evaluator
         self.number = nodes[-1].number
         self.forced = self.is_needed = self.is_last_resort = self.queued = self.ended = False
         self.elapsed_ns = self.claimed_bytes = 0
@@ -98,7 +98,7 @@ class Unit(ABC):
         self._values: list[Any] = []
         self._failed: dict[int, tuple[int, BaseException]] = {}  # by slot: the step that failed, and why
 
-    # -- with the session's lock held ---------------------------------------------------------------------------
+    # -- with the evaluator's lock held ---------------------------------------------------------------------------
 
     @property
     def failed_source(self) -> Error | None:
@@ -116,7 +116,7 @@ class Unit(ABC):
     @property
     def memory(self) -> Memory:
         """The memory of its results."""
-        return self.session.memory
+        return self.evaluator.memory
 
     @property
     def nodes(self) -> list[Node]:
@@ -171,7 +171,7 @@ class Unit(ABC):
 
     def note_time(self) -> None:
         """Note a call in the profile, under the unit's name."""
-        profile = self.session.profile.setdefault(self.name, OpProfile())
+        profile = self.evaluator.profile.setdefault(self.name, OpProfile())
         profile.calls += 1
         profile.last_ns = self.elapsed_ns
         profile.total_ns += self.elapsed_ns
@@ -201,7 +201,7 @@ class Unit(ABC):
             node.unit = None
         self._twins, self._produced, self.reads, self.sources = [], {}, [], set()
         values, self._values = self._values, []
-        self.session.memory.reclaim_all(values)
+        self.evaluator.memory.reclaim_all(values)
 
     def explain(
         self, step: int, name: str, inputs: list[TensorSpec], cause: BaseException, place: Place = HOST

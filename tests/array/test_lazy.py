@@ -64,8 +64,8 @@ def test_a_forgotten_record_lets_go_of_what_it_would_have_read(lazy: Session) ->
     del x, value
     assert gone() is not None  # y still needs it
     del y
-    lazy.memory.sort_out()
-    lazy.memory.pool.trim()
+    lazy._evaluator.memory.sort_out()
+    lazy._evaluator.memory.pool.trim()
     assert gone() is None
 
 
@@ -189,7 +189,7 @@ def test_buffers_are_used_again_in_place(lazy: Session) -> None:
         x += 1
         x[3] = 5.0
         x.wait()
-    assert lazy.memory.pool.allocations <= 2
+    assert lazy._evaluator.memory.pool.allocations <= 2
     assert x.to_numpy()[:5].tolist() == [10, 10, 10, 5, 10]
 
 
@@ -559,7 +559,7 @@ async def test_what_is_awaited_goes_on_when_a_thread_that_forced_a_part_has_its_
     # The session is closed: no worker stays to wait for the thread.
     waiting = asyncio.ensure_future(_value(z))
     await asyncio.sleep(0)
-    while session._workers:
+    while session._evaluator._workers:
         await asyncio.sleep(0)
     leave.set()
     assert (await waiting).shape == (100, 100)

@@ -539,7 +539,7 @@ def test_gradients_stay_within_a_budget() -> None:
             _, slope = both(w, xp.asarray(numbers(512, 512, seed=seed)))
             w -= 0.1 * slope
         assert np.isfinite(w.to_numpy()).all()
-        assert session.memory.pool.peak_bytes <= 24 * 2**20
+        assert session.peak_bytes <= 24 * 2**20
 
 
 def test_gradients_of_sequential_sessions() -> None:

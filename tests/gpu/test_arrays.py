@@ -31,7 +31,7 @@ def test_a_chain_is_one_kernel_with_the_cpus_values(own_session: xp.Session, sha
     z = chain(xp, a, b)
     assert z.device == af.Place.parse("cuda:0")
     np.testing.assert_allclose(z.to_numpy(), chain(np, x, y), rtol=16 * np.finfo(dtype).eps, atol=np.finfo(dtype).eps)
-    (service,) = own_session.devices._running
+    (service,) = own_session._evaluator.devices._running
     kinds = {op.operation.kind for compiled in service._graphs.values() for op in compiled.graph.ops}
     assert kinds <= {"Reshape", "Fused"}
 

@@ -107,7 +107,7 @@ _ADD_AT = Primitive("add_at", _add_at)
 
 def _recorded_add_at(g: Array, shape: tuple[int, ...], template: Any, arrays: tuple[Any, ...]) -> Array:
     inputs = (g._node, *[each._node if type(each) is Node.array_type else each for each in arrays])
-    return record(_ADD_AT, inputs, shape, g.dtype, (template, shape), g._node.session, g.size)
+    return record(_ADD_AT, inputs, shape, g.dtype, (template, shape), g._node.evaluator, g.size)
 
 
 def _added_at(g: Array, shape: tuple[int, ...], key: tuple[Any, ...]) -> Array:
@@ -173,7 +173,7 @@ def _of_mask(g: Array, kept: Array, value: Any, key: tuple[Any, ...]) -> Array:
     if value.ndim <= len(tail) or value.shape[0] == 1:  # the same for each
         return xp.sum(written, axis=tuple(range(key[0].ndim)))
     mask = xp.asarray(key[0])
-    return record(_READ_MASKED, (g._node, mask._node), (value.shape[0], *tail), g.dtype, (), g._node.session, g.size)
+    return record(_READ_MASKED, (g._node, mask._node), (value.shape[0], *tail), g.dtype, (), g._node.evaluator, g.size)
 
 
 _READ_MASKED = Primitive("read_masked", lambda x, mask: x[mask])

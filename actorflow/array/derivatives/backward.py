@@ -96,7 +96,7 @@ def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
         [whole] = node.inputs
         assert type(whole) is Node
         return [(whole, {node.params[0]: grad})]
-    inputs = tuple([_shown(each) if isinstance(each, Node) else given(each, node.session) for each in node.inputs])
+    inputs = tuple([_shown(each) if isinstance(each, Node) else given(each, node.evaluator) for each in node.inputs])
     floating = [type(each) is Node and each.dtype.kind in "fc" for each in node.inputs]
     if isinstance(op, GraphOperation):
         found: Sequence[Any] = pull_back_lifted(op, inputs, _outputs(node, op.outputs), grad, floating)
@@ -120,7 +120,7 @@ def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
 def _outputs(node: Node, kinds: Any) -> Any:
     if node.dtype != np.dtype(object):
         return _shown(node)
-    return tuple([record(PART, (node,), shape, kind, (i,), node.session) for i, (shape, kind) in enumerate(kinds)])
+    return tuple([record(PART, (node,), shape, kind, (i,), node.evaluator) for i, (shape, kind) in enumerate(kinds)])
 
 
 def _shown(node: Node) -> Array:

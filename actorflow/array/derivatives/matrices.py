@@ -78,7 +78,7 @@ _COFACTORS = Primitive("cofactors", _cofactors)
 def _det(at: Application, g: Array) -> Grads:
     [x] = at.inputs
     node = node_of("cofactors", "x", x)
-    return [_rows(g[..., None]) * record(_COFACTORS, (node,), x.shape, x.dtype, (), node.session, node.size)]
+    return [_rows(g[..., None]) * record(_COFACTORS, (node,), x.shape, x.dtype, (), node.evaluator, node.size)]
 
 
 @rule("cofactors")
