@@ -1,7 +1,8 @@
-"""Several elementwise operations in one pass over memory."""
+"""Several elementwise operations, and reductions of what they compute, in one pass over memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.activation import Relu, ReluDown, Sigmoid, SigmoidDown, Tanh, TanhDown
 from actorflow.ops.arithmetic import Divide, Maximum, Minimum, Multiply, Scale, Subtract, Sum
 from actorflow.ops.basic import Fill
+from actorflow.ops.broadcast import ReduceSum, Reduction
 from actorflow.ops.compare import (
     Equal,
     Greater,
@@ -28,10 +30,12 @@ from actorflow.ops.compare import (
 from actorflow.ops.convert import Cast
 from actorflow.ops.operation import Operation
 from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square
+from actorflow.ops.product import ReduceProd
+from actorflow.ops.reduce import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin
 from actorflow.ops.unary import Absolute, Ceil, Clip, Floor, Negative, Round, Sign
 from actorflow.spec import TensorSpec
 
-__all__ = ["Fused", "FusedStep", "may_fuse"]
+__all__ = ["Fused", "FusedColumns", "FusedStep", "columns_of", "may_fuse", "may_reduce"]
 
 #: What can be a step, and the kinds of its first input's dtype for which all devices compute the same.
 _KINDS: dict[type[Operation], str] = {
@@ -46,7 +50,22 @@ _KINDS: dict[type[Operation], str] = {
     Cast: "biuf",
     Fill: "",
 }
+#: Likewise, of the reductions that may end a chain.
+_REDUCED_KINDS: dict[type[Operation], str] = {
+    **dict.fromkeys((ReduceMax, ReduceMin, ReduceProd, ReduceSum), "iuf"),
+    **dict.fromkeys((ReduceAll, ReduceAny), "b"),
+    ReduceMean: "f",
+    CountNonzero: "biuf",
+}
 _HALF = np.dtype(np.float16)
+
+
+class FusedColumns(NamedTuple):
+    """What reductions go along: the middle axis of an array that is seen in the shape (outer, length, inner)."""
+
+    outer: int
+    length: int
+    inner: int
 
 
 class FusedStep(NamedTuple):
@@ -66,16 +85,20 @@ class FusedStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Fused(Operation):
-    """Elementwise operations, each element taken through all of them at once.
+    """Elementwise operations, each element taken through all of them at once, and reductions of their values.
 
-    The values are those of the operations one after the other, each rounded to its dtype. A step that only constants
-    lead to (`Fill`) is one number, of shape ``()``.
+    The values are those of the operations one after the other, each rounded to its dtype; in which order a reduction
+    goes through its elements is each device's own, and always the same. A step that only constants lead to (`Fill`) is
+    one number, of shape ``()``. What is reduced has the shape of all inputs together, all reductions go along the same
+    axes, these lie side by side, and no step reads what a reduction gives.
 
-    Source: the chains of `actorflow.array`, which makes these; as ``cupy.fuse`` and numexpr do.
+    Source: the chains of `actorflow.array`, which makes these; as ``cupy.fuse`` and numexpr do. Several results and
+    several reductions of one shape in one kernel are XLA's multi-output fusion.
 
     Attributes:
         steps: The operations, in order.
-        results: Positions of the steps whose values are the outputs; these have the shape of all inputs together.
+        results: Positions of the steps whose values are the outputs; all reductions are among them, the others have the
+            shape of all inputs together.
     """
 
     arguments = ("*inputs",)
@@ -83,20 +106,50 @@ class Fused(Operation):
     steps: tuple[FusedStep, ...]
     results: tuple[int, ...]
 
+    @property
+    def reductions(self) -> tuple[int, ...]:
+        """Positions of the steps that are reductions."""
+        return tuple([i for i, step in enumerate(self.steps) if isinstance(step.operation, Reduction)])
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """The types of ``results``.
 
         Raises:
-            GraphError: if an operation cannot be a step.
-            ShapeError: if a result does not have the shape of all inputs together.
+            GraphError: if an operation cannot be a step, or the value of a reduction is no result.
+            ShapeError: if a result does not have the shape of all inputs together, or reductions differ in their axes.
         """
         specs = self.specs(inputs)
         found = tuple([specs[len(inputs) + i] for i in self.results])
-        whole = np.broadcast_shapes(*[spec.shape for spec in inputs])
+        whole, reductions = np.broadcast_shapes(*[spec.shape for spec in inputs]), self.reductions
         for i, spec in zip(self.results, found, strict=True):
-            if spec.shape != whole:
+            if spec.shape != whole and i not in reductions:
                 raise ShapeError(f"Fused: step {i} must have the shape {whole} of all inputs together, got {spec}")
+        columns = [self._columns(specs, len(inputs), i, whole) for i in reductions]
+        for i, along in zip(reductions, columns, strict=True):
+            if along != columns[0]:
+                raise ShapeError(
+                    f"Fused: step {i} must reduce (outer, length, inner) as the reduction before it does, "
+                    f"{tuple(columns[0])}, got {tuple(along)}"
+                )
         return found
+
+    def _columns(self, specs: Sequence[TensorSpec], first: int, i: int, whole: tuple[int, ...]) -> FusedColumns:
+        operation, (argument,) = self.steps[i]
+        if i not in self.results:
+            raise GraphError(f"Fused: step {i} is a reduction, which must be one of the results {self.results}")
+        if specs[argument].shape != whole:
+            raise ShapeError(f"Fused: step {i} must reduce the shape {whole} of all inputs, got {specs[argument]}")
+        if any(first + i in step.arguments for step in self.steps):
+            raise GraphError(f"Fused: step {i} is a reduction, which no step may read")
+        return _columns_along(operation, whole)
+
+    def columns(self, whole: tuple[int, ...]) -> FusedColumns:
+        """What the reductions go along.
+
+        Args:
+            whole: The shape of all inputs together.
+        """
+        return _columns_along(self.steps[self.reductions[0]].operation, whole)
 
     def specs(self, inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
         """The types of the inputs, then of all steps.
@@ -108,7 +161,7 @@ class Fused(Operation):
         for i, (operation, arguments) in enumerate(self.steps):
             taken = [specs[position] for position in arguments]
             (result,) = operation.infer(*taken) or (None,)
-            if result is None or not may_fuse(operation, taken, result):
+            if result is None or not (may_fuse(operation, taken, result) or may_reduce(operation, *taken)):
                 raise GraphError(f"Fused: step {i}, {operation} of {', '.join(map(str, taken))}, cannot be fused")
             specs.append(result)
         return specs
@@ -118,7 +171,7 @@ class Fused(Operation):
 
 
 def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
-    """Whether an operation can be a step of `Fused`: one formula for each element, the same on all devices."""
+    """Whether an operation can be an elementwise step of `Fused`: one formula, the same on all devices."""
     kinds = _KINDS.get(type(operation))
     if kinds is None:
         return False
@@ -126,6 +179,40 @@ def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorS
         return output.shape == () and output.dtype.kind in "biuf"
     if isinstance(operation, Cast) and _HALF in (inputs[0].dtype, output.dtype):
         return False  # devices round by way of float32
-    return all(spec.dtype.kind in "biuf" and spec.dtype.itemsize <= 8 for spec in (*inputs, output)) and (
-        inputs[0].dtype.kind in kinds
+    return all(map(_is_known, (*inputs, output))) and inputs[0].dtype.kind in kinds
+
+
+def may_reduce(operation: Operation, *inputs: TensorSpec) -> bool:
+    """Whether an operation can be a step of `Fused` that reduces a value of the chain."""
+    kinds = _REDUCED_KINDS.get(type(operation), "")
+    return (
+        isinstance(operation, Reduction)
+        and _is_known(inputs[0])
+        and inputs[0].dtype.kind in kinds
+        and columns_of(inputs[0].shape, operation.axes(len(inputs[0].shape))) is not None
     )
+
+
+def columns_of(shape: Sequence[int], axes: Sequence[int]) -> FusedColumns | None:
+    """An array as (outer, length, inner), of which axes are the middle; None if they do not lie side by side.
+
+    Axes of length 1 lie anywhere; of no axes, each element is a column.
+    """
+    within = [i for i in axes if shape[i] != 1]
+    if not within:
+        return FusedColumns(math.prod(shape), 1, 1)
+    first, last = min(within), max(within)
+    if any(shape[i] != 1 and i not in within for i in range(first, last)):
+        return None
+    return FusedColumns(math.prod(shape[:first]), math.prod(shape[first : last + 1]), math.prod(shape[last + 1 :]))
+
+
+def _columns_along(operation: Operation, whole: tuple[int, ...]) -> FusedColumns:
+    assert isinstance(operation, Reduction)
+    columns = columns_of(whole, operation.axes(len(whole)))
+    assert columns is not None  # or it were no step: see `may_reduce`
+    return columns
+
+
+def _is_known(spec: TensorSpec) -> bool:
+    return spec.dtype.kind in "biuf" and spec.dtype.itemsize <= 8

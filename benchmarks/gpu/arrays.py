@@ -1,4 +1,4 @@
-"""Lazy arrays: chains of elementwise operations as one kernel."""
+"""Lazy arrays: chains of elementwise operations as one kernel, by themselves and with a reduction at the end."""
 
 from __future__ import annotations
 
@@ -24,27 +24,54 @@ def _chain(xp: Any, x: Any, y: Any) -> Any:
 
 
 async def measure(bench: Bench) -> list[Table]:
-    """A chain on arrays that a kernel takes no time for, and on large ones."""
+    """A chain on arrays that a kernel takes no time for, and on large ones; large ones' sums along each axis."""
     small, large = bench.harness.pick(1 << 10, 16), bench.harness.pick(1 << 24, 64)
-    return [await _measure(bench, small, is_large=False), await _measure(bench, large, is_large=True)]
+    side = bench.harness.pick(1 << 12, 8)
+    reduced = [await _measure_reduced(bench, side, axis) for axis in (None, 0, 1)]
+    return [await _measure(bench, small, is_large=False), await _measure(bench, large, is_large=True), *reduced]
 
 
 async def _measure(bench: Bench, size: int, is_large: bool) -> Table:
     values = np.random.default_rng(0).standard_normal((2, size), dtype=np.float32)
-    x, y = (bench.xp.asarray(value) for value in values)
     title = f"lazy arrays, ten elementwise operations on {size:,} floats"
-    peers: dict[str, Callable[[], Any]] = {bench.bare: lambda: _chain(bench.xp, x, y)}
+
+    def work(xp: Any, chain: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+        return chain(x, y)
+
+    return await _compare(bench, title, values, work, is_measured=is_large)
+
+
+async def _measure_reduced(bench: Bench, side: int, axis: int | None) -> Table:
+    values = np.random.default_rng(0).standard_normal((2, side, side), dtype=np.float32)
+    along = "all axes" if axis is None else f"axis {axis}"
+    title = f"lazy arrays, the sum along {along} of the squares of ten operations on {side:,} x {side:,} floats"
+
+    def work(xp: Any, chain: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+        return xp.sum(xp.square(chain(x, y)), axis=axis)
+
+    return await _compare(bench, title, values, work, is_measured=True)
+
+
+async def _compare(bench: Bench, title: str, values: Any, work: Callable[..., Any], is_measured: bool) -> Table:
+    """Time ``work(namespace, chain, x, y)`` of arrays of two values."""
+    x, y = (bench.xp.asarray(value) for value in values)
+
+    def chain_of(xp: Any) -> Callable[[Any, Any], Any]:
+        return lambda x, y: _chain(xp, x, y)
+
+    peers: dict[str, Callable[[], Any]] = {bench.bare: lambda: work(bench.xp, chain_of(bench.xp), x, y)}
     if bench.xp is not np:
-        fused = bench.xp.fuse(lambda x, y: _chain(bench.xp, x, y))
-        peers[_FUSED] = lambda: fused(x, y)
+        fused = bench.xp.fuse(chain_of(bench.xp))
+        peers[_FUSED] = lambda: work(bench.xp, fused, x, y)
     with lazy.session(run_ahead=False):
         a, b = (lazy.asarray(value, device=bench.place).wait() for value in values)
-        bench.check(f"{title}: {ACTORFLOW}", _chain(lazy, a, b).to_numpy(), _chain(np, *values), _TOLERANCE)
-        cases = {ACTORFLOW: bench.case(1, _MS, lambda: _chain(lazy, a, b).wait())}
-        cases |= {name: bench.case(1, _MS, work) for name, work in peers.items()}
+        found = work(lazy, chain_of(lazy), a, b).to_numpy()
+        bench.check(f"{title}: {ACTORFLOW}", found, work(np, chain_of(np), *values), _TOLERANCE)
+        cases = {ACTORFLOW: bench.case(1, _MS, lambda: work(lazy, chain_of(lazy), a, b).wait())}
+        cases |= {name: bench.case(1, _MS, each) for name, each in peers.items()}
         rival = _FUSED if _FUSED in peers else bench.bare
         # To ask for a value takes a way to another thread and back: what is small is not measured against bare calls.
         budgets = [Budget(f"as fast as {rival}, within a tenth", ACTORFLOW, Relation.TIMES, 1.1, rival)]
         return await bench.harness.compare(
-            title, "ms per chain", cases, reference=bench.bare, budgets=budgets if is_large else [], warm_up=2
+            title, "ms per chain", cases, reference=bench.bare, budgets=budgets if is_measured else [], warm_up=2
         )

@@ -243,9 +243,27 @@ _FUSED = ops.Fused(
     (1, 5),
 )
 
+
+def _reduced(axis: tuple[int, ...]) -> ops.Fused:
+    """A chain, one of its values, and reductions along an axis."""
+    return ops.Fused(
+        (
+            ops.FusedStep(ops.Multiply(), (0, 1)),
+            ops.FusedStep(ops.Subtract(), (2, 0)),
+            ops.FusedStep(ops.ReduceMean(axis), (3,)),
+            ops.FusedStep(ops.ReduceMax(axis, keepdims=True), (2,)),
+            ops.FusedStep(ops.ReduceMin(axis), (0,)),
+            ops.FusedStep(ops.CountNonzero(axis), (3,)),
+        ),
+        (0, 2, 3, 4, 5),
+    )
+
+
 #: Every operation with a CPU kernel.
 CASES = [
     Case(_FUSED, _normal((5, 41), (5, 41), (41,))),
+    *(Case(_reduced(axis), _normal((9, 41), (41,))) for axis in [(0,), (1,), (0, 1)]),
+    Case(_reduced((0, 1)), _normal((3, 2100), (3, 1))),
     *(Case(ops.Copy(), _normal(shape)) for shape in [(), (0, 3), (4, 70)]),
     *(Case(ops.Sum(), _normal(*[(5, 41)] * terms)) for terms in (1, 2, 3, 16, 17, 40)),
     *TENSOR_CASES,

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep, find_kernel
-from actorflow.ops.fused import may_fuse
+from actorflow.ops.broadcast import Reduction
+from actorflow.ops.cpu.fused import _REDUCED_BLOCK
+from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_fuse, may_reduce
 from actorflow.spec import TensorSpec
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e300, 5e-324, 0.5])
@@ -112,12 +118,107 @@ def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...]) -> Fused:
     return Fused(tuple(steps), tuple(draw(st.sets(st.sampled_from(results), min_size=1).map(sorted))))
 
 
+#: The reductions that may end a chain.
+REDUCTIONS: dict[type[Reduction], Any] = {
+    ops.CountNonzero: np.count_nonzero,
+    ops.ReduceAll: np.all,
+    ops.ReduceAny: np.any,
+    ops.ReduceMax: np.max,
+    ops.ReduceMean: np.mean,
+    ops.ReduceMin: np.min,
+    ops.ReduceProd: np.prod,
+    ops.ReduceSum: np.sum,
+}
+DTYPES = ("float16", "float32", "float64", "int8", "uint32", "int64", "bool")
+#: By the kind of the inputs' dtype: values that stay small, two of them of other dtypes.
+SMALL_CHAINS = {
+    "b": (
+        FusedStep(ops.LogicalXor(), (0, 1)),
+        FusedStep(ops.Cast(np.dtype(np.int64)), (2,)),
+        FusedStep(ops.Cast(np.dtype(np.float32)), (2,)),
+    ),
+    "n": (
+        FusedStep(ops.Multiply(), (0, 1)),
+        FusedStep(ops.Sum(), (2, 0)),
+        FusedStep(ops.Greater(), (3, 1)),
+        FusedStep(ops.Where(), (4, 3, 0)),
+    ),
+}
+
+
+def with_reductions(chain: Fused, specs: tuple[TensorSpec, ...], axis: tuple[int, ...] = (0,)) -> Fused:
+    """A chain that ends in all possible reductions along an axis, of its first input and of its last two steps."""
+    found, steps = chain.specs(specs), [*chain.steps]
+    whole = np.broadcast_shapes(*[spec.shape for spec in specs])
+    for i, spec in enumerate(found):
+        if spec.shape == whole and (i == 0 or i >= len(found) - 2):
+            kinds = [kind for kind in REDUCTIONS if spec.size or kind not in (ops.ReduceMax, ops.ReduceMin)]
+            steps += [FusedStep(kind(axis), (i,)) for kind in kinds if may_reduce(kind(axis), spec)]
+    return Fused(tuple(steps), (*chain.results, *range(len(chain.steps), len(steps))))
+
+
+@st.composite
+def reduced_chains(draw: st.DrawFn, dtypes: Sequence[str], max_side: int = 5) -> tuple[Fused, list[np.ndarray]]:
+    """A chain with reductions, and its inputs: small whole numbers, of which some are not a number."""
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=max_side))
+    axes = draw(st.sets(st.integers(0, len(shape) - 1))) if shape else set()
+    columns = columns_of(shape, sorted(axes))
+    assume(columns is not None)
+    dtype = np.dtype(draw(st.sampled_from(dtypes)))
+    other = tuple([draw(st.sampled_from((n, 1))) for n in shape])[draw(st.integers(0, len(shape))) :]
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    inputs = [np.asarray(random.integers(0, 3, each)).astype(dtype) for each in (shape, other)]
+    if dtype.kind == "f" and draw(st.booleans()):
+        inputs[0] = np.where(random.random(shape) < 0.1, np.nan, inputs[0]).astype(dtype)
+    chain = SMALL_CHAINS["b" if dtype.kind == "b" else "n"]
+    specs = Fused(chain, ()).specs([TensorSpec(x.shape, x.dtype) for x in inputs])
+    possible = [
+        FusedStep(kind(tuple(sorted(axes)), keepdims), (i,))
+        for i, spec in enumerate(specs)
+        for kind in REDUCTIONS
+        for keepdims in (False, True)
+        if spec.shape == shape and may_reduce(kind(), spec._replace(shape=()))
+        if columns.length or kind not in (ops.ReduceMax, ops.ReduceMin)
+    ]
+    reductions = draw(st.lists(st.sampled_from(possible), min_size=1, max_size=4))
+    whole = [i - 2 for i, spec in enumerate(specs) if i > 1 and spec.shape == shape]
+    kept = draw(st.sets(st.sampled_from(whole))) if whole else set()
+    results = (*sorted(kept), *range(len(chain), len(chain) + len(reductions)))
+    return Fused((*chain, *reductions), tuple(draw(st.permutations(results)))), inputs
+
+
+def check_reduced(operation: Fused, inputs: list[np.ndarray], found: list[np.ndarray]) -> None:
+    """Results of a chain with reductions, against NumPy's."""
+    first = len(inputs)
+    reduced = operation.reductions
+    steps = operation.steps[: min(reduced)]
+    values = [*inputs, *one_by_one(Fused(steps, tuple(range(len(steps)))), inputs)]
+    specs = operation.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs])
+    for i, spec, mine in zip(operation.results, specs, found, strict=True):
+        each, arguments = operation.steps[i]
+        assert (mine.shape, mine.dtype) == (spec.shape, spec.dtype)
+        if i not in reduced:
+            np.testing.assert_array_equal(mine, values[first + i], strict=True)
+            continue
+        assert isinstance(each, Reduction)
+        x = values[arguments[0]]
+        wide = x.astype(np.float64) if x.dtype.kind == "f" else x
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of means of nothing
+            expected = REDUCTIONS[type(each)](wide, axis=each.axes(x.ndim), keepdims=each.keepdims)
+        tolerance = 4 * np.finfo(spec.dtype).eps if spec.dtype.kind == "f" else 0
+        with np.errstate(all="ignore"):
+            expected = np.asarray(expected).astype(spec.dtype)
+        np.testing.assert_allclose(mine, expected, rtol=tolerance, err_msg=str(operation))
+
+
 SHAPES = (
     ((10,), (10,), ()),
     ((4, 10), (10,), (4, 1)),
     ((2, 5), (2, 5), (2, 5)),
     ((1, 1), (1,), ()),
     ((0, 3), (3,), ()),
+    ((0, 3), (0, 3), ()),
 )
 
 
@@ -152,6 +253,72 @@ def test_long_arrays_are_computed_block_by_block(length: int) -> None:
         np.testing.assert_array_equal(found, expected, strict=True)
 
 
+@given(
+    reduced_chains(("float16", "float32", "float64", "int8", "uint32", "int64", "bool")), st.booleans(), st.booleans()
+)
+def test_reductions_are_numpys(case: tuple[Fused, list[np.ndarray]], is_turned: bool, is_cut: bool) -> None:
+    operation, inputs = case
+    if is_turned:
+        inputs = [np.asarray(x, order="F") for x in inputs]
+    with mock.patch("actorflow.ops.cpu.fused._REDUCED_BLOCK", 7 if is_cut else _REDUCED_BLOCK):
+        check_reduced(operation, inputs, at_once(operation, inputs))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 0), (0, 3), (3, 0), (2, 0, 0)])
+@pytest.mark.parametrize("axis", [None, (0,), (-1,), ()])
+def test_what_has_no_elements_is_reduced(shape: tuple[int, ...], axis: tuple[int, ...] | None) -> None:
+    x = np.empty(shape, np.float32)
+    kinds = (ops.ReduceSum, ops.ReduceProd, ops.ReduceMean, ops.CountNonzero)
+    steps = (FusedStep(ops.Square(), (0,)), *[FusedStep(kind(axis), (1,)) for kind in kinds])
+    operation = Fused(steps, tuple(range(5)))
+    check_reduced(operation, [x], at_once(operation, [x]))
+
+
+def test_every_reduction_is_tried() -> None:
+    assert {*REDUCTIONS} == {*_REDUCED_KINDS}
+
+
+@pytest.mark.parametrize("axis", [None, (0,), (1,)])
+@pytest.mark.parametrize("shape", [(3, 400_000), (400_000, 3), (1100, 1000)])
+def test_long_arrays_are_reduced_block_by_block(shape: tuple[int, ...], axis: tuple[int, ...] | None) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32)
+    operation = Fused(
+        (
+            FusedStep(ops.Square(), (0,)),
+            FusedStep(ops.ReduceSum(axis), (1,)),
+            FusedStep(ops.ReduceMean(axis, keepdims=True), (0,)),
+            FusedStep(ops.ReduceMax(axis), (1,)),
+            FusedStep(ops.CountNonzero(axis), (0,)),
+        ),
+        (1, 0, 2, 3, 4),
+    )
+    total, squares, mean, largest, count = at_once(operation, [x])
+    np.testing.assert_array_equal(squares, np.square(x))
+    np.testing.assert_array_equal(total, np.square(x).sum(axis, dtype=np.float64))
+    np.testing.assert_allclose(mean, x.mean(axis, dtype=np.float64, keepdims=True), rtol=1e-5)
+    np.testing.assert_array_equal(largest, np.square(x).max(axis))
+    np.testing.assert_array_equal(count, np.count_nonzero(x, axis))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "columns"),
+    [
+        ((), (), (1, 1, 1)),
+        ((2, 3), (), (6, 1, 1)),
+        ((2, 3, 4), (0, 1, 2), (1, 24, 1)),
+        ((2, 3, 4), (0,), (1, 2, 12)),
+        ((2, 3, 4), (1,), (2, 3, 4)),
+        ((2, 3, 4), (1, 2), (2, 12, 1)),
+        ((2, 3, 4), (0, 2), None),
+        ((2, 1, 4), (0, 2), (1, 8, 1)),
+        ((2, 1, 4), (0, 1), (1, 2, 4)),
+        ((2, 0, 4), (1,), (2, 0, 4)),
+    ],
+)
+def test_axes_side_by_side_are_columns(shape: Any, axes: Any, columns: Any) -> None:
+    assert columns_of(shape, axes) == columns
+
+
 def test_what_cannot_be_a_step_is_refused() -> None:
     graph = af.Graph("g")
     x, half = graph.blob("x", (3, 4)), graph.blob("half", (4,), "float16")
@@ -163,6 +330,26 @@ def test_what_cannot_be_a_step_is_refused() -> None:
         graph.apply(Fused((FusedStep(ops.Relu(), (1,)), FusedStep(ops.Relu(), (0,))), (0,)), x, graph.blob("y", (4,)))
     with pytest.raises(af.DTypeError):
         graph.apply(Fused((FusedStep(ops.LogicalNot(), (0,)),), (0,)), x)
+
+
+def test_reductions_that_cannot_end_a_chain_are_refused() -> None:
+    graph = af.Graph("g")
+    x, y = graph.blob("x", (3, 4, 2)), graph.blob("y", (2,))
+    total = FusedStep(ops.ReduceSum((0,)), (0,))
+    with pytest.raises(af.GraphError, match=r"step 0, ReduceSum.* cannot be fused"):
+        graph.apply(Fused((FusedStep(ops.ReduceSum((0, 2)), (0,)),), (0,)), x)
+    with pytest.raises(af.GraphError, match=r"step 0, ArgMax.* cannot be fused"):
+        graph.apply(Fused((FusedStep(ops.ArgMax((0,)), (0,)),), (0,)), x)
+    with pytest.raises(
+        af.ShapeError, match=r"step 1 must reduce \(outer, length, inner\) as .*\(1, 3, 8\), got \(3, 4, 2\)"
+    ):
+        graph.apply(Fused((total, FusedStep(ops.ReduceSum((1,)), (0,))), (0, 1)), x)
+    with pytest.raises(af.ShapeError, match=r"step 0 must reduce the shape \(3, 4, 2\) of all inputs"):
+        graph.apply(Fused((FusedStep(ops.ReduceSum((0,)), (1,)), FusedStep(ops.Relu(), (0,))), (0, 1)), x, y)
+    with pytest.raises(af.GraphError, match="step 0 is a reduction, which must be one of the results"):
+        graph.apply(Fused((total, FusedStep(ops.Relu(), (0,))), (1,)), x)
+    with pytest.raises(af.GraphError, match="step 0 is a reduction, which no step may read"):
+        graph.apply(Fused((total, FusedStep(ops.Relu(), (1,))), (0,)), x)
 
 
 def test_it_runs_in_a_graph_on_the_cpu_and_on_a_device() -> None:

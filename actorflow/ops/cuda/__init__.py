@@ -6,7 +6,8 @@ others copy what does not lie flat. Scratch memory comes from CuPy's pool, which
 the stream it was taken on.
 
 Elementwise kernels and array functions are CuPy's; what reduces, slides windows or draws numbers is CUDA C, in
-``kernels/``. Number types are float16, float32 and float64; sums and exponentials of float16 are computed in float32.
+``kernels/``, and that of chains that end in reductions is generated (`fused_reduce`). Number types are float16, float32
+and float64; sums and exponentials of float16 are computed in float32.
 
 One thing differs from the CPU, since a kernel cannot raise: a label that is no class makes the loss, its gradient for
 that sample and the accuracy not a number, and an index that is out of range picks what is not a number, or 0.

@@ -25,6 +25,7 @@ __all__ = [
     "Formula",
     "contiguous",
     "elementwise",
+    "index_type",
     "kernel",
     "launch",
     "launch_flat",
@@ -78,10 +79,11 @@ _BASES = {
     "columns": ("windows",),
     "depthwise": ("windows",),
     "fills": ("noise",),
-    "fold": ("reduce",),
-    "loss": ("reduce", "softmax"),
+    "fold": ("tile",),
+    "loss": ("tile", "reduce", "softmax"),
     "pool": ("windows",),
-    "softmax": ("reduce",),
+    "reduce": ("tile",),
+    "softmax": ("tile", "reduce"),
 }
 C_TYPES = {
     "float16": "Half",
@@ -109,6 +111,11 @@ def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
+def index_type(largest: int) -> type[np.int32 | np.int64]:
+    """What INDEX is where the largest index, or count of threads, is so large."""
+    return np.int32 if largest <= _MOST_NARROW else np.int64
+
+
 @cache
 def _compiled(name: str, function: str, is_wide: bool, types: tuple[tuple[str, np.dtype[Any]], ...]) -> Any:
     """A kernel for one choice of types; CuPy compiles the source on its first use, once for all its functions."""
@@ -134,8 +141,7 @@ def launch(
     if not grid:
         return
     integers = [arg for arg in args if type(arg) is int]
-    largest = max([*integers, *[arg.size for arg in args if isinstance(arg, cupy.ndarray)]])
-    index = np.int32 if largest <= _MOST_NARROW else np.int64
+    index = index_type(max([*integers, *[arg.size for arg in args if isinstance(arg, cupy.ndarray)]]))
     compiled = _compiled(name, function, index is np.int64, (("SCALAR", dtype), *types.items()))
     compiled((grid,), (block,), tuple([index(arg) if type(arg) is int else arg for arg in args]))
 

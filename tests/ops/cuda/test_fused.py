@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -12,7 +15,17 @@ from actorflow import ops
 from actorflow.ops import Fused, FusedStep
 from actorflow.ops.fused import _KINDS
 from actorflow.spec import TensorSpec
-from tests.ops.test_fused import SHAPES, SPECIAL, at_once, chains
+from tests.ops.test_fused import (
+    DTYPES,
+    REDUCTIONS,
+    SHAPES,
+    SPECIAL,
+    at_once,
+    chains,
+    check_reduced,
+    reduced_chains,
+    with_reductions,
+)
 
 # Each chain is compiled: some hundred of them in `make test-full`, which tries all dtypes, too.
 IS_FULL = settings.default.max_examples > 150
@@ -27,7 +40,8 @@ def one_by_one(compute, operation: Fused, inputs: list[np.ndarray]) -> list[np.n
     """The steps' own kernels of the device."""
     values = list(inputs)
     for step in operation.steps:
-        values.append(compute(step.operation, *[values[i] for i in step.arguments])[0])
+        with np.errstate(all="ignore"):  # what the emulator casts
+            values.append(compute(step.operation, *[values[i] for i in step.arguments])[0])
     return [values[len(inputs) + i] for i in operation.results]
 
 
@@ -120,3 +134,123 @@ def test_other_numbers_need_no_other_kernel(emulated, compute_cuda) -> None:
         )
         np.testing.assert_array_equal(compute_cuda(operation, x)[0], x * np.float32(factor) + np.float32(factor))
     assert len(emulated.emulator.elementwise) == made + 1
+
+
+# -- reductions of what they compute --------------------------------------------------------------------------------
+
+#: Shapes and axes, and in how many launches they are reduced.
+COLUMNS: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
+    ((), (), 1),
+    ((1, 1), (0,), 1),
+    ((7,), (0,), 1),
+    ((4100,), (0,), 2),
+    ((2, 3), (), 1),
+    ((9, 70), (1,), 1),
+    ((2, 4100), (1,), 2),
+    ((40, 50), (0,), 1),
+    ((1030, 3), (0,), 2),
+    ((3, 40, 6), (1,), 1),
+    ((4, 600, 2), (0, 1), 2),
+    ((2, 3, 5), (1, 2), 1),
+    ((0, 3), (0,), 1),
+    ((3, 0, 2), (1,), 1),
+    ((0, 3), (1,), 0),
+]
+
+
+def reduced_case(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> tuple[Fused, list[np.ndarray]]:
+    """A chain of three inputs that broadcast, and every reduction of the first one and of what the chain gives."""
+    random = np.random.default_rng(0)
+    shapes = (shape, shape[-1:], tuple([1 if i % 2 else n for i, n in enumerate(shape)]), ())
+    inputs = [np.asarray(random.integers(0, 3, each)).astype(dtype) for each in shapes]
+    specs = tuple([TensorSpec(each.shape, each.dtype) for each in inputs])
+    steps = (FusedStep(ops.Sum(), (0, 1, 2, 3)), FusedStep(ops.Greater(), (4, 0)), FusedStep(ops.Where(), (5, 4, 1)))
+    return with_reductions(Fused(steps, (0, 2)), specs, axes), inputs
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:-1] if IS_FULL else ("float16", "int8"))
+@pytest.mark.parametrize(("shape", "axes", "count"), COLUMNS)
+def test_reductions_of_columns(compute_cuda, launches, shape, axes, count, dtype) -> None:
+    operation, inputs = reduced_case(shape, axes, dtype)
+    check_reduced(operation, inputs, compute_cuda(operation, *inputs))
+    assert launches == ["actorflow_fused_reduction"] * count
+
+
+@pytest.mark.parametrize("axis", [(0, 1), (0,), (1,)])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_what_is_not_a_number_or_infinite_is_reduced_as_by_the_cpu(compute_cuda, axis, dtype) -> None:
+    random = np.random.default_rng(0)
+    x = random.choice([np.nan, 1.0, -1.0, 2.0, np.inf, -np.inf], (70, 9), p=[0.02, 0.3, 0.2, 0.3, 0.09, 0.09])
+    x[:, 3] = -np.inf
+    x[:, 4] = np.inf
+    x[7] = 2.0
+    kinds = [ops.ReduceMax, ops.ReduceMin, ops.ReduceSum, ops.ReduceProd, ops.ReduceMean, ops.CountNonzero]
+    steps = [FusedStep(ops.Negative(), (0,)), *[FusedStep(kind(axis), (1,)) for kind in kinds]]
+    operation, inputs = Fused(tuple(steps), tuple(range(1, 7))), [x.astype(dtype)]
+    check_reduced(operation, inputs, compute_cuda(operation, *inputs))
+
+
+@few
+@given(reduced_chains(DTYPES))
+def test_chains_with_reductions_are_numpys(compute_cuda, case) -> None:
+    operation, inputs = case
+    check_reduced(operation, inputs, compute_cuda(operation, *inputs))
+
+
+@pytest.mark.parametrize(("shape", "axes", "_count"), COLUMNS[3:10])
+def test_blocks_take_several_tiles_where_there_are_many(emulated, compute_cuda, shape, axes, _count) -> None:
+    operation, inputs = reduced_case(shape, axes, "float32")
+    with mock.patch.object(emulated.modules["fused_reduce"], "_MOST_BLOCKS", 3):
+        check_reduced(operation, inputs, compute_cuda(operation, *inputs))
+
+
+@pytest.mark.usefixtures("wide_indices")
+@pytest.mark.parametrize(("shape", "axes", "count"), COLUMNS[3:10])
+def test_large_arrays_have_wide_indices(emulated, compute_cuda, shape, axes, count) -> None:
+    operation, inputs = reduced_case(shape, axes, "float32")
+    fused = emulated.modules["fused_reduce"]
+    with mock.patch.object(fused, "_compiled", wraps=fused._compiled) as compiled:
+        check_reduced(operation, inputs, compute_cuda(operation, *inputs))
+    assert all(is_wide for (_, is_wide), _ in compiled.call_args_list)
+    assert len(compiled.call_args_list) == count
+
+
+def test_an_outer_product_that_is_larger_than_its_factors_has_wide_indices(emulated) -> None:
+    fused = emulated.modules["fused_reduce"]
+    operation = Fused((FusedStep(ops.Multiply(), (0, 1)), FusedStep(ops.ReduceSum((1,)), (2,))), (1,))
+    a, b = (np.broadcast_to(np.float32(0), shape) for shape in ((1 << 16, 1), (1, 1 << 15)))
+    with mock.patch.object(fused, "_compiled") as compiled:
+        fused.reduce_chain(operation, [a, b], [np.empty(1 << 16, np.float32)])
+    (_, is_wide), _ = compiled.call_args
+    assert is_wide
+    ((grid,), (block,), given), _ = compiled.return_value.call_args
+    assert (grid, block) == (1 << 16, 256)
+    assert all(type(number) is np.int64 for number in given[-6:])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("shape", "axes"), [((9, 70), (1,)), ((40, 50), (0,)), ((3, 40, 6), (1,))])
+def test_reductions_in_one_launch_are_those_of_their_own_kernels_to_the_bit(compute_cuda, shape, axes, dtype) -> None:
+    x, y = np.random.default_rng(0).standard_normal((2, *shape)).astype(dtype)
+    kinds = [kind for kind in REDUCTIONS if kind not in (ops.ReduceAll, ops.ReduceAny)]
+    steps = [FusedStep(ops.Multiply(), (0, 1)), *[FusedStep(kind(axes), (2,)) for kind in kinds]]
+    product, *found = compute_cuda(Fused(tuple(steps), tuple(range(len(steps)))), x, y)
+    for kind, mine in zip(kinds, found, strict=True):
+        np.testing.assert_array_equal(mine, compute_cuda(kind(axes), product)[0], err_msg=kind.__name__, strict=True)
+
+
+def test_other_numbers_and_sizes_need_no_other_kernel_for_a_reduction(emulated, compute_cuda) -> None:
+    made: Any = emulated.modules["fused_reduce"]._compiled
+    misses = []
+    for factor, rows in ((0.5, 5), (2.0, 6), (3.0, 40)):
+        x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+        steps = (
+            FusedStep(ops.Scale(factor), (0,)),
+            FusedStep(*number(factor, "float32")),
+            FusedStep(ops.Sum(), (1, 2)),
+            FusedStep(ops.ReduceMean((0,)), (3,)),
+        )
+        (found,) = compute_cuda(Fused(steps, (3,)), x)
+        np.testing.assert_allclose(found, (x * factor + factor).mean(0), rtol=1e-6)
+        misses.append(made.cache_info().misses)
+    assert misses[0] == misses[-1]

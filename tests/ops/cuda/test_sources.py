@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from actorflow.spec import TensorSpec
+from tests.ops.test_fused import with_reductions
 
 ARCHITECTURES = ("sm_80", "sm_90")
 FLOATS = ("float16", "float32", "float64")
@@ -27,7 +31,7 @@ SOURCES = (
 
 def test_every_source_is_compiled_here(emulated) -> None:
     folder = Path(emulated.modules["launch"].__file__).parent / "kernels"
-    assert {path.stem for path in folder.iterdir()} == {"scalar", "windows", *SOURCES}
+    assert {path.stem for path in folder.iterdir()} == {"scalar", "tile", "windows", *SOURCES}
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -49,6 +53,22 @@ def test_a_source_compiles(emulated, load_file, name, arch) -> None:
                 options = [f"-D{macro}={value}" for macro, value in macros.items()]
                 code = nvrtc.compile_to_cubin(library, launch.source(name), arch, options)
                 assert all(kernel.encode() in code for kernel in kernels)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(("length", "index"), [(30, "int"), (300, "long long")], ids=["in one launch", "in two"])
+def test_chains_with_reductions_compile(emulated, load_file, arch, length, index) -> None:
+    nvrtc, chains = load_file("nvrtc.py"), load_file("test_fused.py").CHAINS
+    library, launch, fused = nvrtc.load(), emulated.modules["launch"], emulated.modules["fused_reduce"]
+    options = ("--fmad=false", f"-DINDEX={index}", "-DSCALAR=float")
+    for dtypes, chain in chains.items():
+        for dtype in dtypes:
+            specs = (TensorSpec((length, 40), np.dtype(dtype)),) * 2
+            prepared = fused._prepared(with_reductions(chain, specs), specs)
+            assert bool(prepared.second) == (length == 300)
+            for text in filter(None, (prepared.first, prepared.second)):
+                code = nvrtc.compile_to_cubin(library, f"{launch.source('tile')}\n{text}", arch, options)
+                assert fused._NAME.encode() in code
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -1,4 +1,4 @@
-// Reductions of any numbers along the middle axis of (outer, length, inner); needs reduce.cuh.
+// Reductions of any numbers along the middle axis of (outer, length, inner); needs tile.cuh.
 //
 // RESULT is what comes out. Products and sums are computed in it, or in float for half.
 

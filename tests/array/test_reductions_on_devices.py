@@ -1,0 +1,256 @@
+"""Reductions that end chains of elementwise operations on devices: what is one op, and what comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.extra import numpy as hnp
+
+import actorflow as af
+import actorflow.array as xp
+from actorflow.array import Session
+from actorflow.ops import Fused
+from tests.array.test_placement import graphs
+from tests.array.test_random_programs import PROGRAMS
+
+VALUE = np.random.default_rng(0).standard_normal((6, 5, 4))
+DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool")
+
+
+@pytest.fixture
+def lazy() -> Any:
+    """A session that computes what it is asked for, and nothing else."""
+    with xp.session(run_ahead=False) as session:
+        yield session
+
+
+def on_device(value: np.ndarray) -> xp.Array:
+    return xp.asarray(value, device="sim:0").wait()
+
+
+def fused(session: Session) -> list[Fused]:
+    """The chains of all graphs that were made."""
+    (service,) = session._evaluator.devices._running
+    ops = [op.operation for compiled in service._graphs for op in compiled.graph.ops]
+    return [operation for operation in ops if isinstance(operation, Fused)]
+
+
+# -- what is one op -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [None, 0, 2, (0, 1), (1, 2), 1, ()])
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
+def test_a_chain_and_its_reduction_are_one_op(lazy: Session, name: str, axis: Any) -> None:
+    x = on_device(VALUE)
+    found = getattr(xp, name)(xp.exp(-x) * x + 0.5, axis=axis)
+    expected = getattr(np, name)(np.exp(-VALUE) * VALUE + 0.5, axis=axis)
+    np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-12)
+    assert graphs(lazy)[1] == ["Fused"]
+    assert len(lazy.profile) == 2  # the copy, and the chain with its reduction
+    (operation,) = fused(lazy)
+    assert operation.steps[-1].operation.kind.lower() == f"reduce{name}"
+
+
+@pytest.mark.parametrize("name", ["any", "all", "count_nonzero"])
+def test_what_is_asked_of_a_chain_is_one_op(lazy: Session, name: str) -> None:
+    x = on_device(VALUE)
+    for chain in (lambda ns, x: x > ns.abs(x) * 0.5, lambda ns, x: ns.round(x)):
+        found = getattr(xp, name)(chain(xp, x), axis=1)
+        np.testing.assert_array_equal(found.to_numpy(), getattr(np, name)(chain(np, VALUE), axis=1))
+    assert graphs(lazy)[1:3] == [["Fused"]] * 2
+
+
+def test_sums_of_booleans_and_truths_of_numbers_stay_on_the_device(lazy: Session) -> None:
+    x = on_device(VALUE)
+    found = xp.sum(x > 0), xp.any(x), xp.all(x, axis=0), xp.prod(x > -9, axis=2)
+    expected = (VALUE > 0).sum(), VALUE.any(), VALUE.all(0), np.prod(VALUE > -9, axis=2)
+    for mine, its in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine.to_numpy(), its)
+    assert {kind for kinds in graphs(lazy) for kind in kinds} == {"Fused"}
+
+
+def test_several_reductions_and_the_chain_itself_are_one_op(lazy: Session) -> None:
+    x = on_device(VALUE)
+    y = x * x - 1.0
+    found = [y, xp.sum(y, axis=1), xp.max(y, axis=1, keepdims=True), xp.min(x + y, axis=1)]
+    xp.wait_for_all()
+    chain = VALUE * VALUE - 1
+    expected = [chain, chain.sum(1), chain.max(1, keepdims=True), (VALUE + chain).min(1)]
+    for mine, its in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-12)
+    assert graphs(lazy)[1] == ["Fused"]
+    (operation,) = fused(lazy)
+    assert (len(operation.reductions), len(operation.results)) == (3, 4)
+
+
+def test_reductions_along_other_axes_are_ops_of_their_own(lazy: Session) -> None:
+    x = on_device(VALUE)
+    y = x * x - 1.0
+    found = [xp.sum(y, axis=0), xp.sum(y, axis=2), xp.max(y, axis=2), xp.min(y, axis=0), xp.sum(y, axis=(0, 2))]
+    xp.wait_for_all()
+    chain = VALUE * VALUE - 1
+    expected = [chain.sum(0), chain.sum(2), chain.max(2), chain.min(0), chain.sum((0, 2))]
+    for mine, its in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-12, atol=1e-12)
+    assert sorted(graphs(lazy)[1]) == ["Fused", "Fused", "ReduceSum"]  # the second one reads what the first one wrote
+
+
+def test_what_a_reduction_gives_begins_another_chain(lazy: Session) -> None:
+    x = on_device(VALUE)
+    y = xp.exp(x) + 1.0
+    z = (y - xp.mean(y, axis=2, keepdims=True)) * 2.0
+    chain = np.exp(VALUE) + 1
+    np.testing.assert_allclose(z.to_numpy(), (chain - chain.mean(2, keepdims=True)) * 2, rtol=1e-11, atol=1e-12)
+    assert graphs(lazy)[1] == ["Fused"] * 3  # the sums, the quotients, the differences
+
+
+def test_an_operation_on_a_number_needs_no_kernel_for_the_number(lazy: Session) -> None:
+    x = on_device(VALUE)
+    np.testing.assert_array_equal((x / 3.0).to_numpy(), VALUE / 3)
+    assert graphs(lazy)[1] == ["Fused"]
+
+
+def test_a_reduction_of_what_is_there_is_an_op_by_itself(lazy: Session) -> None:
+    x = on_device(VALUE)
+    np.testing.assert_allclose(xp.sum(x, axis=1).to_numpy(), VALUE.sum(1), rtol=1e-12)
+    assert graphs(lazy)[1] == ["ReduceSum"]
+
+
+def test_long_chains_and_many_reductions_are_cut(lazy: Session) -> None:
+    x = on_device(VALUE)
+    y, chain, found, expected = x, VALUE, [], []
+    for i in range(60):
+        y, chain = y * 0.9 + x, chain * 0.9 + VALUE
+        if i % 3 == 0:
+            found.append(xp.sum(y, axis=i % 2))
+            expected.append(chain.sum(i % 2))
+    xp.wait_for_all()
+    for mine, its in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-11, atol=1e-11)
+    assert {kind for kinds in graphs(lazy) for kind in kinds} <= {"Fused", "ReduceSum"}
+    assert all(len(operation.steps) <= 3 * 32 for operation in fused(lazy))  # numbers are steps, too
+
+
+def test_each_part_of_a_long_chain_has_its_own_axes(lazy: Session) -> None:
+    x = on_device(VALUE)
+    y, chain = x, VALUE
+    for i in range(40):
+        y, chain = xp.tanh(y), np.tanh(chain)
+        if i == 5:
+            early, its = xp.sum(y, axis=0), chain.sum(0)
+    late = xp.sum(y, axis=2)
+    xp.wait_for_all()
+    np.testing.assert_allclose(early.to_numpy(), its, rtol=1e-11)
+    np.testing.assert_allclose(late.to_numpy(), chain.sum(2), rtol=1e-11)
+    assert graphs(lazy)[1] == ["Fused", "Fused"]
+
+
+# -- what comes out -----------------------------------------------------------------------------------------------
+
+
+def test_sums_are_formed_in_the_dtype_that_is_asked_for(lazy: Session) -> None:
+    value = np.full(30_000, 0.1, np.float32)
+    value[0] = 2.0**24
+    x = on_device(value)
+    found = xp.sum(x * xp.asarray(1.0, dtype=xp.float32), dtype=xp.float64)
+    assert found.dtype == xp.float64
+    np.testing.assert_allclose(found.to_numpy(), value.sum(dtype=np.float64), rtol=1e-14)
+    small = on_device(np.full(1000, 100, np.int8))
+    total = xp.sum(small + xp.asarray(1, dtype=xp.int8))
+    assert (total.dtype, int(total)) == (xp.int64, 101_000)
+    assert graphs(lazy)[1] == ["Fused"]
+
+
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_what_is_not_a_number_wins(place: int) -> None:
+    value = np.arange(7.0)
+    value[place] = np.nan
+    y = on_device(value) * 2.0
+    for found in (xp.sum(y), xp.prod(y + 1), xp.max(y), xp.min(y)):
+        assert np.isnan(float(found))
+    assert bool(xp.any(y != y))
+    assert not bool(xp.all(y == y))
+    infinite = on_device(np.full(3, -np.inf)) * 1.0
+    assert (float(xp.max(infinite)), float(xp.min(-infinite))) == (-np.inf, np.inf)
+
+
+@settings(PROGRAMS)
+@given(st.data(), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4), st.sampled_from(DTYPES))
+def test_reductions_of_chains_are_numpys(data: Any, shape: tuple[int, ...], dtype: str) -> None:
+    axes = st.none() | st.sets(st.integers(0, len(shape) - 1)).map(lambda found: tuple(sorted(found)))
+    value = data.draw(hnp.arrays(dtype, shape, elements=st.integers(0, 1 if dtype == "bool" else 3)))
+    names = ["sum", "prod", "any", "all", "count_nonzero", *([] if 0 in shape else ["max", "min"])]
+    wanted = st.tuples(st.sampled_from(names), axes if shape else st.none(), st.booleans())
+    several = data.draw(st.lists(wanted, min_size=1, max_size=4))
+
+    def computed(ns: Any, x: Any) -> list[Any]:
+        y = ns.logical_xor(x, ns.logical_not(x)) if dtype == "bool" else (x + x) * x
+        found = []
+        for name, axis, keepdims in several:
+            if name in ("max", "min") and dtype == "bool":
+                name = "any"
+            found.append(getattr(ns, name)(y, axis=axis, keepdims=keepdims))
+        return [y, *found]
+
+    with xp.session(run_ahead=False):
+        found = computed(xp, xp.asarray(value, device="sim:0"))
+        if not data.draw(st.booleans()):
+            del found[0]  # the chain's own value is not wanted
+        xp.wait_for_all()
+        for mine, its in zip(reversed(found), reversed(computed(np, value)), strict=False):
+            np.testing.assert_array_equal(mine.to_numpy(), its)
+
+
+STEPS = ("subtract", "maximum", "halve", "choose", "sum", "max", "min")
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> list[tuple[str, int, int, tuple[int, ...]]]:
+    """Operations on earlier values: (name, first, second, axes)."""
+    position, axes = st.integers(0, 19), st.sampled_from([(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)])
+    return draw(st.lists(st.tuples(st.sampled_from(STEPS), position, position, axes), min_size=1, max_size=20))
+
+
+def values_of(ns: Any, x: Any, steps: list[tuple[str, int, int, tuple[int, ...]]]) -> list[Any]:
+    values = [x]
+    for name, i, j, axes in steps:
+        a, b = values[i % len(values)], values[j % len(values)]
+        if name in ("sum", "max", "min"):
+            values.append(getattr(ns, name)(a, axis=axes, keepdims=True))
+        elif name == "halve":
+            values.append(a * 0.5)
+        elif name == "choose":
+            values.append(ns.where(a > b, a, b * 0.5))
+        else:
+            values.append(getattr(ns, name)(a, b))
+    return values
+
+
+@settings(PROGRAMS)
+@given(networks(), st.sets(st.integers(0, 20), min_size=1, max_size=4))
+def test_networks_of_chains_and_reductions_are_numpys(steps: Any, wanted: set[int]) -> None:
+    """All numbers are small multiples of powers of 2, so that no order of additions rounds."""
+    value = np.random.default_rng(0).integers(-4, 5, (3, 2, 4)).astype(np.float64)
+    expected = values_of(np, value, steps)
+    with xp.session(run_ahead=False):
+        found = values_of(xp, xp.asarray(value, device="sim:0"), steps)
+        kept = {i % len(found): found[i % len(found)] for i in wanted}
+        del found
+        xp.wait_for_all()
+        for i, mine in kept.items():
+            np.testing.assert_array_equal(mine.to_numpy(), expected[i])
+
+
+def test_a_chain_that_is_only_reduced_takes_no_memory() -> None:
+    with xp.session(devices={"sim:0": af.devices.SimOptions(memory_bytes=4 << 20)}):
+        x, w = (xp.ones((n,), device="sim:0").wait() for n in (1 << 15, 64))
+        product = xp.expand_dims(w, axis=1) * (x + 1.0)  # 16 MiB
+        total, largest = xp.sum(product, axis=0), xp.max(product, axis=0)
+        del product
+        xp.wait_for_all()
+        np.testing.assert_array_equal(total.to_numpy(), np.full(1 << 15, 128.0))
+        np.testing.assert_array_equal(largest.to_numpy(), np.full(1 << 15, 2.0))
