@@ -1,4 +1,8 @@
-"""Pausing: while a graph is paused, its runs wait here in their order before their frames start."""
+"""Pausing: while a graph is paused, runs and streams wait here in their order before their frames start.
+
+A run has its feed already, and starts its frame when its turn comes. A stream asks for a feed only then, which may take
+any time: it keeps its step meanwhile, and the others in the line go on.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import NamedTuple, Self
 
 from actorflow.errors import GraphError
 
-__all__ = ["Admission", "Pause", "Turn"]
+__all__ = ["Admission", "Pause", "Step", "Turn"]
 
 
 class Pause(NamedTuple):
@@ -33,11 +37,17 @@ class Pause(NamedTuple):
         return f"paused ({self.reason})" if self.reason else "paused"
 
 
+class Step:
+    """One frame of a paused graph that may start, kept for whoever has been given it."""
+
+    __slots__ = ()
+
+
 class Admission:
     """Decides when frames of one graph may start.
 
-    A graph that is not paused pays one look at ``closed`` per frame. Otherwise runs queue, and keep their order when
-    the graph is resumed: those that come meanwhile go behind them.
+    A graph that is not paused pays one look at ``closed`` per frame. Otherwise runs and streams queue, and keep their
+    order when the graph is resumed: those that come meanwhile go behind them.
 
     Args:
         name: Of the graph.
@@ -54,8 +64,8 @@ class Admission:
         self._reason: str | None = None
         self._since_s = 0.0
         self._steps = 0
+        self._kept: set[Step] = set()
         self._turns: deque[Turn] = deque()
-        self._lookers: list[asyncio.Future[None]] = []
         self._dismissals = 0
         self._tell: Callable[[bool], None] | None = None
 
@@ -64,7 +74,7 @@ class Admission:
         """How the graph is paused, if it is."""
         if self._reason is None:
             return None
-        return Pause(self._reason, self._since_s, self._steps, len(self._turns) + len(self._lookers))
+        return Pause(self._reason, self._since_s, self._steps + len(self._kept), len(self._turns))
 
     @property
     def is_held(self) -> bool:
@@ -74,6 +84,7 @@ class Admission:
     def close(self, reason: str) -> None:
         """Start no further frame; also none of those that `step` has allowed."""
         self._steps, self.closed = 0, True
+        self._kept.clear()
         self._set(reason)
 
     def step(self, frames: int) -> None:
@@ -89,6 +100,7 @@ class Admission:
 
     def open(self) -> None:
         """Let all frames start again, those that wait first."""
+        self._kept.clear()
         self._set(None)
         self.wake()
 
@@ -99,9 +111,11 @@ class Admission:
             if self._tell is not None:
                 self._tell(reason is not None)
 
-    def spend(self) -> None:
-        """A frame has started."""
-        if self._reason is not None:
+    def spend(self, step: Step | None = None) -> None:
+        """A frame has started, by a step that was kept or by the next."""
+        if step is not None:
+            self._kept.discard(step)
+        elif self._reason is not None:
             self._steps -= 1
 
     @property
@@ -110,31 +124,40 @@ class Admission:
         return self._reason is None or self._steps > 0
 
     def wake(self) -> None:
-        """Let those look who may start a frame by now."""
+        """Let the first in line look whether it may start a frame by now."""
         self.closed = self._reason is not None or bool(self._turns)
-        if self.admits:
-            if self._turns:
-                self._turns[0].wake()
-            lookers, self._lookers = self._lookers, []
-            for looker in lookers:
-                _wake(looker)
+        if self._turns and self.admits:
+            self._turns[0].wake()
 
     def queue(self) -> Turn:
         """Take a place in the line, as a context manager."""
         return Turn(self, self._turns, self._dismissals)
 
-    async def look(self) -> None:
-        """Wait until a frame may start; another one may then be before it."""
-        number = self._dismissals
-        while not self.admits:
-            looker = asyncio.get_running_loop().create_future()
-            self._lookers.append(looker)
-            try:
-                await looker
-            finally:
-                if looker in self._lookers:
-                    self._lookers.remove(looker)
-            self.check(number)
+    async def keep(self) -> Step | None:
+        """Wait in the line until a frame may start, and keep the step that it is while the graph is paused.
+
+        Returns:
+            The step, to be spent or given back; None if the graph is not paused.
+        """
+        with self.queue() as turn:
+            await turn.come()
+            if self._reason is None:
+                return None
+            self._steps -= 1
+            step = Step()
+            self._kept.add(step)
+            return step
+
+    def holds(self, step: Step | None) -> bool:
+        """Whether a step still counts: the graph is paused, as it was when that was kept."""
+        return step in self._kept
+
+    def give_back(self, step: Step | None) -> None:
+        """No frame has started: let the next in line have the step, if it still counts."""
+        if step in self._kept:
+            self._kept.discard(step)
+            self._steps += 1
+            self.wake()
 
     def dismiss(self) -> None:
         """Cancel all who wait; those who come later need not."""
@@ -149,13 +172,14 @@ class Admission:
     def forget(self) -> None:
         """The loop on which runs have waited was closed."""
         self._turns.clear()
-        self._lookers.clear()
+        self._steps += len(self._kept)
+        self._kept.clear()
         self.wake()
 
     @property
     def waits(self) -> bool:
-        """Whether a run waits."""
-        return bool(self._turns or self._lookers)
+        """Whether a run or a stream waits."""
+        return bool(self._turns)
 
     # -- other ranks --------------------------------------------------------------------------------------------
 
@@ -206,11 +230,7 @@ class Turn:
 
     def wake(self) -> None:
         """Look again."""
-        if self._woken is not None:
-            _wake(self._woken)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    """Let a coroutine go on, unless its loop was closed: it never does then."""
-    if not waiter.done() and not waiter.get_loop().is_closed():
-        waiter.set_result(None)
+        waiter = self._woken
+        # Of a loop that was closed, no coroutine ever goes on.
+        if waiter is not None and not waiter.done() and not waiter.get_loop().is_closed():
+            waiter.set_result(None)

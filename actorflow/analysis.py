@@ -35,11 +35,12 @@ class LaneTimes(NamedTuple):
 
 
 class OpTimes(NamedTuple):
-    """The calls of one op.
+    """The calls of one op, failed ones among them.
 
     Attributes:
         name: Which one.
         calls: How many.
+        failed: How many of them have failed.
         total_ns: Their times together.
         mean_ns: Their mean.
         p50_ns: Their median.
@@ -49,6 +50,7 @@ class OpTimes(NamedTuple):
 
     name: str
     calls: int
+    failed: int
     total_ns: int
     mean_ns: float
     p50_ns: float
@@ -81,6 +83,7 @@ class Step(NamedTuple):
         waited_ns: From the end of the call that it follows, or from the begin of the frame.
         behind_ns: How much of that its track was busy with other calls.
         elapsed_ns: How long it took.
+        failed: Whether it has failed.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Step(NamedTuple):
     waited_ns: int
     behind_ns: int
     elapsed_ns: int
+    failed: bool = False
 
 
 class Frames(NamedTuple):
@@ -118,6 +122,7 @@ class Analysis(NamedTuple):
     Attributes:
         span_ns: From the begin of the first call to the end of the last.
         calls: How many it has.
+        failed: How many of them have failed.
         lost: How many came before that it does not have.
         idle_ns: How much of the span nothing ran.
         lanes: Busy ones first.
@@ -130,6 +135,7 @@ class Analysis(NamedTuple):
 
     span_ns: int
     calls: int
+    failed: int
     lost: int
     idle_ns: int
     lanes: list[LaneTimes]
@@ -164,6 +170,7 @@ def analyse(recording: Recording, *, frame: int | None = None, gaps: int = 5) ->
     return Analysis(
         span_ns=span_ns,
         calls=len(recording),
+        failed=len(recording.errors),
         lost=recording.lost,
         idle_ns=idle_ns,
         lanes=sorted(_lanes(recording, span_ns), key=lambda lane: (-lane.busy_ns, lane.name)),
@@ -200,10 +207,12 @@ def _ops(recording: Recording) -> Iterator[OpTimes]:
     everything = max(int(elapsed.sum()), 1)
     order = np.argsort(recording.node, kind="stable")
     nodes, first = np.unique(recording.node[order], return_index=True)
+    failed = np.bincount(recording.node[recording.failed], minlength=len(recording.names)).tolist()
     for node, times in zip(nodes.tolist(), np.split(elapsed[order], first[1:]), strict=True):
         p50, p99 = np.quantile(times, [0.5, 0.99]).tolist()
-        total = int(times.sum())
-        yield OpTimes(recording.names[node], len(times), total, total / len(times), p50, p99, total / everything)
+        count, total = len(times), int(times.sum())
+        name = recording.names[node]
+        yield OpTimes(name, count, failed[node], total, total / count, p50, p99, total / everything)
 
 
 def _gaps(recording: Recording, most: int) -> tuple[int, list[Gap]]:
@@ -254,10 +263,12 @@ def _frames(recording: Recording) -> Frames | None:
 def _path(recording: Recording, frame: int) -> list[Step]:
     """From the frame's last call back, each time to the call that it waited for: of those that it follows, the last.
 
-    Where the file does not say what follows what, that is the last call of the frame that ended before.
+    A call that repeats a failed one waited for that, too. Where the file does not say what follows what, it is the last
+    call of the frame that ended before.
     """
     rows = np.flatnonzero(recording.frame == frame)
     start, end, node = recording.start_ns[rows], recording.end_ns[rows], recording.node[rows]
+    failed = recording.failed[rows]
     rows_of: dict[int, list[int]] = {}
     for at, number in enumerate(node.tolist()):
         rows_of.setdefault(number, []).append(at)
@@ -274,13 +285,15 @@ def _path(recording: Recording, frame: int) -> list[Step]:
             before = int(by_end[place]) if place >= 0 else None
         else:
             earlier = [row for number in follows[node[at]] for row in rows_of.get(number, ()) if start[row] < start[at]]
+            earlier += [row for row in rows_of[int(node[at])] if failed[row] and row < at and end[row] <= start[at]]
             before = max(earlier, key=lambda row: (end[row], row), default=None)
         free_ns = int(start.min() if before is None else end[before])
         waited_ns = max(int(start[at]) - free_ns, 0)
         track = int(recording.track[rows[at]])
         behind_ns = busy[track].within(free_ns, int(start[at])) if waited_ns else 0
         name = recording.names[node[at]]
-        steps.append(Step(name, recording.tracks[track], waited_ns, behind_ns, int(end[at] - start[at])))
+        elapsed_ns = int(end[at] - start[at])
+        steps.append(Step(name, recording.tracks[track], waited_ns, behind_ns, elapsed_ns, bool(failed[at])))
         if before is None:
             return steps[::-1]
         at = before

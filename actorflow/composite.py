@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -22,7 +23,8 @@ class Composite:
     same variables: build a network with ``training=True`` and again with ``training=False`` to train and to test it.
 
     ``[x] >> composite``, ``composite >> [y]`` and ``composite >> composite`` connect it; so does a call,
-    ``top = composite(x)``. A subclass defines `build`.
+    ``top = composite(x)``. A subclass defines `build`. A build that raises leaves the graph as it was, and the
+    variables, the bottom and the top of the composites that take part.
 
     Attributes:
         name: Scope of its ops and variables; made unique in the graph.
@@ -59,12 +61,16 @@ class Composite:
                     f"composite {self.name!r} has its variables in graph {variable.graph.root.name!r} "
                     f"and cannot be built in graph {root.name!r}"
                 )
-        with root.unique_subgraph(self.name):
-            top = as_blobs(self.build(*bottom, training=training))
-        if top is None:
-            raise GraphError(f"{type(self).__name__}.build() must return blobs")
+        with root._members.all_or_nothing(partial(self._restore, self.bottom, self.top, dict(self._variables))):
+            with root.unique_subgraph(self.name):
+                top = as_blobs(self.build(*bottom, training=training))
+            if top is None:
+                raise GraphError(f"{type(self).__name__}.build() must return blobs")
         self.bottom, self.top = bottom, top
         return top[0] if len(top) == 1 else top
+
+    def _restore(self, bottom: tuple[Blob, ...], top: tuple[Blob, ...], variables: dict[str, Variable]) -> None:
+        self.bottom, self.top, self._variables = bottom, top, variables
 
     def variable(
         self,

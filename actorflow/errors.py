@@ -15,7 +15,7 @@
     │   ├── DeviceUnavailableError
     │   ├── OutOfMemoryError (MemoryError)   a plan can never fit its budget; shows what takes how much
     │   └── RaceError                        work on a simulated device is not ordered; names both ops
-    ├── OpError (RuntimeError)               .op, .updated, .replay(), .__cause__: an operation failed while running
+    ├── OpError (RuntimeError)               .op, .op_name, .updated, .replay(), .__cause__: an operation failed
     │   └── OpTimeoutError (TimeoutError)    one call took longer than its op's timeout
     ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
     ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
@@ -29,14 +29,18 @@
     ├── DataError (ValueError)               a data file is missing or malformed
     ├── CheckpointError (RuntimeError)       a checkpoint is damaged, does not fit the graph, or cannot be written
     └── MissingExtraError (ImportError)      an optional dependency is not installed
+
+All of them can be pickled, so that they come through pools of processes and services of several: with their message,
+and with all attributes and the ``__cause__`` that can be pickled themselves. Others are None then.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from actorflow.node import Op
@@ -79,8 +83,55 @@ _SHOWN = 10
 _MOST_SHOWN = 200
 
 
+def message_of(error: BaseException) -> str:
+    """What an error of whatever origin says; its own text must not hide that it was raised."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  a `__str__` may raise anything
+        return "(its message cannot be shown)"
+
+
 class ActorflowError(Exception):
     """Base of every error of actorflow."""
+
+    #: Attributes that mean nothing in another process.
+    _local: ClassVar[tuple[str, ...]] = ()
+
+    def __reduce__(self) -> tuple[Callable[..., ActorflowError], tuple[Any, ...]]:
+        builtin: tuple[Any, ...] = tuple(super().__reduce__())  # its class, its arguments, and attributes, if any
+        kept = builtin[2] if len(builtin) > 2 else {}
+        attributes = {name: value for name, value in kept.items() if name not in self._local}
+        if self.__cause__ is not None:
+            attributes["__cause__"] = self.__cause__
+        return _restored, (type(self), builtin[1], {name: _packed(value) for name, value in attributes.items()})
+
+
+_Error = TypeVar("_Error", bound=ActorflowError)
+
+
+def _packed(value: object) -> bytes | None:
+    """A pickle of its own, so that what cannot be pickled, or not be read, is missed alone."""
+    try:
+        return pickle.dumps(value)
+    except Exception:  # noqa: BLE001  an object's own methods may raise anything
+        return None
+
+
+def _restored(kind: type[_Error], args: tuple[Any, ...], attributes: Mapping[str, bytes | None]) -> _Error:
+    """An error as it was, without its constructor, whose arguments are not kept."""
+    builtin: type[BaseException] = kind
+    while builtin.__module__ != "builtins":
+        assert builtin.__base__ is not None
+        builtin = builtin.__base__  # the one whose memory it has, which need not be the next in its order
+    error: _Error = builtin.__new__(kind, *args)
+    builtin.__init__(error, *args)
+    for name, packed in attributes.items():
+        try:
+            value = None if packed is None else pickle.loads(packed)  # noqa: S301  part of the pickle that is read
+        except Exception:  # noqa: BLE001  its class is not known here, say
+            value = None
+        setattr(error, name, value)
+    return error
 
 
 class GraphError(ActorflowError, ValueError):
@@ -152,23 +203,38 @@ class OpError(ActorflowError, RuntimeError):
     """An operation failed while it ran; the cause is chained.
 
     Attributes:
-        op: The failed node.
+        op_name: Name of the failed node.
         updated: Names of the variables that the frame had updated before; the others have their old values.
     """
+
+    _local = ("_op", "_replay")
+    _op: Op | None = None
+    _replay: Callable[[], Any] | None = None
 
     def __init__(self, op: Op, what: str) -> None:
         inputs = ", ".join(f"{blob.name} {blob.spec} on {blob.place}" for blob in op.inputs) or "none"
         super().__init__(f"op {op.name!r} ({op.operation}) {what}\n  inputs: {inputs}\n  created at {op.site}")
-        self.op = op
+        self._op = op
+        self.op_name = op.name
         self.updated: tuple[str, ...] = ()
-        self._replay: Callable[[], Any] | None = None
+
+    @property
+    def op(self) -> Op:
+        """The failed node.
+
+        Raises:
+            AttributeError: of an error that has come from another process; ``op_name`` is known there, too.
+        """
+        if self._op is None:
+            raise AttributeError(f"op {self.op_name!r} is a node of a graph in another process: only its name is known")
+        return self._op
 
     @classmethod
     def of(cls, op: Op, cause: BaseException, replay: Callable[[], Any] | None = None) -> OpError:
         """The error of an op whose call raised ``cause``."""
         if isinstance(cause, OpTimeoutError):
             return cause
-        error = cls(op, f"failed with {type(cause).__name__}: {cause}")
+        error = cls(op, f"failed with {type(cause).__name__}: {message_of(cause)}")
         error.__cause__ = cause
         error._replay = replay
         return error
@@ -180,10 +246,10 @@ class OpError(ActorflowError, RuntimeError):
             What the function or kernel returns; a coroutine for an async function.
         Raises:
             What it raises.
-            GraphError: if the inputs are not there any more (a timeout, say, is no failed call).
+            GraphError: if the inputs are not there: after a timeout, which is no failed call, or in another process.
         """
         if self._replay is None:
-            raise GraphError(f"op {self.op.name!r} cannot be replayed: its inputs were not kept")
+            raise GraphError(f"op {self.op_name!r} cannot be replayed: its inputs were not kept")
         return self._replay()
 
 
@@ -236,9 +302,6 @@ class PeerLostError(TransportError):
         super().__init__(message or f"rank {rank} is lost: its process has died or cannot be reached")
         self.rank = rank
 
-    def __reduce__(self) -> tuple[type[PeerLostError], tuple[int, str]]:
-        return type(self), (self.rank, str(self))
-
 
 class PeerFailedError(TransportError):
     """A frame cannot end on this rank, since another rank has given it up; the message says why.
@@ -250,9 +313,6 @@ class PeerFailedError(TransportError):
     def __init__(self, rank: int, message: str) -> None:
         super().__init__(message)
         self.rank = rank
-
-    def __reduce__(self) -> tuple[type[PeerFailedError], tuple[int, str]]:
-        return type(self), (self.rank, str(self))
 
 
 class DataError(ActorflowError, ValueError):
@@ -285,7 +345,7 @@ class StageError(ActorflowError, RuntimeError):
     @classmethod
     def of(cls, stage: str, kind: str, site: object, number: int, item: Any, cause: BaseException) -> StageError:
         """The error of a stage whose call raised ``cause``."""
-        error = cls(stage, kind, site, number, item, f"failed with {type(cause).__name__}: {cause}")
+        error = cls(stage, kind, site, number, item, f"failed with {type(cause).__name__}: {message_of(cause)}")
         error.__cause__ = cause
         return error
 

@@ -1,16 +1,19 @@
-"""What happened: finished calls, times per op, states of nodes while somebody watches, curves of fetched scalars."""
+"""What happened: calls that have ended, times per op, states of nodes while somebody watches, curves of scalars."""
 
 from __future__ import annotations
 
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from actorflow.errors import message_of
 
 __all__ = [
     "Calls",
@@ -24,11 +27,19 @@ __all__ = [
     "Scalars",
     "SegmentProfile",
     "Trace",
+    "in_brief",
+    "marked",
 ]
 
 pack_call = Struct("=qqqq").pack_into
 CALL_BYTES = 32
 _TRACK_SHIFT = 40  # a key's lower bits are the node's id
+_FAILED = 1 << 62  # and one of the upper ones says that the call has failed
+#: Failed calls of which a trace knows what they have raised.
+_MAX_ERRORS = 1024
+_FORGOTTEN = "failed; with what is not kept any more"
+#: Characters of what a call has raised.
+_MAX_TEXT = 200
 
 
 class NodeState(IntEnum):
@@ -53,7 +64,7 @@ class OpProfile:
     """Calls and time of one op since its graph was made; always kept.
 
     Attributes:
-        calls: Finished calls.
+        calls: Calls that have ended well.
         total_ns: Wall time of all calls, in nanoseconds: compute on a lane or on the loop, waiting for async functions.
         last_ns: Wall time of the latest call.
     """
@@ -115,13 +126,16 @@ class Monitor:
     Attributes:
         states: `NodeState` of each op, by node id.
         dirty: 1 for each op whose state or profile changed since anybody looked.
+        messages: What other ranks say of messages between them, by rank: `Node.id` of the blob, the rank that it comes
+            from or goes to, whether the rank sends, and in how many frames it waits.
     """
 
-    __slots__ = ("_watchers", "dirty", "states")
+    __slots__ = ("_watchers", "dirty", "messages", "states")
 
     def __init__(self, size: int) -> None:
         self.states = bytearray(size)
         self.dirty = bytearray(size)
+        self.messages: dict[int, list[tuple[int, int, bool, int]]] = {}
         self._watchers: weakref.WeakSet[Changes] = weakref.WeakSet()
 
     def changes(self) -> Changes:
@@ -170,7 +184,7 @@ class Scalars:
 
 
 class Calls(NamedTuple):
-    """Finished calls, in the order in which the loop saw them end; arrays of one length.
+    """Calls that have ended, well or not, in the order in which the loop saw them end; arrays of one length.
 
     Attributes:
         start_ns: When each began, on the clock of `time.perf_counter_ns`.
@@ -179,6 +193,7 @@ class Calls(NamedTuple):
         node: `Node.id` of what it shows up as.
         frame: Number of its frame.
         lost: How many there were besides that the ring no longer has.
+        errors: What failed calls have raised, in brief, by their place in the arrays.
     """
 
     start_ns: npt.NDArray[np.int64]
@@ -187,6 +202,19 @@ class Calls(NamedTuple):
     node: npt.NDArray[np.int64]
     frame: npt.NDArray[np.int64]
     lost: int
+    errors: Mapping[int, str]
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """Which calls have failed."""
+        return marked(self.errors, len(self.node))
+
+
+def marked(places: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
+    """An array that is True at some places."""
+    mask = np.zeros(size, np.bool_)
+    mask[[*places]] = True
+    return mask
 
 
 class FailureRecord(NamedTuple):
@@ -198,10 +226,18 @@ class FailureRecord(NamedTuple):
     message: str
 
 
-class Trace:
-    """The newest finished calls of one graph: a ring of fixed size that is always kept, and read without stopping it.
+def in_brief(error: BaseException) -> str:
+    """What a call has raised, as a trace keeps it: its type and the first line of its message, not too long."""
+    kind, text = type(error).__name__, message_of(error).partition("\n")[0]
+    brief = f"{kind}: {text}" if text else kind
+    return brief if len(brief) <= _MAX_TEXT else f"{brief[: _MAX_TEXT - 3]}..."
 
-    Everything is called on the loop's thread. A call costs one `struct` write; there are no objects per call.
+
+class Trace:
+    """The newest calls of one graph: a ring of fixed size that is always kept, and read without stopping it.
+
+    Everything is called on the loop's thread. A call costs one `struct` write; there are no objects per call, but for
+    the texts of the newest 1,024 failed ones.
 
     Args:
         capacity: How many calls it has room for, a power of two; each takes 32 bytes.
@@ -215,7 +251,7 @@ class Trace:
         origin_s: The same moment in Unix seconds.
     """
 
-    __slots__ = ("_numbers", "buffer", "mask", "origin_ns", "origin_s", "total", "tracks")
+    __slots__ = ("_errors", "_numbers", "buffer", "mask", "origin_ns", "origin_s", "total", "tracks")
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
@@ -224,6 +260,7 @@ class Trace:
         self.mask = capacity - 1
         self.tracks = ["loop"]
         self._numbers = {"loop": 0}
+        self._errors: deque[tuple[int, str]] = deque(maxlen=_MAX_ERRORS)
         self.total = 0
         self.origin_ns = time.perf_counter_ns()
         self.origin_s = time.time()
@@ -236,11 +273,20 @@ class Trace:
             self.tracks.append(track)
         return number << _TRACK_SHIFT | node_id
 
+    def track_of(self, key: int) -> str:
+        """The name of the track of a key."""
+        return self.tracks[key >> _TRACK_SHIFT]
+
     def add(self, end_ns: int, elapsed_ns: int, key: int, frame: int) -> None:
         """A call has ended."""
         total = self.total
         pack_call(self.buffer, (total & self.mask) * CALL_BYTES, end_ns, elapsed_ns, key, frame)
         self.total = total + 1
+
+    def add_failed(self, end_ns: int, elapsed_ns: int, key: int, frame: int, text: str) -> None:
+        """A call has failed; ``text`` is what it has raised (`in_brief`)."""
+        self._errors.append((self.total, text))
+        self.add(end_ns, elapsed_ns, key | _FAILED, frame)
 
     def since(self, position: int) -> Calls:
         """A copy of the calls from a position on, as far as the ring has them; `total` is where to go on."""
@@ -255,4 +301,12 @@ class Trace:
             rows = np.concatenate([ring[start:], ring[:stop]])
         ends, spans, keys, frames = rows.T
         nodes = keys & ((1 << _TRACK_SHIFT) - 1)
-        return Calls(ends - spans, ends, keys >> _TRACK_SHIFT, nodes, frames, first - max(position, 0))
+        tracks = (keys & ~_FAILED) >> _TRACK_SHIFT
+        return Calls(ends - spans, ends, tracks, nodes, frames, first - max(position, 0), self._errors_of(keys, first))
+
+    def _errors_of(self, keys: npt.NDArray[np.int64], first: int) -> dict[int, str]:
+        failed = np.flatnonzero(keys & _FAILED).tolist()
+        if not failed:
+            return {}
+        texts = dict(self._errors)
+        return {row: texts.get(first + row, _FORGOTTEN) for row in failed}

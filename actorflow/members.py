@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from actorflow.errors import GraphError
@@ -32,6 +34,7 @@ class Members:
         self.next_id = 0
         self.has_lost_nodes = False
         self._taken: dict[str, int] = {}  # numbers given to names that were asked for twice
+        self._restores: list[Callable[[], None]] = []
 
     def find(self, full: str) -> Blob | Op | Graph | None:
         """What has that name; None if nothing has."""
@@ -85,6 +88,41 @@ class Members:
                 node._set_producers([op for op in node.producers if op not in gone])
                 node.consumers = [op for op in node.consumers if op not in gone]
         self.revision += 1
+
+    @contextmanager
+    def all_or_nothing(self, restore: Callable[[], None]) -> Iterator[None]:
+        """Undo what is made in the block if that raises: nodes with their connections, sub-graphs, names.
+
+        Connections that the block makes between nodes that were there before are not undone.
+
+        Args:
+            restore: Called then, to undo what the block has changed elsewhere; before it, those of blocks inside this.
+        """
+        first_id, scopes, outer = self.next_id, len(self.scopes), len(self._restores)
+        self._restores.append(restore)
+        try:
+            yield
+        except BaseException:
+            new = [*islice(self.scopes, scopes, None)]
+            for full in new:
+                del self.scopes[full]
+            nodes = [node for node in self.nodes.values() if node.id >= first_id]
+            if nodes:
+                self.delete(nodes)
+            self._free_numbers([*new, *[node.name for node in nodes]])
+            for inner in reversed(self._restores[outer:]):
+                inner()
+            del self._restores[outer:]
+            raise
+        if not outer:
+            self._restores.clear()
+
+    def _free_numbers(self, names: Iterable[str]) -> None:
+        """Let the numbers that `free_name` has given to some names be given again."""
+        for full in names:
+            name, _, number = full.rpartition("_")
+            if number.isdecimal() and self._taken.get(name, 0) >= int(number):
+                self._taken[name] = int(number) - 1
 
     def delete_scope(self, full: str) -> None:
         """Delete a sub-graph with all that is in it.

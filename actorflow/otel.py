@@ -2,7 +2,8 @@
 
 Only this module imports OpenTelemetry, and only its API: without an SDK that the application sets up, spans are
 nothing. Calls are not touched: their spans are made when their frame has ended, from the times in the trace. Only those
-of async functions are there while they run, as what these functions do has spans below them.
+of async functions are there while they run, as what these functions do has spans below them. Failed calls say so by
+themselves, since a trace does not keep what they have raised.
 
 Source: the semantic conventions of OpenTelemetry (``code.*``, ``error.type``, ``exception`` events).
 """
@@ -12,14 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider
-
-from actorflow.errors import OpError, OpTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,6 +97,14 @@ class Instrumentation:
         return self._nodes.get(node_id)
 
 
+class _FailedCall(NamedTuple):
+    node: Node
+    track: str
+    start_ns: int
+    end_ns: int
+    error: BaseException
+
+
 class FrameSpans:
     """The span of one frame, and those below it.
 
@@ -108,7 +115,7 @@ class FrameSpans:
         context: What that is current in.
     """
 
-    __slots__ = ("_by_frame", "_calls_left", "_from", "_live", "_offset_ns", "_span", "context")
+    __slots__ = ("_by_frame", "_calls_left", "_failed", "_from", "_live", "_offset_ns", "_span", "context")
 
     def __init__(self, instrumentation: Instrumentation, frame: Frame, span: Span, context: Context) -> None:
         self.context = context
@@ -117,6 +124,7 @@ class FrameSpans:
         self._calls_left = instrumentation.max_calls if span.is_recording() else 0
         self._from = frame.trace.total
         self._live: dict[OpActor, Span] = {}
+        self._failed: list[_FailedCall] = []
         self._offset_ns = _clock_offset_ns()
 
     def enter(self, actor: OpActor, context: contextvars.Context) -> None:
@@ -133,6 +141,11 @@ class FrameSpans:
             _note(span, error)
             span.end()
 
+    def failed(self, node: Node, track: str, start_ns: int, end_ns: int, error: BaseException) -> None:
+        """A call has failed; times as in the trace."""
+        if track != _ASYNC and len(self._failed) < self._calls_left:
+            self._failed.append(_FailedCall(node, track, start_ns, end_ns, error))
+
     def end(self, frame: Frame) -> None:
         """The frame has ended, and nothing of it runs any more."""
         span, error = self._span, frame.error
@@ -147,9 +160,13 @@ class FrameSpans:
         calls = frame.trace.since(self._from)
         local = [not track.startswith((_ASYNC, _REMOTE)) for track in frame.trace.tracks]
         own = calls.frame == frame.number
-        rows = np.flatnonzero(own & np.array(local)[calls.track])
+        rows = np.flatnonzero(own & np.array(local)[calls.track] & ~calls.failed)
         elapsed = (calls.end_ns - calls.start_ns)[rows]
-        failed = self._end_failed(frame)
+        for call in self._failed[: self._calls_left]:
+            self._calls_left -= 1
+            span = self._start(call.node, call.track, call.start_ns)
+            _note(span, call.error, call.end_ns + self._offset_ns)
+            span.end(call.end_ns + self._offset_ns)
         chosen = rows[elapsed >= self._by_frame.min_ns]
         if len(chosen) > self._calls_left:
             longest = np.argsort(-(calls.end_ns - calls.start_ns)[chosen], kind="stable")[: self._calls_left]
@@ -159,29 +176,10 @@ class FrameSpans:
             made = self._start(self._by_frame.node(node), frame.trace.tracks[track], start_ns)
             made.end(end_ns + self._offset_ns)
         made_calls = self._by_frame.max_calls - self._calls_left
-        self._span.set_attributes({"actorflow.calls": int(own.sum()) + failed, "actorflow.calls_with_span": made_calls})
+        self._span.set_attributes({"actorflow.calls": int(own.sum()), "actorflow.calls_with_span": made_calls})
 
-    def _end_failed(self, frame: Frame) -> int:
-        """A span for the call that has failed the frame, however short, unless it has one; returns how many."""
-        error = frame.error
-        if not isinstance(error, OpError):
-            return 0
-        operation = error.op.operation
-        if getattr(operation, "is_async", False):
-            return 1
-        end_ns = time.perf_counter_ns()
-        begin_ns = end_ns - round(error.timeout_s * 1e9) if isinstance(error, OpTimeoutError) else end_ns
-        if frame.failure is not None:
-            begin_ns, end_ns = frame.failure
-        if self._calls_left:
-            self._calls_left -= 1
-            span = self._start(error.op, None, begin_ns)
-            _note(span, error.__cause__ or error, end_ns + self._offset_ns)
-            span.end(end_ns + self._offset_ns)
-        return 1
-
-    def _start(self, node: Node | None, track: str | None, start_ns: int | None) -> Span:
-        attributes: dict[str, str | int] = {} if track is None else {"actorflow.lane": track}
+    def _start(self, node: Node | None, track: str, start_ns: int | None) -> Span:
+        attributes: dict[str, str | int] = {"actorflow.lane": track}
         if node is not None:
             attributes |= {
                 "code.file.path": node.site.filename,

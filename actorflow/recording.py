@@ -1,4 +1,4 @@
-"""A trace to take away: finished calls with the names of what they were of, as a file for trace viewers and back.
+"""A trace to take away: calls with the names of what they were of, as a file for trace viewers and back.
 
 The file is one for Chrome's and Perfetto's viewers, gzipped if its name ends in ``.gz``. Source: "Trace Event Format",
 the Catapult project.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.history import marked
 from actorflow.node import Blob, Op
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recording:
-    """Finished calls, in the order in which they ended; arrays of one length, a call each.
+    """Calls that have ended, well or not, in the order in which they did; arrays of one length, a call each.
 
     Attributes:
         graph: Name of the graph.
@@ -52,6 +53,7 @@ class Recording:
         frame: Number of its frame; -1 if it belongs to none.
         lost: How many calls there were before that are not here any more.
         started_s: Time 0 in Unix seconds, if that is known.
+        errors: What failed calls have raised, in brief, by their place in the arrays; all failed ones have a text.
     """
 
     graph: str
@@ -65,6 +67,12 @@ class Recording:
     frame: _Ints
     lost: int = 0
     started_s: float | None = None
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """Which calls have failed."""
+        return marked(self.errors, len(self))
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -76,7 +84,8 @@ class Recording:
         """The calls for trace viewers: a row per track, and one with the frames.
 
         Calls of one track that overlap (async functions, messages) are asynchronous events: of overlapping complete
-        ones, Perfetto would drop all but one without a word. So are frames.
+        ones, Perfetto would drop all but one without a word. So are frames. What failed calls have raised is an
+        argument of theirs, ``error``, and they are of the category ``failed`` besides.
         """
         about: dict[str, Any] = {"graph": self.graph, "lost": self.lost, "started": self.started_s}
         if self.follows is not None:
@@ -117,12 +126,15 @@ class Recording:
         columns = (rows, starts, ends, self.node[rows], self.frame[rows])
         thread = _FIRST_TRACK + track
         for row, start, end, node, frame in zip(*[column.tolist() for column in columns], strict=True):
+            error = self.errors.get(row)
+            category = "call" if error is None else "call,failed"
             if overlap:
-                yield from _pair(quoted[node], "call", row + 1, thread, start, end, frame)
+                yield from _pair(quoted[node], category, row + 1, thread, start, end, frame, error)
             else:
+                colour = "" if error is None else '"cname": "terrible", '  # chrome://tracing's word for red
                 yield (
-                    f'{{"ph": "X", "name": {quoted[node]}, "cat": "call", "pid": {_PROCESS}, "tid": {thread}, '
-                    f'"ts": {start / 1e3:.3f}, "dur": {(end - start) / 1e3:.3f}, "args": {{"frame": {frame}}}}}'
+                    f'{{"ph": "X", "name": {quoted[node]}, "cat": "{category}", "pid": {_PROCESS}, "tid": {thread}, '
+                    f'"ts": {start / 1e3:.3f}, "dur": {(end - start) / 1e3:.3f}, {colour}{_arguments(frame, error)}}}'
                 )
 
 
@@ -171,6 +183,7 @@ class Snapshot:
             frame=calls.frame,
             lost=calls.lost,
             started_s=self.started_s,
+            errors=calls.errors,
         )
 
 
@@ -186,7 +199,13 @@ def _metadata(kind: str, thread: int, name: str) -> str:
     return json.dumps(event)
 
 
-def _pair(name: str, category: str, number: int, thread: int, start: int, end: int, frame: int) -> Iterator[str]:
+def _arguments(frame: int, error: str | None) -> str:
+    return f'"args": {{"frame": {frame}' + ("}" if error is None else f', "error": {json.dumps(error)}}}')
+
+
+def _pair(
+    name: str, category: str, number: int, thread: int, start: int, end: int, frame: int, error: str | None = None
+) -> Iterator[str]:
     head = f'"name": {name}, "cat": "{category}", "id": "{number:#x}", "pid": {_PROCESS}, "tid": {thread}'
-    yield f'{{"ph": "b", {head}, "ts": {start / 1e3:.3f}, "args": {{"frame": {frame}}}}}'
+    yield f'{{"ph": "b", {head}, "ts": {start / 1e3:.3f}, {_arguments(frame, error)}}}'
     yield f'{{"ph": "e", {head}, "ts": {end / 1e3:.3f}}}'

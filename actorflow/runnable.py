@@ -185,7 +185,7 @@ class Runnable:
         self._runnable().admission.open()
 
     def step(self, frames: int = 1) -> None:
-        """Let so many more frames of a paused graph start: those that wait, or that come next.
+        """Let so many more frames of a paused graph start: of runs and streams that wait, in turn, or that come next.
 
         Raises:
             GraphError: if the graph is not paused.

@@ -31,6 +31,7 @@ from actorflow.stream import FrameStream
 from actorflow.supervision import GRACE_S, Supervisor, limit_time
 
 if TYPE_CHECKING:
+    from actorflow.admission import Step
     from actorflow.otel import Instrumentation
 
 __all__ = ["Engine", "Result"]
@@ -53,7 +54,7 @@ class Engine(Equipment):
         next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
         profile: Calls and times by `Node.id` of the op.
         scalars: Fetched 0-d numbers by frame.
-        trace: The newest finished calls.
+        trace: The newest calls, failed ones among them.
         errors: The newest failures.
         segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         monitor: States of the nodes, while somebody watches; see `watch`.
@@ -169,8 +170,8 @@ class Engine(Equipment):
         """One frame per feed; see `Graph.stream`."""
         targets = None if fetch is None else _checked_fetch(fetch)
 
-        def start(feed: Feeds) -> Awaitable[tuple[Program, Frame]]:
-            begun = self._begin(feed, targets, atomic)
+        def start(feed: Feeds, step: Step | None) -> Awaitable[tuple[Program, Frame]]:
+            begun = self._begin(feed, targets, atomic, step=step)
             return begun if self.instrumentation is None else self._with_spans(begun)
 
         made = FrameStream(self, start, feeds, in_flight, self._stream_count)
@@ -287,16 +288,19 @@ class Engine(Equipment):
         fetch: Iterable[Blob | Op | Graph | str] | None,
         atomic: bool,
         timeout_s: float | None = None,
+        step: Step | None = None,
     ) -> tuple[Program, Frame]:
-        """Start a frame, when it may start; its time runs from now on."""
+        """Start a frame, when it may start, which it may at once by a step that was kept; its time runs from now on."""
         program = self.bound(fetch)
         if program.exchange is not None:
             waiting = program.exchange.channels.prepare(program.exchange)
             if waiting is not None:
                 await waiting
-        if self.admission.closed:
+        if self.admission.closed and not self.admission.holds(step):
             return await self._begin_in_turn(feeds, fetch, atomic, timeout_s)
         frame = self.start(program, feeds, atomic)
+        if step is not None:
+            self.admission.spend(step)
         if timeout_s is not None:
             limit_time(frame, timeout_s, timeout_s, self.dispatcher.loop)
         return program, frame

@@ -20,12 +20,13 @@ from actorflow.program import Result
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
+    from actorflow.admission import Step
     from actorflow.program import Program
     from actorflow.runtime import Engine
 
 __all__ = ["FrameStream"]
 
-Start = Callable[[Any], Awaitable[tuple["Program", "Frame"]]]
+Start = Callable[[Any, "Step | None"], Awaitable[tuple["Program", "Frame"]]]
 
 
 class FrameStream(AsyncGenerator[Result, None]):
@@ -33,7 +34,7 @@ class FrameStream(AsyncGenerator[Result, None]):
 
     Args:
         engine: Of the graph.
-        start: Starts the frame of a feed.
+        start: Starts the frame of a feed, by the step that was kept for it, if any.
         feeds: As for `Graph.stream`.
         in_flight: How many frames may overlap.
         number: Its own.
@@ -207,10 +208,13 @@ class _Feeder:
                 self._pull.exception()
 
     async def _take(self) -> None:
+        step = None
         try:
             if self._admission.closed:
-                await self._admission.look()  # a paused graph asks for no feed that it could not use
-            self.frames.append(await self._start(await anext(self._source)))
+                step = await self._admission.keep()  # a paused graph asks for no feed that it could not use
+                if len(self.frames) >= self.in_flight:
+                    return  # that has been lowered meanwhile
+            self.frames.append(await self._start(await anext(self._source), step))
             self.started += 1
             if self.at_start is not None:
                 self.at_start()
@@ -219,3 +223,5 @@ class _Feeder:
         except BaseException:
             self.exhausted = True
             raise
+        finally:
+            self._admission.give_back(step)

@@ -22,6 +22,8 @@ from actorflow.recording import Recording
 __all__ = ["read_trace"]
 
 _GZIP = b"\x1f\x8b"
+#: Begin and end in microseconds, track, node, frame, and what it has raised.
+_Row = tuple[float, float, int, int, int, str | None]
 
 
 def read_trace(path: str | PathLike[str]) -> Recording:
@@ -41,7 +43,7 @@ def read_trace(path: str | PathLike[str]) -> Recording:
     about = document.get("otherData", {}) if isinstance(document, dict) else {}
     ours = about.get("actorflow") if isinstance(about, dict) else None
     try:
-        spans = _Spans()
+        spans = _Spans(is_ours=ours is not None)
         for event in events:
             if isinstance(event, dict):
                 spans.take(event)
@@ -90,10 +92,15 @@ def _unclosed(path: Path, text: str, error: json.JSONDecodeError) -> Any:
 
 
 class _Spans:
-    """Events with a length, as they are found."""
+    """Events with a length, as they are found.
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[float, float, int, int, int]] = []
+    Args:
+        is_ours: Whether an argument ``error`` says that a call has failed; of other programs it may say anything.
+    """
+
+    def __init__(self, *, is_ours: bool) -> None:
+        self.rows: list[_Row] = []
+        self._is_ours = is_ours
         self._names: dict[str, int] = {}
         self._tracks: dict[tuple[Any, Any], int] = {}
         self._labels: dict[tuple[Any, Any], str] = {}
@@ -128,9 +135,8 @@ class _Spans:
 
     def recording(self, about: Mapping[str, Any] | None) -> Recording:
         """What was found, with what a file of ours says besides."""
-        start_us, end_us, track, node, frame = (
-            np.array(column) for column in zip(*sorted(self.rows, key=_end), strict=True)
-        )
+        *columns, errors = zip(*sorted(self.rows, key=_end), strict=True)
+        start_us, end_us, track, node, frame = map(np.array, columns)
         origin_us = 0.0 if about is not None else float(start_us.min())
         names = list(self._names)
         return Recording(
@@ -145,6 +151,7 @@ class _Spans:
             frame=frame.astype(np.int64),
             lost=int((about or {}).get("lost", 0)),
             started_s=(about or {}).get("started"),
+            errors={row: error for row, error in enumerate(errors) if error is not None},
         )
 
     def _identity(self, event: Mapping[str, Any]) -> Any:
@@ -161,10 +168,13 @@ class _Spans:
     def _add(self, event: Mapping[str, Any], start_us: float, end_us: float) -> None:
         name = str(event.get("name", "without a name"))
         key = event.get("pid"), event.get("tid")
-        frame = (event.get("args") or {}).get("frame", -1)
+        arguments = event.get("args") or {}
+        frame = arguments.get("frame", -1)
+        error = arguments.get("error") if self._is_ours else None
         node = self._names.setdefault(name, len(self._names))
         track = self._tracks.setdefault(key, len(self._tracks))
-        self.rows.append((start_us, max(start_us, end_us), track, node, frame if isinstance(frame, int) else -1))
+        frame = frame if isinstance(frame, int) else -1
+        self.rows.append((start_us, max(start_us, end_us), track, node, frame, None if error is None else str(error)))
 
     def _label(self, key: tuple[Any, Any]) -> str:
         process, thread = key
@@ -177,5 +187,5 @@ class _Spans:
         return [tuple([names[before] for before in follows.get(name, ()) if before in names]) for name in names]
 
 
-def _end(row: tuple[float, float, int, int, int]) -> float:
+def _end(row: _Row) -> float:
     return row[1]

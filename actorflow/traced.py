@@ -23,7 +23,7 @@ class Traced:
     root: Graph
 
     def recording(self) -> Recording:
-        """The newest calls, as arrays: at most 65,536, of the whole root graph.
+        """The newest calls, as arrays: at most 65,536, of the whole root graph, failed ones among them.
 
         To be called on the thread of the loop that the graph runs on, if that runs.
         """
@@ -66,8 +66,8 @@ class Traced:
         A frame's span is below the one that is current where `run` is called: a request's, say. Calls have theirs when
         the frame has ended, from the times in the trace. Those of async functions are there while they run, so that
         spans that such a function makes are below its own; spans that a plain function makes are below the frame's.
-        A failed call has a span, however short; what it has raised is recorded there and in the frame's. A sub-graph
-        stands for its root.
+        A failed call has a span, however short, and so has each that is repeated; what it has raised is recorded there,
+        and in the frame's if that fails as well. A sub-graph stands for its root.
 
         Each frame of a stream is the root of a trace of its own, with a link to the span that is current where its
         feed came from, as a stream may have very many.

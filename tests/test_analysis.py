@@ -18,13 +18,17 @@ NAMES = ["a", "b", "c", "d"]
 TRACKS = ["loop", "lane"]
 
 
-def recording(calls: list[tuple[int, int, str, str, int]], follows: dict[str, str] | None = None) -> Recording:
-    """Calls as begin, end, track, op, frame."""
+Call = tuple[int, int, str, str, int]
+
+
+def recording(calls: list[Call], follows: dict[str, str] | None = None, failed: list[Call] | None = None) -> Recording:
+    """Calls as begin, end, track, op, frame; which of them have failed."""
     calls = sorted(calls, key=lambda call: call[1])
+    errors = {row: "ValueError" for row, call in enumerate(calls) if call in (failed or ())}
     start, end, track, node, frame = zip(*calls, strict=True)
     befores = None if follows is None else [tuple(map(NAMES.index, follows.get(name, ""))) for name in NAMES]
     columns = (start, end, [TRACKS.index(name) for name in track], [NAMES.index(name) for name in node], frame)
-    return Recording("g", NAMES, TRACKS, befores, *[np.array(column, np.int64) for column in columns])
+    return Recording("g", NAMES, TRACKS, befores, *[np.array(column, np.int64) for column in columns], errors=errors)
 
 
 TWO_FRAMES = [
@@ -100,6 +104,33 @@ def test_without_knowledge_of_the_graph_a_call_follows_the_last_one_before_it() 
         analyse(recording([(0, 1, "loop", "a", -1)]), frame=3)
 
 
+def test_failed_calls_are_counted_and_a_repeated_one_has_waited_for_them() -> None:
+    calls = [
+        (0, 10, "loop", "a", 0),
+        (12, 20, "lane", "b", 0),
+        (21, 30, "lane", "b", 0),
+        (45, 60, "lane", "b", 0),
+        (60, 65, "loop", "d", 0),
+        (70, 75, "loop", "a", 1),
+        (75, 80, "lane", "b", 1),
+    ]
+    found = analyse(recording(calls, DIAMOND, failed=[*calls[1:3], calls[-1]]), frame=0)
+    assert (found.calls, found.failed) == (7, 3)
+    assert {op.name: (op.calls, op.failed, op.total_ns) for op in found.ops} == {
+        "a": (2, 0, 15),
+        "b": (4, 3, 37),
+        "d": (1, 0, 5),
+    }
+    assert found.path == [
+        Step("a", "loop", 0, 0, 10),
+        Step("b", "lane", 2, 0, 8, failed=True),
+        Step("b", "lane", 1, 0, 9, failed=True),
+        Step("b", "lane", 15, 0, 15),
+        Step("d", "loop", 0, 0, 5),
+    ]
+    assert analyse(recording(calls, DIAMOND, failed=calls[-1:]), frame=1).path[-1].failed
+
+
 def test_calls_without_a_length() -> None:
     path = analyse(recording([(5, 5, "loop", name, 0) for name in "abcd"])).path
     assert sorted(step.name for step in path) == NAMES
@@ -130,9 +161,10 @@ def busy(calls: Any) -> set[int]:
     return {moment for start, end, *_ in calls for moment in range(start, end)}
 
 
-@given(_CALLS, _FOLLOWS)
-def test_any_trace(calls: list[tuple[int, int, str, str, int]], follows: dict[str, str] | None) -> None:
-    found = analyse(recording(calls, follows), gaps=100)
+@given(_CALLS, _FOLLOWS, st.data())
+def test_any_trace(calls: list[Call], follows: dict[str, str] | None, data: st.DataObject) -> None:
+    failed = data.draw(st.lists(st.sampled_from(calls)))
+    found = analyse(recording(calls, follows, failed), gaps=100)
     first, last = min(call[0] for call in calls), max(call[1] for call in calls)
     assert found.span_ns == last - first
     idle = set(range(first, last)) - busy(calls)
@@ -144,11 +176,12 @@ def test_any_trace(calls: list[tuple[int, int, str, str, int]], follows: dict[st
     assert {lane.name: (lane.calls, lane.busy_ns) for lane in found.lanes} == {
         track: (len(own), len(busy(own))) for track in TRACKS if (own := [call for call in calls if call[2] == track])
     }
-    assert {op.name: (op.calls, op.total_ns) for op in found.ops} == {
-        name: (len(own), sum(own))
+    assert {op.name: (op.calls, op.failed, op.total_ns) for op in found.ops} == {
+        name: (len(own), sum(call in failed for call in own), sum(call[1] - call[0] for call in own))
         for name in NAMES
-        if (own := [call[1] - call[0] for call in calls if call[3] == name])
+        if (own := [call for call in calls if call[3] == name])
     }
+    assert found.failed == sum(op.failed for op in found.ops)
     frames = {
         number: (min(call[0] for call in own), max(call[1] for call in own))
         for number in range(4)

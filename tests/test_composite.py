@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
@@ -222,6 +225,137 @@ class TestChildren:
 
     def test_the_default_name_is_the_class(self) -> None:
         assert (Scaled().name, Scaled("mine").name, af.Chain().name) == ("scaled", "mine", "chain")
+
+
+@dataclass
+class Fuse:
+    """Blows when so many composites have passed it."""
+
+    left: int = 10**9
+
+    def burn(self) -> None:
+        self.left -= 1
+        if not self.left:
+            raise LookupError("the fuse has blown")
+
+
+class Nested(af.Composite):
+    """Ops, a variable and other composites, with the fuse in between; a forgiving one goes on without a part."""
+
+    def __init__(self, fuse: Fuse, parts: list["Nested"], forgiving: bool) -> None:
+        super().__init__("n")
+        self.fuse, self.parts, self.forgiving = fuse, parts, forgiving
+
+    def build(self, *bottom: af.Blob, training: bool) -> af.Blob:
+        (x,) = bottom
+        self.fuse.burn()
+        x = ops.multiply(x, self.variable(x, "w", x.shape, 1.0), name="times")
+        for part in self.parts:
+            try:
+                x = part(x, training=training)
+            except LookupError:
+                if not self.forgiving:
+                    raise
+        x.graph.root.subgraph(f"beside {len(x.graph.root.nodes)}").blob("b", 1)
+        self.fuse.burn()
+        return ops.relu(ops.relu(x))
+
+
+def picture(graph: af.Graph) -> Any:
+    """All that one can see of a graph, but for the numbers of nodes."""
+    connections = {
+        blob.name: ([op.name for op in blob.producers], [op.name for op in blob.consumers]) for blob in graph.blobs
+    }
+    inputs = {op.name: [[blob.name for blob in blobs] for blobs in (op.inputs, op.outputs)] for op in graph.ops}
+    return [node.name for node in graph.nodes], connections, inputs, list(graph._members.scopes)
+
+
+def state(composite: Nested) -> Any:
+    return composite.bottom, composite.top, composite.variables, [state(part) for part in composite.parts]
+
+
+class TestFailedBuilds:
+    def test_nothing_of_it_is_left(self, graph: af.Graph, x: af.Blob) -> None:
+        class Half(af.Composite):
+            def build(self, *bottom: af.Blob, training: bool) -> af.Blob:
+                y = ops.relu(self.variable(bottom[0], "w", (3,), 1.0))
+                [y] >> bottom[0].graph.op("outside", ops.Copy()) >> [sums]
+                raise ValueError("half way")
+
+        sums = graph.blob("sums", 3)
+        before, layer = picture(graph), Half("layer")
+        for _ in range(2):
+            with pytest.raises(ValueError, match="half way"):
+                layer(x)
+            assert picture(graph) == before
+            assert (layer.bottom, layer.top, layer.variables) == ((), (), ())
+        assert graph.current_scope is graph
+        assert Scaled("layer")(x).name == "layer/multiply/out"
+
+    def test_it_can_then_be_built_in_another_graph(self, graph: af.Graph, x: af.Blob) -> None:
+        fuse = Fuse(2)
+        nested = Nested(fuse, [], forgiving=False)
+        with pytest.raises(LookupError):
+            nested(x)
+        other = af.Graph("other")
+        fuse.left = 10
+        assert nested(other.blob("x", 3)).graph.root is other
+
+    def test_a_build_without_a_top(self, graph: af.Graph, x: af.Blob) -> None:
+        class Topless(af.Composite):
+            def build(self, *bottom: af.Blob, training: bool) -> Any:
+                ops.relu(bottom[0])
+
+        before = picture(graph)
+        with pytest.raises(af.GraphError, match=r"Topless.build\(\) must return blobs"):
+            Topless()(x)
+        assert picture(graph) == before
+
+    @given(
+        tree=st.recursive(
+            st.tuples(st.just([]), st.booleans()), lambda inner: st.tuples(st.lists(inner, max_size=3), st.booleans())
+        ),
+        builds=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    )
+    def test_any_build_leaves_all_or_nothing(self, tree: Any, builds: list[int]) -> None:
+        """In a second graph, only the builds that end well are made at all."""
+        fuse = Fuse()
+
+        def grown(tree: Any, fuse: Fuse) -> Nested:
+            parts, forgiving = tree
+            return Nested(fuse, [grown(part, fuse) for part in parts], forgiving)
+
+        nested, graph = grown(tree, fuse), af.Graph("g")
+        x = graph.blob("x", 3)
+        for left in builds:
+            fuse.left = left
+            before, inside = picture(graph), state(nested)
+            try:
+                nested(x)
+            except LookupError:
+                assert picture(graph) == before
+                assert state(nested) == inside
+                assert not graph._members._restores
+        fuse.left, other = 10**9, af.Graph("g")
+        assert set(nested.variables) <= set(graph.variables)
+        assert value(graph, nested(x)) == value(other, grown(tree, Fuse())(other.blob("x", 3)))
+
+    def test_names_are_as_if_it_had_never_been(self) -> None:
+        pictures = []
+        for failing in (True, False):
+            graph, fuse = af.Graph("g"), Fuse()
+            x = graph.blob("x", 3)
+            nested = Nested(fuse, [Nested(fuse, [], forgiving=False) for _ in range(3)], forgiving=False)
+            nested(x)
+            if failing:
+                for left in range(1, 9):
+                    fuse.left = left
+                    with pytest.raises(LookupError):
+                        nested(x)
+                fuse.left = 10**9
+            nested(x)
+            pictures.append(picture(graph))
+        assert pictures[0] == pictures[1]
 
 
 class TestMistakes:

@@ -61,6 +61,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def come_to_rest(graph: af.Graph) -> None:
+    """Let everything happen that can, threads that compute included."""
+    frames, before = graph.engine.frames, (-1, -1)
+    while frames.in_flight or before != (frames.started, frames.finished):
+        before = frames.started, frames.finished
+        await settle()
+
+
 @pytest.fixture
 async def adder() -> AsyncIterator[Adder]:
     made = Adder()
@@ -381,18 +389,17 @@ class TestCancel:
             assert (int(done.value), int(undone.value)) == (1, 0)
 
     async def test_a_stream_ends_behind_the_results_before(self, adder: Adder) -> None:
-        adder.gate.clear()
-        adder.gate.set()
-        results: list[int] = []
-        with pytest.raises(af.RunCancelledError):
-            async with aclosing(adder.graph.stream([{adder.x: i} for i in (1, 2, 3)], in_flight=3)) as stream:
+        async with aclosing(adder.graph.stream([{adder.x: i} for i in (1, 2, 3)], in_flight=2)) as stream:
+            results = [int((await anext(stream))[adder.y])]
+            adder.gate.clear()  # before the third frame starts, which the first one made room for
+            while 3 not in adder.entered:
+                await asyncio.sleep(0)
+            adder.graph.cancel(adder.graph.engine.running[-1].number)
+            adder.gate.set()
+            with pytest.raises(af.RunCancelledError):
                 async for result in stream:
                     results.append(int(result[adder.y]))
-                    adder.gate.clear()
-                    if len(results) == 1 and adder.graph.engine.running:
-                        adder.graph.cancel()
-                    adder.gate.set()
-        assert results == [1]
+        assert results == [1, 3]
 
     async def test_while_paused_those_that_wait_go_on_waiting(self, adder: Adder) -> None:
         adder.gate.clear()
@@ -443,6 +450,12 @@ class Source:
             self.given += 1
             await asyncio.sleep(0)
             yield {self._adder.x: i}
+
+
+async def one_feed(adder: Adder, come: asyncio.Event) -> AsyncIterator[dict[Any, int]]:
+    """A source whose only feed takes its time."""
+    await come.wait()
+    yield {adder.x: 1}
 
 
 class TestStream:
@@ -537,6 +550,114 @@ class TestStream:
         assert adder.graph.paused is not None
         assert adder.graph.paused.waiting == 0
         assert not adder.entered
+
+    async def test_one_step_is_for_one_of_several_streams(self, adder: Adder) -> None:
+        sources = [Source(adder, 3) for _ in range(3)]
+        adder.graph.pause()
+        before = adder.started
+        streams = [adder.graph.stream(source.feeds()) for source in sources]
+        firsts = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await settle()
+        for count in range(1, 4):  # they take turns
+            adder.graph.step()
+            await settle()
+            assert adder.started == before + count
+            assert [source.given for source in sources] == [1] * count + [0] * (3 - count)
+            assert [first.done() for first in firsts] == [True] * count + [False] * (3 - count)
+        adder.graph.step(2)
+        await settle()
+        assert [source.given for source in sources] == [2, 2, 1]
+        for stream in streams:
+            await stream.aclose()
+
+    async def test_a_slow_source_keeps_its_step_and_holds_nobody_up(self, adder: Adder) -> None:
+        come = asyncio.Event()
+
+        adder.graph.pause()
+        stream = adder.graph.stream(one_feed(adder, come))
+        first = asyncio.ensure_future(anext(stream))
+        await settle()
+        (run,) = adder.begin(10)
+        await settle()
+        adder.graph.step()
+        await settle()
+        pause = adder.graph.paused
+        assert pause is not None
+        assert (pause.steps, pause.waiting, adder.entered) == (1, 1, [])
+        adder.graph.step()
+        assert await run == 10
+        come.set()
+        assert int((await first)[adder.y]) == 11
+        pause = adder.graph.paused
+        assert pause is not None
+        assert pause.steps == 0
+        await stream.aclose()
+
+    @pytest.mark.parametrize("end", ["exhausted", "failed", "wrong", "left"])
+    async def test_a_stream_that_does_not_use_its_step_gives_it_back(self, adder: Adder, end: str) -> None:
+        asked = asyncio.Event()
+
+        async def feeds() -> AsyncIterator[dict[Any, int]]:
+            asked.set()
+            if end == "left":
+                await asyncio.Event().wait()
+            if end == "failed":
+                raise LookupError("the source")
+            if end == "wrong":
+                yield {}
+
+        adder.graph.pause()
+        stream = adder.graph.stream(feeds())
+        first = asyncio.ensure_future(anext(stream))
+        await settle()
+        (run,) = adder.begin(3)
+        adder.graph.step()
+        await asked.wait()
+        if end == "left":
+            await settle()
+            assert not run.done()
+            first.cancel()
+        assert await run == 3
+        expected = {"exhausted": StopAsyncIteration, "failed": LookupError, "wrong": af.FeedError}
+        with pytest.raises(expected.get(end, asyncio.CancelledError)):
+            await first
+
+    async def test_a_step_that_was_kept_is_gone_with_its_pause(self, adder: Adder) -> None:
+        """A feed that has been asked for then waits in the line, where it was."""
+        come = asyncio.Event()
+
+        adder.graph.pause()
+        stream = adder.graph.stream(one_feed(adder, come))
+        first = asyncio.ensure_future(anext(stream))
+        await settle()
+        adder.graph.step()
+        await settle()
+        adder.graph.pause("none at all")
+        come.set()
+        await settle()
+        pause = adder.graph.paused
+        assert pause is not None
+        assert (pause.steps, pause.waiting, adder.entered) == (0, 1, [])
+        adder.graph.step()
+        assert int((await first)[adder.y]) == 1
+        await stream.aclose()
+
+    async def test_fewer_in_flight_while_it_waits_for_a_step(self, adder: Adder) -> None:
+        source = Source(adder, 5)
+        async with aclosing(adder.graph.stream(source.feeds(), in_flight=2)) as stream:
+            await anext(stream)
+            stream.in_flight = 3
+            adder.graph.pause()
+            await settle()
+            held, given = stream.held, source.given
+            stream.in_flight = held
+            adder.graph.step()
+            await settle()
+            assert (stream.held, source.given) == (held, given)
+            assert adder.graph.paused is not None
+            assert adder.graph.paused.steps == 1
+            adder.graph.resume()
+            assert len([result async for result in stream]) == 4
 
 
 COMMANDS = st.lists(
@@ -684,6 +805,65 @@ class Story:
         assert int(self.total.value) == total
 
 
+@settings(max_examples=EXAMPLES)
+@given(
+    streams=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=5),
+    commands=st.lists(st.tuples(st.sampled_from(["step", "run", "look"]), st.integers(1, 4)), max_size=12),
+    seed=st.integers(0, 2**16),
+)
+def test_each_step_is_one_frame_and_one_feed(
+    streams: list[tuple[int, int, int]], commands: list[tuple[str, int]], seed: int
+) -> None:
+    """Streams of so many feeds, with so many frames in flight, whose sources take so long; and runs among them."""
+
+    async def main() -> None:
+        story = Story(seed, limit=0)
+        graph, given = story.graph, [0]
+        graph.pause()
+        results: list[list[int]] = [[] for _ in streams]
+
+        async def feeds(number: int, count: int, slowness: int) -> AsyncIterator[dict[af.Blob, int]]:
+            for at in range(count):
+                for _ in range(slowness):
+                    await asyncio.sleep(0)
+                given[0] += 1
+                yield {story.x: 100 * (number + 1) + at}
+
+        async def follow(number: int, count: int, in_flight: int, slowness: int) -> None:
+            async with aclosing(graph.stream(feeds(number, count, slowness), in_flight=in_flight)) as stream:
+                async for result in stream:
+                    results[number].append(int(result[story.y]))
+
+        for number, (count, in_flight, slowness) in enumerate(streams):
+            story.tasks.append(asyncio.create_task(follow(number, count, in_flight, slowness)))
+        there, stepped = sum(count for count, _, _ in streams), 0
+        async with graph, asyncio.timeout(60):
+            for name, number in commands:
+                if name == "step":
+                    stepped += number
+                    await story.do((name, number))
+                elif name == "run":
+                    there += number
+                    await story.do((name, number))
+                await come_to_rest(graph)
+                runs = sum(feed < 100 for feed in story.order)
+                assert given[0] == len(story.order) - runs, "a feed was asked for that could not be used"
+                assert len(story.order) == min(stepped, there), "a step was lost, or used twice"
+            story.limit = None
+            graph.resume()
+            await asyncio.gather(*story.tasks)
+        story.check()
+        totals, total = {}, 0
+        for feed in story.order:
+            totals[feed] = total = mixed(total, feed)
+        for number, (count, _, _) in enumerate(streams):
+            own = [feed for feed in story.order if feed // 100 == number + 1]
+            assert own == [100 * (number + 1) + at for at in range(count)]
+            assert results[number] == [totals[feed] for feed in own]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("loop_factory", ["asyncio", "uvloop"])
 @settings(max_examples=EXAMPLES)
 @given(commands=COMMANDS, seed=st.integers(0, 2**16))
@@ -717,7 +897,7 @@ class TestRanks:
         return x, graph.function("back", lambda z: z - 1, INT, place="0/cpu")(z)
 
     async def test_the_others_wait_without_a_stall(self) -> None:
-        ranks = Ranks(self.build, stall_limit=0.005)
+        ranks = Ranks(self.build, stall_limit=0.1)
         try:
             await ranks.all(lambda graph, built: graph.run({built[0]: 1}))
             first, second = ranks.graphs

@@ -1,6 +1,12 @@
 """The error tree, and what the errors carry."""
 
+import asyncio
+import multiprocessing
+import pickle
 import re
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,3 +86,112 @@ class TestRequire:
         assert isinstance(caught.value, ImportError)
         assert caught.value.name == "no_such_module.part"
         assert isinstance(caught.value.__cause__, ImportError)
+
+
+class SelfMadeError(Exception):
+    """Cannot be made again from its arguments, so that no pickle of it can be read."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def failing_graph() -> af.Graph:
+    graph = af.Graph("g")
+    graph.function("part.mean", lambda x: 1 / 0, af.TensorSpec.of(()))(graph.blob("x", (2, 3)))
+    return graph
+
+
+def every_error() -> dict[str, af.ActorflowError]:
+    """One of each class, as it is made where it is raised."""
+    op = failing_graph()["part.mean"]
+    made: dict[str, af.ActorflowError] = {
+        "CycleError": af.CycleError([f"n{number}" for number in range(100)]),
+        "OpError": af.OpError.of(op, ZeroDivisionError("by nothing"), lambda: 1 / 0),
+        "OpTimeoutError": af.OpTimeoutError(op, 1.5),
+        "RunCancelledError": af.RunCancelledError("g", 7, "by somebody", ["w", "v"]),
+        "PeerLostError": errors.PeerLostError(3),
+        "PeerFailedError": errors.PeerFailedError(2, "op 'f' has failed there"),
+        "StageError": errors.StageError.of("decode", "thread", "a.py:7", 5, {"name": "cat"}, ValueError("no cat")),
+        "StageTimeoutError": errors.StageTimeoutError("decode", "thread", "a.py:7", 5, b"cat", 2.5),
+        "MissingExtraError": af.MissingExtraError("drawing needs 'x'", name="x.part"),
+    }
+    made["OpError"].updated = ("w",)  # type: ignore[attr-defined]
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and name not in made:
+            made[name] = kind(f"{name} says this\nin two lines")
+    made["RaceError"].work = "add"  # type: ignore[attr-defined]
+    return made
+
+
+class TestPickling:
+    @pytest.mark.parametrize("name", every_error())
+    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+    def test_message_attributes_and_cause_come_along(self, name: str, protocol: int) -> None:
+        error = every_error()[name]
+        error.add_note("a note")
+        found = pickle.loads(pickle.dumps(error, protocol))
+        assert type(found) is type(error)
+        assert (str(found), repr(found), found.args) == (str(error), repr(error), error.args)
+        left = {"_op", "_replay"}
+        assert vars(found) == {key: value for key, value in vars(error).items() if key not in left}
+        assert found.__notes__ == ["a note"]
+        assert getattr(found, "name", None) == getattr(error, "name", None)
+        assert repr(found.__cause__) == repr(error.__cause__)
+        assert pickle.dumps(pickle.loads(pickle.dumps(found))) == pickle.dumps(found)
+
+    def test_what_belongs_to_a_graph_is_left_where_that_is(self) -> None:
+        with pytest.raises(af.OpError) as caught:
+            failing_graph().run_sync({"x": np.zeros((2, 3), "f")})
+        content = pickle.dumps(caught.value)
+        assert b"Graph" not in content
+        assert len(content) < 2_000
+        found = pickle.loads(content)
+        assert (found.op_name, found.updated) == ("part.mean", ())
+        assert isinstance(found.__cause__, ZeroDivisionError)
+        with pytest.raises(AttributeError, match=r"op 'part.mean' is a node of a graph in another process"):
+            _ = found.op
+        with pytest.raises(af.GraphError, match=r"op 'part.mean' cannot be replayed"):
+            found.replay()
+
+    def test_what_cannot_be_pickled_is_missed_alone(self) -> None:
+        error = errors.StageError.of("lock", "thread", "a.py:7", 5, threading.Lock(), SelfMadeError("a", "b"))
+        found = pickle.loads(pickle.dumps(error))
+        assert (str(found), found.stage, found.number) == (str(error), "lock", 5)
+        assert found.item is None
+        assert found.__cause__ is None
+
+    def test_causes_of_causes(self) -> None:
+        error: BaseException = ValueError("the root")
+        for depth in range(20):
+            above = af.GraphError(f"at {depth}")
+            above.__cause__ = error
+            error = above
+        found = pickle.loads(pickle.dumps(error))
+        for depth in reversed(range(20)):
+            assert str(found) == f"at {depth}"
+            found = found.__cause__
+        assert repr(found) == "ValueError('the root')"
+
+    def test_a_cause_that_goes_in_a_circle_ends_somewhere(self) -> None:
+        error = af.GraphError("round and round")
+        error.__cause__ = error
+        assert str(pickle.loads(pickle.dumps(error))) == "round and round"
+
+    async def test_through_a_pool_of_processes(self) -> None:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            loop = asyncio.get_running_loop()
+            with pytest.raises(af.OpError, match="failed with ZeroDivisionError: division by zero") as caught:
+                await loop.run_in_executor(pool, run_there)
+            assert (caught.value.op_name, caught.value.updated) == ("part.mean", ())
+            with pytest.raises(af.CycleError, match="a -> b -> a") as cycle:
+                await loop.run_in_executor(pool, compile_there)
+            assert cycle.value.cycle == ("a", "b", "a")
+
+
+def run_there() -> Any:
+    failing_graph().run_sync({"x": np.zeros((2, 3), "f")})
+
+
+def compile_there() -> Any:
+    raise af.CycleError(["a", "b", "a"])

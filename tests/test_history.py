@@ -1,8 +1,13 @@
-"""The ring of finished calls, alone and as the engine fills it."""
+"""The ring of calls that have ended, alone and as the engine fills it."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.history import Trace
+from actorflow.history import Trace, in_brief
 
 SQUARE = af.TensorSpec.of((4, 4))
 _NS = st.integers(0, 2**62)
 _EVENTS = st.lists(
-    st.tuples(_NS, st.integers(0, 2**61), st.integers(0, 2**40 - 1), st.integers(0, 5), _NS),
+    st.tuples(
+        _NS, st.integers(0, 2**61), st.integers(0, 2**40 - 1), st.integers(0, 5), _NS, st.none() | st.text(max_size=3)
+    ),
     max_size=40,
 )
 
@@ -24,15 +31,21 @@ _EVENTS = st.lists(
 def test_the_newest_calls_are_kept(events, power, reads) -> None:
     trace, position, seen, lost = Trace(1 << power), 0, [], 0
     tracks = [f"lane {number}" for number in range(6)]
-    for at, (end, elapsed, node, track, frame) in enumerate(events):
+    for at, (end, elapsed, node, track, frame, error) in enumerate(events):
         if at in reads:
             calls = trace.since(position)
             position, lost = trace.total, lost + calls.lost
             seen += rows(trace, calls)
-        trace.add(end, elapsed, trace.key(node, tracks[track]), frame)
+        call = end, elapsed, trace.key(node, tracks[track]), frame
+        if error is None:
+            trace.add(*call)
+        else:
+            trace.add_failed(*call, error)
     calls = trace.since(position)
     seen += rows(trace, calls)
-    expected = [(end - elapsed, end, tracks[track], node, frame) for end, elapsed, node, track, frame in events]
+    expected = [
+        (end - elapsed, end, tracks[track], node, frame, error) for end, elapsed, node, track, frame, error in events
+    ]
     assert trace.total == len(events)
     assert len(seen) + lost + calls.lost == len(events)
     assert rows(trace, trace.since(0)) == expected[-(1 << power) :]
@@ -42,10 +55,13 @@ def test_the_newest_calls_are_kept(events, power, reads) -> None:
 
 
 def rows(trace: Trace, calls) -> list[tuple]:
-    columns = (calls.start_ns, calls.end_ns, calls.track, calls.node, calls.frame)
+    columns = (calls.start_ns, calls.end_ns, calls.track, calls.node, calls.frame, calls.failed)
+    assert all(calls.errors.get(row) is not None for row in np.flatnonzero(calls.failed).tolist())
     return [
-        (start, end, trace.tracks[track], node, frame)
-        for start, end, track, node, frame in zip(*[column.tolist() for column in columns], strict=True)
+        (start, end, trace.tracks[track], node, frame, calls.errors[row] if failed else None)
+        for row, (start, end, track, node, frame, failed) in enumerate(
+            zip(*[column.tolist() for column in columns], strict=True)
+        )
     ]
 
 
@@ -83,28 +99,203 @@ async def test_every_call_is_traced_where_it_ran() -> None:
     names = {node.id: node.name for node in graph.nodes}
     seen = rows(trace, calls)
     assert trace.total == len(seen) == 15
-    assert [(names[node], frame) for *_, node, frame in seen] == [
+    assert [(names[node], frame) for *_, node, frame, _ in seen] == [
         (name, frame) for frame in range(5) for name in ("quick", "other", "wait")
     ]
     assert all(start <= end for start, end, *_ in seen)
     # A first call's time is not known, so that it goes to the lane; the others are short.
-    assert next(track for *_, track, node, _ in seen if names[node] == "other") == "cpu own"
-    assert {track for *_, track, node, _ in seen if names[node] == "wait"} == {"async functions"}
+    assert next(track for _, _, track, node, *_ in seen if names[node] == "other") == "cpu own"
+    assert {track for _, _, track, node, *_ in seen if names[node] == "wait"} == {"async functions"}
+    assert not calls.errors
     for op in graph.ops:
         profile = graph.engine.profile[op.id]
         elapsed = (calls.end_ns - calls.start_ns)[calls.node == op.id]
         assert (profile.calls, profile.total_ns, profile.last_ns) == (5, elapsed.sum(), elapsed[-1])
 
 
-async def test_failed_calls_are_not_traced() -> None:
+def test_what_only_the_newest_failed_calls_have_raised_is_kept() -> None:
+    trace = Trace(4096)
+    for frame in range(2000):
+        trace.add_failed(0, 0, trace.key(1), frame, f"the {frame}th")
+    calls = trace.since(0)
+    assert calls.failed.all()
+    assert [calls.errors[row] for row in (975, 976, 1999)] == [
+        "failed; with what is not kept any more",
+        "the 976th",
+        "the 1999th",
+    ]
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("I cannot even say what went wrong")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no good"), "ValueError: no good"),
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (ValueError(), "ValueError"),
+        (KeyError("x" * 1000), f"KeyError: '{'x' * 186}..."),
+        (UnspeakableError(), "UnspeakableError: (its message cannot be shown)"),
+    ],
+)
+def test_what_a_call_has_raised_in_brief(error: Exception, text: str) -> None:
+    assert in_brief(error) == text
+    assert len(text) <= 200
+
+
+class Failing:
+    """A function that fails when it is told to, as a plain one or an async one."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def __call__(self, x: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise ValueError(f"{self.left} left")
+        return x
+
+    async def later(self, x: Any) -> Any:
+        await asyncio.sleep(0)
+        return self(x)
+
+
+def failing_graph(kind: str, fail: Failing) -> tuple[af.Graph, str]:
+    """A graph whose op "fail" fails as it is told to; and where its calls run."""
     graph = af.Graph("failing")
-    x = graph.blob("x", ())
+    x = graph.blob("x", (4, 4))
+    function: Callable[..., Any] = fail.later if kind == "async" else fail
+    options: dict[str, Any] = {"timeout": 3600, "lane": "own"} if kind == "lane" else {}
+    retries = 3 if kind in ("async", "lane") else 0
+    graph.function("fail", function, SQUARE, retries=retries, backoff=0, **options)(x)
+    return graph, {"async": "async functions", "lane": "cpu own", "inline": "loop"}[kind]
 
-    def fail(x):
-        raise ValueError
 
-    graph.function("fail", fail, af.TensorSpec.of(()))(x)
+@pytest.mark.parametrize("kind", ["inline", "lane", "async"])
+async def test_a_failed_call_is_traced_as_such(kind: str) -> None:
+    fail = Failing()
+    graph, track = failing_graph(kind, fail)
+    feed = {"x": np.ones((4, 4), "float32")}
     async with graph:
+        for _ in range(3):  # from then on it runs inline where it can
+            await graph.run(feed)
+        if kind != "inline":
+            fail.left = 2
+            await graph.run(feed)
+        fail.left = 4
         with pytest.raises(af.OpError):
-            await graph.run({x: np.float32(0)})
+            await graph.run(feed)
+    trace, profile = graph.engine.trace, graph.engine.profile[graph["fail"].id]
+    seen = rows(trace, trace.since(0))[3:]
+    frames = [3] if kind == "inline" else [3, 3, 3, 4, 4, 4, 4]
+    errors = ["3 left"] if kind == "inline" else ["1 left", "0 left", None, "3 left", "2 left", "1 left", "0 left"]
+    assert [row[4] for row in seen] == frames
+    assert [row[5] for row in seen] == [error and f"ValueError: {error}" for error in errors]
+    assert {row[2] for row in seen} == {track}
+    assert all(start < end for start, end, *_ in seen)
+    assert all(first[1] <= second[0] for first, second in pairwise(seen)), "one after the other"
+    assert profile.calls == 3 + (kind != "inline"), "those that have ended well"
+
+
+#: How what is said of a call begins, and how it ends.
+TIMED_OUT = ("OpTimeoutError: op 'stay'", "timed out after 0.2 s")
+
+
+async def test_a_call_that_took_too_long_is_traced_to_its_real_end() -> None:
+    """The run has failed long before: the thread cannot be stopped."""
+    graph, entered, release = af.Graph("slow"), threading.Event(), threading.Event()
+    moments_ns = []
+
+    def stay(x: Any) -> Any:
+        moments_ns.append(time.perf_counter_ns())
+        entered.set()
+        release.wait()
+        moments_ns.append(time.perf_counter_ns())
+        return x
+
+    graph.function("stay", stay, SQUARE, timeout=0.2)(graph.blob("x", (4, 4)))
+    async with graph:
+        run = asyncio.create_task(graph.run({"x": np.ones((4, 4), "float32")}))
+        while not (graph.engine.running and graph.engine.running[0].outstanding):
+            await asyncio.sleep(0)
+        entered.wait()  # so long the timer cannot end
+        with pytest.raises(af.OpTimeoutError):
+            await run
+        assert graph.engine.trace.total == 0
+        release.set()
+    ((start, end, _, _, frame, error),) = rows(graph.engine.trace, graph.engine.trace.since(0))
+    assert frame == 0
+    assert (error.partition(" (")[0], error.rpartition(") ")[2]) == TIMED_OUT
+    assert start <= moments_ns[0] <= moments_ns[1] <= end
+
+
+async def test_an_async_call_that_took_too_long_is_traced() -> None:
+    graph = af.Graph("slow")
+
+    async def stay(x: Any) -> Any:
+        await asyncio.Event().wait()
+
+    graph.function("stay", stay, SQUARE, timeout=0.2, retries=1, backoff=0)(graph.blob("x", (4, 4)))
+    async with graph:
+        with pytest.raises(af.OpTimeoutError):
+            await graph.run({"x": np.ones((4, 4), "float32")})
+    errors = [row[5] for row in rows(graph.engine.trace, graph.engine.trace.since(0))]
+    assert [(error.partition(" (")[0], error.rpartition(") ")[2]) for error in errors] == [TIMED_OUT] * 2
+
+
+async def test_cancelled_calls_have_not_failed() -> None:
+    graph = af.Graph("two")
+    x = graph.blob("x", (4, 4))
+
+    async def stay(x: Any) -> Any:
+        await asyncio.Event().wait()
+
+    graph.function("stay", stay, SQUARE)(x)
+    async with graph:
+        run = asyncio.create_task(graph.run({"x": np.ones((4, 4), "float32")}))
+        while not graph.engine.running:
+            await asyncio.sleep(0)
+        run.cancel()
+        await asyncio.wait([run])
     assert graph.engine.trace.total == 0
+
+
+async def test_two_fail_at_once_and_both_are_traced() -> None:
+    """One of them fails the frame; the other, which was told to stop, raises something else."""
+    graph, both = af.Graph("two"), asyncio.Barrier(2)
+    x = graph.blob("x", (4, 4))
+
+    async def first(x: Any) -> Any:
+        await both.wait()
+        raise ValueError("first")
+
+    async def second(x: Any) -> Any:
+        await both.wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise LookupError("second")
+
+    graph.function("first", first, SQUARE)(x)
+    graph.function("second", second, SQUARE)(x)
+    async with graph:
+        with pytest.raises(af.OpError, match="ValueError: first"):
+            await graph.run({"x": np.ones((4, 4), "float32")})
+    errors = [row[5] for row in rows(graph.engine.trace, graph.engine.trace.since(0))]
+    assert errors == ["ValueError: first", "LookupError: second"]
+
+
+async def test_an_error_that_cannot_be_shown_hangs_nothing() -> None:
+    graph = af.Graph("unspeakable")
+
+    async def fail(x: Any) -> Any:
+        raise UnspeakableError
+
+    graph.function("fail", fail, SQUARE, retries=2, backoff=0)(graph.blob("x", (4, 4)))
+    async with graph:
+        with pytest.raises(af.OpError, match="failed with UnspeakableError"):
+            await asyncio.wait_for(graph.run({"x": np.ones((4, 4), "float32")}), 60)
+    assert graph.engine.trace.total == 3

@@ -252,7 +252,7 @@ def recorded_error(span: ReadableSpan) -> tuple[str, str]:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("kind", ["inline", "lane", "async", "retried"])
+    @pytest.mark.parametrize("kind", ["inline", "lane", "async", "retried", "retried on a lane"])
     async def test_a_failed_op(self, telemetry: Telemetry, kind: str) -> None:
         graph = af.Graph("failing")
 
@@ -266,8 +266,8 @@ class TestFailures:
             return fail(x)
 
         fail.armed = False  # type: ignore[attr-defined]
-        retries = 1 if kind == "retried" else 0
-        options: dict[str, Any] = {"lane": "side", "timeout": 60} if kind == "lane" else {}
+        retries = 1 if kind.startswith("retried") else 0
+        options: dict[str, Any] = {"lane": "side", "timeout": 60} if kind.endswith("lane") else {}
         failing = fail_later if kind in ("async", "retried") else fail
         good = graph.function("good", lambda x: x, SQUARE)(graph.blob("x", (2, 2)))
         graph.function("bad", failing, SQUARE, retries=retries, **options)(good)
@@ -285,11 +285,15 @@ class TestFailures:
         for span in bad:
             assert below(span, run)
             assert recorded_error(span) == ("ValueError", "no good")
+            assert (span.attributes or {})["actorflow.lane"] == graph.recording().tracks[graph.recording().track[-1]]
+        ends = [(span.start_time or 0, span.end_time or 0) for span in bad]
+        assert all(start < end for start, end in ends)
+        assert sorted(ends) == sorted(ends, key=lambda moments: moments[1]), "one after the other"
         name, message = recorded_error(run)
         assert name == "actorflow.errors.OpError"
         assert "'bad'" in message
         assert run.attributes is not None
-        assert (run.attributes["actorflow.end"], run.attributes["actorflow.calls"]) == ("failed", 2)
+        assert (run.attributes["actorflow.end"], run.attributes["actorflow.calls"]) == ("failed", 2 + retries)
         assert recorded_error(telemetry.span("request"))[0] == "actorflow.errors.OpError"
 
     async def test_wrong_arguments_of_an_async_function(self, telemetry: Telemetry) -> None:

@@ -59,6 +59,24 @@ class TestEvents:
         assert shown == [("a", 0.0, 1.0), (GONE, 0.6, 0.7), ("b", 0.5, 1.5)]
         assert all((b["ph"], e["ph"]) == ("b", "e") for b, e in pairs.values())
 
+    @pytest.mark.parametrize("overlap", [False, True])
+    def test_what_failed_says_so(self, overlap: bool) -> None:
+        graph, trace = af.Graph("<graph>"), Trace(64)
+        nodes = [graph.blob(name, ()) for name in "ab"]
+        for number, (start, end) in enumerate([(0, 1000), (500 if overlap else 1000, 1500)]):
+            text = 'ValueError: "no" </script>' if number else None
+            call = trace.origin_ns + end, end - start, trace.key(number, "lane"), number
+            trace.add(*call) if text is None else trace.add_failed(*call, text)
+        taken = Snapshot("<graph>", nodes, trace.since(0), trace.tracks, trace.origin_ns, trace.origin_s).recording()
+        assert taken.failed.tolist() == [False, True]
+        found = [e for e in json.loads(taken.to_json())["traceEvents"] if e.get("cat", "").startswith("call")]
+        begun = {e["name"]: e for e in found if e["ph"] in "Xb"}
+        assert begun["a"]["args"] == {"frame": 0}
+        assert begun["b"]["args"] == {"frame": 1, "error": 'ValueError: "no" </script>'}
+        assert {e["cat"] for e in found if e["name"] == "b"} == {"call,failed"}
+        assert {e["cat"] for e in found if e["name"] == "a"} == {"call"}
+        assert [e.get("cname") for e in begun.values()] == [None, None if overlap else "terrible"]
+
     def test_nothing(self) -> None:
         assert {e["ph"] for e in events([], [])} == {"M"}
 
@@ -85,8 +103,10 @@ def diamond() -> af.Graph:
 def rows(recording: Recording) -> list[tuple[Any, ...]]:
     columns = (recording.start_ns, recording.end_ns, recording.track, recording.node, recording.frame)
     return [
-        (start, end, recording.tracks[track], recording.names[node], frame)
-        for start, end, track, node, frame in zip(*[column.tolist() for column in columns], strict=True)
+        (start, end, recording.tracks[track], recording.names[node], frame, recording.errors.get(row, ""))
+        for row, (start, end, track, node, frame) in enumerate(
+            zip(*[column.tolist() for column in columns], strict=True)
+        )
     ]
 
 
@@ -117,6 +137,32 @@ class TestTakenAway:
                 "add": {"left", "right", "update"},
                 "update": {"add"},
             }
+
+    async def test_failed_calls_are_in_the_file(self, tmp_path: Path) -> None:
+        graph, calls = af.Graph("failing"), 0
+
+        def fail(x: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                return x
+            raise ValueError(f"call {calls}")
+
+        graph.function("fail", fail, SQUARE, retries=1, backoff=0)(graph.blob("x", (4, 4)))
+        async with graph:
+            await graph.run(FEED)
+            with pytest.raises(af.OpError):
+                await graph.run(FEED)
+            await graph.save_trace(tmp_path / "trace.json")
+            recording = graph.recording()
+        assert [row[4:] for row in rows(recording)] == [
+            (0, "ValueError: call 1"),
+            (0, ""),
+            (1, "ValueError: call 3"),
+            (1, "ValueError: call 4"),
+        ]
+        assert recording.failed.tolist() == [True, False, True, True]
+        assert rows(read_trace(tmp_path / "trace.json")) == rows(recording)
 
     def test_in_a_script(self, diamond: af.Graph, tmp_path: Path) -> None:
         diamond.run_sync(FEED)
@@ -168,22 +214,33 @@ _CALLS = st.lists(
     min_size=1,
     max_size=30,
 )
+_ERRORS = st.dictionaries(st.integers(0, 29), st.text(st.characters(codec="utf-8"), max_size=8))
 
 
 @given(
-    _CALLS, st.lists(_NAMES, min_size=4, max_size=4, unique=True), st.lists(_NAMES, min_size=3, max_size=3, unique=True)
+    _CALLS,
+    st.lists(_NAMES, min_size=4, max_size=4, unique=True),
+    st.lists(_NAMES, min_size=3, max_size=3, unique=True),
+    _ERRORS,
 )
 def test_any_recording_survives_its_file(
-    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[int, ...]], names: list[str], tracks: list[str]
+    tmp_path_factory: pytest.TempPathFactory,
+    calls: list[tuple[int, ...]],
+    names: list[str],
+    tracks: list[str],
+    errors: dict[int, str],
 ) -> None:
     calls = sorted(calls, key=lambda call: call[0] + call[1])
     start, elapsed, node, track, frame = (np.array(column, np.int64) for column in zip(*calls, strict=True))
-    recording = Recording("any", names, tracks, [(), (0,), (0, 1), (2,)], start, start + elapsed, track, node, frame)
+    follows = [(), (0,), (0, 1), (2,)]
+    errors = {row: error for row, error in errors.items() if row < len(calls)}
+    recording = Recording("any", names, tracks, follows, start, start + elapsed, track, node, frame, errors=errors)
     path = tmp_path_factory.getbasetemp() / "any.json"
     recording.save(path)
     read = read_trace(path)
     assert repr(recording) == f"<Recording of graph 'any': {len(calls)} calls of 4 nodes>"
     assert sorted(rows(read)) == sorted(rows(recording))
+    assert read.failed.sum() == len(errors)
     assert (np.diff(read.end_ns) >= 0).all()
 
 
@@ -199,7 +256,7 @@ class TestOtherPrograms:
             [
                 {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "server"}},
                 {"ph": "M", "name": "thread_name", "pid": 7, "tid": 1, "args": {"name": "main"}},
-                {"ph": "X", "name": "complete", "pid": 7, "tid": 1, "ts": 1000.5, "dur": 2},
+                {"ph": "X", "name": "complete", "pid": 7, "tid": 1, "ts": 1000.5, "dur": 2, "args": {"error": "?"}},
                 {"ph": "B", "name": "outer", "pid": 7, "tid": 2, "ts": 1001},
                 {"ph": "B", "name": "inner", "pid": 7, "tid": 2, "ts": 1002},
                 {"ph": "E", "pid": 7, "tid": 2, "ts": 1003},
@@ -214,11 +271,11 @@ class TestOtherPrograms:
             ],
         )
         assert rows(recording) == [
-            (500, 2500, "main", "complete", -1),
-            (2000, 3000, "thread 2", "inner", -1),
-            (1000, 5000, "thread 2", "outer", -1),
-            (1000, 8000, "main", "get", -1),
-            (0, 9000, "main", "get", -1),
+            (500, 2500, "main", "complete", -1, ""),  # what an argument "error" means is not known
+            (2000, 3000, "thread 2", "inner", -1, ""),
+            (1000, 5000, "thread 2", "outer", -1, ""),
+            (1000, 8000, "main", "get", -1, ""),
+            (0, 9000, "main", "get", -1, ""),
         ]
         assert (recording.graph, recording.follows, recording.started_s) == ("server", None, None)
 

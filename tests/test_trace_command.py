@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -97,6 +98,37 @@ async def test_few_rows_and_a_frame_of_choice(saved: Path, capsys: pytest.Captur
     left = [int(row[0].split()[1]) for row in path if row[0].startswith("...")]
     assert sum(left) == 2
     assert len(path) == 2 + len(left)
+
+
+async def test_failed_calls_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph, calls = af.Graph("failing"), 0
+
+    def fail(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            return x
+        raise ValueError("no good")
+
+    good = graph.function("good", lambda x: x, SQUARE)(graph.blob("x", (4, 4)))
+    graph.function("bad", fail, SQUARE, retries=2, backoff=0)(good)
+    async with graph:
+        for _ in range(2):
+            with contextlib.suppress(af.OpError):
+                await graph.run({"x": np.ones((4, 4), "float32")})
+        await graph.save_trace(tmp_path / "trace.json")
+    assert main(["trace", str(tmp_path / "trace.json"), "--frame", "0"]) == 0
+    text = capsys.readouterr().out
+    assert re.match(rf".*: graph 'failing', 8 calls \(5 failed\) in {TIME}\n", text)
+    found = tables(text)
+    assert found["where the time went"][0][:3] == ["op", "calls", "failed"]
+    assert {row[0]: row[1:3] for row in found["where the time went"][1:]} == {"bad": ["6", "5"], "good": ["2", ""]}
+    (path,) = [rows for title, rows in found.items() if title.startswith("critical path")]
+    assert [row[0] for row in path[1:]] == ["good", "bad (failed)", "bad (failed)", "bad"]
+    assert main(["trace", str(tmp_path / "trace.json"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["failed"] == 5
+    assert {op["name"]: op["failed"] for op in document["ops"]} == {"bad": 5, "good": 0}
 
 
 async def test_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from actorflow.ops.collective import AllReduce
     from actorflow.ranks.exchange import Exchange
 
-__all__ = ["AllReduceActor", "ChannelActor", "ChannelLane", "ReceiveActor", "SendActor"]
+__all__ = ["AllReduceActor", "ChannelActor", "ChannelLane", "ReceiveActor", "SendActor", "messages_under_way"]
 
 _RUNNING = int(NodeState.RUNNING)
 
@@ -150,7 +151,8 @@ class ChannelActor(OpActor):
             if isinstance(error, TransportError):
                 frame.stop_with(error, at_once=True)
             else:
-                self._failed(frame, error)
+                end_ns = perf_counter_ns()
+                self._failed(frame, error, end_ns - fence.begun_ns, end_ns, self.key)
 
 
 class SendActor(ChannelActor):
@@ -259,3 +261,17 @@ class AllReduceActor(ChannelActor):
 
         group = self.exchange.transport.group(self.operation.ranks)
         group.all_reduce(self.operation.operation, source, target, reduced)
+
+
+def messages_under_way(frames: Iterable[Frame]) -> Counter[tuple[int, int, bool]]:
+    """In how many frames a message of this rank's waits for another.
+
+    Returns:
+        Counts by `Node.id` of the blob, the other rank, and whether this one sends.
+    """
+    return Counter(
+        (actor.node_id, actor.peer, isinstance(actor, SendActor))
+        for frame in frames
+        for actor in frame.outstanding
+        if isinstance(actor, SendActor | ReceiveActor)
+    )

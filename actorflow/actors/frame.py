@@ -7,7 +7,6 @@ import contextvars
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.errors import OpError, RunCancelledError, RunTimeoutError, StallError, TransportError
@@ -73,7 +72,6 @@ class Frame:
         atomic: Whether all updates are committed together, at the end.
         updates: Updates that wait for the end of an atomic frame.
         updated: Names of the variables updated so far.
-        failure: When the call that has failed the frame began and ended, `perf_counter_ns`.
         spans: What makes spans of it, if somebody wants them.
         ended: Resolved when the frame has ended and nothing of it runs any more; without waiting for threads when the
             caller must be told at once.
@@ -85,7 +83,6 @@ class Frame:
         "context",
         "ended",
         "error",
-        "failure",
         "fences",
         "halted",
         "monitor",
@@ -145,7 +142,6 @@ class Frame:
         self.outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = {}
         self.resting: dict[OpActor, asyncio.TimerHandle] = {}
         self.halted = False
-        self.failure: tuple[int, int] | None = None
         self.spans: FrameSpans | None = None
         self.serial = -1
         self.state = FrameState.RUNNING
@@ -164,12 +160,10 @@ class Frame:
                 update.commit(self)
             self._stop(FrameState.FINISHED)
 
-    def fail(self, actor: OpActor, cause: BaseException, elapsed_ns: int = 0) -> None:
+    def fail(self, actor: OpActor, cause: BaseException) -> None:
         """An op failed. The first failure wins; nothing further is started, the frame ends when all is at rest."""
         if self.state is FrameState.RUNNING:
             _trim(cause)
-            end_ns = perf_counter_ns()
-            self.failure = end_ns - elapsed_ns, end_ns
             inputs = [self.values[blob.slot] for blob in actor.inputs]
             self.stop_with(OpError.of(actor.node, cause, partial(actor.replay, inputs, self.number)))
 

@@ -110,7 +110,7 @@ class AsyncActor(FunctionActor):
         except Exception as error:  # noqa: BLE001  the arguments do not fit
             if frame.spans is not None:
                 frame.spans.leave(self, error)
-            self._failed(frame, error)
+            self._failed(frame, error, 0, start, self.key)
             self.leave()
             return start
         task = asyncio.get_running_loop().create_task(coroutine, name=self.node.name, context=context)

@@ -35,13 +35,14 @@ class Guard:
             self._timers[frame] = loop.call_later(self._policy.timeout_s, self._expire, frame, running)
 
     def end(self, frame: Frame, error: BaseException | None) -> BaseException | None:
-        """A call has ended. Returns its error: a cancellation by the timeout becomes an `OpTimeoutError`."""
+        """A call has ended. Returns its error: that of one which took too long is an `OpTimeoutError`."""
         timer = self._timers.pop(frame, None)
         if timer is not None:
             timer.cancel()
         if frame in self._expired:
             self._expired.discard(frame)
-            if error is not None:
+            # An async function may have ended well in spite of it all; a thread was given up.
+            if error is not None or not isinstance(frame.outstanding[self._actor], asyncio.Task):
                 return self._timeout_error()
         return error
 
@@ -77,6 +78,7 @@ class Guard:
             self._expired.add(frame)
             running.cancel()
         elif not running.done:
+            self._expired.add(frame)
             frame.stop_with(self._timeout_error(), at_once=True)
 
     def _timeout_error(self) -> OpTimeoutError:

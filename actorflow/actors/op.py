@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from sys import getrefcount
@@ -13,7 +14,7 @@ from actorflow.actors.blob import release
 from actorflow.actors.guard import Guard
 from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.errors import GraphError
-from actorflow.history import CALL_BYTES, NodeState, OpProfile, pack_call
+from actorflow.history import CALL_BYTES, NodeState, OpProfile, in_brief, pack_call
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor
@@ -164,7 +165,8 @@ class OpActor(ABC):
         try:
             self.compute(frame)
         except Exception as error:  # noqa: BLE001  whatever a kernel raises becomes the frame's OpError
-            self._failed(frame, error, perf_counter_ns() - start)
+            end = perf_counter_ns()
+            self._failed(frame, error, end - start, end, self.node_id)
             self.leave()
             return perf_counter_ns()
         end = perf_counter_ns()
@@ -225,7 +227,7 @@ class OpActor(ABC):
             urgent = self.ends or guard is not None or frame.budget is not None
             fence = self.lane.submit(self._work, frame, self._passed, urgent)
         except Exception as error:  # noqa: BLE001  no thread to be had, say
-            self._failed(frame, error)
+            self._failed(frame, error, 0, perf_counter_ns(), self.key)
             self.leave()
             return perf_counter_ns()
         frame.outstanding[self] = fence
@@ -258,13 +260,14 @@ class OpActor(ABC):
         """The loop has seen the end of the work on the lane."""
         frame: Frame = fence.argument
         error = fence.error
+        end_ns = fence.ended_ns or perf_counter_ns()
         if self.guard is not None:
-            self._conclude(frame, error, fence.elapsed_ns, fence.ended_ns or perf_counter_ns())
+            self._conclude(frame, error, fence.elapsed_ns, end_ns)
         else:
             if error is not None:
-                self._failed(frame, error, fence.elapsed_ns)
+                self._failed(frame, error, fence.elapsed_ns, end_ns, self.key)
             elif not frame.halted:
-                self._account(frame, fence.elapsed_ns, fence.ended_ns or perf_counter_ns(), self.key)
+                self._account(frame, fence.elapsed_ns, end_ns, self.key)
                 if frame.budget is not None:
                     frame.budget.ended(frame, self)
                 if self.ends:
@@ -280,13 +283,16 @@ class OpActor(ABC):
             if error is None:
                 guard.succeeded(frame)
             elif guard.retry(frame):
+                self._account_failed(frame, error, elapsed_ns, end_ns, self.key)
                 return
         if not frame.halted:
             if error is not None:
-                self._failed(frame, error, elapsed_ns)
+                self._failed(frame, error, elapsed_ns, end_ns, self.key)
             else:
                 self._succeeded(frame, elapsed_ns, end_ns, self.key)
                 frame.wake()
+        elif error is not None and not isinstance(error, CancelledError):
+            self._account_failed(frame, error, elapsed_ns, end_ns, self.key)  # it was too late, or has failed as well
         self.leave()
 
     def _succeeded(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
@@ -324,10 +330,18 @@ class OpActor(ABC):
         monitor.states[self.node_id] = state
         monitor.dirty[self.node_id] = 1
 
-    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int = 0) -> None:
+    def _account_failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
+        """A call has failed, for good or to be repeated."""
+        frame.trace.add_failed(end_ns, elapsed_ns, key, frame.number, in_brief(error))
+        if frame.spans is not None:
+            frame.spans.failed(self.node, frame.trace.track_of(key), end_ns - elapsed_ns, end_ns, error)
+
+    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
+        """A call has failed, and so has the frame."""
+        self._account_failed(frame, error, elapsed_ns, end_ns, key)
         if frame.monitor is not None:
             self._show(frame, _FAILED)
-        frame.fail(self, error, elapsed_ns)
+        frame.fail(self, error)
 
 
 def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:

@@ -30,7 +30,7 @@ __all__ = ["SegmentActor"]
 _MAX_KEYS = 16
 #: Names of ops that an error lists.
 _SHOWN = 10
-_CANCELLED, _FAILED = int(NodeState.CANCELLED), int(NodeState.FAILED)
+_CANCELLED = int(NodeState.CANCELLED)
 
 
 class _Arrays:
@@ -213,7 +213,7 @@ class SegmentActor(_OnStream):
         for part in self.parts:
             part._show(frame, state)
 
-    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int = 0) -> None:
+    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         culprit = self._culprits.pop(frame, None) or self._named_by(error)
         if culprit is None:
             culprit, cause = self.parts[0], error
@@ -222,8 +222,7 @@ class SegmentActor(_OnStream):
             error.__cause__ = cause
         if frame.monitor is not None:
             self._show(frame, _CANCELLED)
-            culprit._show(frame, _FAILED)
-        frame.fail(culprit, error, elapsed_ns)
+        culprit._failed(frame, error, elapsed_ns, end_ns, culprit.key)
 
     def _named_by(self, error: BaseException) -> StreamKernelActor | None:
         """The op that an error of the device names."""

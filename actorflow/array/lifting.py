@@ -14,6 +14,7 @@ from actorflow.array.operate import node_of
 from actorflow.array.placement import home_of, transfer
 from actorflow.array.primitives import PART, Primitive, Value
 from actorflow.array.records import Node, record
+from actorflow.array.surroundings import signature_of
 from actorflow.errors import GraphError
 from actorflow.graph import Graph
 from actorflow.node import Blob
@@ -137,7 +138,7 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     known: Cache[tuple[Replay, bool]] = Cache(_MOST_PLANS)
     name = getattr(function, "__name__", "function")
-    signature = inspect.signature(function)
+    signature = signature_of(function)
     blobs = _blobs_of(signature)
 
     def lifted(*arrays: Any, **options: Any) -> Any:

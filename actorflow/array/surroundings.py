@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import dis
-from collections.abc import Iterator
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 from actorflow.array.containers import LEAF, Structure, flatten
 from actorflow.array.records import Node
 
-__all__ = ["is_plain", "surroundings"]
+__all__ = ["is_plain", "signature_of", "surroundings"]
 
 _CONTAINERS = (tuple, list, dict)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, CodeType)
@@ -36,6 +38,19 @@ _CHANGES = frozenset({"DELETE_GLOBAL", "IMPORT_NAME", "STORE_ATTR", "STORE_GLOBA
 
 class _UnknownError(Exception):
     """Something whose state cannot be told."""
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """A function's parameters; their annotations may name what is there for type checkers alone.
+
+    Raises:
+        TypeError, ValueError: if it does not say.
+    """
+    if sys.version_info >= (3, 14):  # annotations are evaluated when they are asked for
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
 
 
 def surroundings(function: Any) -> tuple[list[Any], list[Structure]] | None:
@@ -119,17 +134,22 @@ def _state(instance: Any, seen: set[int]) -> Iterator[Any]:
         if "__slots__" in names or "__getattr__" in names or "__getattribute__" in names or _is_steady(kind):
             raise _UnknownError
         for name, value in names.items():
+            if name in _OF_EVERY_CLASS:
+                continue
             if isinstance(value, FunctionType):
-                if name not in _CREATION:
-                    yield from _values(value, seen)
-            elif name not in _OF_EVERY_CLASS:
+                yield from _values(value, seen)
+            else:
                 yield value
     yield vars(instance)
 
 
 #: What a class has without saying so, and what is over once there is an object.
-_OF_EVERY_CLASS = frozenset(vars(type("_", (), {"__annotations__": {}}))) | {"__static_attributes__"}
-_CREATION = frozenset({"__init__", "__post_init__"})
+_OF_EVERY_CLASS = (
+    frozenset(vars(type("_", (), {})))
+    | {"__annotations__", "__static_attributes__"}
+    | {"__annotate__", "__annotate_func__", "__annotations_cache__"}  # Python 3.14: where they are, and came from
+    | {"__init__", "__post_init__"}
+)
 
 
 def _variables(function: FunctionType) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from actorflow.array.containers import Structure, flatten, paths
 from actorflow.array.gradients import grad, value_and_grad
 from actorflow.array.recipes import captured_array
 from actorflow.array.records import Node
+from actorflow.array.surroundings import signature_of
 from actorflow.array.translation import translate_all
 from actorflow.errors import DTypeError
 from actorflow.graph import Graph
@@ -82,7 +82,7 @@ def _variable(graph: Graph, node: Node) -> Blob:
 def _paths(function: Callable[..., Any], arguments: Arguments) -> list[str]:
     """Names for the arguments' leaves: those of the function's parameters."""
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(signature_of(function).parameters.values())
     except (TypeError, ValueError):  # a builtin may not say
         parameters = []
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

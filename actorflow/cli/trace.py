@@ -76,9 +76,10 @@ def _text(line: str) -> Text:
 def _headline(path: Path, recording: Recording, analysis: Analysis) -> tuple[str, str]:
     what = f"graph {recording.graph!r}" if recording.graph else "a trace"
     lost = f", {analysis.lost:,} before them are lost" if analysis.lost else ""
+    failed = f" ({analysis.failed:,} failed)" if analysis.failed else ""
     busy = 1 - analysis.idle_ns / max(analysis.span_ns, 1)
     return (
-        f"{path}: {what}, {count_text(analysis.calls, 'call')} in {time_text(analysis.span_ns)}{lost}",
+        f"{path}: {what}, {count_text(analysis.calls, 'call')}{failed} in {time_text(analysis.span_ns)}{lost}",
         f"something ran for {busy:.1%} of that time, nothing for {time_text(analysis.idle_ns)}",
     )
 
@@ -123,10 +124,12 @@ def _lanes(analysis: Analysis, top: int) -> _Section:
 
 
 def _ops(analysis: Analysis, top: int) -> _Section:
-    table = _table(["op"], ["calls", "total", "mean", "p50", "p99", "share"])
+    failures = ["failed"] if analysis.failed else []
+    table = _table(["op"], ["calls", *failures, "total", "mean", "p50", "p99", "share"])
     for op in analysis.ops[:top]:
+        counts = [f"{op.calls:,}", f"{op.failed:,}" if op.failed else ""][: 1 + len(failures)]
         times = [time_text(value) for value in (op.total_ns, op.mean_ns, op.p50_ns, op.p99_ns)]
-        table.add_row(_text(op.name), f"{op.calls:,}", *times, f"{op.share:.1%}")
+        table.add_row(_text(op.name), *counts, *times, f"{op.share:.1%}")
     return _Section("where the time went", table, _more(len(analysis.ops) - top, "op"))
 
 
@@ -141,7 +144,8 @@ def _path(analysis: Analysis, top: int) -> _Section:
     for entry in _shortened(analysis.path, top):
         if isinstance(entry, Step):
             waits = [time_text(value) if value else "" for value in (entry.waited_ns, entry.behind_ns)]
-            table.add_row(_text(entry.name), _text(entry.track), *waits, time_text(entry.elapsed_ns))
+            name = f"{entry.name} (failed)" if entry.failed else entry.name
+            table.add_row(_text(name), _text(entry.track), *waits, time_text(entry.elapsed_ns))
         else:
             waits = [time_text(sum(step.waited_ns for step in entry)), time_text(sum(step.behind_ns for step in entry))]
             table.add_row(f"... {len(entry):,} more", "", *waits, time_text(sum(step.elapsed_ns for step in entry)))

@@ -1,4 +1,7 @@
-"""What the other ranks' ops do, shown on rank 0: states, times and the newest calls, at a tick and not per event."""
+"""What the other ranks do, shown on rank 0: states and times of ops, the newest calls, messages that wait.
+
+It is told at a tick, and not per event.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.actors.channel import messages_under_way
 from actorflow.history import OpProfile
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ class Watching:
         self._channels = channels
         self._changes: Changes | None = None
         self._calls = 0  # up to which position of the trace they were reported
+        self._messages: list[tuple[int, int, bool, int]] = []  # as they were reported
         self._timer: asyncio.TimerHandle | None = None
         self._numbers: dict[int, npt.NDArray[np.intp]] = {}  # on rank 0: here, by rank and number there
         channels.handlers |= {
@@ -50,6 +55,7 @@ class Watching:
             "nodes": self._heard_nodes,
             "states": self._heard_states,
             "calls": self._heard_calls,
+            "messages": self._heard_messages,
         }
 
     def start(self) -> None:
@@ -83,6 +89,7 @@ class Watching:
             assert self._timer is not None
             self._timer.cancel()
             self._timer = self._changes = None
+            self._report_messages([])
             self._engine.unwatch()
 
     def _report(self) -> None:
@@ -101,6 +108,8 @@ class Watching:
                     record["last_ns"] = profile.last_ns
             self._channels.post(0, "states", base64.b64encode(records.tobytes()).decode())
         self._report_calls()
+        counts = messages_under_way(engine.running)
+        self._report_messages([(*what, count) for what, count in counts.items()])
         self._timer = engine.dispatcher.loop.call_later(_INTERVAL_S, self._report)
 
     def _report_calls(self) -> None:
@@ -113,7 +122,14 @@ class Watching:
         records["id"], records["track"], records["frame"] = calls.node, calls.track, calls.frame
         shift_ns = _shift_ns(trace)
         records["start_ns"], records["end_ns"] = calls.start_ns + shift_ns, calls.end_ns + shift_ns
-        self._channels.post(0, "calls", base64.b64encode(records.tobytes()).decode(), trace.tracks)
+        errors = list(calls.errors.items())
+        self._channels.post(0, "calls", base64.b64encode(records.tobytes()).decode(), trace.tracks, errors)
+
+    def _report_messages(self, messages: list[tuple[int, int, bool, int]]) -> None:
+        # Again and again while there are any: those that stay matter most, and rank 0 may have forgotten them.
+        if messages or self._messages:
+            self._channels.post(0, "messages", messages)
+        self._messages = messages
 
     # -- on rank 0 ----------------------------------------------------------------------------------------------
 
@@ -139,15 +155,26 @@ class Watching:
                 monitor.states[here] = state
                 monitor.dirty[here] = 1
 
-    def _heard_calls(self, rank: int, content: str, tracks: list[str]) -> None:
+    def _heard_calls(self, rank: int, content: str, tracks: list[str], errors: list[tuple[int, str]]) -> None:
         trace, numbers = self._engine.trace, self._numbers[rank]
         shift_ns = _shift_ns(trace)
         records = np.frombuffer(base64.b64decode(content), _CALL)
-        for node_id, track, frame, start_ns, end_ns in records[records["id"] < len(numbers)].tolist():
-            here = int(numbers[node_id])
+        texts = dict(errors)
+        for row, (node_id, track, frame, start_ns, end_ns) in enumerate(records.tolist()):
+            here = int(numbers[node_id]) if node_id < len(numbers) else -1
             if here >= 0:
                 key = trace.key(here, f"rank {rank}: {tracks[track]}")
-                trace.add(end_ns - shift_ns, end_ns - start_ns, key, frame)
+                call = end_ns - shift_ns, end_ns - start_ns, key, frame
+                if row in texts:
+                    trace.add_failed(*call, texts[row])
+                else:
+                    trace.add(*call)
+
+    def _heard_messages(self, rank: int, messages: list[tuple[int, int, bool, int]]) -> None:
+        monitor, numbers = self._engine.monitor, self._numbers[rank]
+        if monitor is not None:
+            here = [(int(numbers[message[0]]) if message[0] < len(numbers) else -1, message) for message in messages]
+            monitor.messages[rank] = [(node_id, *message[1:]) for node_id, message in here if node_id >= 0]
 
 
 def _shift_ns(trace: Trace) -> int:

@@ -80,6 +80,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._call_ended)
         return future
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait until the threads of the executor have ended; the clock stands still, so no ``timeout`` passes."""
+        self._calls_in_threads += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._calls_in_threads -= 1
+
     def sleep_on_lane(self, lane: Lane, delay_s: float, wake: Callable[[], None]) -> None:
         """The call that a lane runs now waits for the clock."""
         self._sleeping.add(lane)

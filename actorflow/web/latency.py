@@ -25,7 +25,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 class Latencies:
-    """A histogram of logarithmic buckets per op that has calls in the trace.
+    """A histogram of logarithmic buckets per op that has calls in the trace which have ended well.
 
     Args:
         trace: Where the calls are.
@@ -50,7 +50,7 @@ class Latencies:
         total = self._trace.total
         calls = self._trace.since(max(self._position, total - _MAX_CALLS))
         self._position = total
-        known = calls.node < len(self._row_of)
+        known = (calls.node < len(self._row_of)) & ~calls.failed
         rows = self._row_of[calls.node[known]]
         elapsed_ns = (calls.end_ns - calls.start_ns)[known][rows >= 0]
         tracks = calls.track[known][rows >= 0]

@@ -41,9 +41,11 @@ class _Collector:
         in_flight = GaugeMetricFamily("actorflow_frames_in_flight", "Frames that run now.", labels=["graph"])
         in_flight.add_metric([name], self._in_flight)
         yield in_flight
-        calls = CounterMetricFamily("actorflow_op_calls", "Finished calls of an op.", labels=["graph", "op"])
+        calls = CounterMetricFamily(
+            "actorflow_op_calls", "Calls of an op that have ended well.", labels=["graph", "op"]
+        )
         seconds = CounterMetricFamily(
-            "actorflow_op_seconds", "Wall time of the finished calls of an op.", labels=["graph", "op"]
+            "actorflow_op_seconds", "Wall time of the calls of an op that have ended well.", labels=["graph", "op"]
         )
         for op, count, total_ns in self._ops:
             if count:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.channel import ReceiveActor, SendActor
+from actorflow.actors.channel import messages_under_way
 from actorflow.actors.segment import SegmentActor
 from actorflow.node import Variable
 
 if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
     from actorflow.actors.turnstile import Turnstile
     from actorflow.runtime import Engine
@@ -95,15 +95,11 @@ class Occupancy:
         frames = self._engine.running
         held: dict[_Parts, npt.NDArray[np.int64]] = {}
         turnstiles: dict[int, Turnstile] = {}
-        messages: Counter[tuple[int, int, bool]] = Counter()
         for frame in frames:
             parts = self._parts_of(frame.ops)
             if frame.values:
                 held[parts] = held.get(parts, 0) + parts.held(frame.values)
             turnstiles |= parts.turnstiles
-            for actor in frame.outstanding:
-                if isinstance(actor, SendActor | ReceiveActor):
-                    messages[actor.node_id, actor.peer, isinstance(actor, SendActor)] += 1
         streams = [{"number": s.number, "held": s.held, "in_flight": s.in_flight} for s in self._engine.streams]
         return {
             "frames": len(frames),
@@ -114,8 +110,28 @@ class Occupancy:
                 for node_id, turnstile in turnstiles.items()
                 if turnstile.running or turnstile.parked
             ],
-            "channels": [[node_id, peer, "to" if sent else "from", n] for (node_id, peer, sent), n in messages.items()],
+            "channels": self._channels(frames),
         }
+
+    def _channels(self, frames: Iterable[Frame]) -> list[list[int]]:
+        """Blob, sender, receiver; in how many frames its message is not taken, and in how many it is awaited.
+
+        Each end counts for itself: this rank's here, those of the others as they were reported last.
+        """
+        ends = {rank: [*messages] for rank, messages in self._elsewhere().items()}
+        own = messages_under_way(frames)
+        if own:
+            ends[self._engine.graph.world.rank] = [(*what, count) for what, count in own.items()]
+        channels: dict[tuple[int, int, int], list[int]] = {}
+        for rank, messages in ends.items():
+            for node_id, peer, sends, count in messages:
+                edge = (node_id, rank, peer) if sends else (node_id, peer, rank)
+                channels.setdefault(edge, [0, 0])[0 if sends else 1] += count
+        return [[*edge, *counts] for edge, counts in channels.items()]
+
+    def _elsewhere(self) -> Mapping[int, list[tuple[int, int, bool, int]]]:
+        monitor = self._engine.monitor
+        return {} if monitor is None else monitor.messages
 
     def _parts_of(self, ops: list[OpActor]) -> _Parts:
         parts = self._programs.get(id(ops))

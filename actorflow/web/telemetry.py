@@ -15,7 +15,7 @@ import numpy.typing as npt
 from actorflow.history import NodeState, OpProfile
 from actorflow.web.latency import Latencies
 from actorflow.web.structure import Structure
-from actorflow.web.wire import OpStates, encode_calls, encode_states, encode_status, encode_tracks
+from actorflow.web.wire import OpStates, encode_calls, encode_states, encode_status
 
 if TYPE_CHECKING:
     from actorflow.history import Changes, Monitor
@@ -170,18 +170,14 @@ class Telemetry:
         trace = self.engine.trace
         if since == trace.total:
             return []
-        calls = trace.since(since or 0)
-        return [
-            encode_tracks(trace),
-            encode_calls(
-                calls,
-                self.structure.index_of,
-                origin_ns=trace.origin_ns,
-                time_s=time.time(),
-                revision=self.structure.revision,
-                most=_MAX_CALLS,
-            ),
-        ]
+        return encode_calls(
+            trace,
+            trace.since(since or 0),
+            self.structure.index_of,
+            time_s=time.time(),
+            revision=self.structure.revision,
+            most=_MAX_CALLS,
+        )
 
     def _dirty_rows(self) -> npt.NDArray[np.int64]:
         monitor = self.engine.monitor

@@ -10,7 +10,7 @@ From the server, in the order of a snapshot:
 - ``heartbeat`` (text): nothing happened for a while.
 - ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for, what is how full, data
   pipelines; about once a second.
-- ``tracks`` (text, `encode_tracks`) and calls (binary, `encode_calls`): to clients that have asked for the timeline.
+- ``tracks`` (text) and calls (binary), both by `encode_calls`: to clients that have asked for the timeline.
 
 States and status messages carry ``base`` and ``seq``: a client whose latest message of that kind had number ``base``
 or a later one, and which applies this one, is at ``seq``. A full message has base 0 and always applies. One whose base
@@ -31,7 +31,7 @@ offset type    meaning
 24     u32     revision of the graph
 28     u32     0
 32     u32[n]  index of the op in the ``nodes`` of the ``graph`` message
-...    u32[n]  finished calls
+...    u32[n]  calls that have ended well
 ...    f32[n]  mean time of a call, microseconds
 ...    f32[n]  time of the latest call, microseconds
 ...    f32[n]  median time of a call, microseconds, estimated; 0 if unknown
@@ -50,6 +50,7 @@ offset type    meaning
 ...    u32[n]  number of the frame
 ...    f32[n]  length, microseconds
 ...    u16[n]  index in the ``names`` of the ``tracks`` message
+...    u8[n]   1 = the call has failed; the ``errors`` of the ``tracks`` message say how
 ====== ======= ========================================================================
 """
 
@@ -75,7 +76,6 @@ __all__ = [
     "encode_heartbeat",
     "encode_states",
     "encode_status",
-    "encode_tracks",
     "encode_vitals",
 ]
 
@@ -155,14 +155,14 @@ def _bytes(column: npt.NDArray[Any]) -> bytes:
 
 
 def encode_calls(
-    calls: Calls, index_of: npt.NDArray[np.int64], *, origin_ns: int, time_s: float, revision: int, most: int
-) -> bytes:
-    """The newest calls as a binary message; see the module's description.
+    trace: Trace, calls: Calls, index_of: npt.NDArray[np.int64], *, time_s: float, revision: int, most: int
+) -> list[str | bytes]:
+    """The newest calls: the ``tracks`` message and the binary one; see the module's description.
 
     Args:
+        trace: Whose calls they are.
         calls: Which.
         index_of: Index of a node in the ``graph`` message by its id; calls of nodes with -1 are left out.
-        origin_ns: Time 0 of the message.
         time_s: Unix seconds.
         revision: That of the ``graph`` message.
         most: How many calls at most.
@@ -170,21 +170,20 @@ def encode_calls(
     keep = np.flatnonzero(calls.node < len(index_of))
     keep = keep[index_of[calls.node[keep]] >= 0][-most:]
     start_ns = calls.start_ns[keep]
+    failed = calls.failed[keep]
     columns = (
-        (start_ns - origin_ns) / 1e9,
+        (start_ns - trace.origin_ns) / 1e9,
         index_of[calls.node[keep]].astype(np.uint32),
         calls.frame[keep].astype(np.uint32),
         ((calls.end_ns[keep] - start_ns) / 1e3).astype(np.float32),
         calls.track[keep].astype(np.uint16),
+        failed.astype(np.uint8),
     )
     lost = calls.lost + len(calls.node) - len(keep)
     header = HEADER.pack(_CALLS, len(keep), min(lost, 0xFFFFFFFF), 0, time_s, revision, 0)
-    return b"".join([header, *[_bytes(column) for column in columns]])
-
-
-def encode_tracks(trace: Trace) -> str:
-    """The ``tracks`` message: names of what calls run on, and Unix seconds of the calls' time 0."""
-    return json.dumps({"type": "tracks", "names": trace.tracks, "origin": trace.origin_s})
+    errors = [[at, calls.errors[int(keep[at])]] for at in np.flatnonzero(failed).tolist()]
+    tracks = {"type": "tracks", "names": trace.tracks, "origin": trace.origin_s, "errors": errors}
+    return [json.dumps(tracks), b"".join([header, *[_bytes(column) for column in columns]])]
 
 
 def encode_vitals(report: Mapping[str, Any], time_s: float) -> str:

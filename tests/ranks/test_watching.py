@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 
+import actorflow as af
 from actorflow.history import NodeState, OpProfile
 from tests.ranks.conftest import Ranks
 from tests.ranks.test_edges import there_and_back
@@ -70,6 +72,45 @@ async def test_rank_0_has_the_calls_of_all_ranks_on_tracks_of_their_own() -> Non
     assert np.abs(calls.start_ns[remote] - other.start_ns[own]).max() < 10**9, "in one process, the clocks are one"
     graph.engine.unwatch()
     await ranks.aclose()
+
+
+async def test_rank_0_has_the_failed_calls_of_all_ranks() -> None:
+    failing = False
+
+    def build(graph: af.Graph) -> None:
+        def b(x: np.ndarray) -> np.ndarray:
+            if failing:
+                raise ValueError("no good")
+            return x
+
+        x = graph.blob("x", (4,))
+        y = graph.function("a", lambda x: x, af.TensorSpec.of((4,)))(x)
+        with graph.at("1/cpu"):
+            y = graph.function("b", b, af.TensorSpec.of((4,)))(y)
+        graph.function("c", lambda x: x, af.TensorSpec.of((4,)))(y)
+
+    ranks = Ranks(build)
+    graph = ranks.graphs[0]
+    graph.engine.watch()
+    feed = {"x": np.ones(4, np.float32)}
+    await ranks.all(lambda graph, _: graph.run(feed))
+    failing = True
+    await ranks.all(lambda graph, _: _ends_badly(graph, feed))
+    trace, there = graph.engine.trace, graph["b"].id
+    async with asyncio.timeout(100):
+        while (trace.since(0).node == there).sum() < 2:
+            await asyncio.sleep(0)
+    calls = trace.since(0)
+    remote = calls.node == there
+    assert calls.failed[remote].tolist() == [False, True]
+    assert [text for row, text in calls.errors.items() if remote[row]] == ["ValueError: no good"]
+    graph.engine.unwatch()
+    await ranks.aclose()
+
+
+async def _ends_badly(graph: af.Graph, feed: dict[str, np.ndarray]) -> None:
+    with pytest.raises((af.OpError, af.PeerFailedError)):
+        await graph.run(feed)
 
 
 async def test_closing_ends_the_reports() -> None:

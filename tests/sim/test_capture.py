@@ -281,6 +281,23 @@ async def test_a_failure_on_the_device_is_named(planted: Planted, is_warm: bool)
         assert np.array_equal(graph["count"].value, np.full(3, total, "f"))
 
 
+async def test_the_op_that_has_failed_is_the_one_whose_call_is_traced(planted: Planted) -> None:
+    """Of those that were launched as one."""
+    graph, y = chain()
+    async with graph:
+        await warmed(graph, y)
+        planted.device_error = ArithmeticError("odd")
+        position = graph.engine.trace.total
+        with pytest.raises(af.OpError, match="op 'probe'"):
+            await run(graph, y, 1)
+    calls = graph.engine.trace.since(position)
+    names = {node.id: node.name for node in graph.nodes}
+    failed = {names[calls.node[row]]: error for row, error in calls.errors.items()}
+    assert failed.keys() == {"probe"}
+    assert failed["probe"].startswith("DeviceError: ")
+    assert {calls.frame[row] for row in calls.errors} == {graph.engine.next_number - 1}
+
+
 async def test_a_failure_at_the_launch_is_named(planted: Planted) -> None:
     graph, y = chain()
     async with graph:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,24 @@ def test_the_clock_stands_still_while_an_executor_works() -> None:
         return now()
 
     assert run(main()) == 1
+
+
+def test_the_clock_stands_still_while_an_executor_is_shut_down() -> None:
+    """Which a runner does with a timeout, in a thread of its own."""
+    found = []
+
+    class Executor(ThreadPoolExecutor):
+        def shutdown(self, *args: Any, **options: Any) -> None:
+            found.append(loop.is_at_work)
+            super().shutdown(*args, **options)
+
+    with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
+        loop = runner.get_loop()
+        loop.set_default_executor(Executor())
+        assert runner.run(asyncio.to_thread(int)) == 0
+        assert not loop.is_at_work
+    assert found[:1] == [True]  # closing asks again, without waiting
+    assert loop.time() == 0
 
 
 def test_the_clock_stands_still_while_a_lane_works() -> None:

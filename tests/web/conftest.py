@@ -32,7 +32,7 @@ STATE_COLUMNS = [
     ("state", "B"),
     ("track", "B"),
 ]
-CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H")]
+CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H"), ("failed", "B")]
 
 HAS_FAILED = pytest.StashKey[bool]()
 
@@ -82,6 +82,8 @@ class Viewer:
     seen: dict[str, int] = field(default_factory=dict)
     timeline: list[tuple[str, str, int]] = field(default_factory=list)
     tracks: list[str] = field(default_factory=list)
+    announced: dict[int, str] = field(default_factory=dict)
+    errors: list[str | None] = field(default_factory=list)
 
     def take(self, raw: str | bytes) -> SimpleNamespace:
         message = decode(raw)
@@ -99,8 +101,10 @@ class Viewer:
             self.seen[message.type] = message.seq
             getattr(self, f"_{message.type}")(message)
         elif message.type == "tracks":
-            self.tracks = message.names
+            self.tracks, self.announced = message.names, dict(message.errors)
         elif message.type == "calls":
+            assert [at for at, failed in enumerate(message.failed) if failed] == list(self.announced)
+            self.errors += [self.announced.get(at) for at in range(len(message.failed))]
             columns = zip(message.node, message.track, message.frame, strict=True)
             self.timeline += [(self.names[node], self.tracks[track], frame) for node, track, frame in columns]
         return message

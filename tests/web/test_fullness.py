@@ -74,10 +74,45 @@ async def test_an_edge_to_another_rank_says_who_waits(new_page, quick_vitals) ->
         page = await new_page()
         await page.open(view.url)
         running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run(FEED)))
-        edge = "rank 1 → 0, 4, 16 B, awaited from rank 1 in 1 of 1 frames"
+        edge = "rank 1 → 0, 4, 16 B, awaited by rank 0 in 1 of 1 frames"
         await page.until(f"actorflow.edges.includes({edge!r})")
-        await page.page.locator("#fullness").get_by_text("awaited from rank 1 in 1 of 1 frames").wait_for()
+        await page.page.locator("#fullness").get_by_text("awaited by rank 0 in 1 of 1 frames").wait_for()
         hold.set()
         await running
         await page.until(f"!actorflow.edges.includes({edge!r})")
+    await ranks.aclose()
+
+
+async def test_edges_between_other_ranks_say_who_waits(new_page, quick_vitals) -> None:
+    """On rank 0's page, of a value that goes from rank 1 to the ranks 2 and 3, of which one is paused."""
+    hold = asyncio.Event()
+
+    async def wait(x: Any) -> Any:
+        await hold.wait()
+        return x
+
+    def build(graph: af.Graph) -> None:
+        x = graph.blob("x", 4)
+        with graph.at("1/cpu"):
+            made = graph.function("made", wait, VECTOR)(x)
+        for rank in (2, 3):
+            with graph.at(f"{rank}/cpu"):
+                af.ops.scale(made, 2.0, name=f"on {rank}")
+
+    ranks = Ranks(build, size=4)
+    async with serve(ranks.graphs[0], port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        ranks.graphs[3].pause()
+        running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run(FEED, fetch=["on 2/out", "on 3/out"])))
+        to = "rank 1 → {}, 4, 16 B{}"
+        awaited = to.format(2, ", awaited by rank 2 in 1 of 1 frames")
+        await page.until(f"actorflow.edges.includes({awaited!r}) && actorflow.edges.includes({to.format(3, '')!r})")
+        hold.set()
+        untaken = to.format(3, ", 1 of 1 not taken by rank 3 yet")
+        await page.until(f"actorflow.edges.includes({untaken!r}) && actorflow.edges.includes({to.format(2, '')!r})")
+        await page.page.locator("#fullness").get_by_text("1 of 1 not taken by rank 3 yet").wait_for()
+        ranks.graphs[3].resume()
+        await running
+        await page.until(f"actorflow.edges.includes({to.format(3, '')!r})")
     await ranks.aclose()

@@ -47,6 +47,16 @@ def test_calls_are_counted_once_and_for_their_op(rows: list[int], cuts: list[int
         assert 2 ** (9 - row) / 2**0.26 <= median_us <= 2 ** (9 - row) * 2**0.26
 
 
+def test_failed_calls_do_not_count() -> None:
+    trace = Trace(64)
+    trace.add(10**9, 1_000, 0, 0)
+    for frame in range(30):
+        trace.add_failed(10**9, 1_000_000, 0, frame, "ValueError")
+    latencies = Latencies(trace, np.zeros(1, np.int64))
+    latencies.advance()
+    assert float(latencies.estimate_us(np.zeros(1, np.int64), 0.99)[0][0]) < 2
+
+
 def test_what_is_recent_counts_more() -> None:
     trace = Trace(1 << 14)
     latencies = Latencies(trace, np.zeros(1, np.int64))

@@ -21,6 +21,7 @@ ONES = np.ones(4, "float32")
 def named(graph: af.Graph, pairs: list[list[Any]]) -> dict[str, Any]:
     """What is said of nodes, by their names."""
     names = {node.id: node.name for node in graph.nodes}
+    assert len({node_id for node_id, *_ in pairs}) == len(pairs)
     return {names[node_id]: rest[0] if len(rest) == 1 else rest for node_id, *rest in pairs}
 
 
@@ -82,12 +83,74 @@ async def test_channels_say_who_waits_for_whom() -> None:
     here, there = ranks.graphs
     running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run({"x": ONES})))
     await hold.entered.acquire()
-    while named(here, Occupancy(here.engine).report()["channels"]) != {"held/out": [1, "from", 1]}:
+    while named(here, Occupancy(here.engine).report()["channels"]) != {"held/out": [1, 0, 0, 1]}:
         await asyncio.sleep(0)
     assert Occupancy(there.engine).report()["channels"] == []
     hold.released.set()
     await running
     assert Occupancy(here.engine).report()["channels"] == []
+    await ranks.aclose()
+
+
+def around(hold: Waiting, size: int = 3) -> Any:
+    """Builds a graph whose values go from rank to rank; the function is on rank 1."""
+
+    def build(graph: af.Graph) -> None:
+        y = graph.blob("x", 4)
+        for rank in (0, 1, 2, 0):
+            with graph.at(f"{rank}/cpu"):
+                y = graph.function("hold", hold, VECTOR)(y) if rank == 1 else af.ops.scale(y, 2.0, name=f"on {rank}")
+
+    return build
+
+
+async def test_rank_0_knows_both_ends_of_all_channels() -> None:
+    hold = Waiting()
+    ranks = Ranks(around(hold), size=3)
+    first, second, third = ranks.graphs
+    monitor, occupancy = first.engine.watch(), Occupancy(first.engine)
+    running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run({"x": ONES}, fetch=["on 0_1/out"])))
+    await hold.entered.acquire()
+    # Rank 0 awaits what rank 2 has not got to send yet, since that awaits what rank 1 still computes.
+    async with asyncio.timeout(60):
+        while named(first, occupancy.report()["channels"]) != {"hold/out": [1, 2, 0, 1], "on 2/out": [2, 0, 0, 1]}:
+            await asyncio.sleep(0)
+    assert named(third, Occupancy(third.engine).report()["channels"]) == {"hold/out": [1, 2, 0, 1]}, "its own alone"
+    assert Occupancy(second.engine).report()["channels"] == []
+    hold.released.set()
+    await running
+    async with asyncio.timeout(60):
+        while occupancy.report()["channels"]:
+            await asyncio.sleep(0)
+    assert all(messages == [] for messages in monitor.messages.values())
+    first.engine.unwatch()
+    await ranks.aclose()
+
+
+async def test_what_a_rank_does_not_take_is_known_elsewhere() -> None:
+    hold = Waiting()
+    hold.released.set()
+    ranks = Ranks(around(hold), size=3)
+    first, _, third = ranks.graphs
+    first.engine.watch()
+    occupancy = Occupancy(first.engine)
+    await ranks.all(lambda graph, _: graph.run({"x": ONES}, fetch=["on 0_1/out"]))
+    third.pause("it is slow")
+    running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run({"x": ONES}, fetch=["on 0_1/out"])))
+    async with asyncio.timeout(60):
+        while named(first, occupancy.report()["channels"]) != {"hold/out": [1, 2, 1, 0], "on 2/out": [2, 0, 0, 1]}:
+            await asyncio.sleep(0)
+    # A graph that has grown is watched anew: what is stuck is told again, not only what changes.
+    first.blob("new", 4)
+    first.engine.monitor.messages.clear()
+    async with asyncio.timeout(60):
+        while first.engine.monitor.messages.get(1) is None:
+            await asyncio.sleep(0)
+    assert first.engine.monitor.messages[1] == [(first["hold/out"].id, 2, True, 1)]
+    third.resume()
+    await running
+    first.engine.unwatch()
+    assert occupancy.report()["channels"] == []
     await ranks.aclose()
 
 

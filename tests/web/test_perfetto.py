@@ -55,6 +55,16 @@ async def test_every_call_is_imported(browser: Any, perfetto: Path) -> None:
     y = graph.function("own lane", lambda x: x, SQUARE, lane="own")(x)
     z = graph.function("inline", lambda x: x, SQUARE)(y)
     graph.function("meet", meet, SQUARE, concurrency=2)(z)
+    odd = False
+
+    async def fail_at_first(x: Any) -> Any:
+        nonlocal odd
+        odd = not odd
+        if odd:
+            raise ValueError('"no good"')
+        return x
+
+    graph.function("retried", fail_at_first, SQUARE, retries=1, backoff=0)(z)
     feed = {x: np.ones((4, 4), "float32")}
     app = web.Application()
     app.add_subapp("/graph", create_app(graph))
@@ -70,5 +80,6 @@ async def test_every_call_is_imported(browser: Any, perfetto: Path) -> None:
         found = await page.evaluate(QUERY)
         await context.close()
     expected = Counter({f"call {op.name}": 20 for op in graph.ops})
+    expected["call,failed retried"] = 20
     expected.update({f"frame frame {number}": 1 for number in range(20)})
     assert found == {"slices": dict(expected), "errors": 0}

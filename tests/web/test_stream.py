@@ -349,6 +349,17 @@ class TestRequests:
             assert len(asking.viewer.timeline) == count
             assert not other.viewer.timeline
 
+    async def test_failed_calls_say_what_they_have_raised(self, training, fake_socket) -> None:
+        trace, (first, second, *_) = training.graph.engine.trace, training.graph.ops
+        trace.add_failed(1000, 500, 1 << 30, 0, "of a node that is not there")
+        trace.add(1000, 500, first.id, 0)
+        trace.add_failed(2000, 500, trace.key(second.id, "lane"), 0, "ValueError: <no good>")
+        async with streaming(training.graph) as stream, joined(stream, fake_socket) as client:
+            client.ask('{"type": "timeline", "on": true}')
+            viewer = await fake_socket.until(lambda viewer: viewer.timeline)
+            assert viewer.timeline == [(first.name, "loop", 0), (second.name, "lane", 0)]
+            assert viewer.errors == [None, "ValueError: <no good>"]
+
     async def test_of_very_many_calls_the_newest_are_sent(self, training, fake_socket) -> None:
         engine = training.graph.engine
         op = next(iter(training.graph.ops))

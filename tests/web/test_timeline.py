@@ -89,6 +89,43 @@ async def test_frames_in_flight_are_told_apart(new_page) -> None:
         assert "async functions" in await page.look("actorflow.timeline.tracks")
 
 
+async def test_failed_calls_are_told_apart(new_page) -> None:
+    graph, failures = af.Graph("failing"), 3
+
+    async def fetch(x: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise ConnectionError(f"<b>no</b> line, {failures} left")
+        return x
+
+    x = graph.blob("x", (4, 4))
+    fetched = graph.function("fetch", fetch, SQUARE, retries=2, backoff=0.002)(x)
+    graph.function("use", lambda x: x, SQUARE)(fetched)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#timeline-toggle")
+        feed = {x: np.ones((4, 4), "float32")}
+        with contextlib.suppress(af.OpError):
+            await graph.run(feed)
+        await graph.run(feed)
+        await page.until("actorflow.timeline.calls === 5")
+        await page.until("actorflow.bars.length === 5")
+        bars = await page.look("actorflow.bars")
+        errors = {(bar["frame"], bar["error"]) for bar in bars if bar["node"] == "fetch"}
+        assert errors == {
+            (0, "ConnectionError: <b>no</b> line, 2 left"),
+            (0, "ConnectionError: <b>no</b> line, 1 left"),
+            (0, "ConnectionError: <b>no</b> line, 0 left"),
+            (1, None),
+        }
+        bar = next(bar for bar in bars if (bar["error"] or "").endswith("1 left"))
+        box = await page.page.locator("#timeline").bounding_box()
+        await page.page.mouse.move(box["x"] + bar["x"], box["y"] + bar["y"])
+        await page.page.locator("#timeline-tooltip .bad").get_by_text("<b>no</b> line, 1 left").wait_for()
+
+
 async def test_an_op_says_how_long_its_calls_take(training, new_page, quick_vitals) -> None:
     async with serve(training.graph, port=0) as view:
         page = await new_page()

@@ -1,8 +1,9 @@
-// Finished calls, as they came in: a ring of the newest ones, and the frames that they belong to.
+// Calls that have ended, as they came in: a ring of the newest ones, and the frames that they belong to.
 
 const CAPACITY = 1 << 17;
 const MAX_LEVELS = 8;
 const MAX_FRAMES = 4000;
+const MAX_ERRORS = 1024;
 
 export class Calls {
   start = new Float64Array(CAPACITY);
@@ -12,6 +13,7 @@ export class Calls {
   track = new Uint16Array(CAPACITY);
   /** Calls of one track that overlap are on different levels. */
   level = new Uint8Array(CAPACITY);
+  failed = new Uint8Array(CAPACITY);
   total = 0;
   /** Calls that were too many to be sent. */
   lost = 0;
@@ -25,9 +27,13 @@ export class Calls {
   frameLevels = 1;
   #ends = [];
   #frameEnds = [];
+  /** What failed calls have raised, by their numbers, oldest first. @type {Map<number, string>} */
+  #errors = new Map();
+  #announced = [];
 
   clear() {
     this.total = this.lost = this.latest = 0;
+    this.#errors.clear();
     this.levels = [];
     this.#ends = [];
     this.frames.clear();
@@ -39,8 +45,21 @@ export class Calls {
     return Math.min(this.total, CAPACITY);
   }
 
-  add({ start, us, node, frame, track, lost }) {
+  /** What is said of the calls that come next. */
+  announce({ names, errors }) {
+    this.tracks = names;
+    this.#announced = errors;
+  }
+
+  /** What a kept call has raised, if it has failed; by its index. */
+  errorOf(i) {
+    return this.#errors.get(this.total - 1 - ((this.total - 1 - i) % CAPACITY)) ?? "failed";
+  }
+
+  add({ start, us, node, frame, track, failed, lost }) {
     if (this.total) this.lost += lost; // what was before the first ones is no loss
+    for (const [k, text] of this.#announced) this.#errors.set(this.total + k, text);
+    for (const number of [...this.#errors.keys()].slice(0, -MAX_ERRORS)) this.#errors.delete(number);
     for (let k = 0; k < start.length; k++) {
       const i = this.total++ % CAPACITY, begin = start[k], end = begin + us[k] * 1e-6;
       this.start[i] = begin;
@@ -48,6 +67,7 @@ export class Calls {
       this.node[i] = node[k];
       this.frame[i] = frame[k];
       this.track[i] = track[k];
+      this.failed[i] = failed[k];
       const ends = (this.#ends[track[k]] ??= []);
       this.level[i] = free(ends, begin, end);
       this.levels[track[k]] = Math.max(this.levels[track[k]] ?? 1, this.level[i] + 1);

@@ -117,15 +117,20 @@ export class EdgePainter {
     context.globalAlpha = 1;
   }
 
-  /** Shape and size of what an edge carries. */
+  /** What an edge carries, and who waits for it. */
   describe(edge) {
+    const waits = edge.rank ? this.view.blobsOf(edge).flatMap((blob) => this.model.occupancy.waitsOf(blob, this.#rankOf(edge.to))) : [];
+    return [this.#carried(edge), ...waits].join(", ");
+  }
+
+  /** Shape and size of what an edge carries. */
+  #carried(edge) {
     const { from, to, rank } = edge, { nodes } = this.model;
     const carried = this.view.blobsOf(edge);
     const bytes = format.bytes(carried.reduce((sum, blob) => sum + (nodes[blob].bytes ?? 0), 0));
     const what = carried.length === 1 ? format.shape(nodes[carried[0]].shape) : `${format.count(carried.length)} blobs`;
     const ranks = rank ? `rank ${this.#rankOf(from)} → ${this.#rankOf(to)}, ` : "";
-    const waits = rank ? carried.flatMap((blob) => this.model.occupancy.waitsOf(blob)) : [];
-    return [`${ranks}${what}`, bytes, ...waits].join(", ");
+    return `${ranks}${what}, ${bytes}`;
   }
 
   #rankOf(item) {
@@ -143,8 +148,10 @@ export class EdgePainter {
     const x1 = view.x[edge.from], x2 = view.x[edge.to];
     const y1 = view.y[edge.from] + view.height[edge.from] / 2, y2 = view.y[edge.to] - view.height[edge.to] / 2;
     const bow = Math.max(x1 + view.width[edge.from] / 2, x2 + view.width[edge.to] / 2) + BOW * 0.75;
-    const x = edge.back ? bow : (x1 + x2) / 2, y = (y1 + y2) / 2;
-    const text = this.describe(edge);
+    const { occupancy } = this.model, used = edge.rank ? occupancy.messages(view.blobsOf(edge), this.#rankOf(edge.to)) : 0;
+    // With a gauge below it, both fit between two rows.
+    const x = edge.back ? bow : (x1 + x2) / 2, y = (y1 + y2) / 2 - (used ? 5 : 0);
+    const text = this.#carried(edge);
     context.font = `500 10px ${theme.font}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
@@ -154,8 +161,7 @@ export class EdgePainter {
     context.fillRect(x - width / 2, y - 7, width, 14);
     context.fillStyle = edge.rank ? theme.channel : theme.muted;
     context.fillText(text, x, y + 0.5);
-    const { occupancy } = this.model, used = edge.rank ? occupancy.messages(view.blobsOf(edge)) : 0;
-    if (used) gauge(context, theme, x, y + 14, { used, of: occupancy.most });
+    if (used) gauge(context, theme, x, y + 14, { used, of: Math.max(occupancy.most, used) });
   }
 
   /** Draw some edges again, over the others. */

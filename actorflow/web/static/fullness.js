@@ -33,7 +33,7 @@ export class FullnessCard {
     }
     for (const node of channels.keys()) {
       const count = channels.get(node).reduce((sum, channel) => sum + channel.count, 0);
-      rows.push({ node, name: model.nameOf(node), text: model.occupancy.waitsOf(node).join(", "), share: count / most, rank: 1 });
+      rows.push({ node, name: model.nameOf(node), text: model.occupancy.waitsOf(node).join(", "), share: count / Math.max(most, count), rank: 1 });
     }
     if (most > 1) {
       for (const [node, used] of held) {

@@ -125,7 +125,7 @@ function receive(message) {
   else if (message.type === "control") {
     model.control = message;
     controlBar.refresh();
-  } else if (message.type === "tracks") calls.tracks = message.names;
+  } else if (message.type === "tracks") calls.announce(message);
   else if (message.type === "calls" && message.revision === model.revision) calls.add(message);
   stale = true;
   redraw();

@@ -17,10 +17,10 @@ export class Occupancy {
     this.held = new Map(known(blobs));
     /** Calls of functions that take so many at once, and frames that wait for their turn. */
     this.functions = new Map(known(functions).map(([node, used, of, more]) => [node, { used, of, more }]));
-    /** Messages that wait for another rank, by the blob that they carry. */
+    /** Messages between ranks that wait at either end, by the blob that they carry. */
     this.channels = new Map();
-    for (const [node, rank, way, count] of known(channels)) {
-      this.channels.set(node, [...(this.channels.get(node) ?? []), { rank, way, count }]);
+    for (const [node, , to, untaken, awaited] of known(channels)) {
+      this.channels.set(node, [...(this.channels.get(node) ?? []), { to, untaken, awaited, count: Math.max(untaken, awaited) }]);
     }
   }
 
@@ -42,15 +42,23 @@ export class Occupancy {
     return used ? `value held in ${used} of ${this.most} frames` : "";
   }
 
-  /** Frames in which a message with one of these blobs waits for another rank. */
-  messages(nodes) {
-    return nodes.reduce((most, node) => Math.max(most, ...(this.channels.get(node) ?? []).map(({ count }) => count)), 0);
+  #messagesTo(node, rank) {
+    return (this.channels.get(node) ?? []).filter(({ to }) => rank === undefined || to === rank);
   }
 
-  /** What waits for other ranks with a blob, in words. */
-  waitsOf(node) {
-    return (this.channels.get(node) ?? []).map(({ rank, way, count }) => (
-      way === "to" ? `${count} of ${this.most} not taken by rank ${rank} yet` : `awaited from rank ${rank} in ${count} of ${this.most} frames`
-    ));
+  /** Frames in which a message with one of these blobs, to a rank, waits. */
+  messages(nodes, rank) {
+    return nodes.reduce((most, node) => Math.max(most, ...this.#messagesTo(node, rank).map(({ count }) => count)), 0);
+  }
+
+  /** What waits between ranks with a blob, in words; to all of them, or to one. */
+  waitsOf(node, rank) {
+    return this.#messagesTo(node, rank).flatMap(({ to, untaken, awaited }) => {
+      // Ranks count for themselves, and may be some frames ahead of this one.
+      const of = Math.max(this.most, untaken, awaited), words = [];
+      if (untaken) words.push(`${untaken} of ${of} not taken by rank ${to} yet`);
+      if (awaited) words.push(`awaited by rank ${to} in ${awaited} of ${of} frames`);
+      return words;
+    });
   }
 }

@@ -7,6 +7,8 @@ import { cut } from "./text.js";
 const AXIS = 20, BAR = 15, LANE_GAP = 7;
 const MIN_SPAN_S = 2e-6, MAX_SPAN_S = 600;
 const CLICK_SLOP_PX = 4;
+/** Width of a failed call, at least, and what its stripes are apart, in pixels. */
+const MIN_FAILED = 3, STRIPE = 5;
 /** What names have, of a wide and of a narrow screen. */
 const WIDE_GUTTER = 132, NARROW_GUTTER = 76, NARROW = 560;
 /** Share of the width that is left free behind the latest call. */
@@ -167,33 +169,59 @@ export class Timeline {
       if (calls.end[i] < left || calls.start[i] > right) continue;
       const lane = lanes[calls.track[i] + 1], level = calls.level[i], node = calls.node[i];
       const pixel = Math.floor(this.#x(calls.end[i], width));
-      const marks = filled[calls.track[i] + 1];
-      if (pixel === marks[level] && node !== this.selected) continue;
-      marks[level] = pixel;
-      this.#bar(calls.start[i], calls.end[i], lane.top + level * BAR, calls.frame[i], this.model.nodes[node]?.label ?? "", node, width);
+      const marks = filled[calls.track[i] + 1], failed = calls.failed[i] > 0;
+      // Where one of them has failed, that is the one.
+      if (pixel === Math.floor(marks[level]) && node !== this.selected && (!failed || marks[level] > pixel)) continue;
+      marks[level] = failed ? pixel + 0.5 : pixel;
+      const error = failed ? calls.errorOf(i) : null;
+      this.#bar(calls.start[i], calls.end[i], lane.top + level * BAR, calls.frame[i], this.model.nodes[node]?.label ?? "", node, width, error);
     }
     context.globalAlpha = 1;
     context.restore();
     context.fillStyle = theme.text;
   }
 
-  #bar(start, end, top, frame, text, node, width) {
+  #bar(start, end, top, frame, text, node, width, error = null) {
     const context = this.#context, { theme } = this;
-    const x1 = this.#x(start, width), x2 = Math.max(this.#x(end, width), x1 + 1);
+    const hasFailed = error !== null;
+    const x1 = this.#x(start, width), x2 = Math.max(this.#x(end, width), x1 + (hasFailed ? MIN_FAILED : 1));
     const seen1 = Math.max(x1, this.#gutter), seen2 = Math.min(x2, width), room = seen2 - seen1;
     const isSelected = node >= 0 && node === this.selected;
     context.globalAlpha = this.selected >= 0 && node >= 0 && !isSelected ? 0.35 : 1;
-    context.fillStyle = isSelected ? theme.accent : theme.hues[frame % theme.hues.length];
+    context.fillStyle = hasFailed ? theme.failed : isSelected ? theme.accent : theme.hues[frame % theme.hues.length];
     context.fillRect(seen1, top + 1, room > 3 ? room - 0.5 : room, BAR - 2);
-    if (node >= 0) this.#drawn.push({ x1, x2, top, node, frame, start, end });
-    if (room < 34) return;
-    context.fillStyle = theme.ink;
+    if (node >= 0) this.#drawn.push({ x1, x2, top, node, frame, start, end, error });
+    if (room < 34) {
+      if (hasFailed) this.#hatch(seen1, top + 1, room, BAR - 2);
+      return;
+    }
+    context.fillStyle = hasFailed ? theme.surface : theme.ink;
     context.font = `10.5px ${theme.font}`;
     context.textAlign = "left";
     context.textBaseline = "middle";
+    if (hasFailed) text = `✕ ${text}`;
     const share = (room - 8) / context.measureText(text).width;
     const shown = share < 1 ? `${text.slice(0, Math.max(Math.floor(text.length * share) - 1, 1))}…` : text;
     context.fillText(shown, seen1 + 4, top + BAR / 2 + 0.5);
+  }
+
+  /** Stripes where no cross has room: the colour alone says nothing to many, and is not far from that of some frame. */
+  #hatch(left, top, width, height) {
+    const context = this.#context;
+    context.save();
+    context.beginPath();
+    context.rect(left, top, width, height);
+    context.clip();
+    context.strokeStyle = this.theme.surface;
+    context.globalAlpha *= 0.6;
+    context.lineWidth = 1.5;
+    context.beginPath();
+    for (let x = left - height; x < left + width; x += STRIPE) {
+      context.moveTo(x, top + height);
+      context.lineTo(x + height, top);
+    }
+    context.stroke();
+    context.restore();
   }
 
   #axis(width, height) {
@@ -247,7 +275,9 @@ export class Timeline {
     if (!found) return;
     const name = this.model.nodes[found.node]?.name ?? "";
     const detail = `${format.duration((found.end - found.start) * 1e6)}, frame ${format.count(found.frame)}`;
-    this.tooltip.replaceChildren(element("strong", {}, name), element("span", {}, detail));
+    const parts = [element("strong", {}, name), element("span", {}, detail)];
+    if (found.error !== null) parts.push(element("span", { class: "bad" }, found.error));
+    this.tooltip.replaceChildren(...parts);
     const left = Math.min(px + 14, this.canvas.clientWidth - this.tooltip.offsetWidth - 8);
     const top = Math.max(py - this.tooltip.offsetHeight - 10, 4);
     this.tooltip.style.transform = `translate(${Math.max(left, 8)}px, ${top}px)`;
@@ -309,8 +339,8 @@ export class Timeline {
 
   /** For tests: what is drawn, and where. */
   get bars() {
-    return this.#drawn.map(({ x1, x2, top, node, frame }) => ({
-      x: (Math.max(x1, this.#gutter) + Math.min(x2, this.canvas.clientWidth)) / 2, y: top - this.#scroll + BAR / 2, node, frame,
+    return this.#drawn.map(({ x1, x2, top, node, frame, error }) => ({
+      x: (Math.max(x1, this.#gutter) + Math.min(x2, this.canvas.clientWidth)) / 2, y: top - this.#scroll + BAR / 2, node, frame, error,
     }));
   }
 }

@@ -27,6 +27,7 @@ function decodeCalls(header, take) {
     frame: take(Uint32Array),
     us: take(Float32Array),
     track: take(Uint16Array),
+    failed: take(Uint8Array),
   };
 }
 

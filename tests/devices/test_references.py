@@ -1,0 +1,171 @@
+"""Whether a buffer is seen to be held, whoever holds it: each place that may use one again asks by itself.
+
+Reference counts depend on how an interpreter compiles the very expression that asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import actorflow as af
+from actorflow.actors.blob import BlobActor, ViewActor
+from actorflow.actors.op import KernelActor
+from actorflow.actors.segment import SegmentActor, _Arrays, _release
+from actorflow.actors.stream import StreamViewActor
+from actorflow.actors.variable import VariableActor
+from actorflow.devices.memory import Bucket, Pool
+from tests.holders import CALLS, HOLDS, LOOKS, Call, Hold, check_hold, check_holds
+
+SPEC = af.TensorSpec.of((4, 8))
+#: The flat view of a buffer.
+FLAT = 32
+
+
+class Place:
+    """Somewhere that a buffer is in when its last reader has read it."""
+
+    actor: type[BlobActor] = BlobActor
+
+    def __init__(self) -> None:
+        self.bucket: Bucket = Pool().bucket(SPEC)
+        self.frame: Any = SimpleNamespace(values=[None, None], readers=[None, None], budget=None)
+
+    def make(self) -> Any:
+        self.frame.values[0] = buffer = self.bucket.take()
+        return buffer
+
+    def is_free(self) -> bool:
+        self.actor(0, self.bucket).drop(self.frame)
+        return bool(self.bucket.free_bytes)
+
+
+class Viewed(Place):
+    actor = ViewActor
+
+    def make(self) -> Any:
+        buffer = self.bucket.take()
+        self.frame.values[0] = buffer.reshape(FLAT)
+        return buffer
+
+
+class OfAStream(Place):
+    actor = StreamViewActor
+
+
+class ViewedOfAStream(Viewed):
+    actor = StreamViewActor
+
+
+class InASegment(Place):
+    """Read by an op that is launched with others: what they use is held until then, and counted."""
+
+    def is_free(self) -> bool:
+        arrays = _Arrays(SimpleNamespace(whereabouts=id))
+        arrays.hold(self.frame.values[:1])
+        _release([self.actor(0, self.bucket)], self.frame, arrays)
+        return bool(self.bucket.free_bytes)
+
+
+class ViewedInASegment(InASegment, Viewed):
+    actor = StreamViewActor
+
+
+class ForTheResult(Place):
+    """Read by an op that may write over it."""
+
+    def is_free(self) -> bool:
+        given: list[Any] = []
+        kernel = SimpleNamespace(returns=False, random=False, function=lambda _, ins, outs: given.extend([*ins, *outs]))
+        actor: Any = SimpleNamespace(kernel=kernel, reuses=True, buckets=[self.bucket], operation=None)
+        KernelActor._run_kernel(actor, [*self.frame.values[:1]], 0)
+        return given[0] is given[1]
+
+
+class ForTheResultInASegment(Place):
+    def __init__(self, uses: int) -> None:
+        super().__init__()
+        self.uses = uses
+
+    def is_free(self) -> bool:
+        arrays = _Arrays(SimpleNamespace(whereabouts=id))
+        for _ in range(self.uses):
+            arrays.hold(self.frame.values[:1])
+        part: Any = SimpleNamespace(
+            reuses=True,
+            buckets=[self.bucket],
+            read=lambda values: values[:1],
+            written=[BlobActor(1, self.bucket)],
+            early=(),
+            unread=(),
+        )
+        _, inputs, outputs = SegmentActor._prepare(SimpleNamespace(), part, self.frame, arrays)
+        return inputs == outputs
+
+
+class OfAVariable(Place):
+    """Its value, which a frame replaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.variable = af.Graph("g").variable("w", SPEC.shape)
+        self.actor = VariableActor(self.variable, None)
+        self.turn: Any = object()
+        self.actor._turns[self.turn] = SimpleNamespace(leave=lambda: None)
+
+    def make(self) -> Any:
+        buffer = self.bucket.take()
+        self.variable.commit(buffer)
+        self.actor._counted = buffer
+        return buffer
+
+    def is_free(self) -> bool:
+        self.actor.commit(self.turn, np.empty(SPEC.shape, SPEC.dtype), self.bucket)
+        return bool(self.bucket.free_bytes)
+
+
+PLACES: dict[str, Callable[[], Place]] = {
+    "slot": Place,
+    "viewed slot": Viewed,
+    "slot of a stream": OfAStream,
+    "viewed slot of a stream": ViewedOfAStream,
+    "segment": InASegment,
+    "viewed in a segment": ViewedInASegment,
+    "result": ForTheResult,
+    "result in a segment": lambda: ForTheResultInASegment(0),
+    "result of what is used in a segment": lambda: ForTheResultInASegment(1),
+    "variable": OfAVariable,
+}
+places = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+
+
+@places
+def test_what_nobody_holds_is_free(place: Callable[[], Place]) -> None:
+    subject = place()
+    subject.make()
+    assert subject.is_free()
+
+
+@places
+@pytest.mark.parametrize("hold", HOLDS + LOOKS)
+def test_what_somebody_holds_is_not_free_until_it_is_let_go(place: Callable[[], Place], hold: Hold) -> None:
+    check_hold(place, hold)
+
+
+@places
+@pytest.mark.parametrize("call", CALLS)
+def test_what_a_caller_holds_is_not_free(place: Callable[[], Place], call: Call) -> None:
+    subject = place()
+    assert not call(subject.make, subject.is_free)
+
+
+@places
+@given(holds=st.lists(st.tuples(st.sampled_from(HOLDS + LOOKS), st.booleans()), max_size=4))
+def test_any_number_of_holders(place: Callable[[], Place], holds: list[tuple[Hold, bool]]) -> None:
+    check_holds(place(), holds)
