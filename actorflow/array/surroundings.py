@@ -46,11 +46,12 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     Raises:
         TypeError, ValueError: if it does not say.
     """
+    options: dict[str, Any] = {}
     if sys.version_info >= (3, 14):  # annotations are evaluated when they are asked for
         from annotationlib import Format
 
-        return inspect.signature(function, annotation_format=Format.FORWARDREF)
-    return inspect.signature(function)
+        options["annotation_format"] = Format.FORWARDREF
+    return inspect.signature(function, **options)
 
 
 def surroundings(function: Any) -> tuple[list[Any], list[Structure]] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +37,7 @@ def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     wide = summed_dtype(wide_dtype(x.dtype) if _is_half(x) else x.dtype)
     columns = _columns(x, axes)
     if columns is None or x.dtype not in (np.float32, np.float64):
-        return np.asarray(np.sum(x, axis=axes, dtype=wide, keepdims=keepdims))
+        return np.asarray(_reduced(np.add, x, axes, wide, keepdims))
     outer, length, inner = columns
     total: Array
     if inner == 1 and outer > 1 and length < _SHORT:
@@ -45,6 +47,11 @@ def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     else:
         total = np.asarray(np.add.reduce(x.reshape(columns), axis=1))
     return total.reshape([1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes])
+
+
+def _reduced(ufunc: np.ufunc, x: Array, axes: tuple[int, ...], dtype: np.dtype[Any], keepdims: bool) -> Any:
+    # Any ufunc: the types of the known ones ask for `keepdims` as a literal.
+    return ufunc.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims)
 
 
 def _is_half(x: Array) -> bool:
@@ -122,7 +129,7 @@ def _prod(operation: ReduceProd, inputs: list[Array], outputs: list[Array]) -> N
     (x,), (y,) = inputs, outputs
     wide = wide_dtype(x.dtype) if _is_half(x) else y.dtype
     with np.errstate(all="ignore"):
-        total = np.prod(x, axis=operation.axes(x.ndim), dtype=wide, keepdims=operation.keepdims)
+        total = _reduced(np.multiply, x, operation.axes(x.ndim), wide, operation.keepdims)
         np.copyto(y, total, casting="unsafe")
 
 
@@ -153,13 +160,13 @@ def _count_nonzero(operation: CountNonzero, inputs: list[Array], outputs: list[A
 
 @kernel(ArgMax)
 def _argmax(operation: ArgMax, inputs: list[Array], outputs: list[Array]) -> None:
-    outputs[0][...] = np.argmax(inputs[0], axis=_single(operation), keepdims=operation.keepdims)
+    _arg_reduce(np.argmax, operation, inputs[0], outputs[0])
 
 
 @kernel(ArgMin)
 def _argmin(operation: ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
-    outputs[0][...] = np.argmin(inputs[0], axis=_single(operation), keepdims=operation.keepdims)
+    _arg_reduce(np.argmin, operation, inputs[0], outputs[0])
 
 
-def _single(operation: Reduction) -> int | None:
-    return None if operation.axis is None else operation.axis[0]
+def _arg_reduce(find: Callable[..., Any], operation: Reduction, x: Array, y: Array) -> None:
+    y[...] = find(x, axis=None if operation.axis is None else operation.axis[0], keepdims=operation.keepdims)

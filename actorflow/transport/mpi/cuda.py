@@ -34,4 +34,5 @@ def knows_cuda() -> bool:
 def bytes_on_device(array: Any) -> memoryview:
     """The bytes of a C-contiguous array of a CUDA device, as an address that Python itself must not look at."""
     address, _ = array.__cuda_array_interface__["data"]
-    return memoryview(MPI.buffer.fromaddress(address, array.nbytes))  # type: ignore[arg-type]
+    found: Any = MPI.buffer.fromaddress(address, array.nbytes)  # types know buffers since Python 3.12 only
+    return memoryview(found)
