@@ -7,7 +7,14 @@ use (the live page, say) is never loaded.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if "t" in getattr(sys, "abiflags", ""):
+    raise ImportError(
+        "actorflow does not run on a free-threaded Python: reference counts tell it which buffers nobody refers to, and "
+        "there they do not; use the build with the GIL"
+    )
 
 if TYPE_CHECKING:
     from actorflow import array as array

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -873,17 +874,24 @@ def test_any_sequence_of_commands(loop_factory: str, commands: list[Any], seed: 
         runner.run(Story(seed).tell(commands))
 
 
-def looks_at_stalls(graph: af.Graph) -> asyncio.Semaphore:
-    """Is released whenever the graph's supervisor looks whether a frame makes progress."""
-    supervisor, looked = graph.engine._supervisor, asyncio.Semaphore(0)
-    look = supervisor._look
+class Looks:
+    """The looks of a graph's supervisor whether frames make progress: each is taken when the test says so."""
 
-    def counted(*args: Any) -> None:
-        look(*args)
-        looked.release()
+    def __init__(self, graph: af.Graph) -> None:
+        self._due: list[Callable[[], None]] = []
+        supervisor = graph.engine._supervisor
+        begin = supervisor.begin
+        supervisor.begin = lambda frame, loop: begin(frame, self)  # type: ignore[method-assign, assignment, arg-type]
 
-    supervisor._look = counted  # type: ignore[method-assign]
-    return looked
+    def call_later(self, delay: float, callback: Callable[..., None], *args: Any) -> None:
+        assert delay == 0.1
+        self._due.append(partial(callback, *args))
+
+    def take(self) -> None:
+        due, self._due = self._due, []
+        assert due
+        for look in due:
+            look()
 
 
 class TestRanks:
@@ -898,14 +906,19 @@ class TestRanks:
 
     async def test_the_others_wait_without_a_stall(self) -> None:
         ranks = Ranks(self.build, stall_limit=0.1)
+        first, second = ranks.graphs
+        Looks(first)
+        looks = Looks(second)
         try:
             await ranks.all(lambda graph, built: graph.run({built[0]: 1}))
-            first, second = ranks.graphs
             first.pause()
-            looked = looks_at_stalls(second)
             runs = asyncio.create_task(ranks.all(lambda graph, built: graph.run({built[0]: 2})))
-            for _ in range(6):  # the frame on the other rank waits over several limits, and is left alone
-                await looked.acquire()
+            async with asyncio.timeout(100):
+                while not (second.engine.admission.paused_ranks and second.engine.frames.in_flight):
+                    await asyncio.sleep(0)
+            for _ in range(6):  # over several limits the frame is where it was, and is left alone
+                looks.take()
+                await settle()
             assert second.engine.admission.paused_ranks == {0}
             assert (first.engine.frames.in_flight, second.engine.frames.in_flight) == (0, 1)
             first.resume()

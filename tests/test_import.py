@@ -2,6 +2,7 @@
 
 import ast
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -210,3 +211,10 @@ def test_type_checkers_see_every_lazy_name() -> None:
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="module 'actorflow' has no attribute 'grpah'"):
         _ = af.grpah
+
+
+def test_a_free_threaded_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reference counts would let buffers be written that are still read."""
+    monkeypatch.setattr(sys, "abiflags", "t", raising=False)
+    with pytest.raises(ImportError, match="free-threaded"):
+        runpy.run_path(str(af.__file__))
