@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if "t" in getattr(sys, "abiflags", ""):
     raise ImportError(
-        "actorflow does not run on a free-threaded Python: reference counts tell it which buffers nobody refers to, and "
-        "there they do not; use the build with the GIL"
+        "actorflow does not run on a free-threaded Python: reference counts tell it which buffers nobody refers to, "
+        "and there they do not; use the build with the GIL"
     )
 
 if TYPE_CHECKING:
