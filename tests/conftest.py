@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,6 +39,12 @@ def _loop_factories() -> dict[str, LoopFactory]:
     except ImportError:  # Windows
         return factories
     return {**factories, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_configure() -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, which some tests press."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
