@@ -21,7 +21,7 @@ from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
-settings.register_profile("short", max_examples=150, deadline=None, print_blob=True)
+settings.register_profile("short", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("full" if os.environ.get("ACTORFLOW_FULL_TESTS") else "short")
 
