@@ -87,8 +87,8 @@ async def test_failures_are_read_out(new_page) -> None:
                 await graph.run({x: np.float32(frame)})
         await page.until("document.getElementById('announcement').textContent === 'Frame 11 failed: fail'")
         more = page.page.locator("#failures-more")
+        await page.until("document.getElementById('failures-more').innerText === 'Show 8 more'")
         assert await page.page.locator("#failure-list li").count() == 4
-        assert await more.inner_text() == "Show 8 more"
         await more.click()
         assert await page.page.locator("#failure-list li").count() == 12
         assert await more.get_attribute("aria-expanded") == "true"
