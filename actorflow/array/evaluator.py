@@ -53,7 +53,6 @@ class Evaluator(Runner):
         super().__init__(Memory(memory_budget), Devices(memory_budget, options, capture), is_limited)
         self.sequential = sequential
         self.dry_run = dry_run
-        self.run_ahead = run_ahead
         if dry_run:
             Node.dry_runs += 1
             weakref.finalize(self, _end_dry_run)

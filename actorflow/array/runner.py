@@ -102,8 +102,6 @@ class Runner:
         refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
         if self.is_limited:
             refs = self._late = [each for each in self._late + refs if _node_of(each) is not None]
-            if not refs:
-                self._late_bytes = 0
         return [node for each in refs if (node := _node_of(each)) is not None]
 
     def _count_recorded(self) -> None:
@@ -120,7 +118,8 @@ class Runner:
 
     def _fit(self, nodes: Iterable[Node], size_bytes: int = 0) -> bool:
         """Whether these bytes fit, and all beside it that was recorded or is asked for: then it can go in any order."""
-        if self._has_room(size_bytes):
+        # Twice what is asked for, where that was recorded lately; but other sessions may read what no array shows.
+        if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
             return True
         needs = {self.memory: size_bytes}
         for node in collect([*nodes, *self._take_pending(), *self._asked], self).new:
@@ -158,8 +157,9 @@ class Runner:
             self._force_elsewhere(found.foreign)
             return True
         chosen = window(found.new, self.memory_of)
+        later = set(found.new).difference(chosen)
+        self._late_bytes = sum([bytes_of(node) for node in later])
         if chosen:
-            later = set(found.new).difference(chosen)
             needed = {each for node in later for each in node.inputs if type(each) is Node}
             self._plan(chosen, needed.union(self._asked, found.shared), needed, forced=bool(self._asked))
             return True

@@ -191,6 +191,21 @@ def test_what_cannot_fit_is_an_error_and_the_session_goes_on() -> None:
         assert session.peak_bytes <= 3 * ONE
 
 
+def test_what_another_session_reads_counts_though_no_array_shows_it() -> None:
+    """Its values must all be there at once, and do not fit; the budget knows of no array that needs them."""
+    size = 100_000
+    with xp.session(memory_budget=20 * size, run_ahead=False) as session:
+        x = xp.asarray(np.arange(1.0, 5.0))
+        with xp.session(run_ahead=False):
+            y = xp.zeros((size,))
+        for i in range(4):
+            y = y + xp.sort(xp.broadcast_to(x[i : i + 1], (size,)) * 2.0)
+        session.wait_for_all()  # there is nothing that it knows of
+        with pytest.raises(af.OutOfMemoryError):
+            y.wait()
+        assert session.peak_bytes <= 20 * size
+
+
 def test_held_records_are_computed_to_let_go_of_their_inputs() -> None:
     with xp.session(memory_budget=4 * ONE, run_ahead=False):
         sums = []
