@@ -82,6 +82,13 @@ def quick_collections() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture
+def calls_count_as_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls run on the loop once they are known, however slow the machine is at the moment."""
+    for module in ("actors.op", "pipeline.call", "pipeline.mapping"):
+        monkeypatch.setattr(f"actorflow.{module}.INLINE_NS", 3_600_000_000_000)
+
+
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     """Fail a test that leaves a thread behind; set up first, so it looks when the test's loop is closed."""

@@ -174,6 +174,7 @@ def failing_graph(kind: str, fail: Failing) -> tuple[af.Graph, str]:
     return graph, {"async": "async functions", "lane": "cpu own", "inline": "loop"}[kind]
 
 
+@pytest.mark.usefixtures("calls_count_as_short")
 @pytest.mark.parametrize("kind", ["inline", "lane", "async"])
 async def test_a_failed_call_is_traced_as_such(kind: str) -> None:
     fail = Failing()

@@ -252,6 +252,7 @@ def recorded_error(span: ReadableSpan) -> tuple[str, str]:
 
 
 class TestFailures:
+    @pytest.mark.usefixtures("calls_count_as_short")
     @pytest.mark.parametrize("kind", ["inline", "lane", "async", "retried", "retried on a lane"])
     async def test_a_failed_op(self, telemetry: Telemetry, kind: str) -> None:
         graph = af.Graph("failing")

@@ -233,6 +233,7 @@ class TestFunctions:
             await asyncio.gather(client("a"), client("b"))
         assert sorted(seen) == sorted([(n, r) for n in ("task", "plain") for r in ("a", "b")] * 3)
 
+    @pytest.mark.usefixtures("calls_count_as_short")
     async def test_short_functions_run_on_the_loop_once_known(self) -> None:
         threads: list[threading.Thread] = []
         graph, x, _ = one_op(lambda a: threads.append(threading.current_thread()) or a)

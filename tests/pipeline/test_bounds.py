@@ -50,7 +50,8 @@ async def test_prefetch_is_filled_up_to_its_bound_and_no_further() -> None:
         made.append(x)
         return bytes(100)
 
-    loader = source(range(100)).map(make).prefetch(50, size_bytes=LIMIT, size=len)
+    # On the loop: how far threads are ahead depends on how long calls take.
+    loader = source(range(100), executor="loop").map(make, executor="loop").prefetch(50, size_bytes=LIMIT, size=len)
     items = aiter(loader)
     await anext(items)
     while loader.stats()["prefetch"].held_bytes < LIMIT:
@@ -78,7 +79,9 @@ async def test_a_slow_application_holds_up_the_source(concurrency: int) -> None:
         await asyncio.sleep(0)
         return x
 
-    loader = source(Numbers()).map(wait, concurrency=concurrency).map(wait, concurrency=concurrency).batch(2)
+    numbers = source(Numbers(), executor="loop")  # how far a thread is ahead depends on how long calls take
+    waiting = numbers.map(wait, concurrency=concurrency).map(wait, concurrency=concurrency)
+    loader = waiting.batch(2, executor="loop")
     items = aiter(loader)
     for i in range(20):
         await anext(items)

@@ -67,20 +67,21 @@ async def test_threads_run_as_many_calls_at_once_as_asked_for() -> None:
     assert {name for _, name in items} == {f"actorflow-meet-{i}" for i in range(3)}
 
 
-async def test_short_functions_run_on_the_loop_and_long_ones_do_not() -> None:
+@pytest.mark.usefixtures("calls_count_as_short")
+async def test_short_functions_run_on_the_loop() -> None:
+    async with source(range(200)).map(lambda x: threading.get_ident()) as loader:
+        threads = await collect(loader)
+    assert threads.count(threading.get_ident()) > 150
+
+
+async def test_long_functions_do_not_run_on_the_loop() -> None:
     here = threading.get_ident()
     release = threading.Event()
-
-    def short(x: int) -> int:
-        return threading.get_ident()
 
     def long(x: int) -> int:
         assert release.wait(30)
         return threading.get_ident()
 
-    async with source(range(200)).map(short) as loader:
-        threads = await collect(loader)
-    assert threads.count(here) > 150
     async with source([0]).map(long) as loader:
         task = asyncio.ensure_future(collect(loader))
         await asyncio.sleep(0)  # the loop is free meanwhile

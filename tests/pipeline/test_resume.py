@@ -268,7 +268,7 @@ class Counting:
 
 async def test_source_that_knows_its_place_is_asked_for_it() -> None:
     source = Counting(10)
-    loader = af.pipeline.source(source).map(lambda x: -x).prefetch(3)
+    loader = af.pipeline.source(source, executor="loop").map(lambda x: -x, executor="loop").prefetch(3)
     assert await collect(loader, 4) == [0, -1, -2, -3]
     assert saved(loader)["position"] == [4, {"next": 4}]
     assert source.next > 4
