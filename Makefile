@@ -21,6 +21,10 @@ EXTRAS := $(WITH:%=$(VENV)/.ready-%)
 # What the tests are known to pass with.
 PINNED-torch := torch==2.13.0
 
+# COVER=1 says what the tests ran through, which takes a quarter longer: a table, and pages under build/coverage.
+COVER ?=
+COVERING := $(if $(COVER),--cov --cov-report=term --cov-report=html)
+
 # INSTALLED=1 makes no environment and installs nothing: the GPU's targets then take what $(PYTHON) has, which is for
 # machines with a GPU that reach no package registry.
 INSTALLED ?=
@@ -30,6 +34,7 @@ gpu_needs = $(if $(INSTALLED),,$(VENV)/.ready-cuda $(VENV)/.ready-$(1))
 help:
 	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
 	@echo 'make test        lint, types, import rules, tests        ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
+	@echo '                                                         COVER=1: what of the code they ran through'
 	@echo 'make test-full   make test, with many more examples of each property'
 	@echo 'make test-oracle comparison with PyTorch, which it installs'
 	@echo 'make test-gpu    the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
@@ -44,10 +49,10 @@ demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
 
 test: lint $(VENV)/.ready-browser $(EXTRAS)
-	$(BIN)/python -m pytest --cov --cov-report=html -m 'not oracle' $(IN_PARALLEL) $(ARGS)
+	$(BIN)/python -m pytest -m 'not oracle' $(IN_PARALLEL) $(COVERING) $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
-	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --cov --cov-report=html -m 'not oracle' $(IN_PARALLEL) $(ARGS)
+	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest -m 'not oracle' $(IN_PARALLEL) $(COVERING) $(ARGS)
 
 test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
 	$(BIN)/python -m pytest -m oracle $(IN_PARALLEL) $(ARGS)
