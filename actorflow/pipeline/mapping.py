@@ -24,6 +24,7 @@ class MapActor(CallActor):
     def __init__(self, *args: Any, is_filter: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.is_filter = is_filter
+        self._passes = False  # whether items pass through at the moment: decided once a turn
 
     def call(self, slot: Slot) -> Any:
         return self.how.fn(slot.value)
@@ -37,7 +38,8 @@ class MapActor(CallActor):
         self.order.gained(slot)
 
     def step(self, now: int) -> Wait:
-        if not (self._is_plain and self._is_inline()):
+        self._passes = self._is_plain and self._is_inline()
+        if not self._passes:
             return super().step(now)
         if self.order.slots:  # these go first
             wait = super().step(now)
@@ -50,7 +52,7 @@ class MapActor(CallActor):
         return Wait.PUT if inbox.items else Wait.GET
 
     def _has_room(self) -> bool:
-        return not (self._is_plain and self._is_inline()) and super()._has_room()
+        return not self._passes and super()._has_room()
 
     def _pass_through(self, now: int) -> None:
         """Call for item after item, on the loop; what all short functions do nearly always."""
