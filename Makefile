@@ -25,6 +25,9 @@ PINNED-torch := torch==2.13.0
 COVER ?=
 COVERING := $(if $(COVER),--cov --cov-report=term --cov-report=html)
 
+# Thousands of examples of a property take minutes, and several times that beside other work.
+FULL_TIMEOUT_S := 1800
+
 # INSTALLED=1 makes no environment and installs nothing: the GPU's targets then take what $(PYTHON) has, which is for
 # machines with a GPU that reach no package registry.
 INSTALLED ?=
@@ -52,7 +55,7 @@ test: lint $(VENV)/.ready-browser $(EXTRAS)
 	$(BIN)/python -m pytest -m 'not oracle' $(IN_PARALLEL) $(COVERING) $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
-	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest -m 'not oracle' $(IN_PARALLEL) $(COVERING) $(ARGS)
+	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --timeout=$(FULL_TIMEOUT_S) -m 'not oracle' $(IN_PARALLEL) $(COVERING) $(ARGS)
 
 test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
 	$(BIN)/python -m pytest -m oracle $(IN_PARALLEL) $(ARGS)
