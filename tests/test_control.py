@@ -71,7 +71,7 @@ async def come_to_rest(graph: af.Graph) -> None:
 
 
 @pytest.fixture
-async def adder() -> AsyncIterator[Adder]:
+async def adder(calls_count_as_short: None) -> AsyncIterator[Adder]:
     made = Adder()
     async with made.graph:
         assert await made.add(0) == 0  # planned, and known to be short
