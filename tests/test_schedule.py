@@ -20,6 +20,7 @@ def noted(order: list[str], name: str) -> Callable[[np.ndarray], np.ndarray]:
     return note
 
 
+@pytest.mark.usefixtures("calls_count_as_short")  # the order is that within a lane, or that on the loop
 @pytest.mark.parametrize("fed", [True, False])
 async def test_the_longest_way_to_go_first(fed: bool) -> None:
     order: list[str] = []
