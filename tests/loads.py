@@ -12,6 +12,7 @@ import gc
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, aclosing
 from typing import Any
@@ -66,6 +67,8 @@ class Subject:
         interleave(self.graph, recipe.seed)
         self.frames: list[tuple[Frame, list[Array]]] = []
         self._fed = 0
+        self._traced = 0
+        self._calls: Counter[tuple[int, bool]] = Counter()  # by op, and whether they have failed
         self._record_frames()
 
     def _build(self) -> None:
@@ -190,11 +193,23 @@ class Subject:
         for variable, expected in zip(self.graph.variables, self.reference.state, strict=True):
             np.testing.assert_array_equal(variable.value, expected, err_msg=variable.name)
         assert not self.had_no_input
+        self._check_profile()
         assert set(outcomes) <= set(range(len(self.frames)))
         self.frames.clear()
         outcomes.clear()
         self._keep_finite()
         Subject.cases += 1
+
+    def _check_profile(self) -> None:
+        """Every call that the trace has is counted once."""
+        engine = self.graph.engine
+        calls = engine.trace.since(self._traced)
+        assert not calls.lost
+        self._traced = engine.trace.total
+        self._calls.update(zip(calls.node.tolist(), calls.failed.tolist(), strict=True))
+        counted = Counter({(node_id, False): profile.calls for node_id, profile in engine.profile.items()})
+        counted.update({(node_id, True): profile.failed for node_id, profile in engine.profile.items()})
+        assert counted == self._calls
 
     def _keep_finite(self) -> None:
         """Begin anew before numbers overflow: a variable may double in each of very many frames."""

@@ -201,6 +201,30 @@ class TestTimes:
             await graph.run({"x": np.ones((2, 2), "float32")})
             assert attributes(graph.to_dot(times=True))["term"]["label"].splitlines()[-1].startswith("1 call, ")
 
+    async def test_failed_calls(self) -> None:
+        graph, left = af.Graph("flaky"), [ValueError("first"), ValueError("second")]
+
+        def flaky(x: object) -> object:
+            if left:
+                raise left.pop()
+            return x
+
+        x = graph.blob("x", ())
+        y = graph.function("flaky", flaky, af.TensorSpec.of(()), retries=1, backoff=0)(x)
+        graph.function("steady", lambda x: x, af.TensorSpec.of(()))(y)
+        async with graph:
+            with pytest.raises(af.OpError):
+                await graph.run({x: 1.0})
+            for dot in (graph.to_dot(times=True), graph.compile().to_dot(times=True)):
+                found = attributes(dot)
+                assert found["flaky"]["label"].splitlines()[-1] == "0 calls, 2 failed"
+                assert "fillcolor" not in found["steady"]
+            await graph.run({x: 1.0})
+            for dot in (graph.to_dot(times=True), graph.compile().to_dot(times=True)):
+                found = attributes(dot)
+                assert found["flaky"]["label"].splitlines()[-1].startswith("1 call, 2 failed, ")
+                assert "failed" not in found["steady"]["label"]
+
     def test_nothing_has_run(self) -> None:
         graph = training()
         assert graph.to_dot(times=True) == graph.to_dot()

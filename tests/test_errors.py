@@ -13,6 +13,8 @@ import pytest
 
 import actorflow as af
 from actorflow import errors
+from actorflow.testing import ConformanceError
+from actorflow.testing.transport.notes import NOTES
 
 
 def test_the_tree_is_the_one_that_is_drawn() -> None:
@@ -114,6 +116,7 @@ def every_error() -> dict[str, af.ActorflowError]:
         "StageError": errors.StageError.of("decode", "thread", "a.py:7", 5, {"name": "cat"}, ValueError("no cat")),
         "StageTimeoutError": errors.StageTimeoutError("decode", "thread", "a.py:7", 5, b"cat", 2.5),
         "MissingExtraError": af.MissingExtraError("drawing needs 'x'", name="x.part"),
+        "ConformanceError": ConformanceError(af.Place.parse("sim:1"), NOTES.requirements[0], "all are told", "nobody was"),
     }
     made["OpError"].updated = ("w",)  # type: ignore[attr-defined]
     for name in errors.__all__:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
+from itertools import count, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -199,6 +200,72 @@ async def test_a_failed_call_is_traced_as_such(kind: str) -> None:
     assert all(start < end for start, end, *_ in seen)
     assert all(first[1] <= second[0] for first, second in pairwise(seen)), "one after the other"
     assert profile.calls == 3 + (kind != "inline"), "those that have ended well"
+    assert profile.failed == sum(error is not None for error in errors), "repeated or not"
+
+
+class Flaky(NamedTuple):
+    """An op: which blob it reads, how it is called, how often it is repeated, and which of its calls fail."""
+
+    reads: int
+    kind: str
+    retries: int
+    failing: frozenset[int]
+
+
+_FLAKY = st.builds(
+    Flaky,
+    st.integers(0, 5),
+    st.sampled_from(("main", "own", "async")),
+    st.integers(0, 2),
+    st.frozensets(st.integers(0, 8), max_size=5),
+)
+
+
+class PlantedError(Exception):
+    pass
+
+
+def add_flaky(graph: af.Graph, op: Flaky, name: str, source: af.Blob, raised: Counter[str]) -> af.Blob:
+    calls = count()
+
+    def function(x: Any) -> Any:
+        if next(calls) in op.failing:
+            raised[name] += 1
+            raise PlantedError
+        return x
+
+    async def later(x: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(x)
+
+    lane = op.kind if op.kind == "own" else "main"
+    call: Callable[..., Any] = later if op.kind == "async" else function
+    return graph.function(name, call, SQUARE, lane=lane, retries=op.retries, backoff=0)(source)
+
+
+@given(recipe=st.lists(_FLAKY, min_size=1, max_size=6), in_flight=st.integers(1, 4))
+async def test_every_failed_call_is_counted_once(recipe: list[Flaky], in_flight: int) -> None:
+    graph, raised = af.Graph("flaky"), Counter[str]()
+    blobs = [graph.blob("x", (4, 4))]
+    for number, op in enumerate(recipe):
+        blobs.append(add_flaky(graph, op, f"op{number}", blobs[op.reads % len(blobs)], raised))
+    feed = {"x": np.ones((4, 4), "float32")}
+    async with graph:
+        for _ in range(3):
+            ends = await asyncio.gather(*[graph.run(feed) for _ in range(in_flight)], return_exceptions=True)
+            assert all(isinstance(end.__cause__, PlantedError) for end in ends if isinstance(end, BaseException))
+    calls, profile = graph.engine.trace.since(0), graph.engine.profile
+    assert sum(one.failed for one in profile.values()) == calls.failed.sum() == raised.total()
+    for op in graph.ops:
+        failed = calls.failed[calls.node == op.id]
+        assert (profile[op.id].calls, profile[op.id].failed) == ((~failed).sum(), failed.sum())
+        assert profile[op.id].failed == raised[op.name]
+
+
+def counts(graph: af.Graph) -> dict[str, tuple[int, int]]:
+    """Calls of each op that have ended well, and failed ones."""
+    profile = graph.engine.profile
+    return {op.name: (profile[op.id].calls, profile[op.id].failed) for op in graph.ops}
 
 
 #: How what is said of a call begins, and how it ends.
@@ -231,6 +298,7 @@ async def test_a_call_that_took_too_long_is_traced_to_its_real_end() -> None:
     assert frame == 0
     assert (error.partition(" (")[0], error.rpartition(") ")[2]) == TIMED_OUT
     assert start <= moments_ns[0] <= moments_ns[1] <= end
+    assert counts(graph) == {"stay": (0, 1)}
 
 
 async def test_an_async_call_that_took_too_long_is_traced() -> None:
@@ -245,6 +313,7 @@ async def test_an_async_call_that_took_too_long_is_traced() -> None:
             await graph.run({"x": np.ones((4, 4), "float32")})
     errors = [row[5] for row in rows(graph.engine.trace, graph.engine.trace.since(0))]
     assert [(error.partition(" (")[0], error.rpartition(") ")[2]) for error in errors] == [TIMED_OUT] * 2
+    assert counts(graph) == {"stay": (0, 2)}
 
 
 async def test_cancelled_calls_have_not_failed() -> None:
@@ -262,6 +331,7 @@ async def test_cancelled_calls_have_not_failed() -> None:
         run.cancel()
         await asyncio.wait([run])
     assert graph.engine.trace.total == 0
+    assert counts(graph) == {"stay": (0, 0)}
 
 
 async def test_two_fail_at_once_and_both_are_traced() -> None:
@@ -287,6 +357,7 @@ async def test_two_fail_at_once_and_both_are_traced() -> None:
             await graph.run({"x": np.ones((4, 4), "float32")})
     errors = [row[5] for row in rows(graph.engine.trace, graph.engine.trace.since(0))]
     assert errors == ["ValueError: first", "LookupError: second"]
+    assert counts(graph) == {"first": (0, 1), "second": (0, 1)}
 
 
 async def test_an_error_that_cannot_be_shown_hangs_nothing() -> None:

@@ -297,7 +297,7 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
     return _triangle(_TRIU, x, k)
 
 
-def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
+def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     """The coordinates of all points of a grid; "xy" exchanges the first two axes, "ij" does not."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
@@ -312,10 +312,10 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> tuple[Array, ...]:
         order[:2] = 1, 0
     lengths = [node.size for node in nodes]
     shape = [lengths[i] for i in order]
-    return tuple(
+    return [
         broadcast_to(reshape(x, [lengths[i] if axis == order.index(i) else 1 for axis in range(len(order))]), shape)
         for i, x in enumerate(arrays)
-    )
+    ]
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------

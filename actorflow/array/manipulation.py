@@ -69,12 +69,12 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
     return broadcast("broadcast_shapes", (), *map(tuple, shapes))
 
 
-def broadcast_arrays(*arrays: Array) -> tuple[Array, ...]:
+def broadcast_arrays(*arrays: Array) -> list[Array]:
     """The arrays, all of the shape that they broadcast to."""
     if not arrays:
-        return ()
+        return []
     shape = broadcast("broadcast_arrays", *(node_of("broadcast_arrays", "each argument", x).shape for x in arrays))
-    return tuple(broadcast_to(x, shape) for x in arrays)
+    return [broadcast_to(x, shape) for x in arrays]
 
 
 def reshape(

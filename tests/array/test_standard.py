@@ -374,3 +374,21 @@ def test_dlpack_without_a_copy() -> None:
     assert not np.shares_memory(np.from_dlpack(x, copy=True), x.to_numpy())
     y = xp.from_dlpack(np.asarray([3, 4]), copy=True, device=x.device)
     assert y.to_numpy().tolist() == [3, 4]
+
+
+def test_several_arrays_come_in_the_containers_of_the_standard() -> None:
+    x = xp.asarray([1.0, 2.0])
+    matrix = xp.asarray([[2.0, 0.0], [0.0, 3.0]])
+    for found, kind in [
+        (xp.meshgrid(x, x), list),  # a tuple from 2025.12 on
+        (xp.broadcast_arrays(x, xp.asarray(1.0)), list),  # likewise
+        (xp.unstack(x), tuple),
+        (xp.nonzero(matrix), tuple),
+        (xp.unique_counts(x), tuple),
+        (xp.linalg.qr(matrix), tuple),
+        (xp.linalg.slogdet(matrix), tuple),
+    ]:
+        assert isinstance(found, kind)
+        assert len(found) == 2
+    assert xp.__array_api_version__ == "2024.12"
+    assert xp.meshgrid() == xp.broadcast_arrays() == []

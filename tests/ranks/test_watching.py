@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 import numpy as np
 import pytest
@@ -104,6 +105,49 @@ async def test_rank_0_has_the_failed_calls_of_all_ranks() -> None:
     remote = calls.node == there
     assert calls.failed[remote].tolist() == [False, True]
     assert [text for row, text in calls.errors.items() if remote[row]] == ["ValueError: no good"]
+    async with asyncio.timeout(100):
+        while graph.engine.profile[there].failed != 1:
+            await asyncio.sleep(0)
+    assert graph.engine.profile[there].calls == 1
+    graph.engine.unwatch()
+    await ranks.aclose()
+
+
+async def test_rank_0_counts_calls_that_another_rank_repeats() -> None:
+    """A call that will be repeated leaves the op's state as it is, and is told of nevertheless."""
+    repeated, release = asyncio.Event(), asyncio.Event()
+
+    def build(graph: af.Graph) -> None:
+        calls = count()
+
+        async def b(x: np.ndarray) -> np.ndarray:
+            if next(calls) == 0:
+                raise ValueError("not yet")
+            repeated.set()
+            await release.wait()
+            return x
+
+        with graph.at("1/cpu"):
+            y = graph.function("b", b, af.TensorSpec.of((4,)), retries=1, backoff=0)(graph.blob("x", (4,)))
+        graph.function("c", lambda x: x, af.TensorSpec.of((4,)))(y)
+
+    ranks = Ranks(build)
+    graph = ranks.graphs[0]
+    monitor = graph.engine.watch()
+    # They watch before it fails.
+    async with asyncio.timeout(100):
+        while ranks.graphs[1].engine.monitor is None:
+            await asyncio.sleep(0)
+    run = asyncio.create_task(ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)})))
+    await repeated.wait()
+    there = graph["b"].id
+    async with asyncio.timeout(100):
+        while graph.engine.profile.get(there, OpProfile()).failed != 1:
+            await asyncio.sleep(0)
+    assert graph.engine.profile[there].calls == 0
+    assert monitor.states[there] == NodeState.RUNNING
+    release.set()
+    await run
     graph.engine.unwatch()
     await ranks.aclose()
 

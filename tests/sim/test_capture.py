@@ -296,6 +296,7 @@ async def test_the_op_that_has_failed_is_the_one_whose_call_is_traced(planted: P
     assert failed.keys() == {"probe"}
     assert failed["probe"].startswith("DeviceError: ")
     assert {calls.frame[row] for row in calls.errors} == {graph.engine.next_number - 1}
+    assert {names[node]: one.failed for node, one in graph.engine.profile.items() if one.failed} == {"probe": 1}
 
 
 async def test_a_failure_at_the_launch_is_named(planted: Planted) -> None:

@@ -52,18 +52,20 @@ def decode(message: str | bytes) -> SimpleNamespace:
     """A message by the format in docs/watching.md, without help of the code that wrote it."""
     if isinstance(message, str):
         return SimpleNamespace(**json.loads(message))
-    kind, count, base, seq, time, revision, reserved = struct.unpack_from("<IIIIdII", message)
-    assert reserved == 0
+    kind, count, base, seq, time, revision, failing = struct.unpack_from("<IIIIdII", message)
     columns = {}
     offset = 32
     for name, code in CALL_COLUMNS if kind == 3 else STATE_COLUMNS:
         columns[name] = struct.unpack_from(f"<{count}{code}", message, offset)
         offset += struct.calcsize(f"<{code}") * count
-    assert len(message) == offset
     if kind == 3:
-        assert seq == 0
+        assert (seq, failing, len(message)) == (0, 0, offset)
         return SimpleNamespace(type="calls", lost=base, time=time, revision=revision, **columns)
     full = {1: True, 2: False}[kind]
+    offset = (offset + 3) // 4 * 4
+    assert len(message) == offset + 8 * failing
+    numbers = struct.unpack_from(f"<{2 * failing}I", message, offset)
+    columns["failed"] = dict(zip(numbers[:failing], numbers[failing:], strict=True))
     return SimpleNamespace(type="states", full=full, base=base, seq=seq, time=time, revision=revision, **columns)
 
 
@@ -75,6 +77,7 @@ class Viewer:
     names: list[str] = field(default_factory=list)
     states: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
     curves: dict[str, list[float | None]] = field(default_factory=dict)
     frames: dict[str, int] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
@@ -110,8 +113,11 @@ class Viewer:
         return message
 
     def _states(self, message: SimpleNamespace) -> None:
+        assert message.failed.keys() <= set(message.index)
+        assert all(message.failed.values())
         for index, calls, state in zip(message.index, message.calls, message.state, strict=True):
             self.calls[self.names[index]] = calls
+            self.failed[self.names[index]] = message.failed.get(index, 0)
             self.states[self.names[index]] = state
 
     def _status(self, message: SimpleNamespace) -> None:
@@ -233,6 +239,42 @@ async def training() -> Any:
     graph, x, loss = training_graph()
     async with graph:
         yield SimpleNamespace(graph=graph, x=x, loss=loss, run=lambda: graph.run({x: np.ones((4, 4), "float32")}))
+
+
+@dataclass
+class Flaky:
+    """A graph of an op whose next calls may fail and are repeated, and of one that reads what it gives."""
+
+    graph: af.Graph
+    x: af.Blob
+    failing: int = 0
+    repeating: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def call(self, x: Any) -> Any:
+        if self.failing:
+            self.failing -= 1
+            raise ValueError("not yet")
+        self.repeating.set()
+        await self.go_on.wait()
+        return x
+
+    async def run(self, failing: int) -> Any:
+        """A run of which some calls fail first; with more than ten, so does the run."""
+        self.failing = failing
+        self.go_on.set()
+        return await self.graph.run({self.x: np.float32(1)})
+
+
+@pytest.fixture
+async def flaky() -> Any:
+    graph = af.Graph("flaky")
+    x = graph.blob("x", ())
+    made = Flaky(graph, x)
+    y = graph.function("flaky", made.call, SCALAR, retries=10, backoff=0)(x)
+    graph.function("steady", lambda x: x, SCALAR)(y)
+    async with graph:
+        yield made
 
 
 @pytest.fixture(params=SERVERS.values(), ids=SERVERS)

@@ -44,7 +44,7 @@ class TestContent:
             assert state["frames"] == {"started": 3, "finished": 3, "failed": 0, "cancelled": 0, "in_flight": 0}
             assert [op["name"] for op in state["ops"]] == [op.name for op in training.graph.ops]
             for op in state["ops"]:
-                assert (op["state"], op["calls"]) == ("done", 3)
+                assert (op["state"], op["calls"], op["failed"]) == ("done", 3, 0)
                 assert 0 < op["p50_us"] <= op["p99_us"]
             assert [device["place"] for device in state["memory"]] == ["cpu"]
 
@@ -76,6 +76,21 @@ class TestContent:
             assert (newest["op"], newest["frame"]) == ("fail", 0)
             assert "no <b>good</b>" in newest["message"]
 
+    async def test_failed_calls(self, served, flaky) -> None:
+        pytest.importorskip("prometheus_client")
+        from prometheus_client.parser import text_string_to_metric_families
+
+        await flaky.run(failing=2)
+        async with served(flaky.graph) as client:
+            state = await read(client, "/api/state")
+            async with client.get("/metrics") as response:
+                families = {family.name: family for family in text_string_to_metric_families(await response.text())}
+        assert {op["name"]: (op["calls"], op["failed"]) for op in state["ops"]} == {"flaky": (1, 2), "steady": (1, 0)}
+        samples = families["actorflow_op_failures"].samples
+        assert families["actorflow_op_failures"].documentation == "Calls of an op that have failed, repeated or not."
+        assert {s.labels["op"]: s.value for s in samples if s.name == "actorflow_op_failures_total"} == {"flaky": 2}
+        assert {s.labels["graph"] for s in samples} == {"flaky"}
+
     async def test_metrics(self, served, training) -> None:
         pytest.importorskip("prometheus_client")
         from prometheus_client.parser import text_string_to_metric_families
@@ -87,6 +102,7 @@ class TestContent:
             families = {family.name: family for family in text_string_to_metric_families(await response.text())}
         calls = {s.labels["op"]: s.value for s in families["actorflow_op_calls"].samples if s.name.endswith("_total")}
         assert calls == {op.name: 2 for op in training.graph.ops}
+        assert not families["actorflow_op_failures"].samples
         ends = {s.labels["end"]: s.value for s in families["actorflow_frames"].samples if s.name.endswith("_total")}
         assert ends == {"finished": 2, "failed": 0, "cancelled": 0}
         assert {s.labels["kind"] for s in families["actorflow_memory_bytes"].samples} == {"held", "used", "peak"}

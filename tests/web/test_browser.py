@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from types import SimpleNamespace
@@ -239,6 +240,39 @@ async def test_a_node_can_be_inspected(training, new_page) -> None:
         await page.page.keyboard.press("Escape")
         assert await page.look("actorflow.selected") is None
         assert await panel.is_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_failed_calls_of_a_node_are_shown_where_there_are_any(flaky, new_page, scheme: str) -> None:
+    async with serve(flaky.graph, port=0) as view:
+        page = await new_page(color_scheme=scheme)
+        await page.open(view.url)
+        await flaky.run(failing=0)
+        await page.click_node("flaky")
+        await page.until("actorflow.selected === 'flaky' && actorflow.calls.flaky === 1")
+        term, panel = page.page.locator("#node dt", has_text="Failed"), page.page.locator("#node")
+        assert await term.is_hidden()
+        await flaky.run(failing=1)
+        await panel.get_by_text("1 call", exact=True).wait_for()
+        assert await term.is_visible()
+        flaky.repeating.clear()
+        flaky.go_on.clear()
+        flaky.failing = 2
+        run = asyncio.create_task(flaky.graph.run({flaky.x: np.float32(1)}))
+        await flaky.repeating.wait()
+        await panel.get_by_text("3 calls", exact=True).wait_for()
+        assert await page.look("[actorflow.calls.flaky, actorflow.states.flaky]") == [2, "running"]
+        await page.page.reload()
+        await page.until("actorflow.connection === 'live' && actorflow.failed.flaky === 3")
+        assert await page.look("actorflow.failed.steady") == 0
+        flaky.go_on.set()
+        await run
+        await page.until("actorflow.calls.flaky === 3")
+        await page.click_node("steady")
+        await page.until("actorflow.selected === 'steady'")
+        assert await term.is_hidden()
+        await page.click_node("flaky")
+        await panel.get_by_text("3 calls", exact=True).wait_for()
 
 
 async def test_failures_and_diverged_losses_are_shown(new_page) -> None:

@@ -65,6 +65,10 @@ async def streaming(graph: af.Graph, peer: Peer):
 def agrees(picture: Picture, graph: af.Graph) -> bool:
     profile = graph.engine.profile
     calls = [profile[op.id].calls if op.id in profile else 0 for op in graph.ops]
+    failed = [profile[op.id].failed if op.id in profile else 0 for op in graph.ops]
+    assert (picture.failed <= failed).all()
+    if picture.failed.tolist() != failed:
+        return False
     return picture.states.calls.tolist() == calls and picture.frames["started"] == graph.engine.frames.started
 
 
@@ -88,6 +92,28 @@ class TestPicture:
         frame, value = picture.curves["loss/out"]
         assert (frame, value) == training.graph.engine.scalars.series["loss/out"][-1]
         assert [device["place"] for device in picture.vitals["memory"]] == ["cpu"]
+        assert all(peer.fits)
+
+    async def test_failed_calls_while_they_are_repeated_and_afterwards(self, flaky) -> None:
+        peer = Peer()
+        async with streaming(flaky.graph, peer) as stream:
+            flaky.failing = 3
+            run = asyncio.create_task(flaky.graph.run({flaky.x: np.float32(1)}))
+            await flaky.repeating.wait()
+            stream.tick()
+            await peer.until(lambda picture: agrees(picture, flaky.graph))
+            assert peer.picture.failed.tolist() == [3, 0]
+            assert peer.picture.states.state[0] == NodeState.RUNNING
+            flaky.go_on.set()
+            await run
+            for failing in (0, 1):
+                await flaky.run(failing)
+                stream.tick()
+                await peer.until(lambda picture: agrees(picture, flaky.graph))
+            assert peer.picture.failed.tolist() == [4, 0]
+            later = Peer()
+            async with streaming(flaky.graph, later):
+                assert later.picture.failed.tolist() == [4, 0], "a snapshot has them, too"
         assert all(peer.fits)
 
     async def test_a_changed_graph_begins_anew(self, training) -> None:

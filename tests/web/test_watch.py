@@ -236,6 +236,20 @@ class TestScreen:
         assert "frame 3 for 0 s: running: '[red]check'" in waits
         assert all(character.isprintable() for line in lines for character in line)
 
+    async def test_failed_calls_have_a_column_where_there_are_any(self, flaky) -> None:
+        peer = Peer()
+        async with streaming(flaky.graph, peer) as stream:
+            for failing, column in ((0, []), (2, ["failed"])):
+                await flaky.run(failing)
+                stream.tick()
+                runs = flaky.graph.engine.frames.finished
+                await peer.until(lambda picture, runs=runs: picture.frames["finished"] == runs)
+                lines = [line.split() for line in text_of(peer.picture)]
+                header = lines.index(["op", "state", "calls", *column, "total", "mean", "p50", "p99", "share"])
+                rows = {line[0]: line for line in lines[header + 1 :]}
+                assert rows["flaky"][2 : 3 + len(column)] == [str(runs), "2"][: 1 + len(column)]
+                assert len(rows["flaky"]) == len(rows["steady"]) + len(column), "what is 0 is not said"
+
     async def test_it_fits(self, training) -> None:
         peer = Peer()
         async with streaming(training.graph, peer):

@@ -25,16 +25,19 @@ _F32 = st.floats(0, 2.0**100, width=32)
     revision=_U32,
     full=st.booleans(),
     time_s=st.floats(0, 1e10),
+    failed=st.dictionaries(_U32, _U32, max_size=5),
 )
-def test_states_round_trip(decode_message, rows, base, seq, revision, full, time_s) -> None:
+def test_states_round_trip(decode_message, rows, base, seq, revision, full, time_s, failed) -> None:
     columns = list(zip(*rows, strict=True)) or [()] * 8
     dtypes = (np.uint32, np.uint32, *[np.float32] * 4, np.uint8, np.uint8)
     states = OpStates(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)))
-    data = encode_states(states, base=base, seq=seq, time_s=time_s, revision=revision, full=full)
+    failures = np.array([[*failed], [*failed.values()]], np.uint32)
+    data = encode_states(states, failures, base=base, seq=seq, time_s=time_s, revision=revision, full=full)
     read = decode_message(data)
     assert (read.base, read.seq, read.revision, read.full, read.time) == (base, seq, revision, full, time_s)
     shown = [read.index, read.calls, read.mean_us, read.last_us, read.p50_us, read.p99_us, read.state, read.track]
     assert shown == [tuple(column) for column in columns]
+    assert read.failed == failed
 
 
 def test_columns_are_aligned_for_typed_arrays() -> None:

@@ -95,7 +95,9 @@ class Emulator:
     def _compile(self, *arguments: Any) -> None:
         if shutil.which("g++") is None:
             pytest.skip("g++ is not installed: CUDA C cannot be compiled for the host")
-        command = ["g++", "-std=c++17", "-O1", "-fPIC", "-w", *arguments]
+        # Else a template's shared memory would be the same in all libraries, though its types differ between them.
+        apart = "-fno-gnu-unique"
+        command = ["g++", "-std=c++17", "-O1", "-fPIC", "-w", apart, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CompilationError(done.stderr)
