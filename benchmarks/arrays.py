@@ -28,7 +28,6 @@ async def measure(harness: Harness) -> list[Table]:
             await _recording(harness),
             await _chain(harness),
             await _perceptron(harness),
-            await _minerva(harness),
             await _small(harness),
         ]
 
@@ -164,60 +163,6 @@ async def _perceptron(harness: Harness) -> Table:
         },
         reference=_NUMPY,
         budgets=budgets,
-    )
-
-
-def _train_like_minerva(ns: Any, images: Any, targets: Any, weights: list[Any], steps: int, batch: int) -> None:
-    """Steps of Minerva's own perceptron, line by line as in its ``owl/apps/mnist/mnist_mlp.py`` (which has a NumPy twin)."""
-    transposed = ns.matrix_transpose
-    count = images.shape[0] // batch
-
-    def sigmoid(x: Any) -> Any:
-        return 1.0 / (1.0 + ns.exp(-x))
-
-    w1, b1, w2, b2 = weights
-    for step in range(steps):
-        part = slice(step % count * batch, (step % count + 1) * batch)
-        a1, target = transposed(images[part, :]), transposed(targets[part, :])
-        a2 = sigmoid(w1 @ a1 + b1)
-        a3 = sigmoid(w2 @ a2 + b2)
-        exp = ns.exp(a3 - ns.max(a3, axis=0, keepdims=True))
-        s3 = exp / ns.sum(exp, axis=0, keepdims=True) - target
-        s3 = s3 * (1.0 - s3)
-        s2 = transposed(w2) @ s3
-        s2 = s2 * (1.0 - s2)
-        gw1 = s2 @ transposed(a1) / batch
-        gb1 = ns.sum(s2, axis=1, keepdims=True) / batch
-        gw2 = s3 @ transposed(a2) / batch
-        gb2 = ns.sum(s3, axis=1, keepdims=True) / batch
-        w1 -= 0.01 * gw1
-        w2 -= 0.01 * gw2
-        b1 -= 0.01 * gb1
-        b2 -= 0.01 * gb2
-    for each in (w1, b1, w2, b2):
-        np.asarray(each)
-
-
-async def _minerva(harness: Harness) -> Table:
-    steps, batch = harness.pick(40, 2), 256
-    rng = np.random.default_rng(0)
-    images = rng.random((harness.pick(5_120, 512), 784), np.float32)
-    targets = np.eye(10, dtype=np.float32)[rng.integers(0, 10, len(images))]
-    first = [rng.normal(0, 0.05, shape).astype(np.float32) for shape in ((256, 784), (256, 1), (10, 256), (10, 1))]
-    x, t = xp.asarray(images), xp.asarray(targets)
-
-    def numpy() -> None:
-        _train_like_minerva(np, images, targets, [each.copy() for each in first], steps, batch)
-
-    def mine() -> None:
-        _train_like_minerva(xp, x, t, [xp.asarray(each) for each in first], steps, batch)
-
-    return await harness.compare(
-        f"a training step of Minerva's perceptron (784, 256, 10), batch {batch}",
-        "ms",
-        {_NUMPY: per(steps, _MS, numpy), _MINE: per(steps, _MS, mine)},
-        reference=_NUMPY,
-        budgets=[Budget("at least as fast as NumPy", _MINE, Relation.TIMES, 1.0, _NUMPY)],
     )
 
 
