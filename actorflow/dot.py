@@ -100,13 +100,17 @@ class _Heat:
     def of(self, node_id: int) -> tuple[str, str] | None:
         """A colour and a line of text; None for a node without calls."""
         profile = self._profiles.get(node_id)
-        if profile is None or not profile.calls:
+        if profile is None or not (profile.calls or profile.failed):
             return None
         level = profile.total_ns / max(self._most_ns, 1)
         colour = "".join(f"{round(cold + (hot - cold) * level):02x}" for cold, hot in zip(_COLD, _HOT, strict=True))
         share = profile.total_ns / max(self._all_ns, 1)
-        calls = "1 call" if profile.calls == 1 else f"{profile.calls:,} calls"
-        return f"#{colour}", f"{calls}, {time_text(profile.total_ns)}, {share:.1%}"
+        said = ["1 call" if profile.calls == 1 else f"{profile.calls:,} calls"]
+        if profile.failed:
+            said.append(f"{profile.failed:,} failed")
+        if profile.calls:
+            said += [time_text(profile.total_ns), f"{share:.1%}"]
+        return f"#{colour}", ", ".join(said)
 
 
 def _node(number: int, shape: str, lines: list[str], style: list[str], heat: _Heat, node_id: int) -> str:

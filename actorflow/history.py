@@ -65,14 +65,17 @@ class OpProfile:
 
     Attributes:
         calls: Calls that have ended well.
-        total_ns: Wall time of all calls, in nanoseconds: compute on a lane or on the loop, waiting for async functions.
-        last_ns: Wall time of the latest call.
+        failed: Calls that have failed, those that were repeated as well; of graphs alone, arrays do not count them.
+        total_ns: Wall time of those that ended well, in nanoseconds: compute on a lane or on the loop, waiting for
+            async functions.
+        last_ns: Wall time of the latest of them.
     """
 
-    __slots__ = ("calls", "last_ns", "total_ns")
+    __slots__ = ("calls", "failed", "last_ns", "total_ns")
 
     def __init__(self) -> None:
         self.calls = 0
+        self.failed = 0
         self.total_ns = 0
         self.last_ns = 0
 

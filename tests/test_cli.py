@@ -19,6 +19,7 @@ import pytest
 
 import actorflow
 from actorflow.cli import main
+from actorflow.cli.report import time_table
 from actorflow.data import FASHION_MNIST_FILES
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals of POSIX")
@@ -223,6 +224,32 @@ def test_demo_reaches_its_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(re.findall(r"^epoch +\d+/20  loss \d\.\d+  accuracy [01]\.\d+$", out, re.MULTILINE)) == 20
     assert "where the time went" in out
     assert "ConvWeight" in out
+
+
+async def test_where_the_time_went_says_what_failed_where_anything_has() -> None:
+    graph, left = actorflow.Graph("flaky"), 0
+
+    def flaky(x: object) -> object:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise ValueError("not yet")
+        return x
+
+    y = actorflow.ops.relu(graph.blob("x", ()))
+    graph.function("flaky", flaky, actorflow.TensorSpec.of(()), retries=3, backoff=0)(y)
+    async with graph:
+        for failing, header, rows in (
+            (0, ["ops", "calls", "total"], {"Function": ["1", "1"], "Relu": ["1", "1"]}),
+            (2, ["ops", "calls", "failed", "total"], {"Function": ["1", "2", "2"], "Relu": ["1", "2", ""]}),
+        ):
+            left = failing
+            await graph.run({"x": 1.0})
+            table = time_table(graph, 1.0)
+            columns = {str(column.header): [*column.cells] for column in table.columns}
+            assert list(columns)[1 : len(header) + 1] == header
+            kinds = columns["operation"]
+            assert {kind: [columns[name][row] for name in header[:-1]] for row, kind in enumerate(kinds)} == rows
 
 
 def test_demo_depends_on_the_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def every_error() -> dict[str, af.ActorflowError]:
         "StageError": errors.StageError.of("decode", "thread", "a.py:7", 5, {"name": "cat"}, ValueError("no cat")),
         "StageTimeoutError": errors.StageTimeoutError("decode", "thread", "a.py:7", 5, b"cat", 2.5),
         "MissingExtraError": af.MissingExtraError("drawing needs 'x'", name="x.part"),
-        "ConformanceError": ConformanceError(af.Place.parse("sim:1"), NOTES.requirements[0], "all are told", "nobody was"),
+        "ConformanceError": ConformanceError(af.Place.parse("sim:1"), NOTES.requirements[0], "a note", "nothing"),
     }
     made["OpError"].updated = ("w",)  # type: ignore[attr-defined]
     for name in errors.__all__:

@@ -316,6 +316,39 @@ async def test_an_async_call_that_took_too_long_is_traced() -> None:
     assert counts(graph) == {"stay": (0, 2)}
 
 
+@pytest.mark.usefixtures("calls_count_as_short")
+async def test_a_call_counts_whose_frame_has_ended_before_the_loop_is_told_of_it() -> None:
+    """What follows it on the loop sees itself that the thread is done."""
+    graph = af.Graph("late")
+    x = graph.blob("x", (4, 4))
+    seen = []
+
+    def hold(x: Any) -> Any:
+        for actor, fence in graph.engine.running[0].outstanding.items():
+            while actor.node.name == "away" and not fence.done:
+                pass
+            seen.append(actor.node.name)
+        return x
+
+    away = graph.function("away", lambda x: x, SQUARE, lane="own")(x)
+    held = graph.function("hold", hold, SQUARE)(x)
+    graph.function("join", lambda away, held: away, SQUARE)(away, held)
+    feed = {"x": np.ones((4, 4), "float32")}
+    async with graph:
+        run = asyncio.create_task(graph.run(feed))  # from then on all are known to be short
+        while not graph.engine.running:
+            await asyncio.sleep(0)
+        actors = {actor.node.name: actor for actor in graph.engine.running[0].ops}
+        await run
+        actors["away"].inline_ns = -1
+        graph.engine.dispatcher.slice_ns = 1 << 60
+        seen.clear()
+        await graph.run(feed)
+    assert seen == ["away"]
+    assert counts(graph) == dict.fromkeys(["away", "hold", "join"], (2, 0))
+    assert graph.engine.trace.total == 6
+
+
 async def test_cancelled_calls_have_not_failed() -> None:
     graph = af.Graph("two")
     x = graph.blob("x", (4, 4))

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.blob import release
+from actorflow.actors.frame import FrameState
 from actorflow.actors.guard import Guard
 from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.errors import GraphError
@@ -272,6 +273,8 @@ class OpActor(ABC):
                     frame.budget.ended(frame, self)
                 if self.ends:
                     frame.close_end()
+            elif frame.state is FrameState.FINISHED:  # ops that follow saw its end, and ended, before the loop was told
+                self._account(frame, fence.elapsed_ns, end_ns, self.key)
             self.leave()
         frame.settle(self)
 
@@ -332,6 +335,9 @@ class OpActor(ABC):
 
     def _account_failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         """A call has failed, for good or to be repeated."""
+        self.profile.failed += 1
+        if frame.monitor is not None:
+            frame.monitor.dirty[self.node_id] = 1  # a call that will be repeated leaves the state as it is
         frame.trace.add_failed(end_ns, elapsed_ns, key, frame.number, in_brief(error))
         if frame.spans is not None:
             frame.spans.failed(self.node, frame.trace.track_of(key), end_ns - elapsed_ns, end_ns, error)

@@ -12,7 +12,7 @@ __all__ = ["time_table"]
 
 
 def time_table(graph: Graph, elapsed_s: float) -> Table:
-    """Where the time went: calls, total and share per kind of operation, the longest first.
+    """Where the time went: calls, total and share per kind of operation, the longest first; failed calls if any.
 
     Args:
         graph: A graph that has run.
@@ -20,6 +20,7 @@ def time_table(graph: Graph, elapsed_s: float) -> Table:
     """
     ops: Counter[str] = Counter()
     calls: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
     total_ns: Counter[str] = Counter()
     profile = graph.engine.profile
     for op in graph.ops:
@@ -27,6 +28,7 @@ def time_table(graph: Graph, elapsed_s: float) -> Table:
             kind = op.operation.kind
             ops[kind] += 1
             calls[kind] += profile[op.id].calls
+            failed[kind] += profile[op.id].failed
             total_ns[kind] += profile[op.id].total_ns
     in_ops_s = total_ns.total() / 1e9
     table = Table(
@@ -36,13 +38,15 @@ def time_table(graph: Graph, elapsed_s: float) -> Table:
         caption_justify="left",
     )
     table.add_column("operation")
-    for header in ("ops", "calls", "total", "mean", "share"):
+    failures = ["failed"] if failed.total() else []
+    for header in ("ops", "calls", *failures, "total", "mean", "share"):
         table.add_column(header, justify="right")
     for kind, spent_ns in total_ns.most_common():
         table.add_row(
             kind,
             f"{ops[kind]}",
             f"{calls[kind]:,}",
+            *[f"{failed[kind]:,}" if failed[kind] else "" for _ in failures],
             f"{spent_ns / 1e9:.2f} s",
             f"{spent_ns / 1e3 / max(calls[kind], 1):,.0f} us",
             f"{spent_ns / max(total_ns.total(), 1):.1%}",

@@ -138,7 +138,8 @@ def _table(picture: Picture, rows: int, *, expand: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=expand)
     table.add_column("op", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("state")
-    for header in ("calls", "total", "mean", "p50", "p99", "share"):
+    failures = ["failed"] if picture.failed.any() else []
+    for header in ("calls", *failures, "total", "mean", "p50", "p99", "share"):
         table.add_column(header, justify="right", no_wrap=True)
     # The costliest first; of equal ones in the graph's order, so that rows keep their places.
     for row in np.argsort(-total_us, kind="stable")[:rows].tolist():
@@ -147,6 +148,7 @@ def _table(picture: Picture, rows: int, *, expand: bool) -> Table:
             Text(plain(picture.ops[row])),
             Text(state.name.lower(), _STYLES.get(state, "dim")),
             f"{states.calls[row]:,}",
+            *[f"{picture.failed[row]:,}" if picture.failed[row] else "" for _ in failures],
             _time(total_us[row]),
             *[_time(column[row]) for column in (states.mean_us, states.p50_us, states.p99_us)],
             f"{total_us[row] / whole_us:.1%}",

@@ -25,7 +25,9 @@ __all__ = ["Watching"]
 #: Seconds between two reports of a rank; the live page's own ticks are as long.
 _INTERVAL_S = 0.06
 #: One op in a report: its number on the rank that reports, and its state, calls and times there.
-_RECORD = np.dtype([("id", "<i4"), ("state", "u1"), ("calls", "<i8"), ("total_ns", "<i8"), ("last_ns", "<i8")])
+_RECORD = np.dtype(
+    [("id", "<i4"), ("state", "u1"), ("calls", "<i8"), ("failed", "<i8"), ("total_ns", "<i8"), ("last_ns", "<i8")]
+)
 #: One call in a report: its node's number there, and its begin and end in Unix nanoseconds.
 _CALL = np.dtype([("id", "<i4"), ("track", "<i4"), ("frame", "<i8"), ("start_ns", "<i8"), ("end_ns", "<i8")])
 #: Calls in one report; of more, the newest.
@@ -104,8 +106,8 @@ class Watching:
             for record, node_id in zip(records, ids.tolist(), strict=True):
                 profile = engine.profile.get(node_id)
                 if profile is not None:
-                    record["calls"], record["total_ns"] = profile.calls, profile.total_ns
-                    record["last_ns"] = profile.last_ns
+                    record["calls"], record["failed"] = profile.calls, profile.failed
+                    record["total_ns"], record["last_ns"] = profile.total_ns, profile.last_ns
             self._channels.post(0, "states", base64.b64encode(records.tobytes()).decode())
         self._report_calls()
         counts = messages_under_way(engine.running)
@@ -147,11 +149,12 @@ class Watching:
         records = np.frombuffer(base64.b64decode(content), _RECORD)
         numbers = self._numbers[rank]
         for record in records[records["id"] < len(numbers)].tolist():
-            node_id, state, calls, total_ns, last_ns = record
+            node_id, state, calls, failed, total_ns, last_ns = record
             here = int(numbers[node_id])
             if 0 <= here < len(monitor.states):
                 profile = self._engine.profile.setdefault(here, OpProfile())
-                profile.calls, profile.total_ns, profile.last_ns = calls, total_ns, last_ns
+                profile.calls, profile.failed = calls, failed
+                profile.total_ns, profile.last_ns = total_ns, last_ns
                 monitor.states[here] = state
                 monitor.dirty[here] = 1
 

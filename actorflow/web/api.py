@@ -57,12 +57,12 @@ async def _state(stream: Stream, _: Request) -> Response:
     )
     states = b"" if engine.monitor is None else bytes(engine.monitor.states)
     profiles = [engine.profile.get(op.id, _NEVER) for op in ops]
-    times = [(profile.calls, profile.total_ns, profile.last_ns) for profile in profiles]
+    times = [(profile.calls, profile.failed, profile.total_ns, profile.last_ns) for profile in profiles]
     content = {"graph": graph.name, "frames": _frames(graph), "memory": memory_of(engine)}
 
     def described() -> str:
         entries = []
-        for row, (op, (calls, total_ns, last_ns)) in enumerate(zip(ops, times, strict=True)):
+        for row, (op, (calls, failed, total_ns, last_ns)) in enumerate(zip(ops, times, strict=True)):
             state = NodeState(states[op.id]) if op.id < len(states) else NodeState.IDLE
             if state is NodeState.IDLE and calls:
                 state = NodeState.DONE  # before anybody watched
@@ -70,6 +70,7 @@ async def _state(stream: Stream, _: Request) -> Response:
                 "name": op.name,
                 "state": state.name.lower(),
                 "calls": calls,
+                "failed": failed,
                 "total_us": total_ns / 1e3,
                 "last_us": last_ns / 1e3,
                 "p50_us": medians.get(row),

@@ -72,6 +72,7 @@ class Picture:
         name: The graph's.
         ops: Names of the ops.
         states: States and times of the ops, in this order; its ``node`` is not used.
+        failed: How many calls of each op have failed.
         frames: How many have ``started``, ``finished``, ``failed``, were ``cancelled``.
         curves: Frame and value of the newest point of each, None for a value that is not finite.
         failures: The newest ones, as the ``status`` message has them.
@@ -85,6 +86,7 @@ class Picture:
     name: str = ""
     ops: list[str] = field(default_factory=list)
     states: OpStates = field(default_factory=lambda: OpStates.zeros(np.zeros(0, np.uint32)))
+    failed: npt.NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     frames: dict[str, int] = field(default_factory=dict)
     curves: dict[str, tuple[int, float | None]] = field(default_factory=dict)
     failures: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_FAILURES))
@@ -127,12 +129,13 @@ class Picture:
         self.names = {node["id"]: node["name"] for node in nodes}
         self.ops = [nodes[index]["name"] for index in rows]
         self.states = OpStates.zeros(np.array(rows, np.uint32))
+        self.failed = np.zeros(len(rows), np.uint32)
         self._row_of = np.zeros(len(nodes), np.intp)
         self._row_of[rows] = np.arange(len(rows))
         self._seen = {}
 
     def _take_states(self, message: bytes) -> bool:
-        kind, count, base, seq, self.time_s, *_ = HEADER.unpack_from(message)
+        kind, count, base, seq, self.time_s, _, failing = HEADER.unpack_from(message)
         if not self._follows("states", base, seq, full=kind == 1):
             return False
         known: list[npt.NDArray[Any]] = list(self.states)
@@ -145,6 +148,10 @@ class Picture:
         rows = self._row_of[OpStates._make(columns).node]
         for column, news in zip(known, columns, strict=True):
             column[rows] = news
+        offset += -offset % 4
+        nodes, failed = np.frombuffer(message, "<u4", 2 * failing, offset).reshape(2, failing)
+        self.failed[rows] = 0
+        self.failed[self._row_of[nodes]] = failed
         return True
 
     def _take_status(self, content: dict[str, Any]) -> bool:

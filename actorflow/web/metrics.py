@@ -24,7 +24,9 @@ class _Collector:
         self._frames = {end: getattr(engine.frames, end) for end in ("finished", "failed", "cancelled")}
         self._in_flight = engine.frames.in_flight
         profiles = ((op.name, engine.profile.get(op.id)) for op in graph.ops)
-        self._ops = [(name, profile.calls, profile.total_ns) for name, profile in profiles if profile is not None]
+        self._ops = [
+            (name, profile.calls, profile.failed, profile.total_ns) for name, profile in profiles if profile is not None
+        ]
         self._memory = memory_of(engine)
 
     def describe(self) -> Iterable[Any]:
@@ -47,11 +49,17 @@ class _Collector:
         seconds = CounterMetricFamily(
             "actorflow_op_seconds", "Wall time of the calls of an op that have ended well.", labels=["graph", "op"]
         )
-        for op, count, total_ns in self._ops:
+        failures = CounterMetricFamily(
+            "actorflow_op_failures", "Calls of an op that have failed, repeated or not.", labels=["graph", "op"]
+        )
+        for op, count, failed, total_ns in self._ops:
             if count:
                 calls.add_metric([name, op], count)
                 seconds.add_metric([name, op], total_ns / 1e9)
+            if failed:
+                failures.add_metric([name, op], failed)
         yield calls
+        yield failures
         yield seconds
         memory = GaugeMetricFamily(
             "actorflow_memory_bytes", "Memory of a device's buffers.", labels=["graph", "place", "kind"]

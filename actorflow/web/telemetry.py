@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ __all__ = ["Position", "Telemetry"]
 
 _T = TypeVar("_T")
 _CALLS, _TOTAL, _LAST = attrgetter("calls"), attrgetter("total_ns"), attrgetter("last_ns")
+_MOST = 0xFFFFFFFF
 _NEVER = OpProfile()
 #: Calls in one message: more in a tick than anybody could see one by one.
 _MAX_CALLS = 4000
@@ -96,6 +97,8 @@ class Telemetry:
         self._row_of[structure.op_ids] = np.arange(len(structure.op_ids))
         self._latencies = Latencies(engine.trace, self._row_of)
         self._states = OpStates.zeros(structure.op_index)._replace(track=self._latencies.track_of)
+        self._failed = np.stack([structure.op_index, np.zeros_like(structure.op_index)])  # as they are encoded
+        self._failing = np.zeros(0, np.intp)  # rows of ops of which calls have failed
         self._unestimated = np.zeros(len(structure.op_ids), np.bool_)
         self._next_row = 0
         self._frames = self._frame_numbers()
@@ -144,10 +147,16 @@ class Telemetry:
         full, time_s = since is None, time.time()
         told = since or Position(0, 0, {}, 0, 0)
         if full or self._states_seq > told.states:
-            states = self._states.take(np.flatnonzero(self._changed > told.states))
-            revision, seq = self.structure.revision, self._states_seq
             messages.append(
-                encode_states(states, base=told.states, seq=seq, time_s=time_s, revision=revision, full=full)
+                encode_states(
+                    self._states.take(np.flatnonzero(self._changed > told.states)),
+                    self._failed.take(self._failing[self._changed[self._failing] > told.states], axis=1),
+                    base=told.states,
+                    seq=self._states_seq,
+                    time_s=time_s,
+                    revision=self.structure.revision,
+                    full=full,
+                )
             )
         if full or self._status_seq > told.status:
             curves = {name: tail.since(told.curves.get(name, 0)) for name, tail in self._curves.items()}
@@ -194,15 +203,19 @@ class Telemetry:
     def _read(self, rows: npt.NDArray[np.int64]) -> None:
         ids = self.structure.op_ids[rows]
         profile = self.engine.profile
-        profiles = [profile.get(op_id, _NEVER) for op_id in ids.tolist()]
+        profiles = list(map(profile.get, ids.tolist(), repeat(_NEVER)))
         count = len(profiles)
         calls = np.fromiter(map(_CALLS, profiles), np.int64, count)
         total_ns = np.fromiter(map(_TOTAL, profiles), np.float64, count)
         last_ns = np.fromiter(map(_LAST, profiles), np.float64, count)
         states = self._states
-        states.calls[rows] = np.minimum(calls, 0xFFFFFFFF)
+        states.calls[rows] = np.minimum(calls, _MOST)
         states.mean_us[rows] = total_ns / np.maximum(calls, 1) / 1e3
         states.last_us[rows] = last_ns / 1e3
+        failed = [each.failed for each in profiles]  # as a rule all are 0, and an array takes three times as long
+        if any(failed):
+            self._failed[1, rows] = np.minimum(np.fromiter(failed, np.int64, count), _MOST)
+            self._failing = np.flatnonzero(self._failed[1])
         now = np.zeros(count, np.uint8)
         if self._monitor is not None:
             seen = np.frombuffer(self._monitor.states, np.uint8)

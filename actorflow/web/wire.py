@@ -29,7 +29,7 @@ offset type    meaning
 12     u32     seq
 16     f64     time of the server, Unix seconds
 24     u32     revision of the graph
-28     u32     0
+28     u32     m, number of these ops of which calls have failed
 32     u32[n]  index of the op in the ``nodes`` of the ``graph`` message
 ...    u32[n]  calls that have ended well
 ...    f32[n]  mean time of a call, microseconds
@@ -38,9 +38,11 @@ offset type    meaning
 ...    f32[n]  99th percentile, likewise
 ...    u8[n]   `actorflow.history.NodeState`
 ...    u8[n]   index in the ``tracks`` of the ``vitals`` message of what the latest call ran on; 255 if unknown
+...    u32[m]  from the next multiple of 4 on: index of each op of which calls have failed
+...    u32[m]  how many of its calls have failed, repeated or not
 ====== ======= ========================================================================
 
-Of calls, where the header's first number is 3, its ``base`` the number of calls left out and its ``seq`` 0:
+Of calls, where the header's first number is 3, its ``base`` the number of calls left out, its ``seq`` and last 0:
 
 ====== ======= ========================================================================
 offset type    meaning
@@ -79,7 +81,7 @@ __all__ = [
     "encode_vitals",
 ]
 
-#: Header of a binary message: type, count, base, seq, time, revision, reserved.
+#: Header of a binary message: type, count, base, seq, time, revision, count of ops of which calls have failed.
 HEADER = struct.Struct("<IIIIdII")
 
 _FULL, _DELTA, _CALLS = 1, 2, 3
@@ -143,11 +145,32 @@ class Failure(Protocol):
     def message(self) -> str: ...
 
 
-def encode_states(states: OpStates, *, base: int, seq: int, time_s: float, revision: int, full: bool) -> bytes:
-    """A binary message; see the module's description."""
+def encode_states(
+    states: OpStates,
+    failed: npt.NDArray[np.uint32],
+    *,
+    base: int,
+    seq: int,
+    time_s: float,
+    revision: int,
+    full: bool,
+) -> bytes:
+    """A binary message; see the module's description.
+
+    Args:
+        states: The ops.
+        failed: Of those of them of which calls have failed: index among the graph's nodes, number of failed calls;
+            shape (2, ops). They are few, as a rule, so this is no column of the states.
+        base: First sequence number that it applies to.
+        seq: Sequence number after it.
+        time_s: Unix seconds.
+        revision: That of the ``graph`` message.
+        full: Whether these are all ops.
+    """
     kind = _FULL if full else _DELTA
-    header = HEADER.pack(kind, len(states.node), base, seq, time_s, revision, 0)
-    return b"".join([header, *[_bytes(column) for column in states]])
+    header = HEADER.pack(kind, len(states.node), base, seq, time_s, revision, failed.shape[1])
+    columns = [_bytes(column) for column in states]
+    return b"".join([header, *columns, bytes(-sum(map(len, columns)) % 4), _bytes(failed)])
 
 
 def _bytes(column: npt.NDArray[Any]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
+import itertools
 
 import numpy as np
 import pytest
@@ -115,16 +115,17 @@ async def test_rank_0_has_the_failed_calls_of_all_ranks() -> None:
 
 async def test_rank_0_counts_calls_that_another_rank_repeats() -> None:
     """A call that will be repeated leaves the op's state as it is, and is told of nevertheless."""
-    repeated, release = asyncio.Event(), asyncio.Event()
+    repeated, release, failing = asyncio.Event(), asyncio.Event(), False
 
     def build(graph: af.Graph) -> None:
-        calls = count()
+        calls = itertools.count()
 
         async def b(x: np.ndarray) -> np.ndarray:
-            if next(calls) == 0:
+            if next(calls) == 1:
                 raise ValueError("not yet")
-            repeated.set()
-            await release.wait()
+            if failing:
+                repeated.set()
+                await release.wait()
             return x
 
         with graph.at("1/cpu"):
@@ -134,17 +135,17 @@ async def test_rank_0_counts_calls_that_another_rank_repeats() -> None:
     ranks = Ranks(build)
     graph = ranks.graphs[0]
     monitor = graph.engine.watch()
-    # They watch before it fails.
+    feed, there = {"x": np.ones(4, np.float32)}, graph["b"].id
+    await ranks.all(lambda graph, _: graph.run(feed))
     async with asyncio.timeout(100):
-        while ranks.graphs[1].engine.monitor is None:
+        while graph.engine.profile.get(there, OpProfile()).calls != 1:
             await asyncio.sleep(0)
-    run = asyncio.create_task(ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)})))
-    await repeated.wait()
-    there = graph["b"].id
-    async with asyncio.timeout(100):
-        while graph.engine.profile.get(there, OpProfile()).failed != 1:
+        failing = True
+        run = asyncio.create_task(ranks.all(lambda graph, _: graph.run(feed)))
+        await repeated.wait()
+        while graph.engine.profile[there].failed != 1:
             await asyncio.sleep(0)
-    assert graph.engine.profile[there].calls == 0
+    assert graph.engine.profile[there].calls == 1
     assert monitor.states[there] == NodeState.RUNNING
     release.set()
     await run

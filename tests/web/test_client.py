@@ -116,6 +116,32 @@ class TestPicture:
                 assert later.picture.failed.tolist() == [4, 0], "a snapshot has them, too"
         assert all(peer.fits)
 
+    async def test_a_failed_call_is_told_of_long_before_it_is_repeated(self) -> None:
+        graph, peer, entered, go_on = af.Graph("patient"), Peer(), asyncio.Event(), asyncio.Event()
+
+        async def fail(x: Any) -> Any:
+            entered.set()
+            await go_on.wait()
+            raise ValueError("not yet")
+
+        x = graph.blob("x", ())
+        graph.function("fail", fail, af.TensorSpec.of(()), retries=1, backoff=3600)(x)
+        async with graph, streaming(graph, peer) as stream:
+            run = asyncio.create_task(graph.run({x: np.float32(1)}))
+            await entered.wait()
+            stream.tick()
+            await peer.until(lambda picture: picture.states.state[0] == NodeState.RUNNING)
+            (frame,) = graph.engine.running
+            go_on.set()
+            while not frame.resting:
+                await asyncio.sleep(0)
+            stream.tick()
+            async with asyncio.timeout(60):
+                await peer.until(lambda picture: picture.failed.tolist() == [1])
+            run.cancel()
+            await asyncio.wait([run])
+        assert all(peer.fits)
+
     async def test_a_changed_graph_begins_anew(self, training) -> None:
         peer = Peer()
         async with streaming(training.graph, peer) as stream:

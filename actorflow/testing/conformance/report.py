@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.errors import ActorflowError
 from actorflow.place import Place
 
 __all__ = [
@@ -26,7 +27,7 @@ __all__ = [
 Check = Callable[[Any], Awaitable[None]]
 
 
-class ConformanceError(AssertionError):
+class ConformanceError(ActorflowError, AssertionError):
     """A device or transport does not do what `actorflow.devices.Device` or `actorflow.transport.Transport` asks for.
 
     Attributes:

@@ -39,6 +39,8 @@ export class Model {
     const { count, scopes } = structure;
     this.state = new Uint8Array(count);
     this.calls = new Uint32Array(count);
+    /** Calls that have failed, repeated or not. */
+    this.failed = new Uint32Array(count);
     this.meanUs = new Float32Array(count);
     this.lastUs = new Float32Array(count);
     /** What the latest call ran on, as an index in `vitals.tracks`; 255 if that is not known. */
@@ -67,7 +69,7 @@ export class Model {
   #touched = new Uint32Array(0);
   #round = 0;
 
-  applyStates({ full, index, calls, meanUs, lastUs, p50Us, p99Us, state, track }, now) {
+  applyStates({ full, index, calls, meanUs, lastUs, p50Us, p99Us, state, track, failing, failed }, now) {
     const round = ++this.#round, blobs = [];
     const { parent, of } = this.scopes, kinds = STATES.length;
     for (let k = 0; k < index.length; k++) {
@@ -76,6 +78,7 @@ export class Model {
       const moreUs = calls[k] * meanUs[k] - this.calls[i] * this.meanUs[i];
       if (active) this.activeAt[i] = now;
       this.calls[i] = calls[k];
+      this.failed[i] = 0;
       this.meanUs[i] = meanUs[k];
       this.lastUs[i] = lastUs[k];
       this.p50Us[i] = p50Us[k];
@@ -97,6 +100,7 @@ export class Model {
         blobs.push(blob);
       }
     }
+    failing.forEach((i, k) => (this.failed[i] = failed[k]));
     for (const blob of blobs) {
       let worst = 0;
       for (const op of this.writers.of(blob)) if (URGENCY[this.state[op]] > URGENCY[worst]) worst = this.state[op];

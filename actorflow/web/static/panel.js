@@ -95,7 +95,7 @@ export class Panel {
       parts.push(element("div", { class: "actions" }, button));
       fact("Operation", element("code", {}, node.operation));
       for (const [term, live] of [
-        ["Calls", "calls"], ["Mean time", "mean"], ["Median, p99", "quantiles"], ["Last time", "last"], ["Total time", "total"],
+        ["Calls", "calls"], ["Failed", "failed"], ["Mean time", "mean"], ["Median, p99", "quantiles"], ["Last time", "last"], ["Total time", "total"],
       ]) fact(term, "", live);
     } else {
       fact("Shape", node.shape.length ? `(${node.shape.join(", ")})` : "()");
@@ -154,10 +154,19 @@ export class Panel {
     if (isScope) return live("share", called ? `${((100 * total) / (model.totalTimeUs() || 1)).toFixed(1)}%` : "–");
     const perSecond = model.perSecond[subject];
     live("calls", `${format.count(model.calls[subject])}${perSecond ? `, ${format.rate(perSecond)}/s` : ""}`);
+    this.#showFailed(model.failed[subject]);
     live("lane", model.laneOf(subject) ?? "–");
     live("mean", called ? format.duration(model.meanUs[subject]) : "–");
     live("last", called ? format.duration(model.lastUs[subject]) : "–");
     live("quantiles", model.p99Us[subject] ? `${format.duration(model.p50Us[subject])}, ${format.duration(model.p99Us[subject])}` : "–");
+  }
+
+  /** A line of its own, only where there is something to say. */
+  #showFailed(count) {
+    const description = this.#live.get("failed");
+    if (!description) return;
+    description.hidden = description.previousElementSibling.hidden = !count;
+    setText(description, `${format.count(count)} ${count === 1 ? "call" : "calls"}`);
   }
 
   #refreshCosts() {

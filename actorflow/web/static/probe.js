@@ -19,6 +19,7 @@ export function probe({ model, view, camera, calls, connection, drawing, explore
     get selected() { return explorer.selected < 0 ? null : model.nameOf(explorer.selected); },
     get nodes() { return model.nodes.map((node) => node.name); },
     get states() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, STATES[model.state[i]]])); },
+    get failed() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, model.failed[i]])); },
     get calls() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, model.calls[i]])); },
     get curves() { return Object.fromEntries([...model.curves].map(([name, curve]) => [name, [...curve.values]])); },
     get failures() { return model.failures.map((failure) => ({ ...failure })); },

@@ -13,7 +13,12 @@ function decodeBinary(buffer) {
     offset += column.byteLength;
     return column;
   };
-  return header.getUint32(0, true) === CALLS ? decodeCalls(header, take) : decodeStates(header, take);
+  if (header.getUint32(0, true) === CALLS) return decodeCalls(header, take);
+  const states = decodeStates(header, take), failing = header.getUint32(28, true);
+  const at = Math.ceil(offset / 4) * 4;
+  states.failing = new Uint32Array(buffer, at, failing);
+  states.failed = new Uint32Array(buffer, at + 4 * failing, failing);
+  return states;
 }
 
 function decodeCalls(header, take) {

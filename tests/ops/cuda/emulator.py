@@ -97,7 +97,7 @@ class Emulator:
             pytest.skip("g++ is not installed: CUDA C cannot be compiled for the host")
         # Else a template's shared memory would be the same in all libraries, though its types differ between them.
         apart = "-fno-gnu-unique"
-        command = ["g++", "-std=c++17", "-O1", "-fPIC", "-w", apart, *arguments]
+        command = ["g++", "-std=c++17", "-O0", "-fPIC", "-w", apart, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CompilationError(done.stderr)
