@@ -65,7 +65,7 @@ class OpProfile:
 
     Attributes:
         calls: Calls that have ended well.
-        failed: Calls that have failed, those that were repeated as well; of graphs alone, arrays do not count them.
+        failed: Calls that have failed, those that were repeated as well.
         total_ns: Wall time of those that ended well, in nanoseconds: compute on a lane or on the loop, waiting for
             async functions.
         last_ns: Wall time of the latest of them.
@@ -78,6 +78,12 @@ class OpProfile:
         self.failed = 0
         self.total_ns = 0
         self.last_ns = 0
+
+    def add(self, elapsed_ns: int) -> None:
+        """A call has ended well."""
+        self.calls += 1
+        self.total_ns += elapsed_ns
+        self.last_ns = elapsed_ns
 
 
 class SegmentProfile:

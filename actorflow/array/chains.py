@@ -99,6 +99,7 @@ class ChainUnit(Unit):
         if self._failed:
             step, cause = self._failed[0]
             inputs = [self._spec(position) for position in self._steps[step].arguments]
+            self.note(failed=True)
             self.fail(self.explain(step, self._steps[step].op.name, inputs, cause))
             return
         assert self._chain is not None
@@ -107,7 +108,7 @@ class ChainUnit(Unit):
         for i in self._produced:
             if not self._steps[i].op.elementwise:
                 count(self._results[i])
-        self.note_time()
+        self.note(failed=False)
         self.hand_over(self._results, {})
 
     def finish(self) -> None:

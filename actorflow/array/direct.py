@@ -79,9 +79,6 @@ def _compute(node: Node, evaluator: Evaluator) -> bool:
     elapsed_ns = perf_counter_ns() - start
     node.value = found
     node.inputs = ()
-    profile = evaluator.profile.setdefault(op.name, OpProfile())
-    profile.calls += 1
-    profile.last_ns = elapsed_ns
-    profile.total_ns += elapsed_ns
+    evaluator.profile.setdefault(op.name, OpProfile()).add(elapsed_ns)
     evaluator.computed += 1
     return True

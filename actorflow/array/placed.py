@@ -86,7 +86,7 @@ class PlacedUnit(Unit):
         for i in self._produced:
             if i not in errors:
                 self._count(self._results[i])
-        self.note_time()
+        self.note(failed=bool(errors))
         self.hand_over(self._results, errors)
 
     def finish(self) -> None:

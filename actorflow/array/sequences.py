@@ -160,13 +160,14 @@ class Sequence(Unit):
         for i in self._produced:
             if i not in self._foreign and i not in failed and i not in self._buffers:
                 count(values[i])
-        for step, elapsed_ns in zip(self._steps, self._times, strict=True):
+        for i, (step, elapsed_ns) in enumerate(zip(self._steps, self._times, strict=True)):
             profile = profiles.get(step[0].name)
             if profile is None:
                 profile = profiles[step[0].name] = OpProfile()
-            profile.calls += 1
-            profile.last_ns = elapsed_ns
-            profile.total_ns += elapsed_ns
+            if i not in failed:
+                profile.add(elapsed_ns)
+            elif failed[i][0] == i:  # and not for what it reads
+                profile.failed += 1
         errors: dict[int, Error] = {}
         for i in self._produced if failed else ():
             if i in failed:

@@ -169,12 +169,13 @@ class Unit(ABC):
     def end(self) -> None:
         """Hand the results, or what failed, to the records, and note the times."""
 
-    def note_time(self) -> None:
+    def note(self, failed: bool) -> None:
         """Note a call in the profile, under the unit's name."""
         profile = self.evaluator.profile.setdefault(self.name, OpProfile())
-        profile.calls += 1
-        profile.last_ns = self.elapsed_ns
-        profile.total_ns += self.elapsed_ns
+        if failed:
+            profile.failed += 1
+        else:
+            profile.add(self.elapsed_ns)
 
     def hand_over(self, results: Any, errors: dict[int, Error]) -> None:
         """Give the records their values."""

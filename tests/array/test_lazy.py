@@ -217,6 +217,8 @@ def test_elementwise_operations_that_fail_name_their_line(lazy: Session, size: i
         (powers + 1).wait()
     assert "test_elementwise_operations_that_fail_name_their_line" in str(failed.value)
     assert (x + 1).to_numpy().tolist() == [3] * size
+    counts = {name: (each.calls, each.failed) for name, each in lazy.profile.items()}
+    assert counts.items() >= {"pow": (0, 1), "add": (1, 0)}.items()  # what would have read the powers was no call
 
 
 def test_long_chains_do_not_recurse(lazy: Session) -> None:
@@ -313,6 +315,8 @@ def test_a_step_of_a_chain_that_fails_is_named(lazy: Session) -> None:
     y = (x + 1) ** (x - 3)
     with pytest.raises(af.OpError, match=r"op 'pow'(.|\n)*argument 0 int64\[3\]"):
         y.wait()
+    counts = {name: (each.calls, each.failed) for name, each in lazy.profile.items()}
+    assert counts == {"add": (1, 0), "subtract": (1, 0), "pow": (0, 1)}
 
 
 def test_out_of_bounds_indices_are_errors(lazy: Session) -> None:

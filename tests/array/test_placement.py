@@ -289,12 +289,15 @@ def test_errors_name_the_line_that_recorded_the_operation() -> None:
 
 
 def test_a_failure_is_that_of_what_depends_on_it_alone() -> None:
-    x = xp.zeros((2, 2), device="sim:0")
-    inverse, other = xp.linalg.inv(x), x + 1.0
-    xp.wait_for_all()
-    assert other.to_numpy().tolist() == [[1, 1], [1, 1]]
-    with pytest.raises(af.OpError, match="Singular"):
-        inverse.wait()
+    with xp.session() as session:
+        x = xp.zeros((2, 2), device="sim:0")
+        inverse, other = xp.linalg.inv(x), x + 1.0
+        xp.wait_for_all()
+        assert other.to_numpy().tolist() == [[1, 1], [1, 1]]
+        with pytest.raises(af.OpError, match="Singular"):
+            inverse.wait()
+        (joined,) = [each for name, each in session.profile.items() if "inv" in name]
+        assert (joined.calls, joined.failed) == (0, 1)
 
 
 def test_division_by_zero_is_no_news() -> None:
