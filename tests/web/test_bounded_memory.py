@@ -18,9 +18,9 @@ import actorflow as af
 from actorflow.history import Scalars, Trace
 
 #: Calls in all, and before memory is looked at for the first time: the ring is full by then, and so is all else.
-TOTAL, WARM = (10_000_000, 500_000) if os.environ.get("ACTORFLOW_FULL_TESTS") else (200_000, 100_000)
+TOTAL, WARM = (10_000_000, 500_000) if os.environ.get("ACTORFLOW_FULL_TESTS") else (100_000, 60_000)
 #: Ops of the graph: what takes its time here is calls, not frames.
-OPS = 200
+OPS = 100
 #: What the figures may be apart, in bytes: messages under way to the clients. An object per call would be far more.
 SLACK = 512 * 1024
 
