@@ -91,6 +91,19 @@ def message_of(error: BaseException) -> str:
         return "(its message cannot be shown)"
 
 
+def shown(item: object) -> str:
+    """An item of a pipeline in a message, which must not fail over one that cannot be shown."""
+    try:
+        shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
+        if isinstance(shape, tuple) and dtype is not None:
+            text = f"{type(item).__name__} {dtype}{list(shape)}"
+        else:
+            text = repr(item)
+    except Exception as error:  # noqa: BLE001  an object's own methods may raise anything
+        text = f"<{type(item).__name__} that cannot be shown: {type(error).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
 class ActorflowError(Exception):
     """Base of every error of actorflow."""
 
@@ -333,11 +346,7 @@ class StageError(ActorflowError, RuntimeError):
     """
 
     def __init__(self, stage: str, kind: str, site: object, number: int, item: Any, what: str) -> None:
-        shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
-        shown = repr(item) if shape is None or dtype is None else f"{type(item).__name__} {dtype}{list(shape)}"
-        if len(shown) > _MOST_SHOWN:
-            shown = f"{shown[:_MOST_SHOWN]}..."
-        super().__init__(f"stage {stage!r} ({kind}) {what}\n  item {number}: {shown}\n  created at {site}")
+        super().__init__(f"stage {stage!r} ({kind}) {what}\n  item {number}: {shown(item)}\n  created at {site}")
         self.stage = stage
         self.number = number
         self.item = item

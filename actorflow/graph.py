@@ -12,7 +12,7 @@ from actorflow.contents import Contents
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError
 from actorflow.members import Members
-from actorflow.modes import Modes, attempts_of, device_options_of, hints_of
+from actorflow.modes import Modes, attempts_of, device_options_of, hints_of, limit_of
 from actorflow.node import Attempts, Blob, Hints, Initializer, Node, Op, Variable
 from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
@@ -105,8 +105,8 @@ class Graph(Contents, Scopes, Runnable, Traced):
             sequential,
             deterministic,
             dry_run,
-            stall_limit,
-            block_limit,
+            limit_of("stall_limit", stall_limit),
+            limit_of("block_limit", block_limit),
             hints_of(libraries, force_cpu),
             device_options_of(devices or {}),
             capture,
@@ -372,6 +372,10 @@ class Graph(Contents, Scopes, Runnable, Traced):
 
 def _checked_operation(name: str | None, operation: object) -> Operation:
     if not isinstance(operation, Operation):
-        hint = ": give an instance, not the class" if isinstance(operation, type) else ""
+        hint = ""
+        if isinstance(operation, type):
+            hint = ": give an instance, not the class"
+        elif callable(operation):
+            hint = ": graph.function() makes ops of functions"
         raise GraphError(f"{'op' if name is None else f'op {name!r}'}: {operation!r} is no Operation{hint}")
     return operation

@@ -91,6 +91,12 @@ def from_host_exchange(value: Any, what: str) -> npt.NDArray[Any]:
 
 def _from_dlpack(value: Any, what: str) -> _Array:
     try:
+        shared: _Array = np.from_dlpack(value, copy=False)
+    except _REFUSALS:  # some exporters do not know the option, or must copy
+        pass
+    else:
+        return shared
+    try:
         array: _Array = np.from_dlpack(value)
     except _REFUSALS as refusal:
         # DLPack lacks some dtypes, and some exporters options, that __array__ has.

@@ -17,7 +17,17 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
     Args:
         main: The program.
         debug: As for ``asyncio.run``.
+    Raises:
+        RuntimeError: if a loop runs in this thread already, as in a notebook.
     """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        if asyncio.iscoroutine(main):
+            main.close()  # it would warn that nobody awaited it
+        raise RuntimeError("af.run() where an event loop runs already (a notebook, python -m asyncio): await main()")
     with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
         return runner.run(main)
 

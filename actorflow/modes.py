@@ -12,7 +12,7 @@ from actorflow.node import Attempts, Hints
 from actorflow.place import Place
 from actorflow.transport.base import Transport
 
-__all__ = ["Modes", "attempts_of", "device_options_of", "hints_of"]
+__all__ = ["Modes", "attempts_of", "device_options_of", "hints_of", "limit_of"]
 
 
 class Modes(NamedTuple):
@@ -36,11 +36,22 @@ def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts
     Raises:
         GraphError: if a number is out of range.
     """
-    if timeout is not None and timeout <= 0:
+    if timeout is not None and not timeout > 0:  # nor NaN, by which a loop would order its timers at random
         raise GraphError(f"timeout must be positive, got {timeout} s")
-    if retries < 0 or backoff < 0:
+    if retries < 0 or not backoff >= 0:
         raise GraphError(f"retries and backoff must not be negative, got {retries} and {backoff} s")
     return Attempts(timeout, retries, backoff) if retries or timeout is not None else None
+
+
+def limit_of(name: str, seconds: float | None) -> float | None:
+    """A time limit of a graph, if it has that.
+
+    Raises:
+        GraphError: if it is not positive.
+    """
+    if seconds is not None and not seconds > 0:
+        raise GraphError(f"{name} must be positive, got {seconds} s")
+    return seconds
 
 
 def hints_of(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:

@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
 import numpy as np
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider
+
+from actorflow.errors import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +38,24 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameSpans", "Instrumentation"]
 
+_log = logging.getLogger("actorflow")
+_Arguments = ParamSpec("_Arguments")
+
 _ASYNC = "async functions"  # the track of calls that have spans of their own already
 _REMOTE = "rank "  # how the tracks of other ranks' calls begin, which those ranks make spans of
+
+
+def _harmless(method: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Keep what the application's samplers and span processors raise from frames, which would never end."""
+
+    @wraps(method)
+    def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        try:
+            method(*args, **kwargs)
+        except Exception:  # noqa: BLE001  they are the application's
+            _log.exception("a span could not be made, or not be ended")
+
+    return guarded
 
 
 class Instrumentation:
@@ -68,6 +89,7 @@ class Instrumentation:
         self._revision = -1
         self._nodes: dict[int, Node] = {}
 
+    @_harmless
     def begin(self, frame: Frame, *, streamed: bool) -> None:
         """A frame has started, and none of its calls has."""
         current: Context = frame.context.run(contexts.get_current)
@@ -127,6 +149,7 @@ class FrameSpans:
         self._failed: list[_FailedCall] = []
         self._offset_ns = _clock_offset_ns()
 
+    @_harmless
     def enter(self, actor: OpActor, context: contextvars.Context) -> None:
         """An async function is about to be called in a context."""
         if self._calls_left:
@@ -134,6 +157,7 @@ class FrameSpans:
             span = self._live[actor] = self._start(actor.node, _ASYNC, None)
             context.run(contexts.attach, trace.set_span_in_context(span, self.context))
 
+    @_harmless
     def leave(self, actor: OpActor, error: BaseException | None) -> None:
         """An async function has ended."""
         span = self._live.pop(actor, None)
@@ -141,20 +165,24 @@ class FrameSpans:
             _note(span, error)
             span.end()
 
+    @_harmless
     def failed(self, node: Node, track: str, start_ns: int, end_ns: int, error: BaseException) -> None:
         """A call has failed; times as in the trace."""
         if track != _ASYNC and len(self._failed) < self._calls_left:
             self._failed.append(_FailedCall(node, track, start_ns, end_ns, error))
 
+    @_harmless
     def end(self, frame: Frame) -> None:
         """The frame has ended, and nothing of it runs any more."""
         span, error = self._span, frame.error
-        if span.is_recording():
-            self._end_calls(frame)
-            span.set_attribute("actorflow.end", frame.state.value)
-            if error is not None:
-                _note(span, error)
-        span.end()
+        try:
+            if span.is_recording():
+                span.set_attribute("actorflow.end", frame.state.value)
+                if error is not None:
+                    _note(span, error)
+                self._end_calls(frame)
+        finally:
+            span.end()
 
     def _end_calls(self, frame: Frame) -> None:
         calls = frame.trace.since(self._from)
@@ -217,8 +245,13 @@ def _note(span: Span, error: BaseException | None, time_ns: int | None = None) -
     kind = type(error)
     named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     span.set_attribute("error.type", named)
-    span.record_exception(error, timestamp=time_ns)
-    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
+    message = message_of(error)
+    try:
+        span.record_exception(error, timestamp=time_ns)
+    except Exception:  # noqa: BLE001  its own text cannot be had
+        said = {"exception.type": named, "exception.message": message}
+        span.add_event("exception", said, timestamp=time_ns)
+    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {message}"))
 
 
 def _columns(calls: Calls, rows: Any) -> Iterator[tuple[int, int, int, int]]:

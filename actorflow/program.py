@@ -157,7 +157,12 @@ class Program:
             FeedError, ShapeError, DTypeError: if the feeds do not fit the sources.
         """
         values = self._values.copy()
-        for key, value in feeds.items():
+        try:
+            pairs = feeds.items()
+        except AttributeError:
+            got = type(feeds).__name__
+            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
+        for key, value in pairs:
             known = self._feeds.get(key)
             if known is None:
                 self._check_unneeded(key)

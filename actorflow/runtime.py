@@ -155,7 +155,7 @@ class Engine(Equipment):
         atomic: bool = False,
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        program, frame = await self._begin(feeds or {}, fetch, atomic, timeout_s)
+        program, frame = await self._begin({} if feeds is None else feeds, fetch, atomic, timeout_s)
         if self.instrumentation is not None:
             self.instrumentation.begin(frame, streamed=False)
         return await self.outcome(program, frame)
@@ -232,6 +232,10 @@ class Engine(Equipment):
         """Wait for a frame's end; stop it where that wait is cancelled, and raise what it has failed with."""
         try:
             await frame.ended
+        except GeneratorExit:  # whoever waits was dropped, with a loop that was closed, say: nothing can be awaited
+            if not frame.ended.get_loop().is_closed():
+                frame.cancel()
+            raise
         except BaseException:
             await self.cancel([frame])
             self._supervisor.stopped(frame, self.dispatcher.loop)

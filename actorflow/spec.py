@@ -91,7 +91,7 @@ def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -
     except ValueError as error:  # rows of different lengths
         raise ShapeError(f"{what}: expected shape {spec.shape}; {error}") from error
     if array.shape != spec.shape:
-        raise ShapeError(f"{what}: expected shape {spec.shape}, got {array.shape}")
+        raise ShapeError(f"{what}: expected shape {spec.shape}, got {'None' if value is None else array.shape}")
     if np.can_cast(array.dtype, spec.dtype, "safe"):
         return array.astype(spec.dtype, copy=False)
     has_dtype = not narrow and (hasattr(value, "dtype") or hasattr(value, "__dlpack__"))
@@ -104,4 +104,5 @@ def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -
         with np.errstate(over="ignore"):  # to infinity
             return array.astype(spec.dtype)
     advice = f"; convert it, array.astype({spec.dtype.name!r})" if isinstance(value, np.ndarray | np.generic) else ""
-    raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {array.dtype}{advice}")
+    got = "None" if value is None else array.dtype
+    raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {got}{advice}")

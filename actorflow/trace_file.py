@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
@@ -22,6 +23,10 @@ from actorflow.recording import Recording
 __all__ = ["read_trace"]
 
 _GZIP = b"\x1f\x8b"
+#: What values of other types and sizes than they should have raise.
+_WRONG = (AttributeError, TypeError, ValueError, OverflowError)
+#: Microseconds from the first time to the last, at most: 146 years, of which nanoseconds fit into 64 bits.
+_MOST_US = 2.0**62 / 1e3
 #: Begin and end in microseconds, track, node, frame, and what it has raised.
 _Row = tuple[float, float, int, int, int, str | None]
 
@@ -41,21 +46,27 @@ def read_trace(path: str | PathLike[str]) -> Recording:
     if not isinstance(events, list):
         raise DataError(f'{path} is JSON, but no trace: expected a list of events, or an object with "traceEvents"')
     about = document.get("otherData", {}) if isinstance(document, dict) else {}
-    ours = about.get("actorflow") if isinstance(about, dict) else None
+    said = about.get("actorflow") if isinstance(about, dict) else None
+    ours = said if isinstance(said, dict) else None
     try:
         spans = _Spans(is_ours=ours is not None)
         for event in events:
             if isinstance(event, dict):
                 spans.take(event)
-    except (KeyError, TypeError, ValueError) as error:
+    except KeyError as error:
         raise DataError(f"{path} is no trace: event {event} has no {error}") from error
+    except _WRONG as error:
+        raise DataError(f"{path} is no trace: event {event} cannot be read: {error}") from error
     if not spans.rows:
         raise DataError(
             f"{path} has no calls: none of its {len(events)} events has a length"
             if ours is None
             else f"{path} is the trace of graph {ours.get('graph')!r} before its first call: there is nothing to show"
         )
-    return spans.recording(ours if isinstance(ours, dict) else None)
+    try:
+        return spans.recording(ours)
+    except _WRONG as error:
+        raise DataError(f"{path} is damaged: {error}") from error
 
 
 def _document(path: Path) -> Any:
@@ -72,7 +83,7 @@ def _document(path: Path) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         return _unclosed(path, text, error)
-    except (UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # bytes that are no text, numbers of thousands of digits
         raise DataError(f"{path} is no trace: it is not JSON ({error})") from error
 
 
@@ -111,34 +122,41 @@ class _Spans:
         """Look at one event.
 
         Raises:
-            KeyError, TypeError, ValueError: if it lacks what an event of its kind has.
+            KeyError, AttributeError, TypeError, ValueError, OverflowError: if it lacks what an event of its kind has.
         """
         kind = event.get("ph")
         if event.get("cat") == "frame":  # ours: what they say follows from their calls
             return
         if kind == "X":
-            start_us = float(event["ts"])
-            self._add(event, start_us, start_us + float(event.get("dur", 0)))
+            start_us = _finite(event["ts"])
+            self._add(event, start_us, start_us + _finite(event.get("dur", 0)))
         elif kind in ("B", "b"):
             self._open[self._identity(event)].append(event)
         elif kind in ("E", "e"):
             begun = self._open[self._identity(event)]
             if begun:  # what began before the file did is left out
                 first = begun.pop()
-                self._add(first, float(first["ts"]), float(event["ts"]))
+                self._add(first, _finite(first["ts"]), _finite(event["ts"]))
         elif kind == "M":
-            label = str(event.get("args", {}).get("name", ""))
+            label = str((event.get("args") or {}).get("name", ""))
             if event.get("name") == "thread_name":
                 self._labels[event.get("pid"), event.get("tid")] = label
             elif event.get("name") == "process_name":
                 self._processes[event.get("pid")] = label
 
     def recording(self, about: Mapping[str, Any] | None) -> Recording:
-        """What was found, with what a file of ours says besides."""
+        """What was found, with what a file of ours says besides.
+
+        Raises:
+            AttributeError, TypeError, ValueError, OverflowError: if that is not what it should be.
+        """
         *columns, errors = zip(*sorted(self.rows, key=_end), strict=True)
         start_us, end_us, track, node, frame = map(np.array, columns)
         origin_us = 0.0 if about is not None else float(start_us.min())
+        if not max(np.abs(start_us - origin_us).max(), np.abs(end_us - origin_us).max()) <= _MOST_US:
+            raise ValueError(f"its times are not within {_MOST_US:.0f} us of each other")
         names = list(self._names)
+        started_s = (about or {}).get("started")
         return Recording(
             graph=str((about or {}).get("graph", "")) or ", ".join(self._processes.values()),
             names=names,
@@ -150,7 +168,7 @@ class _Spans:
             node=node.astype(np.int64),
             frame=frame.astype(np.int64),
             lost=int((about or {}).get("lost", 0)),
-            started_s=(about or {}).get("started"),
+            started_s=None if started_s is None else _finite(started_s),
             errors={row: error for row, error in enumerate(errors) if error is not None},
         )
 
@@ -173,7 +191,8 @@ class _Spans:
         error = arguments.get("error") if self._is_ours else None
         node = self._names.setdefault(name, len(self._names))
         track = self._tracks.setdefault(key, len(self._tracks))
-        frame = frame if isinstance(frame, int) else -1
+        is_number = isinstance(frame, int) and not isinstance(frame, bool) and 0 <= frame < 1 << 63
+        frame = frame if is_number else -1
         self.rows.append((start_us, max(start_us, end_us), track, node, frame, None if error is None else str(error)))
 
     def _label(self, key: tuple[Any, Any]) -> str:
@@ -185,6 +204,12 @@ class _Spans:
     def _follows(self, follows: Mapping[str, Any]) -> list[tuple[int, ...]]:
         names = self._names
         return [tuple([names[before] for before in follows.get(name, ()) if before in names]) for name in names]
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"expected a number, got {value}")
+    return number
 
 
 def _end(row: _Row) -> float:

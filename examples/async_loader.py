@@ -1,8 +1,8 @@
 """Train on images from disk: the loader reads, decodes, augments and batches on the loop that the graph runs on.
 
-Run it with ``python examples/async_loader.py DIR``, where DIR has a folder of images for each class; without DIR it
-makes some itself. The loader is all there is between the files and ``graph.stream``; at the end it says how much of the
-time the graph was busy, and which stage would have to be wider.
+Run it with ``python examples/async_loader.py DIR`` (``pip install '.[images]'`` for Pillow), where DIR has a folder of
+images for each class; without DIR it makes some itself. The loader is all there is between the files and
+``graph.stream``; at the end it says how much of the time the graph was busy, and which stage would have to be wider.
 """
 
 import argparse
@@ -58,6 +58,8 @@ def make_images(folder: Path, per_class: int = 400) -> None:
 
 
 def make_loader(folder: Path, batch: int) -> tuple[Any, list[str]]:
+    if not folder.is_dir():
+        raise SystemExit(f"{folder}: expected a directory with a folder of images for each class")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
     examples = [
         (path, label)
@@ -65,6 +67,8 @@ def make_loader(folder: Path, batch: int) -> tuple[Any, list[str]]:
         for path in sorted((folder / name).iterdir())
         if path.suffix in (".jpg", ".jpeg", ".png")
     ]
+    if len(examples) < batch:
+        raise SystemExit(f"{folder}: expected at least {batch} images, in a folder for each class, got {len(examples)}")
     loader = (
         af.pipeline.source(examples, shuffle=True, seed=0)
         .map(read, concurrency=2)
@@ -115,7 +119,8 @@ async def train(folder: Path, epochs: int, batch: int, width: int) -> None:
                     warm = graph.engine.trace.total
         first, last = np.mean(losses[:5]), np.mean(losses[-5:])
         print(f"{len(losses)} batches of {', '.join(classes)}: loss {first:.3f} -> {last:.3f}")
-        print(f"the graph was busy {busy_share(graph.engine.trace.since(warm)):.1%} of the time")
+        if len(losses) > WARM_UP:
+            print(f"the graph was busy {busy_share(graph.engine.trace.since(warm)):.1%} of the time")
         print(loader.stats())
         print(f"What holds the loader up: {loader.bottleneck()}")
 

@@ -2,7 +2,8 @@
 
 Run it with ``python examples/data_parallel_nin.py DIR``: four places of one process, three of them simulated
 accelerators. Or with a process for each place: ``mpiexec -n 4 python -m mpi4py examples/data_parallel_nin.py DIR``. DIR
-holds CIFAR-10 in any of the forms that `af.data.cifar10` reads; without it the images are noise, dark or bright.
+holds CIFAR-10 in any of the forms that `af.data.cifar10` reads, and the network and its training are the paper's; on a
+CPU, begin with ``--steps 20 --batch 64 --width 48``. Without DIR both are small, and the images noise, dark or bright.
 
 Each rank reads the images itself and feeds those of its own places; what the ranks send each other are gradients. The
 settings are those of ``nin_cifar10.py``, but for weights that begin larger and learn slower, so that a few steps show
@@ -65,11 +66,14 @@ async def main() -> None:
     parser.add_argument("directory", type=Path, nargs="?", metavar="DIR", help="where CIFAR-10 is")
     parser.add_argument("--places", nargs="+", help="by default one for each rank, or four of one rank")
     parser.add_argument("--scheme", choices=("allreduce", "server", "aggregate"), default="allreduce")
-    parser.add_argument("--steps", type=int, default=50_000, help="of training; 390 are an epoch of the whole set")
-    parser.add_argument("--batch", type=int, default=128, help="images per step, at all places together")
-    parser.add_argument("--width", type=int, default=192, help="channels of most layers")
+    parser.add_argument("--steps", type=int, help="of training (default: 50,000, 20 without DIR)")
+    parser.add_argument("--batch", type=int, help="images per step, at all places together (default: 128, or 30)")
+    parser.add_argument("--width", type=int, help="channels of most layers (default: 192, or 24)")
     parser.add_argument("--rate", type=float, default=0.02, help="of learning, of the weights")
     options = parser.parse_args()
+    for name, of_the_paper, small in (("steps", 50_000, 20), ("batch", 128, 30), ("width", 192, 24)):
+        if getattr(options, name) is None:
+            setattr(options, name, small if options.directory is None else of_the_paper)
     world = af.world()
     places = options.places or (
         ["cpu", "sim:0", "sim:1", "sim:2"] if world.size == 1 else [f"{rank}/cpu" for rank in range(world.size)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
+import math
 import threading
 import traceback
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,6 +255,8 @@ class TestTimeouts:
         ("options", "message"),
         [
             ({"timeout": 0}, "timeout must be positive, got 0 s"),
+            ({"timeout": math.nan}, "timeout must be positive, got nan s"),
+            ({"retries": 1, "backoff": math.nan}, "must not be negative, got 1 and nan s"),
             ({"retries": -1}, "must not be negative, got -1"),
             ({"backoff": -1.0, "retries": 1}, r"must not be negative, got 1 and -1\.0 s"),
         ],
@@ -381,3 +386,69 @@ class TestDebugging:
         assert caught.value.__cause__ is not None
         lines = traceback.extract_tb(caught.value.__cause__.__traceback__)
         assert [line.name for line in lines] == ["outer", "inner"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    """Refuses assignments, also that of its traceback."""
+
+    code: int
+
+
+class OutcomeError(BaseException):
+    """No Exception, as those of pytest.fail and asyncio's CancelledError are none."""
+
+
+@pytest.mark.parametrize("name", ["stall_limit", "block_limit"])
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan])
+def test_limits_that_are_none(name: str, seconds: float) -> None:
+    limits: dict[str, Any] = {name: seconds}
+    with pytest.raises(af.GraphError, match=f"{name} must be positive, got {seconds} s"):
+        af.Graph("limits", **limits)
+
+
+class TestOddExceptions:
+    @pytest.mark.parametrize("error", [FrozenError(3), OutcomeError(), asyncio.CancelledError(), GeneratorExit()])
+    @pytest.mark.parametrize("retries", [0, 1])
+    @pytest.mark.parametrize("where", ["loop", "lane", "task"])
+    async def test_whatever_a_function_raises_fails_its_frame(
+        self, error: BaseException, retries: int, where: str
+    ) -> None:
+        errors = [error] * (1 + retries)
+
+        def plain() -> int:
+            if errors:
+                raise errors.pop()
+            return 7
+
+        async def asynchronous() -> int:
+            return plain()
+
+        graph = af.Graph("odd", sequential=where == "loop")
+        y = graph.function("odd", asynchronous if where == "task" else plain, SPEC, retries=retries)()
+        async with graph:
+            with pytest.raises(af.OpError, match=f"op 'odd' .* failed with {type(error).__name__}") as caught:
+                await graph.run()
+            assert type(caught.value.__cause__) is type(error)
+            assert graph.engine.profile[graph["odd"].id].failed == 1 + retries
+            assert (await graph.run())[y] == 7
+
+    def test_what_ends_the_program_fails_the_frame_and_ends_the_loop(self) -> None:
+        interrupts: list[BaseException] = [KeyboardInterrupt()]
+
+        def work() -> int:
+            if interrupts:
+                raise interrupts.pop()
+            return 7
+
+        graph = af.Graph("interrupted", sequential=True)  # so it is called on the loop
+        y = graph.function("work", work, SPEC)()
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            run = loop.create_task(graph.run())
+            with pytest.raises(KeyboardInterrupt):
+                loop.run_until_complete(run)
+            with pytest.raises(af.OpError, match=r"op 'work' .* failed with KeyboardInterrupt"):
+                loop.run_until_complete(run)
+            assert loop.run_until_complete(graph.run())[y] == 7
+            loop.run_until_complete(graph.aclose())

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import actorflow as af
+import actorflow.array as xp
 from actorflow.interchange import from_host_exchange, to_numpy
 from actorflow.spec import as_array
 
@@ -394,3 +395,10 @@ class TestTorch:
         result = graph.run_sync({x: [1, 2, 3]})[y]
         np.testing.assert_array_equal(result, [2, 4, 6])
         assert result.ctypes.data == made[0].data_ptr()
+
+
+def test_a_lazy_array_shares_its_memory_read_only() -> None:
+    x = xp.asarray([1.0, 2.0]).wait()
+    found = af.to_numpy(x)
+    assert np.shares_memory(found, x.to_numpy())
+    assert not found.flags.writeable

@@ -207,6 +207,8 @@ class TestMistakes:
     def test_a_class_is_no_operation(self, graph: af.Graph) -> None:
         with pytest.raises(af.GraphError, match=r"op 'a': <class .*Copy'> is no Operation: give an instance"):
             graph.op("a", ops.Copy)  # type: ignore[arg-type]
+        with pytest.raises(af.GraphError, match=r"op 'a': <built-in .*> is no Operation: graph\.function\(\) makes"):
+            graph.op("a", len)  # type: ignore[arg-type]
         with pytest.raises(af.GraphError, match=r"op 'a': 3 is no Operation$"):
             graph.op("a", 3)  # type: ignore[arg-type]
         with pytest.raises(af.GraphError, match=r"op: <class .*is no Operation: give an instance"):
@@ -304,7 +306,7 @@ class TestVariables:
             ([1, 2, 3], af.ShapeError, r"expected shape \(2, 3\), got \(3,\)"),
             (1j, af.DTypeError, "init of variable 'w': expected dtype float32, got complex128"),
             ("zero", af.DTypeError, "expected dtype float32, got <U4"),
-            (None, af.DTypeError, "expected dtype float32, got object"),
+            (None, af.DTypeError, "expected dtype float32, got None"),
         ],
     )
     def test_a_wrong_init_is_an_error_at_once(

@@ -19,7 +19,7 @@ import actorflow as af
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -120,6 +120,71 @@ async def test_spans_have_the_times_of_the_trace(telemetry: Telemetry) -> None:
         assert span.end_time is not None
         assert span.start_time is not None
         assert span.end_time - span.start_time == elapsed[name]
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it has no words")
+
+
+@pytest.mark.parametrize("kind", ["loop", "lane", "async"])
+async def test_an_error_without_words_ends_its_frame(telemetry: Telemetry, kind: str) -> None:
+    graph = af.Graph("speechless")
+
+    def call(_: Any) -> Any:
+        raise UnspeakableError
+
+    async def wait(_: Any) -> Any:
+        raise UnspeakableError
+
+    function = wait if kind == "async" else call
+    graph.function("call", function, SQUARE, **({"lane": "side"} if kind == "lane" else {}))(graph.blob("x", (2, 2)))
+    graph.instrument(telemetry.provider, min_us=0)
+    async with graph:
+        with pytest.raises(af.OpError) as caught:
+            await graph.run(FEED)
+    assert isinstance(caught.value.__cause__, UnspeakableError)
+    for name in ("call", "run speechless"):
+        assert telemetry.span(name).status.status_code is StatusCode.ERROR
+    (event,) = telemetry.span("call").events
+    assert event.name == "exception"
+    assert dict(event.attributes or {})["exception.message"] == "(its message cannot be shown)"
+
+
+class Broken(SpanProcessor):
+    """Fails for some spans, when they begin or when they end."""
+
+    def __init__(self, when: str, what: str) -> None:
+        self.when = when
+        self.what = what
+        self.failed = 0
+
+    def _fail(self, when: str, span: Any) -> None:
+        if when == self.when and span.name.startswith(self.what):
+            self.failed += 1
+            raise RuntimeError("no space left")
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self._fail("start", span)
+
+    def on_end(self, span: Any) -> None:
+        self._fail("end", span)
+
+
+@pytest.mark.parametrize("when", ["start", "end"])
+@pytest.mark.parametrize("what", ["run", "parse", "heavy", "fetch"])
+async def test_a_broken_processor_holds_no_frame_up(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture, when: str, what: str
+) -> None:
+    graph = service(telemetry)
+    broken = Broken(when, what)
+    telemetry.provider.add_span_processor(broken)
+    async with graph:
+        result = await graph.run(FEED)
+        assert (result["add/out"] == 2).all()
+    assert broken.failed == 1
+    assert "no space left" in caplog.text
+    assert len(telemetry.spans("run service")) == (what != "run" or when == "end")
 
 
 async def test_concurrent_requests_keep_their_own(telemetry: Telemetry) -> None:

@@ -316,12 +316,39 @@ class TestOtherPrograms:
             ('{"traceEvents": [{"ph": "X", "name"', "is cut off after 35 characters"),
             ('{"traceEvents": [{"ph": "X", "name": "ca', "is cut off after 40 characters"),
             ('{"traceEvents": [{"ph": "X"}, oops]}', "is not JSON"),
+            (f'[{{"ph": "X", "ts": {"9" * 5000}}}]', "is not JSON"),
+            (f'[{{"ph": "X", "ts": {"9" * 400}}}]', "event .* cannot be read"),
+            ('[{"ph": "X", "ts": NaN}]', "event .* expected a number, got nan"),
+            ('[{"ph": "X", "ts": 1, "dur": Infinity}]', "event .* expected a number, got inf"),
+            ('[{"ph": "X", "ts": 1, "dur": null}]', "event .* cannot be read"),
+            ('[{"ph": "X", "ts": -1e300}, {"ph": "X", "ts": 1}]', "is damaged: its times are not within"),
+            ('[{"ph": "X", "ts": 1, "args": [1]}]', "event .* cannot be read"),
+            ('[{"ph": "M", "name": "thread_name", "args": [1]}]', "event .* cannot be read"),
+            ('[{"ph": "b", "ts": 1, "id2": [1]}]', "event .* cannot be read"),
+            ('{"traceEvents": [], "otherData": {"actorflow": "x"}}', "none of its 0 events has a length"),
+            *[
+                (f'{{"traceEvents": [{{"ph": "X", "ts": 1}}], "otherData": {{"actorflow": {{{said}}}}}}}', "is damaged")
+                for said in (
+                    '"lost": "many"',
+                    '"lost": Infinity',
+                    '"started": NaN',
+                    '"started": "soon"',
+                    '"follows": [1]',
+                    '"follows": {"without a name": 3}',
+                    '"follows": {"without a name": [[1]]}',
+                )
+            ],
         ],
     )
     def test_no_trace(self, tmp_path: Path, content: str, what: str) -> None:
         with pytest.raises(af.DataError, match=what) as caught:
             self.read(tmp_path, content)
         assert str(tmp_path / "trace") in str(caught.value)
+
+    @pytest.mark.parametrize("number", ["9223372036854775808", f"1{'0' * 30}", "-5", "true", "1.5", "null"])
+    def test_a_frame_that_cannot_be_one(self, tmp_path: Path, number: str) -> None:
+        recording = self.read(tmp_path, f'[{{"ph": "X", "ts": 1, "args": {{"frame": {number}}}}}]')
+        assert (recording.frame.dtype, recording.frame.tolist()) == (np.int64, [-1])
 
     def test_bytes(self, tmp_path: Path) -> None:
         (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00\x01")

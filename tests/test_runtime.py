@@ -57,6 +57,8 @@ class TestFeedsAndFetches:
             ({"x": np.ones(4, "f")}, af.ShapeError, r"'x': expected shape \(3,\), got \(4,\)"),
             ({"x": np.ones(3)}, af.DTypeError, r"'x': expected dtype float32, got float64; convert it"),
             ({"x": [1j, 0, 0]}, af.DTypeError, r"'x': expected dtype float32, got complex128"),
+            ({"x": None}, af.ShapeError, r"'x': expected shape \(3,\), got None"),
+            (np.ones(3, "f"), TypeError, r"feeds must be a mapping of blobs, or their names, to arrays, got ndarray"),
             ({"nope": 1}, af.FeedError, r"cannot feed 'nope': .* no blob, op or sub-graph .*; sources: 'x'"),
             ({"x": np.ones(3, "f"), "f/out": 1}, af.FeedError, r"'f/out': op 'f' writes it"),
             ({"x": np.ones(3, "f"), "f": 1}, af.FeedError, r"<Op 'f' .*: it is no blob"),
@@ -169,7 +171,7 @@ class TestFunctions:
         [
             (np.ones(4, "f"), af.ShapeError, r"the result: expected shape \(3,\), got \(4,\)"),
             (np.ones(3), af.DTypeError, "the result: expected dtype float32, got float64"),
-            (None, af.ShapeError, r"expected shape \(3,\), got \(\)"),
+            (None, af.ShapeError, r"expected shape \(3,\), got None"),
         ],
     )
     async def test_wrong_results_fail_the_op(self, value: Any, error: type[Exception], message: str) -> None:
@@ -532,6 +534,37 @@ class TestLoops:
         np.testing.assert_array_equal(graph.run_sync({x: ones(2)})[y], ones(2))
         af.run(graph.aclose())
         assert graph.engine.frames.in_flight == 0
+
+    @pytest.mark.parametrize("options", [{}, {"timeout": 3600}, {"retries": 1, "backoff": 3600}], ids=str)
+    def test_a_loop_closed_while_an_async_function_waits(self, options: dict[str, Any]) -> None:
+        calls = 0
+
+        async def work() -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                if "retries" in options:
+                    raise OSError
+                task = asyncio.current_task()
+                assert task is not None
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # it never can end
+                await asyncio.Event().wait()
+            return calls
+
+        graph = af.Graph("closed")
+        y = graph.function("work", work, af.TensorSpec.of((), "int64"), **options)()
+        loop = asyncio.new_event_loop()
+        run = loop.create_task(graph.run())
+        while not calls or graph.engine.dispatcher.ready:
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        assert graph.run_sync()[y] == 2
+        af.run(graph.aclose())
+        assert graph.engine.frames.in_flight == 0
+        assert graph.engine.frames.cancelled == 1
+        run._log_destroy_pending = False  # type: ignore[attr-defined]  # it never can end
+        del run
+        gc.collect()
 
     def test_a_graph_runs_on_one_loop_at_a_time(self) -> None:
         async def wait() -> None:

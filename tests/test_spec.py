@@ -113,6 +113,12 @@ class TestAsArray:
         with pytest.raises(af.DTypeError, match=message):
             as_array(value, af.TensorSpec.of(2, dtype), "it")
 
+    def test_nothing_is_called_so(self) -> None:  # a function without a return, say
+        with pytest.raises(af.DTypeError, match=r"it: expected dtype float32, got None$"):
+            as_array(None, af.TensorSpec.of(()), "it")
+        with pytest.raises(af.ShapeError, match=r"it: expected shape \(2,\), got None$"):
+            as_array(None, af.TensorSpec.of(2), "it")
+
     def test_scalars_of_numpy_have_a_dtype_of_their_own(self) -> None:
         spec = af.TensorSpec.of(())
         assert as_array(0.1, spec, "it") == np.float32(0.1)

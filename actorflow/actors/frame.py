@@ -189,12 +189,15 @@ class Frame:
                 self._resolve()
 
     def abandon(self) -> None:
-        """The frame's loop was closed: count it as cancelled, and call nothing on that loop."""
+        """The frame's loop was closed, so its tasks never go on: count it as cancelled, and call nothing there."""
         if self.state is FrameState.RUNNING:
             self.state = FrameState.CANCELLED
             self.halted = True
-            if not self.outstanding:
-                self._end()
+        self.outstanding = {
+            actor: work for actor, work in self.outstanding.items() if not isinstance(work, asyncio.Task)
+        }
+        if not self.outstanding:
+            self._end()
 
     @property
     def tasks(self) -> set[asyncio.Task[Any]]:
@@ -248,4 +251,4 @@ def _trim(error: BaseException) -> None:
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(PACKAGE):
         traceback = traceback.tb_next
     if traceback is not None:
-        error.__traceback__ = traceback
+        BaseException.with_traceback(error, traceback)  # a class may refuse the assignment; a frozen dataclass does

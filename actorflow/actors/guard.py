@@ -28,6 +28,11 @@ class Guard:
         self._timers: dict[Frame, asyncio.TimerHandle] = {}
         self._expired: set[Frame] = set()
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether its calls may take too long."""
+        return self._policy.timeout_s is not None
+
     def begin(self, frame: Frame, running: Fence | asyncio.Task[object]) -> None:
         """A call has been submitted or started."""
         if self._policy.timeout_s is not None:

@@ -165,10 +165,13 @@ class OpActor(ABC):
         start = perf_counter_ns()
         try:
             self.compute(frame)
-        except Exception as error:  # noqa: BLE001  whatever a kernel raises becomes the frame's OpError
+        except BaseException as error:
+            # Whatever is raised becomes the frame's OpError, as on a lane; what ends the program ends that, too.
             end = perf_counter_ns()
             self._failed(frame, error, end - start, end, self.node_id)
             self.leave()
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             return perf_counter_ns()
         end = perf_counter_ns()
         self._account(frame, end - start, end, self.node_id)
@@ -214,7 +217,9 @@ class OpActor(ABC):
         return True
 
     def _follows(self, fence: Fence) -> bool:
-        """Whether what is submitted to the lane now runs after ``fence``."""
+        """Whether what is submitted to the lane now runs after ``fence``, whose time is nobody else's."""
+        if self.guard is not None and self.guard.is_timed:  # from when it is submitted
+            return False
         return fence.lane is self.lane or self.lane.wait(fence)
 
     def begin(self, frame: Frame) -> int:

@@ -109,9 +109,7 @@ class Array(Operators):
             OpError: if the computation failed; it names the line that recorded the operation.
             OutOfMemoryError: if it does not fit the session's budget.
         """
-        view = self._value().view()
-        view.flags.writeable = False
-        return view
+        return _read_only(self._value())
 
     def wait(self) -> Self:
         """Compute the value where it lives, and return the array itself.
@@ -123,15 +121,17 @@ class Array(Operators):
         return self
 
     def __await__(self) -> Generator[Any, None, Value]:
-        """The value, as `to_numpy` gives it, computed off the event loop; a cancellation leaves it being computed."""
-        copied = transfer(self, HOST)
-        node = copied._node
+        """The value that it has now, as `to_numpy` gives it, computed off the event loop.
+
+        A cancellation leaves it being computed; what is assigned to the array meanwhile makes no difference.
+        """
+        node = transfer(self, HOST)._node
         if not node.done:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
             node.evaluator.when_done(node, _Waker(loop, future))
             yield from future
-        return copied.to_numpy()
+        return _read_only(_computed(node))
 
     def _value(self) -> Value:
         found: Value = _computed(on_host(self._node))
@@ -232,12 +232,11 @@ class Array(Operators):
             wanted = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
             return _exporter(own).__dlpack__(**{name: value for name, value in wanted.items() if value is not None})
         value = self._value()
-        knows_read_only = max_version is not None and max_version >= (1, 0)
-        if copy or (copy is None and not knows_read_only):
-            # Who does not know that memory can be read-only gets memory that is his.
+        if copy is not False:
+            # Who does not ask to share memory gets his own: torch writes into what is marked as read-only.
             value = value.copy()
-        elif knows_read_only:
-            value = self.to_numpy()  # else the caller wants to share it, and must not write
+        elif max_version is not None and max_version >= (1, 0):
+            value = _read_only(value)  # else the caller cannot be told that he must not write
         return value.__dlpack__(stream=stream, max_version=max_version, dl_device=cast("Any", dl_device))
 
     def __dlpack_device__(self) -> tuple[Any, int]:
@@ -256,6 +255,12 @@ class Array(Operators):
 
 
 Node.array_type = Array
+
+
+def _read_only(value: Value) -> Value:
+    view = value.view()
+    view.flags.writeable = False
+    return view
 
 
 def _computed(node: Node) -> Any:

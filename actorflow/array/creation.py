@@ -59,7 +59,7 @@ def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
     kind = np.dtype(dtype)
     if kind.kind not in _KINDS:
         raise DTypeError(f"{name}: expected booleans or numbers, got {kind}")
-    return kind
+    return kind if kind.isnative else kind.newbyteorder("=")
 
 
 def asarray(
@@ -148,8 +148,13 @@ def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | No
 
 # -- constants --------------------------------------------------------------------------------------------------
 
+
+def _range(*arguments: Any) -> Value:
+    return np.arange(*arguments[:-1])
+
+
 FULL = Primitive("full", lambda value, shape: np.full(shape, value))
-_ARANGE = Primitive("arange", np.arange)
+_ARANGE = Primitive("arange", _range)
 _LINSPACE = Primitive("linspace", np.linspace)
 _EYE = Primitive("eye", np.eye)
 _TRIL = Primitive("tril", np.tril)
@@ -244,7 +249,9 @@ def arange(
     whole = all(isinstance(each, int | np.integer) for each in (start, stop, step))
     kind = _checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
     count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
-    return made_on(device, record(_ARANGE, (), (int(count),), kind, (start, stop, step, kind), current()))
+    # Zeros of both signs are equal, and what is made of equal parameters is made once.
+    params = (start, stop, step, kind, math.copysign(1.0, start))
+    return made_on(device, record(_ARANGE, (), (int(count),), kind, params, current()))
 
 
 def linspace(

@@ -97,6 +97,12 @@ class Devices:
                 self._running.append(Service(self._budget_bytes, self._options, self._capture))
             self._running[0].submit(work)
 
+    def lose_threads(self) -> None:
+        """This is the child of a fork, in which the service's thread is not."""
+        self._end.detach()
+        self._lock, self._running = threading.Lock(), []
+        self._end = weakref.finalize(self, _close, self._lock, self._running)
+
     def close(self) -> None:
         """End the service once all is done that was submitted, and wait for that, unless on its own thread."""
         _close(self._lock, self._running)

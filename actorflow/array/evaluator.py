@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from actorflow.array.direct import compute_directly
 from actorflow.array.interrupts import Guard, check_interrupt
 from actorflow.array.memory import Memory
 from actorflow.array.placement import place_of
+from actorflow.array.planning import node_to_compute
 from actorflow.array.primitives import DType, Value
 from actorflow.array.records import Node
 from actorflow.array.runner import WORTH_A_LOOK, Runner
@@ -56,7 +59,10 @@ class Evaluator(Runner):
         if dry_run:
             Node.dry_runs += 1
             weakref.finalize(self, _end_dry_run)
-        self.threshold = -1 if sequential else WORTH_A_LOOK if run_ahead and not dry_run else float("inf")
+        self._runs_ahead = run_ahead and not dry_run
+        self._most_pending = _MOST_PENDING
+        self.threshold = -1 if sequential else WORTH_A_LOOK
+        _all.add(self)
 
     # -- recording ----------------------------------------------------------------------------------------------
 
@@ -64,14 +70,30 @@ class Evaluator(Runner):
         """Much has been recorded: have a worker look at it. Called while recording."""
         if self.sequential:
             self.force([node])
+            self._forget()
             if node.error is not None:
                 raise node.error
+        elif not self._runs_ahead:
+            self.load = 0
+            if len(self.pending) > self._most_pending:
+                self._forget()
+                self._most_pending = max(_MOST_PENDING, 2 * len(self.pending))
         elif len(self.pending) > (_MOST_PENDING_IN_BUDGET if self.is_limited else _MOST_PENDING):
             self.flush()
         elif not self._watching and not self._closed:
             with Guard(self._changed):
                 self._watching = True
                 self._call_workers(1)
+
+    def _forget(self) -> None:
+        """Drop what was recorded and is not to be computed any more."""
+        with Guard(self._changed):
+            self._count_recorded()
+            pending = self.pending
+            for _ in range(len(pending)):
+                ref = pending.popleft()
+                if node_to_compute(ref) is not None:
+                    pending.append(ref)
 
     def buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
         """Memory for a new array. Waits for room: computes what was recorded, so that it lets go of what it reads.
@@ -132,7 +154,10 @@ class Evaluator(Runner):
                 if not node.done:
                     self._callbacks.setdefault(node, []).append(callback)
                     self._call_workers(cores())
-                    return
+                    if self._workers:
+                        return
+            self.force([node])  # there are no threads to be had
+            return
         callback()
 
     def flush(self, forced: bool = False) -> None:
@@ -151,6 +176,13 @@ class Evaluator(Runner):
                 self._prepare(nodes, forced=False)
             self._drain(guard)
 
+    def lose_threads(self) -> None:
+        """This is the child of a fork, in which the workers are not."""
+        self._changed = threading.Condition()
+        self._workers = self._idle = 0
+        self._watching = False
+        self.devices.lose_threads()
+
     def close(self) -> None:
         """End the workers after what they are at. What is not computed then is computed by those who ask for it."""
         with Guard(self._changed):
@@ -166,6 +198,17 @@ class Evaluator(Runner):
 def _end_dry_run() -> None:
     Node.dry_runs -= 1
 
+
+_all: weakref.WeakSet[Evaluator] = weakref.WeakSet()
+
+
+def _lose_threads() -> None:
+    for evaluator in [*_all]:
+        evaluator.lose_threads()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_lose_threads)
 
 _current: ContextVar[Evaluator | None] = ContextVar("actorflow-array", default=None)
 _default = Evaluator()
@@ -183,5 +226,7 @@ def evaluating(evaluator: Evaluator) -> Iterator[None]:
     try:
         yield
     finally:
-        _current.reset(token)
-        evaluator.close()
+        try:
+            _current.reset(token)
+        finally:  # a generator may be ended in another context
+            evaluator.close()

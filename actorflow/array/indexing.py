@@ -101,7 +101,9 @@ def write_index(x: Array, key: Any, value: Any) -> Array:
             raise DTypeError(f"assignment: expected {node.dtype}, got {written.dtype}")
     else:
         written = value_of(value, node.dtype)
-    if not any(each.dtype.kind == "b" for each in arrays):
+    if any(each.dtype.kind == "b" for each in arrays):
+        _check_masks(node.shape, template, arrays)
+    else:
         shape = _shape_of(node.shape, template, arrays)
         stripped = written.shape
         while len(stripped) > len(shape) and stripped[0] == 1:
@@ -182,8 +184,13 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
             template.append(Slot(len(arrays)))
             arrays.append(part._node)
         elif isinstance(part, np.ndarray | list | bool | np.bool_):
+            indices = np.array(part)
+            if isinstance(part, list) and not indices.size:
+                indices = indices.astype(np.intp)
+            if indices.dtype.kind not in "iub":
+                raise IndexError(f"an index must be of integers or booleans, got an array of {indices.dtype}")
             template.append(Slot(len(arrays)))
-            arrays.append(np.array(part))
+            arrays.append(indices)
         elif part is None or part is Ellipsis:
             template.append(part)
         elif isinstance(part, slice):
@@ -217,8 +224,9 @@ def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> S
             del left[:count]
         elif type(part) is Slot or isinstance(part, int):
             length = left.pop(0)
-            if isinstance(part, int) and not -length <= part < length:
-                raise IndexError(f"index {part} is out of bounds for an axis of length {length}")
+            index: Any = arrays[part.position] if type(part) is Slot else part
+            if type(index) is not Node:  # those are known when they are computed
+                _check_bounds(index, length)
             at = at if places else len(rest)
             places.append(i)
         else:
@@ -226,6 +234,36 @@ def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> S
     if places[-1] - places[0] != len(places) - 1:  # not neighbours: their axes go first
         at = 0
     return (*rest[:at], *together, *rest[at:], *left)
+
+
+def _check_bounds(index: Value | int, length: int) -> None:
+    """Refuse an index, or an array of them, that an axis does not have."""
+    if isinstance(index, np.ndarray):
+        if not index.size:
+            return
+        most = int(index.max())
+        index = most if most >= length else int(index.min())
+    if not -length <= index < length:
+        raise IndexError(f"index {index} is out of bounds for an axis of length {length}")
+
+
+def _check_masks(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> None:
+    """Refuse a key with masks of other lengths than the axes that they stand for."""
+    masks: list[Shape | None] = []
+    ranks: list[int] = []
+    for part in template:
+        array = arrays[part.position] if type(part) is Slot else None
+        masks.append(array.shape if array is not None and array.dtype.kind == "b" else None)
+        ranks.append(int(part is not None and part is not Ellipsis) if masks[-1] is None else len(masks[-1]))
+    named = sum(ranks)
+    if named > len(shape):
+        raise IndexError(f"{named} indices for an array of shape {shape}")
+    at = 0
+    for part, mask, rank in zip(template, masks, ranks, strict=True):
+        lengths = shape[at : at + rank]
+        if mask is not None and mask != lengths:
+            raise IndexError(f"a mask of shape {mask} for axes of lengths {lengths}, of an array of shape {shape}")
+        at += len(shape) - named if part is Ellipsis else rank
 
 
 def _part_shape(shape: Shape, key: Any) -> Shape:

@@ -35,6 +35,7 @@ __all__ = [
     "value_of",
 ]
 
+_COMPARISONS = frozenset({"equal", "greater", "greater_equal", "less", "less_equal", "not_equal"})
 _SCALARS = (bool, int, float, complex)
 _SAMPLES = {bool: True, int: 1, float: 1.0, complex: 1j}
 _targets: dict[tuple[DType, type], DType] = {}
@@ -62,7 +63,8 @@ def constant(name: str, value: object, dtype: DType) -> Value:
     """A Python number beside an array: it takes the array's dtype, unless it is of a higher kind.
 
     Raises:
-        DTypeError: if it is no number; OverflowError if it does not fit.
+        DTypeError: if it is no number.
+        OverflowError: if an integer does not fit, and it is not only compared.
     """
     kind = type(value)
     if kind is float:
@@ -70,13 +72,22 @@ def constant(name: str, value: object, dtype: DType) -> Value:
     target = _targets.get((dtype, kind))
     if target is None:
         if kind in _SAMPLES:
-            target = np.result_type(dtype, _SAMPLES[kind])
+            target = _targets[dtype, kind] = np.result_type(dtype, _SAMPLES[kind])
         elif isinstance(value, np.ndarray | np.generic):
+            if value.dtype.kind not in "biufc":
+                raise DTypeError(f"{name}: expected booleans or numbers, got {value.dtype}")
             return np.array(value)
         else:
-            raise DTypeError(f"{name}: expected arrays and numbers, got {kind.__name__}")
-        _targets[dtype, kind] = target
-    return np.array(value, target)
+            plain: Any = next((base for base in _SCALARS if isinstance(value, base)), None)  # an enum's member, say
+            if plain is None:
+                raise DTypeError(f"{name}: expected arrays and numbers, got {kind.__name__}")
+            return constant(name, plain(value), dtype)
+    try:
+        return np.array(value, target)
+    except OverflowError:
+        if name in _COMPARISONS and dtype.kind in "iub":  # as NumPy does: it is beyond all that there can be
+            return np.array(np.inf if value > 0 else -np.inf)  # type: ignore[operator]
+        raise
 
 
 @lru_cache(maxsize=1_024)

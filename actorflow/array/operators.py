@@ -8,9 +8,9 @@ import numpy as np
 
 from actorflow.array import ufuncs as ew
 from actorflow.array.linear import matmul
-from actorflow.array.operate import binary, unary
+from actorflow.array.operate import binary, constant, unary
 from actorflow.array.operate import cast as cast_to
-from actorflow.array.records import Node, replace
+from actorflow.array.records import Node, given, replace
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -160,15 +160,15 @@ class Operators:
         )
 
     def __matmul__(self, other: Any, /) -> Array:
-        return matmul(cast("Array", self), other) if type(other) is Node.array_type else NotImplemented
+        return matmul(cast("Array", self), self._matrix(other)) if _is_matrix(other) else NotImplemented
 
     def __rmatmul__(self, other: Any, /) -> Array:
-        return matmul(other, cast("Array", self)) if type(other) is Node.array_type else NotImplemented
+        return matmul(self._matrix(other), cast("Array", self)) if _is_matrix(other) else NotImplemented
 
     def __imatmul__(self, other: Any, /) -> Self:
         return (
-            self._in_place("@=", matmul(cast("Array", self), other))
-            if type(other) is Node.array_type
+            self._in_place("@=", matmul(cast("Array", self), self._matrix(other)))
+            if _is_matrix(other)
             else NotImplemented
         )
 
@@ -190,6 +190,14 @@ class Operators:
     def __ne__(self, other: object, /) -> Array:  # type: ignore[override]
         return binary(ew.NOT_EQUAL, self, other) if _is_operand(other) else NotImplemented
 
+    def _matrix(self, other: Any) -> Array:
+        """The other factor of a product of matrices; one of NumPy goes where this one lives."""
+        if type(other) is Node.array_type:
+            found: Array = other
+            return found
+        node = self._node
+        return given(constant("matmul", other, node.dtype), node.evaluator, place=node.place)
+
     def _in_place(self, name: str, result: Array) -> Self:
         node = self._node
         if result.shape != node.shape:
@@ -200,6 +208,10 @@ class Operators:
             result = cast_to(result, node.dtype)
         replace(cast("Array", self), result)
         return self
+
+
+def _is_matrix(value: object) -> bool:
+    return type(value) is Node.array_type or isinstance(value, np.ndarray)
 
 
 def _is_operand(value: object) -> bool:

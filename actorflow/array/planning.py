@@ -9,6 +9,7 @@ joined, so edges between units always lead to a higher level.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from sys import getrefcount
@@ -24,10 +25,11 @@ from actorflow.array.sequences import Sequence
 from actorflow.array.units import Unit
 
 if TYPE_CHECKING:
+    from actorflow.array.arrays import Array
     from actorflow.array.memory import Memory
     from actorflow.array.runner import Runner
 
-__all__ = ["Found", "collect", "common", "make_units", "window"]
+__all__ = ["Found", "between_sessions", "collect", "common", "make_units", "node_to_compute", "window"]
 
 #: How a record is joined with others: not at all, in a sequence, in a chain, on a device.
 _ALONE, _JOINED, _CHAINED, _PLACED = range(4)
@@ -90,6 +92,32 @@ def collect(roots: Iterable[Node], evaluator: Runner) -> Found:
     new.sort(key=_number)
     shared = {new[i] for i, others in enumerate(_references(new)) if others > readers[new[i]] + _UNREFERRED}
     return Found(new, under_way, foreign, shared)
+
+
+def between_sessions(roots: Iterable[Node]) -> list[Node]:
+    """The records, and what they need that records of other sessions read, in the order in which they were made.
+
+    Computed one after the other, none of them waits for another session's computation within its own.
+    """
+    found = dict.fromkeys(roots)
+    seen: set[Node] = set()
+    stack = [*found]
+    while stack:
+        node = stack.pop()
+        if node in seen or node.done:
+            continue
+        seen.add(node)
+        for each in _records(node):
+            if each.evaluator is not node.evaluator:
+                found[each] = None
+            stack.append(each)
+    return sorted(found, key=_number)
+
+
+def node_to_compute(ref: weakref.ref[Array]) -> Node | None:
+    """The record that an array shows, if there is something to compute."""
+    array = ref()
+    return None if array is None or array._node.done else array._node
 
 
 def _number(node: Node) -> int:

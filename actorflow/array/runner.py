@@ -15,7 +15,7 @@ from actorflow.array.devices import Devices
 from actorflow.array.interrupts import Guard, check_interrupt
 from actorflow.array.memory import Memory
 from actorflow.array.placement import accelerator_of
-from actorflow.array.planning import collect, make_units, window
+from actorflow.array.planning import between_sessions, collect, make_units, node_to_compute, window
 from actorflow.array.records import Node, bytes_of
 from actorflow.array.units import Unit
 from actorflow.devices.blas import cores
@@ -101,8 +101,8 @@ class Runner:
         pending = self.pending
         refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
         if self.is_limited:
-            refs = self._late = [each for each in self._late + refs if _node_of(each) is not None]
-        return [node for each in refs if (node := _node_of(each)) is not None]
+            refs = self._late = [each for each in self._late + refs if node_to_compute(each) is not None]
+        return [node for each in refs if (node := node_to_compute(each)) is not None]
 
     def _count_recorded(self) -> None:
         recorded = self.recorded_bytes
@@ -185,7 +185,7 @@ class Runner:
     def _force_elsewhere(self, nodes: list[Node]) -> None:
         self._changed.release()
         try:
-            for node in nodes:
+            for node in between_sessions(nodes):
                 node.evaluator.force([node])
         finally:
             self._changed.acquire()
@@ -354,7 +354,10 @@ class Runner:
     def _call_workers(self, most: int) -> None:
         if self._workers < most and not self._idle:
             self._workers += 1
-            threading.Thread(target=self._work, name=f"actorflow-array-{self._workers}", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name=f"actorflow-array-{self._workers}", daemon=True).start()
+            except RuntimeError:  # the system has no more threads: those who ask compute
+                self._workers -= 1
         else:
             self._changed.notify_all()
 
@@ -381,7 +384,7 @@ class Runner:
     @property
     def _has_more(self) -> bool:
         """Whether there is something for a worker to do."""
-        return bool(self._ready or self._open) or self._watching or self._eager
+        return bool(self._ready or self._open or self._asked) or self._watching or self._eager
 
     def _watch(self) -> None:
         """Compute what was recorded once the recording pauses, or plenty has been recorded."""
@@ -393,9 +396,3 @@ class Runner:
                 self._eager = True
             elif self.load > self.threshold:
                 self._prepare(self._take_pending(), forced=False)
-
-
-def _node_of(ref: weakref.ref[Array]) -> Node | None:
-    """The record that an array shows, if there is something to compute."""
-    array = ref()
-    return None if array is None or array._node.done else array._node

@@ -10,7 +10,7 @@ from actorflow.errors import PipelineError, StageError
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.passing import PassActor
 from actorflow.pipeline.sizes import size_of
-from actorflow.pipeline.stage import StageActor, Wait
+from actorflow.pipeline.stage import INTERRUPTS, StageActor, Wait
 
 __all__ = ["Cache", "Repeat"]
 
@@ -131,7 +131,13 @@ class _CacheActor(PassActor):
     def pass_on(self, value: Any, at: Any) -> None:
         stage, items = self._stage, self._store.items
         if stage.size_bytes is not None:
-            self._bytes += self._size(value)
+            try:
+                self._bytes += self._size(value)
+            except INTERRUPTS:
+                raise
+            except BaseException as error:  # noqa: BLE001  it becomes the item's
+                self.finish(StageError.of(stage.name, stage.kind, stage.site, len(items), value, error))
+                return
             if self._bytes > stage.size_bytes:
                 problem = PipelineError(f"the items take more than size_bytes={stage.size_bytes}")
                 self.finish(StageError.of(stage.name, stage.kind, stage.site, len(items), value, problem))

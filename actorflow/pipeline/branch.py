@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from actorflow.errors import PipelineError, StageError
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.joins import JoinActor
-from actorflow.pipeline.stage import MARK, End, StageActor, Wait
+from actorflow.pipeline.stage import INTERRUPTS, MARK, End, StageActor, Wait
 
 __all__ = ["Join", "Port", "Split"]
 
@@ -202,7 +202,9 @@ class _SplitActor(StageActor):
             key = stage.key(value)
             if key not in self._indices:
                 raise PipelineError(f"no branch for key {key!r}; there are {', '.join(map(repr, stage.keys))}")
-        except Exception as error:  # noqa: BLE001  it becomes the item's
+        except INTERRUPTS:
+            raise
+        except BaseException as error:  # noqa: BLE001  it becomes the item's
             self._end(StageError.of(stage.name, stage.kind, stage.site, self._number, value, error))
             return None
         return self._indices[key]

@@ -359,6 +359,8 @@ class CallActor(StageActor):
                 self.close(slot.iterator)
                 continue
             job.is_dead = True
+            if self.run.loop.is_closed():  # its end will not be told
+                self._leave_limiter(job)
             if job.timer is not None:
                 job.timer.cancel()
                 job.timer = None

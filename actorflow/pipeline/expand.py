@@ -47,7 +47,7 @@ class ExpandActor(CallActor):
             except StopIteration:
                 slot.iterator = None
                 return _More(outputs, True)
-            except Exception as error:  # noqa: BLE001  what came before it goes out first
+            except BaseException as error:  # noqa: BLE001  what came before it goes out first
                 slot.iterator = None
                 return _More(outputs, True, error)
             if perf_counter_ns() > deadline:

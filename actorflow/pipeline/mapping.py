@@ -9,7 +9,7 @@ from typing import Any
 from actorflow.actors.op import INLINE_NS
 from actorflow.pipeline.call import CallActor
 from actorflow.pipeline.job import Slot, SlotState
-from actorflow.pipeline.stage import MARK, SLICE_NS, Wait
+from actorflow.pipeline.stage import INTERRUPTS, MARK, SLICE_NS, Wait
 
 __all__ = ["AsyncMapActor", "MapActor"]
 
@@ -60,7 +60,7 @@ class MapActor(CallActor):
         items, outputs, room, fn, is_filter = inbox.items, out.items, out.capacity, self.how.fn, self.is_filter
         busy_ns, calls, given, marks = 0, 0, len(outputs), 0
         last_ns, start, after = self._last_ns, now, self._last
-        failure: tuple[Any, Exception] | None = None
+        failure: tuple[Any, BaseException] | None = None
         while items and len(outputs) < room:
             value, at = items.popleft()
             if value is MARK:
@@ -70,7 +70,9 @@ class MapActor(CallActor):
                 continue
             try:
                 result = fn(value)
-            except Exception as error:  # noqa: BLE001  it becomes the item's, below
+            except INTERRUPTS:
+                raise
+            except BaseException as error:  # noqa: BLE001  it becomes the item's, below
                 failure = value, error
                 break
             end = perf_counter_ns()
@@ -169,13 +171,15 @@ class AsyncMapActor(MapActor):
             error: BaseException | None = None
             try:
                 result = await fn(value)
-            except Exception as failure:  # noqa: BLE001  it becomes the item's
-                error = failure
             except asyncio.CancelledError as failure:
                 if self.is_over:
                     self._abandon(current)
                     raise
                 error = failure  # of something that the function waited for
+            except (*INTERRUPTS, GeneratorExit):
+                raise
+            except BaseException as failure:  # noqa: BLE001  it becomes the item's
+                error = failure
             end = perf_counter_ns()
             elapsed_ns, start = end - start, end
             if current.slot is not None or error is not None or self.is_over:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from actorflow.errors import StageError
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.sizes import size_of
-from actorflow.pipeline.stage import MARK, StageActor, Wait
+from actorflow.pipeline.stage import INTERRUPTS, MARK, StageActor, Wait
 
 __all__ = ["Enumerate", "Group", "PassActor", "Prefetch", "Shard", "SkipFirst", "Take"]
 
@@ -280,6 +281,8 @@ class _PrefetchActor(StageActor):
         self._buffer: deque[tuple[Any, Any, int]] = deque()
         self._bytes = 0
         self._next: int | None = None  # bytes of the item in the inbox
+        self._number = 0  # of that item
+        self._failure: StageError | None = None  # nobody can say how many they are; what is held goes out first
 
     def step(self, now: int) -> Wait:
         while True:
@@ -288,6 +291,9 @@ class _PrefetchActor(StageActor):
             if not given and not taken:
                 break
         inbox, out = self.inboxes[0], self.out
+        if not self._buffer and self._failure is not None:
+            self.finish(self._failure)
+            return Wait.NOTHING
         if not self._buffer and not inbox.items and inbox.end is not None:
             self.finish(inbox.end.error)
             return Wait.NOTHING
@@ -310,19 +316,26 @@ class _PrefetchActor(StageActor):
     def _take(self) -> bool:
         """Take an item into the buffer, if there is room."""
         inbox, stage, items = self.inboxes[0], self._stage, self.inboxes[0].items
-        if not items or len(self._buffer) >= stage.count:
+        if not items or len(self._buffer) >= stage.count or self._failure is not None:
             return False
         value, at = items[0]
         size_bytes = 0
         if stage.size_bytes is not None and value is not MARK:
             if self._next is None:
-                self._next = self._size(value)
+                try:
+                    self._next = self._size(value)
+                except INTERRUPTS:
+                    raise
+                except BaseException as error:  # noqa: BLE001  it becomes the item's
+                    self._failure = StageError.of(stage.name, stage.kind, stage.site, self._number, value, error)
+                    return False
             size_bytes = self._next
             # One that is larger than all the room there is has to pass, too: alone.
             if self._buffer and self._bytes + size_bytes > stage.size_bytes:
                 return False
         self._next = None
         items.popleft()
+        self._number += value is not MARK
         self.stats.items_in += value is not MARK
         self._buffer.append((value, at, size_bytes))
         self._bytes += size_bytes

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, message_of, shown
 
 __all__ = ["Policy", "Skip", "Skips"]
 
@@ -93,20 +93,8 @@ class Skips:
 
     def add(self, stage: str, number: int, item: Any, error: BaseException) -> None:
         """An item is left out. The first of each stage is logged; the count is in its statistics."""
-        record = Skip(time.time(), stage, number, shown(item), f"{type(error).__name__}: {error}")
+        record = Skip(time.time(), stage, number, shown(item), f"{type(error).__name__}: {message_of(error)}")
         self.records.append(record)
         if stage not in self._told:
             self._told.add(stage)
             _log.warning("stage %r leaves out item %d (%s): %s", stage, number, record.item, record.error)
-
-
-def shown(item: Any, most: int = 200) -> str:
-    """An item in a message."""
-    shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
-    if shape is not None and dtype is not None:
-        return f"{type(item).__name__} {dtype}{list(shape)}"
-    try:
-        text = repr(item)
-    except Exception as error:  # noqa: BLE001  a message must not fail over an item that cannot be shown
-        text = f"<{type(item).__name__} that cannot be shown: {type(error).__name__}>"
-    return text if len(text) <= most else f"{text[:most]}..."

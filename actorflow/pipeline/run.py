@@ -73,7 +73,7 @@ class _Outlet:
     def wake(self) -> None:
         """An item, or the end, has come."""
         waiter = self._run.waiter
-        if waiter is not None and not waiter.done():
+        if waiter is not None and not waiter.done() and not self._run.loop.is_closed():
             waiter.set_result(None)
 
 
@@ -215,6 +215,8 @@ class Run:
             self.outlet.end = End()
         self.outlet.items.clear()
         self._outlet.wake()
+        if self.loop.is_closed():  # in the middle: its tasks never go on
+            self._tasks.clear()
         for actor in self.actors:
             actor.stop()
         for task in self._tasks:
@@ -230,7 +232,7 @@ class Run:
     async def closed(self) -> None:
         """After `stop`: wait until nothing runs any more."""
         await self.tasks_ended()
-        late = self.loop.call_later(_GRACE_S, self._report_threads)
+        late = asyncio.get_running_loop().call_later(_GRACE_S, self._report_threads)
         try:
             for crew in self._crews:
                 await crew.closed()

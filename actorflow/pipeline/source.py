@@ -20,7 +20,7 @@ from actorflow.pipeline.expand import ExpandActor
 from actorflow.pipeline.job import Slot, SlotState
 from actorflow.pipeline.order import InOrder
 from actorflow.pipeline.policy import Policy
-from actorflow.pipeline.stage import SLICE_NS, StageActor, Wait
+from actorflow.pipeline.stage import INTERRUPTS, SLICE_NS, StageActor, Wait
 
 __all__ = ["Source", "is_indexable"]
 
@@ -117,15 +117,21 @@ class _Opening:
         if not self.seeks:
             return iter(data)
         if self.sampler is not None:
-            return map(data.__getitem__, self.sampler.rows(self.epoch)[first:].tolist())
+            return _items(data, self.sampler.rows(self.epoch)[first:].tolist())
         if isinstance(data, list | tuple | range):
             return iter(data[first:] if first else data)
-        return map(data.__getitem__, range(first, len(data)))
+        return _items(data, range(first, len(data)))
 
     def _with_states(self, data: Any) -> Iterator[Any]:
         for item in data:
             self.states.append(copy.deepcopy(data.state_dict()))
             yield item
+
+
+def _items(data: Any, rows: Iterable[int]) -> Iterator[Any]:
+    """Items by number. Not by `map`, which would take a StopIteration that ``data`` raises for the end."""
+    for row in rows:
+        yield data[row]
 
 
 class _SourceOrder(InOrder):
@@ -208,7 +214,7 @@ class _SourceActor(ExpandActor):
         outputs, room, iterator = out.items, out.capacity, slot.iterator
         before = emitted = slot.emitted
         start = perf_counter_ns()
-        error: Exception | None = None
+        error: BaseException | None = None
         slot.state = SlotState.PAUSED
         try:
             while len(outputs) < room:
@@ -218,7 +224,9 @@ class _SourceActor(ExpandActor):
         except StopIteration:
             slot.iterator = None
             slot.state = SlotState.DONE
-        except Exception as failure:  # noqa: BLE001  what came before it goes out first
+        except INTERRUPTS:
+            raise
+        except BaseException as failure:  # noqa: BLE001  what came before it goes out first
             error = failure
         slot.emitted = emitted
         if emitted > before:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stats import StageStats
 
-__all__ = ["BURST", "MARK", "SLICE_NS", "End", "Inbox", "Owner", "StageActor", "Wait"]
+__all__ = ["BURST", "INTERRUPTS", "MARK", "SLICE_NS", "End", "Inbox", "Owner", "StageActor", "Wait"]
 
 #: How long a stage goes on within one turn, in nanoseconds; as long as the dispatcher's slice.
 SLICE_NS = 1_000_000
@@ -37,6 +37,8 @@ SLICE_NS = 1_000_000
 _NO_TIME_NS = 10_000
 #: How many of these may wait for a stage, so that firing it pays.
 BURST = 16
+#: What ends the program is no failure of an item where it is raised on the loop, as asyncio has it for tasks.
+INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 
 class _Mark(Enum):

@@ -7,6 +7,8 @@ from collections import deque
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from actorflow.pipeline.stage import INTERRUPTS
+
 if TYPE_CHECKING:
     from actorflow.pipeline.call import CallActor
     from actorflow.pipeline.job import Job
@@ -46,8 +48,9 @@ class Workers:
     def close(self) -> None:
         """Cancel the calls that run, and end. Idempotent."""
         self._is_closed = True
-        for task in self._tasks:
-            task.cancel()
+        if not self._actor.run.loop.is_closed():
+            for task in self._tasks:
+                task.cancel()
         while self._jobs:
             self._actor.ended(self._jobs.popleft())
 
@@ -71,7 +74,9 @@ class Workers:
                     actor.ended(job)
                     raise
                 job.error = error  # of something that the function waited for
-            except Exception as error:  # noqa: BLE001  it becomes the item's
+            except (*INTERRUPTS, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001  it becomes the item's
                 job.error = error
             job.elapsed_ns = perf_counter_ns() - start
             self._is_between = True

@@ -12,7 +12,7 @@ import numpy as np
 from actorflow.errors import MissingExtraError
 from actorflow.history import NodeState, OpProfile
 from actorflow.recording import Snapshot
-from actorflow.web.exchange import Request, Response, Route
+from actorflow.web.exchange import Request, Response, Route, to_json
 from actorflow.web.latency import Latencies
 from actorflow.web.metrics import exposition
 from actorflow.web.pipelines import pipelines
@@ -98,7 +98,7 @@ async def _errors(stream: Stream, _: Request) -> Response:
 
 
 async def _pipelines(stream: Stream, _: Request) -> Response:
-    return Response.of_json(json.dumps({"pipelines": pipelines(stream.graph)}))
+    return Response.of_json(to_json({"pipelines": pipelines(stream.graph)}))
 
 
 async def _trace(stream: Stream, _: Request) -> Response:

@@ -19,6 +19,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _WITHOUT_BODY = frozenset({204, 304})
+#: What may stand in a path as it is (RFC 3986, section 3.3), and what is quoted already.
+_IN_PATH = "/%:@!$&'()*+,;=~"
 
 
 def asgi(graph: Graph, **options: Unpack[PageOptions]) -> ASGIPage:
@@ -86,6 +88,8 @@ class ASGIPage:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             kind = (await receive())["type"]
+            if kind == "lifespan.startup":
+                self.page.open()  # servers may start an application again, as test clients do
             if kind == "lifespan.shutdown":
                 await self.aclose()
             await send({"type": f"{kind}.complete"})
@@ -95,12 +99,12 @@ class ASGIPage:
 
 def _request(scope: Message, method: str, chunks: AsyncIterator[bytes]) -> Request:
     path: str = scope["path"]
-    raw = (scope.get("raw_path") or quote(path).encode()).decode("ascii", "replace")
+    raw = quote((scope.get("raw_path") or quote(path).encode()).partition(b"?")[0], safe=_IN_PATH)
     server, client = scope.get("server"), scope.get("client")
     return Request(
         method=method,
         path=_below(path, scope.get("root_path") or ""),
-        target=raw.partition("?")[0].rpartition("/")[2],
+        target=raw.rpartition("/")[2],
         query_string=scope.get("query_string", b"").decode("utf-8", "surrogateescape"),
         headers=[
             (name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape"))
@@ -131,6 +135,8 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
     more = True
     while more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError("the client has gone")
         yield message.get("body", b"")
         more = message.get("more_body", False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -183,7 +184,8 @@ async def follow(address: Address, lost: Callable[[str], None]) -> AsyncGenerato
         address: Where the page is.
         lost: Is told why the connection was lost, before each pause.
     Raises:
-        ConnectionError: if the first connection fails, or the server no longer lets this client in.
+        ConnectionError: if the first connection fails, the server no longer lets this client in, or it speaks otherwise
+            than a live page does.
     """
     headers = {} if address.token is None else {"Authorization": f"Bearer {address.token}"}
     pause_s, was_connected = _FIRST_PAUSE_S, False
@@ -194,7 +196,7 @@ async def follow(address: Address, lost: Callable[[str], None]) -> AsyncGenerato
                     picture = Picture()
                     while (message := await _next(socket)) is not None:
                         pause_s, was_connected = _FIRST_PAUSE_S, True
-                        if not picture.take(message):
+                        if not _is_taken(picture, message):
                             await socket.send_json({"type": "resync"})
                         yield picture
                 problem = _closed(address, socket)
@@ -202,6 +204,8 @@ async def follow(address: Address, lost: Callable[[str], None]) -> AsyncGenerato
                 problem = _refused(address, error.status)
                 if error.status in {401, 403}:
                     raise ConnectionError(problem) from error
+            except _Foreign as error:
+                raise ConnectionError(f"what answers at {address.url} is no live page of this version") from error
             except TimeoutError:
                 problem = f"{address.url} has been silent for {_SILENCE_S:.0f} s"
             except (ClientError, OSError) as error:
@@ -211,6 +215,17 @@ async def follow(address: Address, lost: Callable[[str], None]) -> AsyncGenerato
             lost(problem)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class _Foreign(Exception):  # noqa: N818  an answer, not an error
+    """What came is no message of a live page."""
+
+
+def _is_taken(picture: Picture, message: str | bytes) -> bool:
+    try:
+        return picture.take(message)
+    except (LookupError, TypeError, ValueError, RecursionError, struct.error) as error:
+        raise _Foreign from error
 
 
 async def _next(socket: ClientWebSocketResponse) -> str | bytes | None:
@@ -241,6 +256,8 @@ def _refused(address: Address, status: int) -> str:
                 f"{address.url} lets nobody in by this name (HTTP 403): serve it with allowed_hosts=[{host!r}], "
                 "or name the path that the page is below"
             )
+        case 426:  # what uvicorn answers without a library for WebSockets
+            return f"the server at {address.url} takes no WebSockets (HTTP 426); for uvicorn: pip install websockets"
         case _:
             return f"there is no live page at {address.url} (HTTP {status}): is it below another path?"
 

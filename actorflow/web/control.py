@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.checkpoint import Checkpoints
 from actorflow.errors import CheckpointError, GraphError
-from actorflow.web.exchange import Refused, Request, Response, Route
+from actorflow.web.exchange import Refused, Request, Response, Route, to_json
 
 if TYPE_CHECKING:
     from actorflow.graph import Graph
@@ -118,7 +118,7 @@ class Control:
             "frames": [frame.number for frame in self._graph.engine.running if not frame.halted][-_MAX_LISTED:],
             **control_state(self._graph),
         }
-        return Response.of_json(json.dumps(content))
+        return Response.of_json(to_json(content))
 
     async def _carry_out(self, name: str, request: Request) -> Response:
         self._check(request)
@@ -127,13 +127,13 @@ class Control:
         by = request.peer or "an unknown address"
         try:
             text, content = await command(arguments, by)
-        except (_Conflict, GraphError, CheckpointError) as error:
+        except (_Conflict, GraphError, CheckpointError, OSError) as error:  # the last of a save of another kind
             _log.warning("graph %r: %s could not %s from the live page: %s", self._graph.name, by, name, error)
             return Response.of_text(409, str(error))
         # A warning, as it is seen unless the program says otherwise: somebody else has changed what it does.
         _log.warning("graph %r: %s from the live page, by %s", self._graph.name, text, by)
         self._stream.tell_command({"time": time.time(), "by": by, "text": text})
-        return Response.of_json(json.dumps({"done": text, **content, **control_state(self._graph)}))
+        return Response.of_json(to_json({"done": text, **content, **control_state(self._graph)}))
 
     # -- commands -----------------------------------------------------------------------------------------------
 

@@ -5,16 +5,23 @@
 
 from __future__ import annotations
 
+import json
+import operator
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 from urllib.parse import parse_qsl
 
-__all__ = ["MAX_MESSAGE_BYTES", "Answer", "CloseCode", "Refused", "Request", "Response", "Route", "Socket"]
+__all__ = ["MAX_MESSAGE_BYTES", "Answer", "CloseCode", "Refused", "Request", "Response", "Route", "Socket", "to_json"]
 
 #: A client sends nothing but short requests.
 MAX_MESSAGE_BYTES = 1024
+
+
+def to_json(content: object) -> str:
+    """JSON of what a program has set, where whole numbers may be NumPy's."""
+    return json.dumps(content, default=operator.index)
 
 
 class CloseCode(IntEnum):
@@ -76,13 +83,17 @@ class Request:
         """The whole body.
 
         Raises:
-            Refused: with 413, if it has more than 1,024 bytes.
+            Refused: with 413, if it has more than 1,024 bytes; with 400, if the client left before its end, as half of
+                a command may be another command.
         """
         body = b""
-        async for chunk in self.chunks:
-            body += chunk
-            if len(body) > MAX_MESSAGE_BYTES:
-                raise Refused(Response.of_text(413, f"expected a body of at most {MAX_MESSAGE_BYTES:,} bytes"))
+        try:
+            async for chunk in self.chunks:
+                body += chunk
+                if len(body) > MAX_MESSAGE_BYTES:
+                    raise Refused(Response.of_text(413, f"expected a body of at most {MAX_MESSAGE_BYTES:,} bytes"))
+        except ConnectionError:
+            raise Refused(Response.of_text(400, "the body has no end")) from None
         return body
 
 

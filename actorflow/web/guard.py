@@ -13,6 +13,9 @@ __all__ = ["LOOPBACK", "HostGuard", "TokenGuard", "checked_ancestors", "security
 
 #: Names of this machine to itself.
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+#: Tokens that a cookie holds: of this page, and of others that are served on the same port.
+_MOST_KEPT = 8
+_KEPT = re.compile(r"[\w.~%-]{1,256}", re.ASCII)
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 # What could end the directive and begin another one must not get through.
 _ANCESTOR = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9*_.-]+|\[[0-9a-f:.]+\])(?::(?:\d+|\*))?", re.IGNORECASE)
@@ -60,10 +63,12 @@ class HostGuard:
     Args:
         allowed_hosts: Known as they are, written as in the Host header: ``graphs.example.com``, ``10.0.0.5:8080``.
         own_names: Known at the port that the request arrived on, as 127.0.0.1, localhost and ::1 always are.
+    Raises:
+        ValueError: if one of ``allowed_hosts`` could not be in a Host header.
     """
 
     def __init__(self, allowed_hosts: Iterable[str], own_names: Iterable[str] = ()) -> None:
-        self._extra = frozenset(host.lower() for host in allowed_hosts)
+        self._extra = frozenset(host.lower() for host in _checked_hosts(allowed_hosts))
         self._own = LOOPBACK.union(name.lower() for name in own_names)
 
     def refusal(self, request: Request) -> Response | None:
@@ -93,18 +98,20 @@ class TokenGuard:
     """Refuses (401) unless the request shows one of the tokens: ``?token=``, a cookie, or as a bearer.
 
     A browser that shows it in the address gets a cookie, which scripts and other sites cannot use, and is sent to the
-    address without it, so that it stays out of the history and of what people copy.
+    address without it, so that it stays out of the history and of what people copy. The cookie keeps what other pages
+    on the port have put there, as it is sent to all of them.
 
     Args:
         tokens: They.
         needed: Whether a request without one is refused, too.
     Raises:
-        ValueError: if one is empty.
+        ValueError: if one is empty, or begins or ends with a space, which a header would lose.
     """
 
     def __init__(self, *tokens: str, needed: bool = True) -> None:
-        if not all(tokens):
-            raise ValueError("the token must not be empty")
+        for token in tokens:
+            if not token or token != token.strip():
+                raise ValueError("the token must not be empty, and have no spaces at its ends")
         self._tokens = tokens
         self._needed = needed
 
@@ -112,28 +119,47 @@ class TokenGuard:
         """What is answered instead; None if the request may pass."""
         query = request.query
         asked = next((token for name, value in query if name == "token" and (token := self._known(value))), None)
-        if asked is None or asked == self.shown(request):
+        if asked is None or asked == self._bearer(request):
             if self._needed and self.shown(request) is None:
                 return Response.of_text(401, "open the address that the server printed, with its token")
             return None
-        rest = urlencode([(name, value) for name, value in query if name != "token"])
+        rest = urlencode([(name, value) for name, value in query if name != "token"], errors="surrogateescape")
+        others = [kept for kept in _kept(request) if self._known(unquote(kept)) is None]
+        kept = ":".join([quote(asked, safe=""), *others][:_MOST_KEPT])
         secure = "; Secure" if request.scheme == "https" else ""
         # Relative, so that it is right behind a proxy too, and never the name of another host.
         headers = {
             "Location": f"./{request.target}{'?' if rest else ''}{rest}",
-            "Set-Cookie": f"{_cookie(request)}={quote(asked, safe='')}; HttpOnly; Path=/; SameSite=Lax{secure}",
+            "Set-Cookie": f"{_cookie(request)}={kept}; HttpOnly; Path=/; SameSite=Lax{secure}",
         }
         return Response(303, headers=headers)
 
     def shown(self, request: Request) -> str | None:
         """The token that a request shows in a cookie or as a bearer; of two, the bearer."""
-        bearer = request.value("authorization").removeprefix("Bearer ")
-        return self._known(bearer) or self._known(unquote(request.cookies.get(_cookie(request), "")))
+        kept = (token for part in _kept(request) if (token := self._known(unquote(part))) is not None)
+        return self._bearer(request) or next(kept, None)
+
+    def _bearer(self, request: Request) -> str | None:
+        return self._known(request.value("authorization").removeprefix("Bearer "))
 
     def _known(self, shown: str) -> str | None:
         """The token that this is, if it is one."""
         given = shown.encode(errors="surrogateescape")
         return next((token for token in self._tokens if hmac.compare_digest(given, token.encode())), None)
+
+
+def _checked_hosts(hosts: Iterable[str]) -> Iterable[str]:
+    if isinstance(hosts, str):
+        raise ValueError(f"expected allowed_hosts to be a list of hosts, got the text {hosts!r}")
+    for host in (checked := tuple(hosts)):
+        if "/" in host or not host:
+            raise ValueError(f"expected a host such as 'graphs.example.com' or '10.0.0.5:8080', got {host!r}")
+    return checked
+
+
+def _kept(request: Request) -> list[str]:
+    """The tokens in the cookie, as they were sent, the newest first."""
+    return [part for part in request.cookies.get(_cookie(request), "").split(":") if _KEPT.fullmatch(part)]
 
 
 def _cookie(request: Request) -> str:

@@ -61,7 +61,8 @@ class Page:
         own_names: Names besides those of the loopback that are known at the port that a request arrived on.
         allowed_hosts, token, max_clients, frame_ancestors, control, control_token, checkpoints: See `PageOptions`.
     Raises:
-        ValueError: if a token is empty, a frame ancestor is not an origin, or there is control without a token.
+        ValueError: if a token is empty or both are the same, a host or a frame ancestor is none, ``max_clients`` is
+            below 0, or there is control without a token.
 
     Attributes:
         stream: What connected clients are told.
@@ -83,6 +84,10 @@ class Page:
         controls = token if control_token is None else control_token
         if control and controls is None:
             raise ValueError("control=True needs token=, or control_token= for those who may do more than look")
+        if controls is not None and control_token == token:
+            raise ValueError("control_token= must not be token=, with which others may only look")
+        if max_clients < 0:
+            raise ValueError(f"max_clients must be at least 0, got {max_clients}")
         if not control and (control_token is not None or checkpoints is not None):
             raise ValueError("control_token= and checkpoints= are for control=True")
         self.stream = Stream(graph.root, max_clients=max_clients)
@@ -115,6 +120,10 @@ class Page:
         Cancellation: the client is forgotten; closing the socket is the caller's.
         """
         await self.stream.attend(socket)
+
+    def open(self) -> None:
+        """Let WebSockets in again after `aclose`; they are from the beginning."""
+        self.stream.open()
 
     async def aclose(self) -> None:
         """Close all WebSockets and stop watching; idempotent."""

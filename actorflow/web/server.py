@@ -87,6 +87,8 @@ class Serving:
     """What `serve` returns: a page that is served inside ``async with``, or from `start` to the view's ``aclose``."""
 
     def __init__(self, graph: Graph, host: str, port: int, options: PageOptions) -> None:
+        if not 0 <= port <= 65_535:
+            raise ValueError(f"serve: expected a port from 0 to 65535, got {port}")
         self._graph = graph
         self._host = host
         self._port = port
@@ -120,6 +122,12 @@ class Serving:
         self._view = View(runner, self._graph.root.name, self._host, bound, token, control_token, ancestors)
         return self._view
 
+    def __repr__(self) -> str:
+        name = self._graph.root.name
+        if self._view is None:
+            return f"<Serving of graph {name!r}, not started: async with serve(...), or await serve(...).start()>"
+        return f"<Serving of graph {name!r}, started: {self._view!r}>"
+
     async def __aenter__(self) -> View:
         return await self.start()
 
@@ -148,6 +156,7 @@ def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Un
             an address other than the loopback, and for ``control``, a random one unless given), ``max_clients``,
             ``frame_ancestors``, ``control``, ``control_token``, ``checkpoints``.
     Raises:
+        ValueError: if there is no such port.
         OSError: when it starts, if the address cannot be bound, because it is in use for example.
     Cancellation: closes the browsers' connections and the port, as leaving the block does.
     """

@@ -62,7 +62,7 @@ class Client:
         """Take a request; returns whether it is one."""
         try:
             message = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         match message:
             case {"type": "resync"}:
@@ -118,6 +118,7 @@ class Stream:
         self._encoded: dict[tuple[int, int], list[str | bytes]] = {}
         self._command: dict[str, Any] | None = None
         self._control = _UNTOUCHED
+        self._is_failing = False
 
     @property
     def seq(self) -> int:
@@ -142,8 +143,8 @@ class Stream:
         if len(self.clients) >= self.max_clients:
             await _hang_up(socket, CloseCode.TRY_AGAIN_LATER, "too many clients")
             return
-        self._sockets.add(socket)
         client = self.join(socket)
+        self._sockets.add(socket)
         writer = asyncio.create_task(self._write_and_report(client, socket))
         try:
             while (message := await socket.receive()) is not None:
@@ -164,7 +165,7 @@ class Stream:
             self._linger.cancel()
             self._linger = None
         if self._ticker is None:
-            self.tick()
+            self._tick_or_report()
             self._ticker = asyncio.create_task(self._tick_forever())
         client.wake.set()
         return client
@@ -197,6 +198,10 @@ class Stream:
                     await client.socket.send_str(message)
                 else:
                     await client.socket.send_bytes(message)
+
+    def open(self) -> None:
+        """Let clients in again after `aclose`."""
+        self._closed = False
 
     async def aclose(self) -> None:
         """Close all sockets and stop; idempotent. An open socket would otherwise hold the server's shutdown up."""
@@ -270,7 +275,17 @@ class Stream:
             await asyncio.sleep(self.interval_s)
             if self._vitals is not None:
                 self._vitals.late(max(0.0, loop.time() - due_s))
+            self._tick_or_report()
+
+    def _tick_or_report(self) -> None:
+        """A tick that nobody would hear of if it failed: what cannot be told now may be told by the next one."""
+        try:
             self.tick()
+            self._is_failing = False
+        except Exception:  # noqa: BLE001  what a program has in its graph must not stop the page for good
+            if not self._is_failing:
+                _log.exception("the live page of graph %r cannot be brought up to date", self.graph.name)
+            self._is_failing = True
 
     def _news(self, client: Client) -> list[str | bytes]:
         telemetry = self._telemetry
@@ -278,6 +293,7 @@ class Stream:
             return []
         if client.telemetry is not telemetry or client.position is None:
             messages = [telemetry.structure.message, *telemetry.encode(None)]
+            client.calls = None  # positions and nodes were those of before
         else:
             # Clients at the same sequence numbers have been told the same, so they share the encoding.
             told = client.position.states, client.position.status
@@ -328,7 +344,7 @@ class Stream:
         self._captured_revision = revision
         self._capture = None
         if self.clients:
-            self.tick()
+            self._tick_or_report()
 
 
 async def _hang_up(socket: Socket, code: CloseCode, reason: str = "") -> None:

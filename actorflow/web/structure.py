@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.node import Blob, Node, Op, Variable
+from actorflow.web.exchange import to_json
 
 __all__ = ["Structure", "capture"]
 
@@ -54,7 +55,7 @@ def capture(name: str, revision: int, nodes: Sequence[Node]) -> Structure:
     index_of = np.full(int(ids.max(initial=-1)) + 1, -1, np.int64)
     index_of[ids] = np.arange(len(nodes))
     # One call per node: a single call for all of them would hold the GIL, and with it the loop, for its whole length.
-    encoded = ", ".join([json.dumps(_describe(node)) for node in nodes])
+    encoded = ", ".join([to_json(_describe(node)) for node in nodes])
     head = json.dumps({"type": "graph", "name": name, "revision": revision, "edges": edges})
     message = f'{head[:-1]}, "nodes": [{encoded}]}}'
     op_index = np.flatnonzero(is_op).astype(np.uint32)

@@ -53,8 +53,14 @@ class Tail(Generic[_T]):
         return True
 
     def since(self, total: int) -> Sequence[_T]:
-        """Items appended since `total` was this, as far as the deque still has them."""
-        return list(islice(self.items, max(0, len(self.items) - (self.total - total)), None))
+        """Items counted since `total` was this, as far as the deque still has them; none that came after `advance`."""
+        uncounted = 0
+        for item in reversed(self.items):
+            if item is self._newest:
+                break
+            uncounted += 1
+        end = len(self.items) - uncounted
+        return list(islice(self.items, max(0, end - (self.total - total)), end))
 
 
 class Position(NamedTuple):

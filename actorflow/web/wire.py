@@ -67,6 +67,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.web.exchange import to_json
+
 if TYPE_CHECKING:
     from actorflow.history import Calls, Note, Trace
 
@@ -211,7 +213,7 @@ def encode_calls(
 
 def encode_vitals(report: Mapping[str, Any], time_s: float) -> str:
     """The ``vitals`` message: `actorflow.web.vitals.Vitals.report`, of now."""
-    return json.dumps({"type": "vitals", "time": time_s, **report})
+    return to_json({"type": "vitals", "time": time_s, **report})
 
 
 def encode_status(
@@ -261,7 +263,7 @@ def encode_status(
 
 def encode_control(state: Mapping[str, Any], command: Mapping[str, Any] | None) -> str:
     """The ``control`` message: `actorflow.web.control.control_state`, and who has commanded what last, if anybody."""
-    return json.dumps({"type": "control", **state, "command": command})
+    return to_json({"type": "control", **state, "command": command})
 
 
 def encode_heartbeat(states: int, status: int) -> str:

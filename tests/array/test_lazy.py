@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import gc
+import os
 import pickle
 import signal
 import subprocess
@@ -114,6 +115,12 @@ def test_numbers_that_only_compare_equal_are_not_shared(lazy: Session) -> None:
     assert xp.copysign(x, 0.0).to_numpy().tolist() == [1.0]
     y = xp.copysign(x, -0.0) + xp.copysign(x, 0.0)
     assert y.to_numpy().tolist() == [0.0]
+
+
+def test_ranges_from_zeros_of_both_signs_are_not_shared(lazy: Session) -> None:
+    both = [1.0 / xp.arange(zero, 2.0) for zero in (0.0, -0.0)]
+    xp.wait_for_all()
+    assert [x.to_numpy().tolist() for x in both] == [[np.inf, 1.0], [-np.inf, 1.0]]
 
 
 def test_random_numbers_are_not_shared(lazy: Session) -> None:
@@ -294,6 +301,81 @@ def test_sessions_work_together() -> None:
 # -- errors -----------------------------------------------------------------------------------------------------
 
 
+def test_sessions_that_take_turns_do_not_recurse() -> None:
+    with xp.session(run_ahead=False):
+        one = xp.asarray([1.0])
+    with xp.session(run_ahead=False):
+        x = other = xp.asarray([1.0])
+    for _ in range(1_000):
+        x = other + (one + x)
+    assert x.to_numpy().tolist() == [2_001.0]
+
+
+@pytest.mark.parametrize("options", [{"run_ahead": False}, {"sequential": True}, {"dry_run": True}])
+def test_what_was_forgotten_is_not_noted_for_ever(options: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorflow.array.evaluator._MOST_PENDING", 100)
+    with xp.session(**options) as session:  # type: ignore[arg-type]
+        x, held = xp.ones(1_000), xp.zeros(2)
+        later = held + 1.0
+        for _ in range(1_000):
+            x = x + 1.0
+            if "dry_run" not in options:
+                x.wait()
+        assert len(session._evaluator.pending) < 300
+        xp.wait_for_all()
+        assert "dry_run" in options or later._node.value is not None
+
+
+def test_no_more_threads_are_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def value(x: xp.Array) -> np.ndarray:
+        return await x
+
+    with xp.session(), asyncio.Runner() as runner:
+        runner.get_loop()
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        x = xp.ones((1_000, 1_000))
+        assert float(xp.sum(x * 2.0 + 1.0)) == 3_000_000.0
+        assert runner.run(value(xp.sum(x * 3.0))) == 3_000_000.0
+        monkeypatch.undo()
+        assert float(xp.sum(x * 4.0)) == 4_000_000.0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_the_child_of_a_fork_computes() -> None:
+    program = """
+import asyncio, os, sys
+import actorflow.array as xp
+
+async def value(x):
+    return await x
+
+x = xp.ones(100_000)
+asyncio.run(value(x + 1.0))  # by a worker, which then waits for more
+placed = x.to_device("sim:0")
+asyncio.run(value(placed + 1.0))
+child = os.fork()
+if not child:
+    asyncio.run(value(x + 2.0))
+    found = asyncio.run(value(xp.sum(x.to_device("sim:0") * 3.0)))
+    os._exit(0 if float(found) == 300_000.0 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_worker_that_ends_looks_at_what_is_asked_for(own_session: Session) -> None:
+    evaluator = own_session._evaluator
+    assert not evaluator._has_more
+    x = xp.ones(2) + 1.0
+    evaluator._asked[x._node] = None  # under a budget: it does not fit beside the rest
+    assert evaluator._has_more
+    evaluator._asked.clear()
+
+
 def test_data_errors_name_the_line_that_recorded_the_operation(lazy: Session) -> None:
     x = xp.zeros((3, 3))
     y = xp.linalg.inv(x)  # the line
@@ -350,6 +432,13 @@ def test_out_of_bounds_indices_are_errors(lazy: Session) -> None:
         (lambda x: xp.asarray(x, device="abacus:0"), af.DeviceUnavailableError, "no device of kind 'abacus'"),
         (lambda x: xp.asarray("text"), af.DTypeError, "expected booleans or numbers"),
         (lambda x: x[0.5], IndexError, "an index must be an integer"),
+        (lambda x: x[[0, 2]], IndexError, "index 2 is out of bounds for an axis of length 2"),
+        (lambda x: x[:, np.asarray([-4])], IndexError, "index -4 is out of bounds for an axis of length 3"),
+        (lambda x: x[[0.5]], IndexError, "an index must be of integers or booleans, got an array of float64"),
+        (lambda x: x.__setitem__(([2], 0), 1.0), IndexError, "index 2 is out of bounds for an axis of length 2"),
+        (lambda x: x.__setitem__(xp.asarray([True] * 3), 1.0), IndexError, r"a mask of shape \(3,\) for axes of len"),
+        (lambda x: x.__setitem__((..., [True] * 2), 1.0), IndexError, r"a mask of shape \(2,\) for axes of .* \(3,\)"),
+        (lambda x: x.__setitem__((0, xp.asarray([[True]])), 1.0), IndexError, "3 indices for an array of shape"),
         (lambda x: xp.Array(), TypeError, "arrays are made by functions"),
         (lambda x: xp.linalg.inv(x), af.ShapeError, "inv: expected square matrices"),
         (lambda x: xp.asarray([2, 3], dtype=xp.int8) + 300, OverflowError, "300"),
@@ -359,6 +448,14 @@ def test_errors_are_raised_in_the_line_that_is_wrong(wrong: Any, error: type[Exc
     x = xp.ones((2, 3))
     with pytest.raises(error, match=message):
         wrong(x)
+
+
+def test_empty_lists_are_indices() -> None:
+    x = xp.ones((2, 3))
+    assert [x[[]].shape, x[:, []].shape] == [(0, 3), (2, 0)]
+    x[[], 0] = 5.0
+    x[None, ..., np.asarray([True, False, True])] = 2.0
+    assert x.to_numpy().tolist() == [[2.0, 1.0, 2.0]] * 2
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
@@ -501,6 +598,26 @@ async def test_await_gives_the_value() -> None:
     assert (await y).sum() == 500_000  # once it is there
 
 
+async def test_await_gives_the_value_at_that_time(own_session: Session) -> None:
+    go = threading.Event()
+
+    def wait(value: np.ndarray) -> np.ndarray:
+        assert go.wait(20)
+        return value
+
+    async def value() -> np.ndarray:
+        return await x
+
+    one = xp.asarray([1.0, 2.0])
+    x = record(Primitive("wait", wait), (one._node,), one.shape, one.dtype)
+    waiting = asyncio.create_task(value())
+    await asyncio.sleep(0)
+    x += 1.0
+    go.set()
+    assert (await waiting).tolist() == [1.0, 2.0]
+    assert (await x).tolist() == [2.0, 3.0]
+
+
 async def test_await_leaves_the_loop_free(own_session: Session) -> None:
     entered, leave = threading.Event(), threading.Event()
 
@@ -631,6 +748,20 @@ def test_exchange_with_other_libraries() -> None:
     assert x.device == x.to_device(x.device).device
     assert (np.float64(2) * x).to_numpy().tolist() == [[4.0, 8.0]]
     assert isinstance(np.ones((1, 2)) + x, xp.Array)
+
+
+def test_who_writes_into_what_he_took_by_dlpack_writes_into_his_own() -> None:
+    torch = pytest.importorskip("torch")
+    x = xp.asarray([1.0, 2.0])
+    for take in (torch.from_dlpack, torch.asarray, torch.as_tensor):
+        take(x).add_(1.0)
+        assert x.to_numpy().tolist() == [1.0, 2.0]
+
+
+def test_arrays_of_the_other_byte_order_are_taken() -> None:
+    x = xp.asarray(np.asarray([1.0, 2.0]).astype(np.dtype(np.float64).newbyteorder("S")))
+    assert x.dtype.isnative
+    assert float(xp.sum(x)) == 3.0
 
 
 def test_python_asks_for_values() -> None:

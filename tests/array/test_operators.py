@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -131,6 +132,44 @@ def test_products_of_matrices() -> None:
             wrong @ square
         with pytest.raises(TypeError):
             square @= wrong
+
+
+def test_products_with_numpys_matrices() -> None:
+    matrix, x = np.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([1.0, 10.0])
+    for found, expected in ((matrix @ x, [21.0, 43.0]), (x @ matrix, [31.0, 42.0])):
+        assert isinstance(found, xp.Array)
+        assert found.to_numpy().tolist() == expected
+    x @= matrix
+    assert x.to_numpy().tolist() == [31.0, 42.0]
+
+
+def test_comparisons_with_numbers_beyond_the_dtype() -> None:
+    for value in (np.asarray([0, 255], np.uint8), np.asarray([-(2**63), 2**63 - 1]), np.asarray([True, False])):
+        x = xp.asarray(value)
+        for number in (300 if value.dtype == np.uint8 else 2**70, -(2**70)):
+            for function in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+                assert function(x, number).to_numpy().tolist() == [function(int(each), number) for each in value]
+                assert function(number, x).to_numpy().tolist() == [function(number, int(each)) for each in value]
+    with pytest.raises(OverflowError):
+        _ = xp.asarray(np.asarray([1], np.uint8)) + 300
+
+
+def test_numbers_of_derived_classes() -> None:
+    class Two(enum.IntEnum):
+        IT = 2
+
+    class Half(float):
+        pass
+
+    x = xp.asarray([1.0, 3.0])
+    assert (x * Two.IT).to_numpy().tolist() == [2.0, 6.0]
+    assert (Half(0.5) * x).to_numpy().tolist() == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("wrong", [np.asarray([1, None]), np.asarray([1, 2], "m8[s]")])
+def test_arrays_that_hold_no_numbers_are_refused(wrong: np.ndarray) -> None:
+    with pytest.raises(af.DTypeError, match="expected booleans or numbers"):
+        _ = xp.asarray([1, 2]) == wrong
 
 
 def test_what_is_no_operand_is_left_to_python() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from actorflow.pipeline import Pipeline, live_loaders, source
+from actorflow.pipeline import Limiter, Pipeline, live_loaders, source
 from tests.pipeline.recipes import collect
 
 
@@ -263,3 +263,56 @@ async def test_the_loop_gets_its_turns() -> None:
         pass
     done = True
     assert turns > 5
+
+
+@pytest.mark.parametrize("kind", ["task", "tasks", "timeout", "thread"])
+def test_a_loop_was_closed_in_the_middle(kind: str) -> None:
+    release = threading.Event()
+    limiter = Limiter(2)
+    calls: list[int] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def asynchronous(x: int) -> int:
+        calls.append(x)
+        if len(calls) == 3:
+            await asyncio.Event().wait()
+        return x
+
+    def plain(x: int) -> int:
+        calls.append(x)
+        if len(calls) == 3:
+            assert release.wait(60)
+        return x
+
+    options: dict[str, Any] = {"tasks": {"concurrency": 2}, "timeout": {"timeout": 3600}}.get(kind, {})
+    if kind == "thread":
+        loader = source(range(6)).map(plain, executor="thread", limiter=limiter)
+    else:
+        loader = source(range(6)).map(asynchronous, limiter=None if kind == "task" else limiter, **options)
+    first: list[int] = []
+
+    async def take() -> None:
+        async for x in loader:
+            first.append(x)
+
+    async def others() -> None:
+        while len(first) < 2 or len(calls) < 3:
+            await asyncio.sleep(0)
+        tasks.extend(asyncio.all_tasks() - {asyncio.current_task()})
+
+    loop = asyncio.new_event_loop()
+    taking = loop.create_task(take())
+    loop.run_until_complete(others())
+    loop.close()
+    release.set()
+
+    async def rest() -> list[int]:
+        async with loader:
+            return await collect(loader)
+
+    assert asyncio.run(asyncio.wait_for(rest(), 60)) == [2, 3, 4, 5]
+    assert first == [0, 1]
+    assert limiter.running == 0
+    assert not taking.done()
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # they never can end

@@ -223,6 +223,23 @@ class TestPolicies:
 
         run(main())
 
+    @pytest.mark.parametrize("kind", ["plain", "kernel"])
+    def test_the_time_of_the_op_in_front_is_not_the_ops_own(self, kind: str) -> None:
+        async def main() -> None:
+            graph = af.Graph("timeout")
+            x = graph.blob("x", (), "float64")
+            y = graph.function("first", lambda a: a + 1, x.spec)(x)
+            if kind == "kernel":
+                z = graph.op("second", af.ops.Scale(2.0), timeout=1)(y)
+            else:
+                z = graph.function("second", lambda a: a * 2, x.spec, timeout=1)(y)
+            async with graph:
+                with inject(graph, "first", delay_s=10):
+                    assert (await graph.run({x: 4}))[z] == 10
+                assert now() == 10
+
+        run(main())
+
     def test_a_runs_timeout_and_the_stall_limit(self) -> None:
         async def main() -> None:
             async def slow() -> int:

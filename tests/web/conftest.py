@@ -93,7 +93,7 @@ class Viewer:
         self.messages.append(message)
         if message.type == "graph":
             self.names = [node["name"] for node in message.nodes]
-            self.seen = {}
+            self.seen, self.timeline, self.errors = {}, [], []
         elif message.type in {"states", "status"}:
             assert self.names, "a delta came before the graph"
             if message.full:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import threading
 from collections import Counter
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiohttp import ClientSession, CookieJar, WSMsgType, WSServerHandshakeError
+from aiohttp import ClientSession, CookieJar, WSMsgType, WSServerHandshakeError, web
+from aiohttp.test_utils import TestServer
 
 import actorflow as af
 from actorflow.errors import MissingExtraError
@@ -196,6 +198,59 @@ class TestWhoMayLook:
                 assert response.status == 200
             async with client.ws_connect("/stream") as socket:
                 assert (await socket.receive()).type is WSMsgType.TEXT
+
+    async def test_a_token_that_is_shown_again_does_not_stay_in_the_address(self, served, training) -> None:
+        async with served(training.graph, token="open-sesame") as client:
+            for _ in range(2):
+                async with client.get("/?token=open-sesame&a=1", allow_redirects=False) as response:
+                    assert (response.status, response.headers["Location"]) == (303, "./?a=1")
+            bearer = {"Authorization": "Bearer open-sesame"}  # a program's, which has no history
+            async with client.get("/?token=open-sesame", headers=bearer, allow_redirects=False) as response:
+                assert response.status == 200
+
+    async def test_pages_on_one_port_keep_their_tokens_apart(self, training, make_training_graph) -> None:
+        app = web.Application()
+        app.add_subapp("/one", create_app(training.graph, token="look", control_token="steer", control=True))
+        app.add_subapp("/two", create_app(make_training_graph("other")[0], token="two"))
+        async with TestServer(app) as server, ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
+
+            async def status(path: str) -> int:
+                async with session.get(server.make_url(path)) as response:
+                    return response.status
+
+            async def may_control() -> bool:
+                async with session.get(server.make_url("/one/api/control")) as response:
+                    allowed: bool = (await response.json())["allowed"]
+                    return allowed
+
+            asked = ["/one/?token=steer", "/two/", "/two/?token=two", "/one/healthz", "/two/healthz"]
+            assert [await status(path) for path in asked] == [200, 401, 200, 200, 200]
+            assert await may_control()
+            assert [await status(path) for path in ("/one/?token=look", "/two/healthz")] == [200, 200]
+            assert not await may_control()  # of one page's tokens, the one that was shown last is kept
+            (cookie,) = session.cookie_jar
+            assert cookie.value == "look:two"
+            session.cookie_jar.update_cookies({cookie.key: "a:b:c:d:e:f:g:h:i:j"}, server.make_url("/"))
+            assert await status("/one/?token=steer") == 200
+            (cookie,) = session.cookie_jar
+            assert cookie.value == "steer:a:b:c:d:e:f:g"
+
+    @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            ({"allowed_hosts": "graphs.example.com"}, "list of hosts, got the text 'graphs.example.com'"),
+            ({"allowed_hosts": ["https://graphs.example.com"]}, "got 'https://graphs.example.com'"),
+            ({"allowed_hosts": ["graphs.example.com/graph"]}, "got 'graphs.example.com/graph'"),
+            ({"allowed_hosts": [""]}, "got ''"),
+            ({"max_clients": -1}, "at least 0, got -1"),
+            ({"token": " a"}, "no spaces at its ends"),
+            ({"token": "a\n"}, "no spaces at its ends"),
+            ({"token": "a", "control_token": "a", "control": True}, "must not be token="),
+        ],
+    )
+    def test_options_with_which_nobody_or_anybody_could_get_in(self, training, options, problem) -> None:
+        with pytest.raises(ValueError, match=re.escape(problem)):
+            create_app(training.graph, **options)
 
     async def test_an_address_other_than_the_loopback_demands_a_token(self, training) -> None:
         async with (

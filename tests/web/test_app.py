@@ -256,6 +256,18 @@ class TestEnding:
                 async with serve(training.graph, port=view.port):
                     pytest.fail("served on a taken port")
 
+    @pytest.mark.parametrize("port", [-1, 65_536])
+    def test_a_port_that_there_is_not(self, training, port) -> None:
+        # uvloop would take another one.
+        with pytest.raises(ValueError, match=f"expected a port from 0 to 65535, got {port}"):
+            serve(training.graph, port=port)
+
+    async def test_what_is_not_started_says_how(self, training) -> None:
+        serving = serve(training.graph, port=0)
+        assert "await serve(...).start()" in repr(serving)
+        async with serving as view:
+            assert repr(serving) == f"<Serving of graph {training.graph.name!r}, started: {view!r}>"
+
     async def test_nothing_is_watched_after_the_end(self, training, viewer) -> None:
         async with ClientSession() as session, serve(training.graph, port=0) as view:
             async with session.ws_connect(f"{view.url}stream") as socket:

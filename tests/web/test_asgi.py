@@ -112,6 +112,13 @@ class TestByItself:
                 assert training.graph.engine.monitor is not None
         assert training.graph.engine.monitor is None
 
+    async def test_it_may_be_started_again(self, training) -> None:
+        app = asgi(training.graph)
+        for _ in range(2):
+            async with uvicorned(app) as port, ClientSession() as session:
+                async with session.ws_connect(f"http://{HOST}:{port}/stream") as socket:
+                    assert (await socket.receive()).type is WSMsgType.TEXT
+
     async def test_after_its_end_clients_are_sent_away(self, training) -> None:
         app = asgi(training.graph)
         async with uvicorned(app, lifespan="off") as port, ClientSession() as session:
@@ -160,6 +167,14 @@ class TestServersThatSayLittle:
             assert start["status"] in {401, 403}
         start, _ = await ask(app, headers=[(b"host", b"localhost")], query_string=b"token=\xff&token=open-sesame&b=%ff")
         assert (start["status"], dict(start["headers"])[b"location"]) == (303, b"./?b=%EF%BF%BD")
+        start, _ = await ask(
+            app,
+            "/\xe9",
+            headers=[(b"host", b"localhost")],
+            raw_path=b"/a/\xe9%20\r",
+            query_string=b"token=open-sesame&b=\xff",
+        )
+        assert (start["status"], dict(start["headers"])[b"location"]) == (303, b"./%E9%20%0D?b=%FF")
 
 
 class Counting:

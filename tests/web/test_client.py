@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 import actorflow as af
 from actorflow.history import NodeState
@@ -256,6 +258,16 @@ class TestFollow:
             with pytest.raises(ConnectionError, match=problem):
                 await first_of(address(client, token, prefix))
 
+    async def test_a_server_that_takes_no_websockets(self) -> None:
+        async def refuse(_: web.Request) -> web.Response:
+            return web.Response(status=426)  # uvicorn, without a library for them
+
+        app = web.Application()
+        app.router.add_get("/stream", refuse)
+        async with TestClient(TestServer(app)) as client:
+            with pytest.raises(ConnectionError, match=r"takes no WebSockets.*: pip install websockets"):
+                await first_of(address(client))
+
     async def test_a_name_that_is_not_allowed(self, served, training, monkeypatch) -> None:
         async with served(training.graph) as client:
             monkeypatch.setattr("actorflow.web.guard.HostGuard._is_known", lambda *_: False)
@@ -307,6 +319,27 @@ class TestFollow:
             with pytest.raises(ConnectionError, match="does not accept the token"):
                 async for _ in pictures:
                     pass
+
+    @pytest.mark.parametrize("message", ["hello", "3", "[1]", "{}", '{"type": "graph"}', '{"type": "status"}', b"abc"])
+    async def test_somebody_speaks_otherwise(self, message) -> None:
+        async def answer(request: web.Request) -> web.WebSocketResponse:
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            await (socket.send_str if isinstance(message, str) else socket.send_bytes)(message)
+            await socket.receive()
+            return socket
+
+        app = web.Application()
+        app.router.add_get("/stream", answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            here = Address.parse(f"127.0.0.1:{runner.addresses[0][1]}")
+            with pytest.raises(ConnectionError, match="is no live page of this version"):
+                await anext(follow(here, give_up))
+        finally:
+            await runner.cleanup()
 
     async def test_silence_is_the_end(self, training, monkeypatch) -> None:
         monkeypatch.setattr("actorflow.web.client._SILENCE_S", 1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import logging
@@ -10,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -19,6 +21,9 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.transport.local import LocalWorld
 from actorflow.web import create_app, serve
+from actorflow.web.exchange import Request
+from actorflow.web.page import Page
+from tests.web.serving import by_aiohttp
 
 LOOK, STEER = "only-look", "open-sesame"
 BEARER = {"Authorization": f"Bearer {STEER}"}
@@ -231,6 +236,68 @@ class TestCommands:
                 assert await response.text() == f"400: expected no argument{known}, got 'count'\n"
         assert training.graph.paused is None
 
+    async def test_half_a_command_is_none(self, gated) -> None:
+        """Of what was to cancel one frame nothing came, which would mean all of them."""
+        app = af.web.asgi(gated.graph, control=True, token=STEER)
+        run = gated.start()
+        await gated.entered.wait()
+        headers = {"host": "localhost", "content-type": "application/json", "content-length": "12"} | BEARER
+        for came in ([], [b""], [b'{"fr']):
+            messages = [{"type": "http.request", "body": body, "more_body": True} for body in came]
+            messages.append({"type": "http.disconnect"})
+            sent: list[Any] = []
+            scope = {
+                "type": "http",
+                "method": "POST",
+                "path": "/api/control/cancel",
+                "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+                "server": ("127.0.0.1", 80),
+            }
+
+            async def receive(messages: list[Any] = messages) -> Any:
+                return messages.pop(0)
+
+            async def send(message: Any, sent: list[Any] = sent) -> None:
+                sent.append(message)
+
+            await app(scope, receive, send)
+            assert sent[0]["status"] == 400
+        gated.release.set()
+        await run
+        assert gated.graph.engine.frames.cancelled == 0
+
+    async def test_a_client_that_leaves_within_its_command_is_no_failure(self, gated, caplog, monkeypatch) -> None:
+        reading, answered = asyncio.Event(), asyncio.Event()
+        body, respond = Request.body, Page.respond
+
+        async def watched_body(request: Request) -> bytes:
+            reading.set()
+            return await body(request)
+
+        async def watched_respond(page: Page, request: Request) -> Any:
+            try:
+                return await respond(page, request)
+            finally:
+                answered.set()
+
+        monkeypatch.setattr(Request, "body", watched_body)
+        monkeypatch.setattr(Page, "respond", watched_respond)
+        async with by_aiohttp(gated.graph, control=True, token=STEER) as client:
+            _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            lines = [
+                "POST /api/control/pause HTTP/1.1",
+                f"Host: localhost:{client.port}",
+                f"Authorization: Bearer {STEER}",
+            ]
+            lines += ["Content-Type: application/json", "Content-Length: 12", "", "{"]
+            writer.write("\r\n".join(lines).encode())
+            await writer.drain()
+            await reading.wait()
+            writer.close()
+            await answered.wait()
+        assert gated.graph.paused is None
+        assert not caplog.records
+
     async def test_a_checkpoint_in_a_folder(self, served, training, tmp_path) -> None:
         for _ in range(3):
             await training.run()
@@ -257,6 +324,10 @@ class TestCommands:
             response = await command(client, "save")
             assert response.status == 409
             assert "the folder cannot be used" in await response.text()
+        full = SimpleNamespace(save=AsyncMock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        async with served(training.graph, control=True, token=STEER, checkpoints=full) as client:
+            response = await command(client, "save")
+            assert (response.status, "No space left" in await response.text()) == (409, True)
 
     async def test_ranks_save_together_or_not_at_all(self, served, tmp_path) -> None:
         first, second = LocalWorld(2).transports

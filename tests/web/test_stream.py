@@ -214,6 +214,58 @@ async def test_failures_and_curves_arrive_once(fake_socket) -> None:
         assert fake_socket.viewer.states["check"] == NodeState.FAILED
 
 
+async def test_a_point_between_a_tick_and_its_message_arrives_once(training, make_fake_socket) -> None:
+    sockets = [make_fake_socket() for _ in range(2)]
+    async with streaming(training.graph) as stream, joined(stream, sockets[0]), joined(stream, sockets[1]):
+        await training.run()
+        points = training.graph.engine.scalars.series[training.loss.name]
+        for frame in range(1, 6):
+            points.append((2 * frame, float(frame)))
+            stream.tick()
+            points.append((2 * frame + 1, -float(frame)))  # before any client's writer has its turn
+            for socket in sockets:
+                await socket.until(lambda viewer: agrees_but_for(viewer, points, 1))
+        stream.tick()
+        for socket in sockets:
+            await socket.until(lambda viewer: agrees(viewer, training.graph))
+
+
+def agrees_but_for(viewer, points, newest: int):
+    return viewer.curves and next(iter(viewer.curves.values())) == [value for _, value in points][:-newest]
+
+
+async def test_what_cannot_be_told_now_is_told_later(training, fake_socket, monkeypatch, caplog) -> None:
+    def fail(_):
+        raise RuntimeError("not now")
+
+    async with streaming(training.graph, interval_s=0.001) as stream, joined(stream, fake_socket):
+        failed = asyncio.Event()
+        monkeypatch.setattr(stream_module, "control_state", lambda graph: failed.set() or fail(graph))
+        for _ in range(3):
+            failed.clear()
+            await failed.wait()
+        monkeypatch.undo()
+        await training.run()
+        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+    assert [record.message for record in caplog.records] == [
+        "the live page of graph 'training' cannot be brought up to date"
+    ]
+
+
+async def test_whole_numbers_may_be_numpys(gated, fake_socket) -> None:
+    feeds = [{gated.x: np.zeros((4, 4), "float32")}] * 3
+    async with streaming(gated.graph, vitals_s=0.0) as stream, joined(stream, fake_socket):
+        reading = asyncio.create_task(anext(running := gated.graph.stream(feeds, in_flight=np.int64(2))))
+        await gated.entered.wait()
+        stream.tick()
+        viewer = await fake_socket.until(lambda viewer: {m.type for m in viewer.messages} >= {"control", "vitals"})
+        (control,) = [m for m in viewer.messages if m.type == "control"]
+        assert control.streams[0]["in_flight"] == 2
+        gated.release.set()
+        await reading
+        await running.aclose()
+
+
 async def test_an_unwatched_graph_is_not_monitored(training, fake_socket) -> None:
     async with streaming(training.graph, linger_s=0.0) as stream:
         await training.run()
@@ -308,6 +360,22 @@ class TestTail:
         assert tail.advance()
         assert tail.total == 2
 
+    def test_what_came_after_the_count_is_for_the_next_one(self) -> None:
+        items: deque[tuple[int, float]] = deque([(0, 0.0)], maxlen=3)
+        tail = Tail(items)
+        told, given = tail.total, []
+        for frame in range(1, 9):
+            items.append((frame, 0.0))
+            assert tail.advance()
+            if frame % 2:
+                items.append((frame, 0.5))  # between the tick and the send
+            given += tail.since(told)
+            told = tail.total
+        assert given == [(frame, value) for frame in range(1, 9) for value in (0.0, 0.5)[: 1 + frame % 2]][: len(given)]
+        assert len(given) == 12
+        items.extend((frame, 0.0) for frame in range(9, 20))
+        assert tail.since(told) == []
+
     def test_starts_empty(self) -> None:
         items: deque[tuple[int, float]] = deque(maxlen=3)
         tail = Tail(items)
@@ -320,7 +388,17 @@ class TestTail:
 class TestRequests:
     @pytest.mark.parametrize(
         "text",
-        ["", "{", "[]", '{"type": "other"}', "1", '"resync"', '{"type": "timeline"}', '{"type": "timeline", "on": 1}'],
+        [
+            "",
+            "{",
+            "[]",
+            "[" * 1024,
+            '{"type": "other"}',
+            "1",
+            '"resync"',
+            '{"type": "timeline"}',
+            '{"type": "timeline", "on": 1}',
+        ],
     )
     def test_nonsense_is_none(self, text: str, fake_socket) -> None:
         assert not Client(fake_socket).ask(text)
@@ -348,6 +426,25 @@ class TestRequests:
             await asking.until(lambda viewer: agrees(viewer, training.graph))
             assert len(asking.viewer.timeline) == count
             assert not other.viewer.timeline
+
+    async def test_calls_come_anew_with_a_changed_graph(self, training, fake_socket) -> None:
+        graph, ops = training.graph, len(training.graph.ops)
+        async with streaming(graph) as stream, joined(stream, fake_socket) as client:
+            for _ in range(3):
+                await training.run()
+            client.ask('{"type": "timeline", "on": true}')
+            await fake_socket.until(lambda viewer: len(viewer.timeline) == 3 * ops)
+            graph.subgraph("side").function("op", lambda x: x, af.TensorSpec.of(()))(training.loss)
+            await training.run()
+            stream.tick()
+            await fake_socket.until(lambda viewer: len(viewer.timeline) == 4 * ops + 1)
+            graph.delete_subgraph("side")
+            stream.tick()
+            await fake_socket.until(lambda viewer: len(viewer.timeline) == 4 * ops and is_told(viewer))
+            client.forget()
+            await fake_socket.until(lambda viewer: [m.type for m in viewer.messages].count("graph") == 4)
+            viewer = await fake_socket.until(lambda viewer: viewer.timeline)
+            assert [name for name, _, _ in viewer.timeline].count("loss") == 4
 
     async def test_failed_calls_say_what_they_have_raised(self, training, fake_socket) -> None:
         trace, (first, second, *_) = training.graph.engine.trace, training.graph.ops

@@ -61,6 +61,28 @@ async def test_from_a_bar_to_the_node_and_back(new_page) -> None:
         assert await page.look("actorflow.timeline.following")
 
 
+async def test_calls_are_there_once_after_a_change_and_after_a_reconnection(training, new_page) -> None:
+    graph = training.graph
+
+    async def has_all_calls() -> None:
+        await page.until(f"actorflow.revision === {graph.revision} && !actorflow.isBusy")
+        await page.until(f"actorflow.timeline.calls === {graph.engine.trace.total}")
+
+    async with serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#timeline-toggle")
+        await training.run()
+        await has_all_calls()
+        graph.function("extra", lambda x: x, af.TensorSpec.of(()))(training.loss)
+        await has_all_calls()
+    await page.until("actorflow.connection === 'closed'")
+    async with serve(graph, port=view.port):
+        await page.until("actorflow.connection === 'live'")
+        await training.run()
+        await has_all_calls()
+
+
 async def test_frames_in_flight_are_told_apart(new_page) -> None:
     graph = af.Graph("flying")
     both = asyncio.Event()
