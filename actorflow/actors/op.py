@@ -217,8 +217,8 @@ class OpActor(ABC):
         return True
 
     def _follows(self, fence: Fence) -> bool:
-        """Whether what is submitted to the lane now runs after ``fence``, whose time is nobody else's."""
-        if self.guard is not None and self.guard.is_timed:  # from when it is submitted
+        """Whether what is submitted to the lane now runs after ``fence``, and may be submitted."""
+        if self.guard is not None and self.guard.is_timed:  # from when it is submitted: not with what is in front
             return False
         return fence.lane is self.lane or self.lane.wait(fence)
 

@@ -73,6 +73,10 @@ class _OnStream(OpActor):
         if self.unread:
             release(self.unread, frame)
 
+    def _follows(self, fence: Fence) -> bool:
+        # A device that hangs hangs in what is in front, so that counts for a timeout, too.
+        return fence.lane is self.lane or self.lane.wait(fence)
+
     def _passed(self, fence: Fence) -> None:
         frame: Frame = fence.argument
         # A frame that has stopped early gives up all that it holds when it ends.
