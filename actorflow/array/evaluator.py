@@ -151,13 +151,15 @@ class Evaluator(Runner):
             self._check_runs()
             with Guard(self._changed):
                 self._ask([node])
-                if not node.done:
+                is_waiting, has_workers = not node.done, True
+                if is_waiting:
                     self._callbacks.setdefault(node, []).append(callback)
                     self._call_workers(cores())
-                    if self._workers:
-                        return
-            self.force([node])  # there are no threads to be had
-            return
+                    has_workers = self._workers > 0
+            if is_waiting:
+                if not has_workers:  # there are no threads to be had
+                    self.force([node])
+                return
         callback()
 
     def flush(self, forced: bool = False) -> None:

@@ -780,3 +780,24 @@ def test_python_asks_for_values() -> None:
         x.__array_namespace__(api_version="1999.1")
     with pytest.raises(TypeError, match="unhashable"):
         hash(x)
+
+
+async def test_an_await_ends_though_another_thread_has_just_computed_it(
+    lazy: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = xp.asarray(np.ones(100_000)) * 2.0
+    evaluator = x._node.evaluator
+    asked = evaluator._ask
+
+    def ask_late(nodes: Any) -> None:
+        monkeypatch.undo()
+        evaluator._changed.release()
+        other = threading.Thread(target=x.wait)
+        other.start()
+        other.join()
+        evaluator._changed.acquire()
+        asked(nodes)
+
+    monkeypatch.setattr(evaluator, "_ask", ask_late)
+    async with asyncio.timeout(30):
+        assert (await x)[0] == 2.0
