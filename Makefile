@@ -46,7 +46,7 @@ help:
 	@echo 'make format      format the code, fix what ruff can fix'
 	@echo 'make bench       benchmarks                              ARGS="--quick dispatch"'
 	@echo 'make bench-gpu   the benchmark of the GPU                ARGS="--data DIR", see docs/gpu.md'
-	@echo 'make clean       delete the virtual environment and all caches'
+	@echo 'make clean       delete the virtual environments, build/ and all caches'
 
 demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
@@ -83,7 +83,7 @@ bench-gpu: $(call gpu_needs,bench)
 	@exec $(GPU_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(OPENMPI) .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPENMPI) build .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp, not bin/python: an interrupted `venv` leaves an interpreter without pip behind.
