@@ -201,16 +201,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    elif name in _SUBMODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # for which any name would be one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME_OF:
+            value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        elif name in _SUBMODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        else:
+            from actorflow.foreign import missing
+
+            missing(__name__, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

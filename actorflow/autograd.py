@@ -112,7 +112,7 @@ def _ops_before(loss: Blob) -> list[Op]:
             for producer in reversed(_producers(blob)):
                 known = state.get(producer)
                 if known is False:
-                    raise CycleError(_cycle([o.name for o, is_open in stack if is_open], producer.name))
+                    raise CycleError(*_cycle([o for o, is_open in stack if is_open], producer))
                 if known is None:
                     stack.append((producer, False))
     return order
@@ -126,8 +126,10 @@ def _smooth(op: Op) -> Sequence[Blob]:
     return [blob for i, blob in enumerate(op.inputs) if not operation.is_constant(i)]
 
 
-def _cycle(open_ops: list[str], closing: str) -> list[str]:
-    return [*open_ops[open_ops.index(closing) :], closing]
+def _cycle(open_ops: list[Op], closing: Op) -> tuple[list[str], dict[str, object]]:
+    """What a `CycleError` is told."""
+    cycle = [*open_ops[open_ops.index(closing) :], closing]
+    return [op.name for op in cycle], {op.name: op.site for op in cycle}
 
 
 def _active(order: Iterable[Op], sources: Iterable[Blob]) -> set[Blob]:

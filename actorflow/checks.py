@@ -76,7 +76,7 @@ def in_order(graph: Graph, ops: Collection[Op]) -> list[Op]:
                     ready.append(consumer)
     if len(ordered) < len(ops):
         done = set(ordered)
-        raise CycleError(_find_cycle([op for op in ops if op not in done]))
+        raise CycleError(_find_cycle([op for op in ops if op not in done]), {op.name: op.site for op in ops})
     return ordered
 
 

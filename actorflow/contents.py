@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, did_you_mean
 from actorflow.node import Blob, Node, Op, Variable
 
 if TYPE_CHECKING:
@@ -74,20 +74,31 @@ class Contents:
         Raises:
             GraphError: if there is none of that name, or it belongs to another graph.
         """
-        members = self._members
-        if isinstance(target, str):
-            found = members.find(self._prefix + target)
-            if found is None:
-                raise GraphError(f"graph {self.name!r} has no blob, op or sub-graph named {target!r}")
+        found = self._find(target)
+        if found is not None:
             return found
-        if not isinstance(target, Blob | Op | Contents):
-            raise GraphError(f"expected a blob, an op, a sub-graph or a name, got {target!r}")
-        found = self.root if target is self.root else members.find(target.name)
-        if found is not target:
-            if isinstance(target, Contents):
-                raise GraphError(f"{target.name!r} is not a part of graph {self.root.name!r}")
+        if isinstance(target, str):
+            near = did_you_mean(target, self._names())
+            raise GraphError(f"graph {self.name!r} has no blob, op or sub-graph named {target!r}{near}")
+        if isinstance(target, Contents):
+            raise GraphError(f"{target.name!r} is not a part of graph {self.root.name!r}")
+        if isinstance(target, Blob | Op):
             raise GraphError(f"{target!r} is not in graph {self.root.name!r}")
-        return found
+        raise GraphError(f"expected a blob, an op, a sub-graph or a name, got {target!r}")
+
+    def _find(self, target: object) -> Blob | Op | Graph | None:
+        """The node or sub-graph that ``target`` is or names, if it is in this graph."""
+        if isinstance(target, str):
+            return self._members.find(self._prefix + target)
+        if target is self.root:
+            return self.root
+        found = self._members.find(target.name) if isinstance(target, Blob | Op | Contents) else None
+        return found if found is target else None
+
+    def _names(self) -> list[str]:
+        """What nodes and sub-graphs are called here."""
+        members, prefix = self._members, self._prefix
+        return [name.removeprefix(prefix) for name in (*members.nodes, *members.scopes) if name.startswith(prefix)]
 
     # -- for people ---------------------------------------------------------------------------------------------
 
@@ -128,10 +139,6 @@ class Contents:
         return self.resolve(name)
 
     def __contains__(self, target: object) -> bool:
-        try:
-            self.resolve(target)
-        except GraphError:
-            return False
-        return True
+        return self._find(target) is not None
 
     __iter__ = None  # or Python would ask for graph[0], graph[1], ...: iterate over `nodes`, `ops` or `blobs`

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -81,6 +81,29 @@ __all__ = [
 _SHOWN = 10
 #: Characters of an item that a message shows.
 _MOST_SHOWN = 200
+#: Names that a message suggests, and how much of such a name must be the same, from 0 to 1.
+_MOST_NEAR, _NEAR = 3, 0.6
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """End of a message about a name that is not known: the nearest ones that are, or nothing.
+
+    Capitals make no difference. ``conv`` is near to ``net/conv`` and to ``conv/out``, too: names of scopes were left
+    out, or a blob's.
+
+    Args:
+        name: What was asked for, a text or anything else.
+        known: The names that there are.
+    """
+    if not isinstance(name, str) or not name:
+        return ""
+    import difflib  # only when something is wrong
+
+    wanted, folded = name.casefold(), {each.casefold(): each for each in known}
+    parts = [each for each in folded if each.endswith("/" + wanted) or each.startswith(wanted + "/")]
+    near = [*difflib.get_close_matches(wanted, folded, _MOST_NEAR, _NEAR), *sorted(parts, key=len)]
+    names = [repr(folded[each]) for each in dict.fromkeys(near)][:_MOST_NEAR]
+    return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
 def message_of(error: BaseException) -> str:
@@ -156,13 +179,20 @@ class CycleError(GraphError):
 
     Attributes:
         cycle: Names of the nodes on the cycle, in the direction of the data, the first repeated at the end.
+
+    Args:
+        cycle: As the attribute.
+        sites: By an op's name, the line that created it.
     """
 
-    def __init__(self, cycle: Sequence[str]) -> None:
+    def __init__(self, cycle: Sequence[str], sites: Mapping[str, object] | None = None) -> None:
         shown = list(cycle)
         if len(shown) > 2 * _SHOWN:
             shown[_SHOWN:-_SHOWN] = [f"... {len(shown) - 2 * _SHOWN} more ..."]
-        super().__init__("the graph has a cycle: " + " -> ".join(shown))
+        lines = [
+            f"\n  op {name!r} created at {sites[name]}" for name in dict.fromkeys(shown) if sites and name in sites
+        ]
+        super().__init__("the graph has a cycle: " + " -> ".join(shown) + "".join(lines))
         self.cycle = tuple(cycle)
 
 

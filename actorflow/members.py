@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, did_you_mean
 from actorflow.node import Blob, Node, Op
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ class Members:
         """
         if full not in self.scopes:
             known = ", ".join(sorted(self.scopes)) or "none"
-            raise GraphError(f"no sub-graph {full!r} to delete; sub-graphs: {known}")
+            near = did_you_mean(full, self.scopes)
+            raise GraphError(f"no sub-graph {full!r} to delete; sub-graphs: {known}{near}")
         prefix = full + "/"
         self.delete(node for node in self.nodes.values() if node.name.startswith(prefix))
         for scope in [s for s in self.scopes if s == full or s.startswith(prefix)]:

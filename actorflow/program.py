@@ -16,7 +16,7 @@ from actorflow.actors.frame import Expectant, Frame, FrameState
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.variable import Gate, VariableActor
 from actorflow.collector import collector_paused
-from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError
+from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError, did_you_mean
 from actorflow.footprint import places_of, slot_charges
 from actorflow.history import NodeState
 from actorflow.interchange import to_numpy
@@ -51,8 +51,7 @@ class Result(Mapping["Blob | str", Any]):
     def __getitem__(self, key: Blob | str) -> Any:
         index = self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
         if index is None:
-            name = key if isinstance(key, str) else getattr(key, "name", key)
-            raise KeyError(f"{name!r} was not fetched; fetched: {', '.join(self._by_name) or 'nothing'}")
+            raise KeyError(self._why_not(key))
         return self._values[index]
 
     def __iter__(self) -> Iterator[str]:
@@ -60,6 +59,22 @@ class Result(Mapping["Blob | str", Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def _why_not(self, key: object) -> str:
+        """What a message says of what is not there."""
+        fetched = f"fetched: {', '.join(self._by_name) or 'nothing'}"
+        name = getattr(key, "name", key)
+        for blob in self._blobs:
+            graph = blob.graph.root
+            if name not in graph:
+                known = [each.name for each in graph.blobs]
+                return f"graph {graph.name!r} has no blob {name!r}; {fetched}{did_you_mean(name, known)}"
+            node = graph.resolve(name)
+            if not isinstance(node, Blob):
+                outputs = ", ".join(each.name for each in getattr(node, "outputs", ())) or "none"
+                return f"{node!r} is no blob, which have values; its outputs: {outputs}; {fetched}"
+            break
+        return f"{name!r} was not fetched: ask for it, fetch=[{name!r}, ...]; {fetched}"
 
     def __repr__(self) -> str:
         return f"<Result {', '.join(f'{name}: {_describe(value)}' for name, value in self.items())}>"
@@ -301,7 +316,7 @@ class Program:
             blob = graph.resolve(key)
         except GraphError as error:
             sources = ", ".join(repr(source.name) for source in graph.sources) or "none"
-            raise FeedError(f"cannot feed {key!r}: {error}; sources: {sources}") from None
+            raise FeedError(f"cannot feed {key!r}, sources are {sources}: {error}") from None
         if not isinstance(blob, Blob):
             raise FeedError(f"cannot feed {blob!r}: it is no blob")
         if isinstance(blob, Variable):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy.typing as npt
 
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from actorflow.runtime import Engine, Result
     from actorflow.stream import FrameStream
 
-__all__ = ["Fetch", "Runnable"]
+__all__ = ["Runnable"]
 
-#: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
-Fetch = "Blob | Op | Graph | str"
+if TYPE_CHECKING:
+    #: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
+    Target: TypeAlias = Blob | Op | Graph | str
+    #: One of these, or several; None for the sinks.
+    Fetch: TypeAlias = Target | Iterable[Target] | None
 #: Values for blobs, by blob or by name.
 Feeds = Mapping[Any, npt.ArrayLike]  # a mapping's keys are invariant: "Blob | str" would refuse dict[Blob, ...]
 
@@ -47,7 +50,7 @@ class Runnable:
             root._engine = Engine(root)
         return root._engine
 
-    def compile(self, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Plan:
+    def compile(self, fetch: Fetch = None) -> Plan:
         """Check the graph and plan how it runs; `run` does this by itself when the graph has changed.
 
         Args:
@@ -57,9 +60,9 @@ class Runnable:
             KernelNotFoundError: if a device has no kernel for an operation.
             DeviceUnavailableError: if a place names a device that is not there.
         """
-        return self._runnable().plan(fetch)
+        return self._runnable().plan(_targets(fetch))
 
-    def memory_cost(self, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Footprint:
+    def memory_cost(self, fetch: Fetch = None) -> Footprint:
         """How much memory the variables and one frame take; printing it shows what takes how much.
 
         Args:
@@ -71,7 +74,7 @@ class Runnable:
         self,
         feeds: Feeds | None = None,
         *,
-        fetch: Iterable[Blob | Op | Graph | str] | None = None,
+        fetch: Fetch = None,
         timeout: float | None = None,
         atomic: bool = False,
     ) -> Result:
@@ -83,9 +86,9 @@ class Runnable:
         Args:
             feeds: Arrays for the `sources`, by blob or by name. They are used without a copy: do not change them
                 before `run` returns.
-            fetch: Blobs whose values are returned, and ops or sub-graphs to run besides; only what these need is run.
-                A variable gives its value before the frame's updates. By default everything is run and the `sinks`
-                are returned.
+            fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
+                these; only what they need is run. A variable gives its value before the frame's updates. By default
+                everything is run and the `sinks` are returned.
             timeout: Longest time of the run in seconds; it goes on while the graph is paused.
             atomic: Commit all variables' updates together at the end of the run, or none of them.
         Returns:
@@ -101,9 +104,9 @@ class Runnable:
         Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
         there by itself, and what it computes is dropped. Variables keep either their old or their new value.
         """
-        return await self._runnable().run(feeds, fetch, timeout, atomic)
+        return await self._runnable().run(feeds, _targets(fetch), timeout, atomic)
 
-    def run_sync(self, feeds: Feeds | None = None, *, fetch: Iterable[Blob | Op | Graph | str] | None = None) -> Result:
+    def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
         """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
 
         Raises:
@@ -122,7 +125,7 @@ class Runnable:
         self,
         feeds: AsyncIterable[Feeds] | Iterable[Feeds],
         *,
-        fetch: Iterable[Blob | Op | Graph | str] | None = None,
+        fetch: Fetch = None,
         in_flight: int = 1,
         atomic: bool = False,
     ) -> FrameStream:
@@ -141,7 +144,7 @@ class Runnable:
         Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
         (use ``contextlib.aclosing`` for that to happen at once).
         """
-        return self._runnable().stream(feeds, fetch, in_flight, atomic)
+        return self._runnable().stream(feeds, _targets(fetch), in_flight, atomic)
 
     async def aclose(self) -> None:
         """Cancel the frames in flight and the runs that wait for the end of a pause, wait for their threads, and stop
@@ -218,3 +221,10 @@ class Runnable:
                 f"{self.name!r} is a sub-graph: run its root {self.root.name!r}, with fetch=[...] for this part of it"
             )
         return self.engine
+
+
+def _targets(fetch: Fetch) -> tuple[Target, ...] | None:
+    """What is fetched, one or several, as several."""
+    if fetch is None:
+        return None
+    return tuple(fetch) if isinstance(fetch, Iterable) and not isinstance(fetch, str) else (fetch,)

@@ -102,7 +102,7 @@ class Engine(Equipment):
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
         if fetch is None:
             return make_plan(self.graph, None)
-        return make_plan(self.graph, [self.graph.resolve(target) for target in _checked_fetch(fetch)])
+        return make_plan(self.graph, [self.graph.resolve(target) for target in fetch])
 
     def program(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
         """The plan for ``fetch``, made ready to run; kept until the graph changes."""
@@ -112,7 +112,7 @@ class Engine(Equipment):
             self.common_budget()
             if self.monitor is not None and len(self.monitor.states) < self.graph.size:
                 self.monitor = Monitor(self.graph.size)
-        key = None if fetch is None else _checked_fetch(fetch)
+        key = None if fetch is None else tuple(fetch)
         program = self._programs.get(key)
         if program is None:
             if len(self._programs) >= _MAX_PROGRAMS:
@@ -168,7 +168,7 @@ class Engine(Equipment):
         atomic: bool = False,
     ) -> FrameStream:
         """One frame per feed; see `Graph.stream`."""
-        targets = None if fetch is None else _checked_fetch(fetch)
+        targets = None if fetch is None else tuple(fetch)
 
         def start(feed: Feeds, step: Step | None) -> Awaitable[tuple[Program, Frame]]:
             begun = self._begin(feed, targets, atomic, step=step)
@@ -399,9 +399,3 @@ class Engine(Equipment):
             self._time_each(False)
             if self._watching is not None:
                 self._watching.stop()
-
-
-def _checked_fetch(fetch: Iterable[Blob | Op | Graph | str]) -> tuple[Blob | Op | Graph | str, ...]:
-    if isinstance(fetch, str | Blob | Op | Graph):
-        raise GraphError(f"fetch must be a list, fetch=[...], got {fetch!r}")
-    return tuple(fetch)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.devices import DeviceOptions, device_kind
+from actorflow.errors import KernelNotFoundError
 from actorflow.node import Hints, Op
 from actorflow.ops.function import Function
 from actorflow.ops.libraries import is_library_of, load_library
@@ -62,7 +63,8 @@ class Selector:
         """How to compute ``operation``, the op's or one that the plan adds to it, on arrays of ``dtype``.
 
         Raises:
-            KernelNotFoundError: listing what is registered, if neither the device nor the CPU has a kernel.
+            KernelNotFoundError: naming the op, and listing what is registered for its operation, if neither the device
+                nor the CPU has a kernel.
             MissingExtraError: if a library that the user asked for is not installed.
         """
         last = self._last
@@ -71,7 +73,10 @@ class Selector:
         key: Any = (operation.kind, place, dtype, op.hints, isinstance(operation, Function) and operation.is_async)
         choice = self._choices.get(key)
         if choice is None:
-            choice = self._choose(operation, place, dtype, op.hints or self._hints)
+            try:
+                choice = self._choose(operation, place, dtype, op.hints or self._hints)
+            except KernelNotFoundError as error:
+                raise KernelNotFoundError(f"op {op.name!r}: {error}\n  created at {op.site}") from None
             # A kernel that refused these parameters might take the next ones.
             if not (may_refuse(operation, place.kind) or may_refuse(operation, _HOST.kind)):
                 self._choices[key] = choice

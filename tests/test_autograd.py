@@ -319,6 +319,8 @@ def test_a_cycle_is_named() -> None:
     with pytest.raises(af.CycleError) as caught:
         af.gradient(ops.copy(a), x)
     assert set(caught.value.cycle) == {"first", "second"}
+    assert str(caught.value).count(" created at ") == 2
+    assert __file__ in str(caught.value)
     assert caught.value.cycle[0] == caught.value.cycle[-1]
 
 

@@ -40,6 +40,35 @@ def test_a_cycle_is_named_and_kept() -> None:
     assert error.cycle == ("a", "x", "b", "y", "a")
 
 
+def test_a_cycle_names_the_lines_of_its_ops() -> None:
+    error = af.CycleError(["a", "x", "b", "y", "a"], {"a": "m.py:1 in f", "b": "m.py:2 in f", "c": "m.py:3 in f"})
+    assert str(error).splitlines() == [
+        "the graph has a cycle: a -> x -> b -> y -> a",
+        "  op 'a' created at m.py:1 in f",
+        "  op 'b' created at m.py:2 in f",
+    ]
+    assert len(str(af.CycleError([f"n{i}" for i in range(1000)], {f"n{i}": "m.py:1" for i in range(1000)}))) < 2000
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("lss", ["loss", "scores"], "; did you mean 'loss'?"),
+        ("LOSS", ["loss", "scores"], "; did you mean 'loss'?"),
+        ("relu", ["ReLU", "relu"], "; did you mean 'relu'?"),
+        ("conv1", ["conv2", "conv3", "conv4", "conv5"], "; did you mean 'conv5' or 'conv4' or 'conv3'?"),
+        ("weight", ["part/of/a/long/way/weight", "bias"], "; did you mean 'part/of/a/long/way/weight'?"),
+        ("net", ["net/first/layer/of/all/out", "other"], "; did you mean 'net/first/layer/of/all/out'?"),
+        ("xyz", ["loss", "scores"], ""),
+        ("", ["loss"], ""),
+        (5, ["5"], ""),
+        ("loss", [], ""),
+    ],
+)
+def test_names_that_are_near_are_suggested(name: object, known: list[str], expected: str) -> None:
+    assert errors.did_you_mean(name, known) == expected
+
+
 def test_the_message_of_a_long_cycle_shows_its_ends() -> None:
     names = [f"n{i}" for i in range(1000)]
     error = af.CycleError([*names, "n0"])

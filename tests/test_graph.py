@@ -220,6 +220,17 @@ class TestResolving:
             graph[name]
         assert name not in graph
 
+    def test_names_that_are_nearly_right(self, graph: af.Graph) -> None:
+        with graph.subgraph("encoder") as part:
+            ops.relu(part.blob("x", 3), name="conv")
+        for wrong, right in {"encodr": "'encoder'", "encoder/conf": "'encoder/conv'", "x": "'encoder/x'"}.items():
+            with pytest.raises(af.GraphError, match=rf"named '{wrong}'; did you mean .*{right}.*\?$"):
+                graph[wrong]
+        with pytest.raises(af.GraphError, match=r"graph 'encoder' has no .* named 'conf'; did you mean 'conv'"):
+            part["conf"]
+        with pytest.raises(af.GraphError, match=r"sub-graphs: encoder; did you mean 'encoder'\?$"):
+            graph.delete_subgraph("encoded")
+
     def test_nodes_and_graphs_of_others(self, graph: af.Graph) -> None:
         other = af.Graph("other")
         graph.blob("x", 3)

@@ -1,6 +1,7 @@
 """Plans: what is checked, which ops are chosen, and in what order."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,12 +47,18 @@ class TestCycles:
         with pytest.raises(af.CycleError, match="the graph has a cycle: ") as caught:
             graph.compile()
         assert is_rotation(caught.value.cycle, names)
-        assert str(caught.value).endswith(" -> ".join(caught.value.cycle))
+        first, *lines = str(caught.value).splitlines()
+        assert first.endswith(" -> ".join(caught.value.cycle))
+        sites = [f"  op {name!r} created at {graph[name].site}" for name in caught.value.cycle if name in "abc"]
+        assert lines == sites[:3]
+        assert __file__ in lines[0]
 
     def test_an_op_that_reads_what_it_writes(self, graph: af.Graph) -> None:
         x = graph.blob("x", ())
         link(graph, "self", [x], [x])
-        with pytest.raises(af.CycleError, match=r"the graph has a cycle: self -> x -> self$"):
+        with pytest.raises(
+            af.CycleError, match=r"the graph has a cycle: self -> x -> self\n  op 'self' created at .* in link$"
+        ):
             graph.compile()
 
     def test_only_the_cycle_is_named(self, graph: af.Graph) -> None:
@@ -225,7 +232,18 @@ class TestKernels:
         with pytest.raises(
             af.KernelNotFoundError,
             match=r"no kernel for Unheard\(device=cpu, library=numpy, dtype=float32, layout=any\); registered:\n"
-            r"  nothing; operations with kernels: Absolute, Accuracy, .*Inner",
+            r"  nothing: register one with @af\.ops\.kernel\(Unheard\)\n"
+            rf"  created at {re.escape(__file__)}:\d+ in test_a_missing_one_lists_what_is_registered$",
+        ):
+            graph.compile()
+
+    def test_a_library_that_there_is_not(self, graph: af.Graph) -> None:
+        with graph.at(libraries=["numpi"]):
+            ops.relu(graph.blob("x", 3), name="act")
+        with pytest.raises(
+            af.KernelNotFoundError,
+            match=r"op 'act': no library 'numpi'; libraries: numpy \(cpu\), .*; did you mean 'numpy'.*\?\n"
+            r"  created at .* in test_a_library_that_there_is_not$",
         ):
             graph.compile()
 
@@ -286,14 +304,31 @@ class TestSelection:
             assert graph.compile([target]).fetches == {}
 
     @pytest.mark.parametrize("fetch", ["y/out", "y", "part"])
-    def test_one_name_is_no_list(self, graph: af.Graph, fetch: str) -> None:
+    async def test_one_is_as_good_as_a_list_of_it(self, graph: af.Graph, fetch: str) -> None:
         self.build(graph)
-        graph.subgraph("part")
-        for one in (fetch, graph[fetch]):
-            with pytest.raises(af.GraphError, match=r"fetch must be a list, fetch=\[\.\.\.\], got "):
-                graph.compile(one)
-            with pytest.raises(af.GraphError, match=r"fetch must be a list"):
-                graph.run_sync({"x": [1, 2, 3], "other": [1, 2, 3]}, fetch=one)
+        with graph.subgraph("part"):
+            ops.relu(graph["y/out"], name="in")
+        feeds = {"x": [1, 2, 3]}
+        async with graph:
+            for one in (fetch, graph[fetch]):
+                plan = graph.compile([one])
+                assert self.names(graph.compile(one)) == self.names(plan)
+                assert graph.compile(one).fetches.keys() == plan.fetches.keys()
+                assert str(graph.memory_cost(one)) == str(plan.footprint())
+                names = [blob.name for blob in plan.fetches]
+                assert list(await graph.run(feeds, fetch=one)) == names
+                assert [list(result) async for result in graph.stream([feeds], fetch=one)] == [names]
+
+    def test_one_in_a_script(self) -> None:
+        graph = af.Graph("g")
+        self.build(graph)
+        assert list(graph.run_sync({"x": [1, 2, 3]}, fetch="y/out")) == ["y/out"]
+
+    @pytest.mark.parametrize("wrong", [5, b"y", {"y": 1}.items(), object])
+    def test_what_cannot_be_fetched(self, graph: af.Graph, wrong: object) -> None:
+        self.build(graph)
+        with pytest.raises(af.GraphError, match="expected a blob, an op, a sub-graph or a name, got "):
+            graph.compile(wrong)
 
     def test_wrong_names(self, graph: af.Graph) -> None:
         self.build(graph)

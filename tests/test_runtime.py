@@ -40,8 +40,20 @@ class TestFeedsAndFetches:
         assert list(by_blob) == ["f/out"]
         np.testing.assert_array_equal(by_blob[y], ones(2))
         np.testing.assert_array_equal(by_name["f/out"], ones(2))
-        with pytest.raises(KeyError, match="'x' was not fetched; fetched: f/out"):
-            by_name[x]
+        for unfetched in (x, "x"):
+            with pytest.raises(KeyError, match=r"'x' was not fetched: ask for it, fetch=\['x', ...\]; fetched: f/out"):
+                by_name[unfetched]
+        with pytest.raises(KeyError, match=r"graph 'one' has no blob 'f/otu'; fetched: f/out; did you mean 'f/out'\?"):
+            by_name["f/otu"]
+        with pytest.raises(KeyError, match=r"<Op 'f' .*> is no blob, which have values; its outputs: f/out; fetched"):
+            by_name["f"]
+
+    async def test_nothing_was_fetched(self) -> None:
+        graph, x, _ = one_op(lambda a: a)
+        async with graph:
+            nothing = await graph.run({x: ones()}, fetch=["f"])
+        with pytest.raises(KeyError, match=r"'x' was not fetched: ask for it, fetch=\['x', ...\]; fetched: nothing"):
+            nothing["x"]
 
     async def test_numbers_and_lists_take_the_blobs_dtype(self) -> None:
         graph, x, y = one_op(lambda a: a * 2)
@@ -59,7 +71,11 @@ class TestFeedsAndFetches:
             ({"x": [1j, 0, 0]}, af.DTypeError, r"'x': expected dtype float32, got complex128"),
             ({"x": None}, af.ShapeError, r"'x': expected shape \(3,\), got None"),
             (np.ones(3, "f"), TypeError, r"feeds must be a mapping of blobs, or their names, to arrays, got ndarray"),
-            ({"nope": 1}, af.FeedError, r"cannot feed 'nope': .* no blob, op or sub-graph .*; sources: 'x'"),
+            (
+                {"nope": 1},
+                af.FeedError,
+                r"cannot feed 'nope', sources are 'x': .* no blob, op or sub-graph named 'nope'",
+            ),
             ({"x": np.ones(3, "f"), "f/out": 1}, af.FeedError, r"'f/out': op 'f' writes it"),
             ({"x": np.ones(3, "f"), "f": 1}, af.FeedError, r"<Op 'f' .*: it is no blob"),
         ],

@@ -28,7 +28,7 @@ class Batch(NamedTuple):
     valid: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """A part of a data set.
 
@@ -54,6 +54,9 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"<Split of {len(self)} images, {self.images.dtype}{list(self.images.shape[1:])}>"
 
     def shuffled(self, size: int, rng: np.random.Generator) -> Iterator[Batch]:
         """One epoch of full batches in random order; images that fill no batch are left out of this epoch.
@@ -93,7 +96,7 @@ class Split:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """A data set of labelled images.
 
@@ -119,6 +122,11 @@ class Dataset:
                 raise DataError(
                     f"{self.name}: expected {part} labels from 0 to {len(self.classes) - 1}, got {low} to {high}"
                 )
+
+    def __repr__(self) -> str:
+        images = f"{self.train.images.dtype}{list(self.train.images.shape[1:])}"
+        counts = f"{len(self.train)} to train, {len(self.test)} to test"
+        return f"<Dataset {self.name!r}: {counts}, {images}, {len(self.classes)} classes>"
 
     def standardized(self) -> Dataset:
         """The same with the train images' mean subtracted, then divided by their standard deviation."""

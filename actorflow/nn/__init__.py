@@ -1,5 +1,7 @@
 """Layers, initializers, models and optimizers."""
 
+from typing import TYPE_CHECKING
+
 from actorflow.nn import init, parallel, rates
 from actorflow.nn.embedding import Embedding
 from actorflow.nn.inception import Inception
@@ -73,3 +75,10 @@ __all__ = [
     "parallel",
     "rates",
 ]
+
+if not TYPE_CHECKING:  # for which any name would be one that is there
+
+    def __getattr__(name: str) -> object:
+        from actorflow.foreign import missing
+
+        missing(__name__, name)

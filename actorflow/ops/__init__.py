@@ -4,6 +4,8 @@ Classes are the mathematics (`Conv`); functions (`conv`) make an op of it, with 
 graph. Kernels live apart: `actorflow.ops.cpu` registers those for the CPU.
 """
 
+from typing import TYPE_CHECKING
+
 from actorflow.ops.activation import (
     Elu,
     EluDown,
@@ -453,3 +455,10 @@ __all__ = [
     "where",
     "xavier",
 ]
+
+if not TYPE_CHECKING:  # for which any name would be one that is there
+
+    def __getattr__(name: str) -> object:
+        from actorflow.foreign import missing
+
+        missing(__name__, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from actorflow.errors import KernelNotFoundError
+from actorflow.errors import KernelNotFoundError, did_you_mean
 from actorflow.ops.registry import registered_kernels
 
 __all__ = ["is_library_of", "load_library", "register_library"]
@@ -46,8 +46,11 @@ def load_library(kind: str, library: str) -> None:
     if module is not None:
         import_module(module)
     elif key not in _known():
-        names = ", ".join(dict.fromkeys(name for device, name in _known() if device == kind)) or "none"
-        raise KernelNotFoundError(f"no library {library!r} for devices of kind {kind!r}; libraries: {names}")
+        names = dict.fromkeys(name for device, name in _known() if device == kind)
+        raise KernelNotFoundError(
+            f"no library {library!r} for devices of kind {kind!r}; "
+            f"libraries: {', '.join(names) or 'none'}{did_you_mean(library, names)}"
+        )
     _loaded.add(key)
 
 
@@ -62,7 +65,8 @@ def is_library_of(library: str, kind: str) -> bool:
         return True
     if not any(name == library for _, name in known):
         names = ", ".join(f"{name} ({device})" for device, name in known)
-        raise KernelNotFoundError(f"no library {library!r}; libraries: {names}")
+        near = did_you_mean(library, [name for _, name in known])
+        raise KernelNotFoundError(f"no library {library!r}; libraries: {names}{near}")
     return False
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from actorflow.errors import GraphError, KernelNotFoundError
+from actorflow.errors import GraphError, KernelNotFoundError, did_you_mean
 from actorflow.ops.operation import Operation
 
 __all__ = [
@@ -144,7 +144,10 @@ def not_found(
     """The error that lists what is registered for an operation."""
     wanted = KernelKey(operation.kind, device, "|".join(libraries), str(dtype), layout)
     known = [f"  {key}" for key in _kernels if key.operation == operation.kind]
-    listing = "\n".join(known) if known else f"  nothing; operations with kernels: {', '.join(_operations())}"
+    if not known:
+        near = did_you_mean(operation.kind, {key.operation for key in _kernels})
+        known = [f"  nothing: register one with @af.ops.kernel({operation.kind}){near}"]
+    listing = "\n".join(known)
     return KernelNotFoundError(f"no kernel for {wanted}; registered:\n{listing}")
 
 
@@ -174,7 +177,3 @@ def registered_kernels() -> tuple[KernelKey, ...]:
 def kernels_of(device: str, library: str) -> tuple[Kernel, ...]:
     """All kernels of a library for a kind of device, in order of registration."""
     return tuple(known for key, known in _kernels.items() if (key.device, key.library) == (device, library))
-
-
-def _operations() -> list[str]:
-    return sorted({key.operation for key in _kernels})

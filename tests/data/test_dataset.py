@@ -5,6 +5,13 @@ from actorflow.data import Dataset, Split, stratified_split
 from actorflow.errors import DataError
 
 
+def test_what_is_shown_of_it_is_short() -> None:
+    split = Split(np.zeros((500, 28, 28, 1), np.float32), np.arange(500) % 3)
+    assert repr(split) == "<Split of 500 images, float32[28, 28, 1]>"
+    shown = repr(Dataset("letters", split, Split(split.images[:40], split.labels[:40]), ("a", "b", "c")))
+    assert shown == "<Dataset 'letters': 500 to train, 40 to test, float32[28, 28, 1], 3 classes>"
+
+
 def numbered(count: int) -> Split:
     """Images that carry their own number, so that batches show where their rows came from."""
     numbers = np.arange(count)

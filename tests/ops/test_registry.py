@@ -117,10 +117,15 @@ class TestFinding:
             "  Twice(device=cpu, library=mkl, dtype=any, layout=nhwc)",
         ]
 
-    def test_a_miss_without_any_names_the_others(self) -> None:
+    def test_a_miss_without_any_names_what_has_nearly_that_name(self) -> None:
         kernel("Another")(fn)
-        with pytest.raises(af.KernelNotFoundError, match=r"  nothing; operations with kernels: .*Another"):
+        kernel("Twicce")(fn)
+        with pytest.raises(
+            af.KernelNotFoundError,
+            match=r"registered:\n  nothing: register one with @af\.ops\.kernel\(Twice\); did you mean 'Twicce'",
+        ) as caught:
             find_kernel(Twice(), "cpu", F32)
+        assert "Another" not in str(caught.value)
 
 
 class TestOwnKernels:

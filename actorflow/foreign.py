@@ -1,0 +1,184 @@
+"""Names that other libraries have for what is here, and what it is called here: for messages about missing names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import NoReturn
+
+from actorflow.errors import did_you_mean
+
+__all__ = ["HINTS", "missing"]
+
+_CONV = "af.nn.Conv(channels, kernel), for any number of spatial axes; images are NHWC"
+_NORM = "af.nn.BatchNorm, for any number of axes"
+_INNER = "af.nn.InnerProduct(features)"
+_JOIN = "layers are joined with >>: af.nn.Conv(8, 3) >> af.nn.Flatten() >> af.nn.InnerProduct(10)"
+_COMPOSITE = "af.Composite: a subclass makes its ops in build()"
+_LOSS = "af.ops.softmax_loss(scores, labels), or the layer af.nn.SoftmaxLoss"
+_VARIABLE = "graph.variable(name, shape, init=...)"
+_BLOB = "graph.blob(name, shape, dtype) in graphs; af.array.asarray(values) for lazy arrays"
+_LSTM = "af.nn.LSTM, the one recurrent layer"
+_ATTENTION = "a composite of af.ops.matmul and af.ops.softmax; there is no such layer"
+
+_LAYERS = {
+    **dict.fromkeys(["Linear", "Dense", "LazyLinear"], _INNER),
+    "Sequential": _JOIN,
+    **dict.fromkeys(["Conv1d", "Conv2d", "Conv3d", "Conv1D", "Conv2D", "Conv3D", "LazyConv2d"], _CONV),
+    **dict.fromkeys(
+        ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Conv2DTranspose"], "af.nn.ConvTranspose"
+    ),
+    **dict.fromkeys(["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxPooling2D", "MaxPool"], 'af.nn.Pool("max", kernel)'),
+    **dict.fromkeys(
+        ["AvgPool1d", "AvgPool2d", "AvgPool3d", "AveragePooling2D", "AvgPool"], 'af.nn.Pool("average", kernel)'
+    ),
+    **dict.fromkeys(["AdaptiveAvgPool2d", "GlobalAveragePooling2D", "GlobalAvgPool2d"], "af.nn.GlobalAverage"),
+    **dict.fromkeys(["AdaptiveMaxPool2d", "GlobalMaxPooling2D", "GlobalMaxPool2d"], "af.nn.GlobalMax"),
+    **dict.fromkeys(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormalization"], _NORM),
+    "LayerNormalization": "af.nn.LayerNorm",
+    "LocalResponseNorm": "af.nn.LRN",
+    **dict.fromkeys(["Dropout1d", "Dropout2d", "Dropout3d"], "af.nn.Dropout"),
+    **{
+        name: f'af.nn.Activation("{kind}"), or af.ops.{kind}(x)'
+        for name, kind in {
+            "ReLU": "relu",
+            "Sigmoid": "sigmoid",
+            "Tanh": "tanh",
+            "LeakyReLU": "leaky_relu",
+            "ELU": "elu",
+            "GELU": "gelu",
+            "SiLU": "silu",
+            "Swish": "silu",
+            "Softplus": "softplus",
+            "LogSoftmax": "log_softmax",
+        }.items()
+    },
+    **dict.fromkeys(["CrossEntropyLoss", "SparseCategoricalCrossentropy", "CategoricalCrossentropy"], _LOSS),
+    "NLLLoss": "af.ops.nll_loss(log_probabilities, labels)",
+    **dict.fromkeys(["MSELoss", "MeanSquaredError"], "af.ops.mse_loss(x, target)"),
+    "L1Loss": "af.ops.l1_loss(x, target)",
+    **dict.fromkeys(["SmoothL1Loss", "HuberLoss"], "af.ops.huber_loss(x, target)"),
+    **dict.fromkeys(["BCELoss", "BinaryCrossentropy"], "af.ops.binary_cross_entropy(x, target)"),
+    "BCEWithLogitsLoss": "af.ops.binary_cross_entropy_with_logits(x, target)",
+    **dict.fromkeys(["Module", "Layer", "Model"], _COMPOSITE),
+    **dict.fromkeys(["ModuleList", "ModuleDict"], "a plain list in an attribute of an af.Composite"),
+    "Parameter": _VARIABLE,
+    **dict.fromkeys(["RNN", "GRU", "SimpleRNN", "GRUCell", "RNNCell"], _LSTM),
+    **dict.fromkeys(["MultiheadAttention", "MultiHeadAttention", "Transformer"], _ATTENTION),
+    "Identity": "nothing, connect the blob itself",
+    "Reshape": "af.ops.reshape(x, shape), or the layer af.nn.Flatten",
+    "functional": "af.ops",
+    **dict.fromkeys(["losses", "activations"], "af.ops"),
+    "initializers": "af.nn.init",
+    "optimizers": "af.nn.SGD, af.nn.Adam and others",
+    **dict.fromkeys(["RMSprop"], "af.nn.RMSProp"),
+    **dict.fromkeys(["AdaGrad"], "af.nn.Adagrad"),
+    "DataParallel": "af.nn.parallel.DataParallel",
+}
+
+_OPERATIONS = {
+    **dict.fromkeys(
+        ["conv1d", "conv2d", "conv3d", "convolution", "conv_general_dilated"],
+        "af.ops.conv(x, weight), for any number of spatial axes; images are NHWC, weights (height, width, in, out)",
+    ),
+    **dict.fromkeys(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "conv2d_transpose"], "conv_transpose"),
+    **dict.fromkeys(["max_pool1d", "max_pool2d", "max_pool3d"], "max_pool"),
+    **dict.fromkeys(["avg_pool1d", "avg_pool2d", "avg_pool3d", "avg_pool", "average_pool2d"], "average_pool"),
+    **dict.fromkeys(["adaptive_avg_pool2d", "global_average_pool"], "global_average"),
+    **dict.fromkeys(["dense", "fully_connected"], f"af.ops.inner(x, weight) and af.ops.bias, or the layer {_INNER}"),
+    **dict.fromkeys(["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entropy_with_logits"], _LOSS),
+    **dict.fromkeys(["smooth_l1_loss"], "huber_loss"),
+    **dict.fromkeys(["mm", "bmm", "dot"], "matmul"),
+    "einsum": "af.ops.transpose and af.ops.matmul",
+    "mul": "multiply",
+    "sub": "subtract",
+    **dict.fromkeys(["div", "true_divide"], "divide"),
+    "neg": "negative",
+    "abs": "absolute",
+    "pow": "power",
+    "reduce_sum": "sum",
+    "reduce_mean": "mean",
+    **dict.fromkeys(["amax", "reduce_max"], "max"),
+    **dict.fromkeys(["amin", "reduce_min"], "min"),
+    **dict.fromkeys(["cat", "concatenate"], "concat"),
+    **dict.fromkeys(["permute", "permute_dims", "swapaxes", "moveaxis"], "transpose"),
+    "view": "reshape",
+    **dict.fromkeys(["clamp", "clip_by_value"], "clip"),
+    **dict.fromkeys(["gather", "index_select"], "take"),
+    "unsqueeze": "expand_dims",
+    **dict.fromkeys(["astype", "to"], "cast"),
+    "local_response_normalization": "lrn",
+    "swish": "silu",
+    **dict.fromkeys(["randn", "normal"], "gaussian"),
+    "rand": "uniform",
+    **dict.fromkeys(["zeros", "ones", "full"], "fill"),
+    "constant": "af.ops.fill, or a variable that nothing updates",
+}
+
+_ROOT = {
+    **dict.fromkeys(["Tensor", "tensor"], _BLOB),
+    "placeholder": "graph.blob(name, shape, dtype)",
+    "variable": _VARIABLE,
+    "op": "graph.op(name, operation)",
+    "function": "graph.function(name, fn, outputs)",
+    "Session": "graph.run(feeds): a graph runs itself",
+    "Module": _COMPOSITE,
+    **dict.fromkeys(["layers", "keras"], "af.nn"),
+    **dict.fromkeys(["functional", "F"], "af.ops"),
+    **dict.fromkeys(["numpy", "np", "jnp"], "af.array"),
+    "optim": "af.nn.SGD, af.nn.Adam and others",
+    "DataLoader": "af.data.Loader",
+    "save": "af.save_checkpoint(graph, path)",
+    "load": "af.load_checkpoint(graph, path)",
+    **dict.fromkeys(["jit", "compile"], "graph.compile() shows a graph's plan; af.trace makes a graph of a function"),
+    **dict.fromkeys(["device", "cuda"], 'with graph.at("cuda:0"): ...'),
+    "no_grad": "nothing, gradients are ops that af.gradient makes",
+    "backward": "af.gradient(loss, wrt)",
+    "distributed": "af.world(), and places such as 1/cuda:0",
+}
+
+#: By module, what a foreign name is called here: the name of an attribute of the same module, or what to use instead.
+HINTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"actorflow": _ROOT, "actorflow.nn": _LAYERS, "actorflow.ops": _OPERATIONS}
+)
+#: Where a name that one of these modules lacks is looked for.
+_HOMES = ("actorflow", "actorflow.nn", "actorflow.ops", "actorflow.data", "actorflow.pipeline", "actorflow.array")
+
+
+def missing(module: str, name: str) -> NoReturn:
+    """Raise the error of a module's attribute that is not there, with what may have been meant.
+
+    ``from module import name`` drops the message of an AttributeError and says less; it gets an ImportError.
+
+    Args:
+        module: One of the package's, whose ``__getattr__`` calls this.
+        name: Of the attribute.
+    Raises:
+        AttributeError, ImportError: always.
+    """
+    is_import = sys._getframe(2).f_globals.get("__name__") == "importlib._bootstrap"
+    text = f"module {module!r} has no attribute {name!r}"
+    if name.startswith("_") or (is_import and find_spec(f"{module}.{name}") is not None):
+        raise AttributeError(text, name=name)  # a submodule, which is loaded next
+    text += _hint(module, name)
+    if is_import:
+        raise ImportError(f"cannot import name {name!r} from {module!r}: {text}", name=module)
+    raise AttributeError(text, name=name)
+
+
+def _hint(module: str, name: str) -> str:
+    """The end of the message."""
+    short = module.replace("actorflow", "af", 1)
+    ours = HINTS.get(module, {}).get(name)
+    if ours is not None:
+        return f"; here: {ours}" if " " in ours or "." in ours else f"; here: {short}.{ours}"
+    for home in _HOMES:
+        if home != module and name in import_module(home).__all__:
+            return f"; it is {home.replace('actorflow', 'af', 1)}.{name}"
+    for home in ("actorflow.nn", "actorflow.ops"):
+        if home != module and name in HINTS[home]:
+            return _hint(home, name)
+    return did_you_mean(name, import_module(module).__all__)
