@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import actorflow as af
 from actorflow.devices.base import Fence
-from actorflow.devices.cuda import CudaDevice, CudaOptions, Segment, SegmentState, describe_cuda
+from actorflow.devices.cuda import CudaDevice, Segment, SegmentState, describe_cuda
 from actorflow.devices.stream import StreamLane
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.place import Place
@@ -30,34 +29,7 @@ extern "C" __global__ void await_flag(volatile int* flag, int* seen, long long c
     *seen = *flag;
 }
 """
-#: Copies after so many clock cycles.
-SLOW_COPY = r"""
-extern "C" __global__ void slow_copy(const float* source, float* target, int size, long long cycles) {
-    long long begin = clock64();
-    while (clock64() - begin < cycles) {}
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < size; i += gridDim.x * blockDim.x) target[i] = source[i];
-}
-"""
 LONG, SHORT = 20_000_000_000, 20_000_000
-
-
-@pytest.fixture
-def device(cupy: ModuleType) -> Iterator[CudaDevice]:
-    device = CudaDevice(Place.parse("cuda:0"), CudaOptions(timing=True))
-    yield device
-    device.close()
-    device.join()
-
-
-@pytest.fixture
-def slow_copy(cupy: Any) -> Callable[[Any, Any], None]:
-    kernel = cupy.RawKernel(SLOW_COPY, "slow_copy")
-    kernel.compile()
-
-    def launch(source: Any, target: Any) -> None:
-        kernel((16,), (256,), (source, target, np.int32(target.size), np.int64(SHORT)))
-
-    return launch
 
 
 def stream_lane(device: CudaDevice, name: str) -> Any:
@@ -226,23 +198,6 @@ class TestMemory:
         for step, copy, _ in kept:
             assert (device.download(copy) == step).all()
 
-    def test_what_the_application_drops_while_its_stream_reads_it(
-        self, cupy: Any, device: CudaDevice, slow_copy: Any
-    ) -> None:
-        stream = stream_lane(device, "main").stream
-        kept = cupy.zeros(SPEC.shape, "f4")
-        cupy.cuda.Device().synchronize()
-        for value in range(1, 5):
-            with stream.current():
-                result = device.allocate(SPEC)
-                result.fill(value)
-            stream.synchronize()
-            slow_copy(result, kept)
-            del result
-            with stream.current():
-                device.allocate(SPEC).fill(-1)  # the same block
-            assert (cupy.asnumpy(kept) == value).all()
-
     def test_join_leaves_nothing_in_the_pool(self, cupy: Any) -> None:
         pool = cupy.get_default_memory_pool()
         before = pool.total_bytes()
@@ -256,16 +211,6 @@ class TestMemory:
 
 
 class TestInterchange:
-    def test_an_array_that_is_still_computed(self, cupy: Any, device: CudaDevice, slow_copy: Any) -> None:
-        lane = stream_lane(device, "main")
-        source, fed = cupy.full(SPEC.shape, 7, "f4"), cupy.zeros(SPEC.shape, "f4")
-        slow_copy(source, fed)
-        assert device.adopt(fed) is fed
-        with lane.stream.current():
-            copy = fed.copy()
-        lane.stream.synchronize()
-        assert (device.download(copy) == 7).all()
-
     @pytest.mark.parametrize("interface", ["dlpack", "cuda_array_interface"])
     def test_torch(self, cupy: Any, device: CudaDevice, interface: str) -> None:
         torch = pytest.importorskip("torch")

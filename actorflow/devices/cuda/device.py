@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from actorflow.devices.cuda.availability import check_cuda, load_cupy
 from actorflow.devices.cuda.capture import Segment
 from actorflow.devices.cuda.interchange import as_device_array
 from actorflow.devices.cuda.release import LateRelease
-from actorflow.devices.cuda.stream import CudaEvent, CudaStream, EventPool, default_stream, is_idle
+from actorflow.devices.cuda.stream import CudaEvent, CudaStream, EventPool, is_idle
 from actorflow.devices.memory import Pool
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import DeviceError
@@ -29,6 +29,8 @@ __all__ = ["CudaDevice", "CudaOptions"]
 #: Beyond what any device has: CUDA takes its highest.
 _HIGHEST_PRIORITY = -1000
 _COPIES = ("inbound", "outbound")
+#: Handles of CUDA's legacy default stream.
+_LEGACY = (0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ class CudaDevice(StreamDevice):
     """One NVIDIA GPU: CuPy arrays, and CUDA streams as lanes.
 
     Streams do not synchronize with CUDA's default stream, where the application's own work goes; what it feeds is
-    waited for on the device (`adopt`), and what it gets is complete.
+    waited for on the device (`adopt`), and what it gets is complete and may be dropped at any time
+    (`actorflow.devices.cuda.release`).
 
     Attributes:
         cupy: The module.
@@ -63,7 +66,7 @@ class CudaDevice(StreamDevice):
     def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
         self.cupy = load_cupy(place)
         self.index = place.device
-        self._late = LateRelease(self._pending)
+        self._late = LateRelease(self._current_stream, self._marks)
         super().__init__(place, options)
         self._events = EventPool(self.cupy, self.index)
         self._staging = memory.PinnedPool(self._allocate_pinned, self._copy_lanes)
@@ -155,9 +158,8 @@ class CudaDevice(StreamDevice):
             return None
         self._late.sweep()
         self._late.watch(array)
-        stream = self.cupy.cuda.get_current_stream(self.index)
-        if not is_idle(self.cupy.cuda.runtime, stream.ptr):
-            mark = self._mark(stream)
+        mark = self._mark(self._current_stream())
+        if mark is not None:
             self._adopted = [*self._still_computed(), mark]
             for lane_stream in self._streams():
                 lane_stream.wait(mark)
@@ -208,19 +210,28 @@ class CudaDevice(StreamDevice):
         streams = [lane.stream for lane in self._all_lanes()]
         return [stream for stream in streams if isinstance(stream, CudaStream)]
 
-    def _pending(self) -> list[CudaEvent]:
-        """Marks behind what lanes and the application have launched, it on the default and the current stream."""
-        runtime = self.cupy.cuda.runtime
-        of_application = [default_stream(self.cupy), self.cupy.cuda.get_current_stream(self.index)]
-        streams = dict.fromkeys([*(stream.raw for stream in self._streams()), *of_application])
-        return [self._mark(stream) for stream in streams if not is_idle(runtime, stream.ptr)]
+    def _current_stream(self) -> Any:
+        """The stream of CuPy that is current on the device, in the thread that asks."""
+        return self.cupy.cuda.get_current_stream(self.index)
 
-    def _mark(self, stream: Any) -> CudaEvent:
-        """A mark in a stream, the application's or a lane's."""
+    def _marks(self, streams: Iterable[Any]) -> list[CudaEvent]:
+        """Marks behind what is pending of the lanes, of the application by default, and of some more streams."""
+        lanes = [stream.raw for stream in self._streams()]
+        found = map(self._mark, dict.fromkeys([*lanes, self.cupy.cuda.Stream.null, *streams]))
+        return [mark for mark in found if mark is not None]
+
+    def _mark(self, stream: Any) -> CudaEvent | None:
+        """A mark in a stream, the application's or a lane's; None if the stream is known to be idle.
+
+        A mark in the legacy default stream is behind all that the application's blocking streams do. Whether a question
+        to it is, CUDA does not say, so it is not asked.
+        """
         runtime = self.cupy.cuda.runtime
         try:
-            raw = self._events.take(timed=False)
-            with self.cupy.cuda.Device(self.index):
+            with self.cupy.cuda.Device(self.index):  # the legacy stream is that of the current device
+                if stream.ptr not in _LEGACY and is_idle(runtime, stream.ptr):
+                    return None
+                raw = self._events.take(timed=False)
                 runtime.eventRecord(raw.ptr, stream.ptr)
         except runtime.CUDARuntimeError as error:
             raise DeviceError(f"device {str(self.place)!r} failed: {error}") from error

@@ -7,14 +7,13 @@ asked, so that the loop is told in the usual way.
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from typing import Any
 
 from actorflow.devices.stream import Event, Stream
 from actorflow.errors import DeviceError
 
-__all__ = ["CudaEvent", "CudaStream", "EventPool", "default_stream", "is_idle"]
+__all__ = ["CudaEvent", "CudaStream", "EventPool", "is_idle"]
 
 _SUCCESS, _NOT_READY = 0, 600
 
@@ -248,12 +247,6 @@ class _Current(AbstractContextManager["CudaStream"]):
         finally:
             if before != self._index:
                 runtime.setDevice(before)
-
-
-def default_stream(cupy: Any) -> Any:
-    """The stream where the application's work goes when it names none, as CuPy decides it."""
-    is_per_thread = os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") == "1"
-    return cupy.cuda.Stream.ptds if is_per_thread else cupy.cuda.Stream.null
 
 
 def is_idle(runtime: Any, pointer: int) -> bool:

@@ -25,13 +25,19 @@ class FakeOutOfMemoryError(MemoryError):
 
 
 class FakeStream:
-    """Tasks in order; `step` runs the next one that may run."""
+    """Tasks in order; `step` runs the next one that may run.
 
-    def __init__(self, machine: FakeCupy, device_id: int, pointer: int, priority: int = 0) -> None:
+    What a blocking stream is given comes behind all that its device's legacy stream was given before.
+    """
+
+    def __init__(
+        self, machine: FakeCupy, device_id: int, pointer: int, priority: int = 0, is_blocking: bool = False
+    ) -> None:
         self._machine = machine
         self.device_id = device_id
         self.ptr = pointer
         self.priority = priority
+        self.is_blocking = is_blocking
         self.tasks: deque[tuple[str, Any, int]] = deque()
         self.done = 0
         self.capturing: list[tuple[str, Any, int]] | None = None
@@ -75,6 +81,14 @@ class FakeStream:
             argument.time_ms = self._machine.clock_ms
         return True
 
+    def stand_behind(self, other: FakeStream) -> None:
+        """What is added from now on waits for all that another stream has to do."""
+        if other.tasks:
+            mark = FakeEvent(self._machine, False, False)
+            mark.recorded = 1
+            other.tasks.append(("record", mark, 1))
+            self.tasks.append(("wait", mark, 1))
+
     def record(self, event: FakeEvent) -> FakeEvent:
         self._machine.eventRecord(event.ptr, self.ptr)
         return event
@@ -91,6 +105,25 @@ class FakeStream:
         if self._machine.invalid_capture:
             raise FakeCUDARuntimeError(901)
         return FakeGraph(captured)
+
+
+class FakeLegacyStream(FakeStream):
+    """The legacy default stream of one device: what it is given stands between all that blocking streams are given."""
+
+    def add(self, what: str, argument: Any, version: int = 0) -> None:
+        blocking = [s for s in self._machine.streams.values() if s.is_blocking and s.device_id == self.device_id]
+        for stream in blocking:
+            self.stand_behind(stream)
+        super().add(what, argument, version)
+        for stream in blocking:
+            stream.stand_behind(self)
+
+
+class FakeNullStream(FakeStream):
+    """``Stream.null``: the legacy stream of whatever device is current."""
+
+    def add(self, what: str, argument: Any, version: int = 0) -> None:
+        self._machine.legacy[self._machine.device].add(what, argument, version)
 
 
 class FakeGraph:
@@ -172,7 +205,8 @@ class FakeCupy:
         self.devices = devices
         self.device = 0
         self.events: list[FakeEvent] = []
-        self.streams: dict[int, FakeStream] = {}
+        self.legacy = [FakeLegacyStream(self, index, 0) for index in range(devices)]
+        self.streams: dict[int, FakeStream] = {}  # by their handles, which are none of 0 to 2
         self.stacks: list[list[FakeStream]] = []
         self.entered: list[int] = []
         self.failure = 0
@@ -186,7 +220,7 @@ class FakeCupy:
         self.peers: list[tuple[int, int]] = []
         self.reached: list[tuple[int, int]] = []
         self.pool = FakePool()
-        null = self._new_stream(-1, 0)
+        null = FakeNullStream(self, -1, 0)
         self.stacks = [[null] for _ in range(devices)]
         stream_class = self._make_stream
         stream_class.null = null  # type: ignore[attr-defined]
@@ -210,16 +244,12 @@ class FakeCupy:
 
     def run(self, *streams: FakeStream) -> None:
         """Let streams run as far as they can; all streams unless some are named."""
-        chosen = streams or tuple(self.streams.values())
+        chosen = streams or (*self.legacy, *self.streams.values())
         moved = True
         while moved:
             moved = False
             for stream in chosen:
                 moved |= stream.step()
-
-    @property
-    def null(self) -> FakeStream:
-        return self.streams[0]
 
     # -- cupy ---------------------------------------------------------------------------------------------------
 
@@ -246,18 +276,18 @@ class FakeCupy:
 
     # -- cupy.cuda ----------------------------------------------------------------------------------------------
 
-    def _new_stream(self, device_id: int, priority: int) -> FakeStream:
-        stream = FakeStream(self, device_id, len(self.streams), priority)
-        self.streams[stream.ptr] = stream
-        return stream
-
     @property
     def _make_stream(self) -> Any:
-        def make(*, non_blocking: bool, priority: int) -> FakeStream:
-            assert non_blocking
-            return self._new_stream(self.device, priority)
+        def make(*, non_blocking: bool = False, priority: int = 0) -> FakeStream:
+            stream = FakeStream(self, self.device, len(self.streams) + 100, priority, is_blocking=not non_blocking)
+            self.streams[stream.ptr] = stream
+            return stream
 
         return make
+
+    def _stream(self, pointer: int) -> FakeStream:
+        """The stream of a handle; 0 is the legacy one of the current device."""
+        return self.streams[pointer] if pointer else self.legacy[self.device]
 
     def _make_event(self, *, block: bool = False, disable_timing: bool = False) -> FakeEvent:
         self._check()
@@ -329,14 +359,15 @@ class FakeCupy:
         return self._ask(event.passed == event.recorded)
 
     def streamQuery(self, pointer: int) -> int:  # noqa: N802
-        return self._ask(not self.streams[pointer].tasks)
+        # Whether blocking streams count for the legacy one is nowhere written.
+        return self._ask(not self._stream(pointer).tasks)
 
     def eventRecord(self, pointer: int, stream: int) -> None:  # noqa: N802
         self._check()
         event = self._event(pointer)
-        assert stream == 0 or event.device_id == self.streams[stream].device_id, "CUDA would refuse this"
+        assert event.device_id == self._stream(stream).device_id, "CUDA would refuse this"
         event.recorded += 1
-        self.streams[stream].add("record", event, event.recorded)
+        self._stream(stream).add("record", event, event.recorded)
 
     def eventSynchronize(self, pointer: int) -> None:  # noqa: N802
         self._check()
@@ -351,7 +382,7 @@ class FakeCupy:
     def streamWaitEvent(self, stream: int, pointer: int) -> None:  # noqa: N802
         self._check()
         event = self._event(pointer)
-        self.streams[stream].add("wait", event, event.recorded)
+        self._stream(stream).add("wait", event, event.recorded)
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802
         self._check()
@@ -359,14 +390,14 @@ class FakeCupy:
 
     def memcpyAsync(self, target: int, source: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
         self._check()
-        self.streams[stream].launch(lambda: ctypes.memmove(target, source, size))
+        self._stream(stream).launch(lambda: ctypes.memmove(target, source, size))
 
     def memcpyPeerAsync(  # noqa: N802
         self, target: int, target_device: int, source: int, source_device: int, size: int, stream: int
     ) -> None:
         self._check()
         self.peers.append((source_device, target_device))
-        self.streams[stream].launch(lambda: ctypes.memmove(target, source, size))
+        self._stream(stream).launch(lambda: ctypes.memmove(target, source, size))
 
     def deviceCanAccessPeer(self, device: int, peer: int) -> int:  # noqa: N802
         return 1

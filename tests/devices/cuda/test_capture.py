@@ -107,7 +107,7 @@ def test_a_stream_that_cannot_capture(
     def refuse(self: object) -> None:
         raise RuntimeError("cannot capture on the default (legacy) stream")
 
-    monkeypatch.setattr(type(cupy.null), "begin_capture", refuse)
+    monkeypatch.setattr(type(device.lane("main").stream.raw), "begin_capture", refuse)
     call(segment, device, cupy, times=2)
     assert segment.refusal is not None
     assert np.array_equal(chain.total, np.full(3, 6.0))

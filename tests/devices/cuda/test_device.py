@@ -44,7 +44,7 @@ class TestLanes:
             cupy.cuda.get_current_stream().launch(lambda: done.append(argument))
 
         fences = [lane.submit(work, text, told.append, urgent=False) for text in "abc"]
-        assert lane.stream.raw is not cupy.null
+        assert lane.stream.raw is not cupy.cuda.Stream.null
         assert (done, [fence.done for fence in fences]) == ([], [False] * 3)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -239,16 +239,14 @@ class Exporter:
 class TestAdopt:
     def test_an_array_of_this_device(self, device: CudaDevice, fake: Any) -> None:
         array = on_device(fake, np.arange(3.0))
-        stream = stream_lane(device, "main").stream.raw
         assert device.adopt(array) is array
-        assert not stream.tasks
 
     def test_all_lanes_wait_for_what_the_application_still_computes(
         self, cupy: Any, device: CudaDevice, fake: Any
     ) -> None:
         order: list[str] = []
         lanes = [stream_lane(device, name) for name in ("main", "inbound")]
-        cupy.null.launch(lambda: order.append("application"))
+        cupy.legacy[1].launch(lambda: order.append("application"))
         assert device.adopt(on_device(fake, np.arange(3.0))) is not None
         lanes.append(stream_lane(device, "later"))
         for lane in lanes:
@@ -257,8 +255,28 @@ class TestAdopt:
         assert order == []
         cupy.run()
         assert order == ["application", *["lane"] * 3]
-        device.adopt(on_device(fake, np.arange(3.0)))
         assert not stream_lane(device, "last").stream.raw.tasks
+
+    def test_blocking_streams_of_the_application_count(self, cupy: Any, device: CudaDevice, fake: Any) -> None:
+        """As for what the application itself launches on its default stream."""
+        lane, order = stream_lane(device, "main"), []
+        with cupy.cuda.Device(1), cupy.cuda.Stream() as own:
+            own.launch(lambda: order.append("application"))
+        device.adopt(on_device(fake, np.arange(3.0)))
+        lane.stream.raw.launch(lambda: order.append("lane"))
+        cupy.run(lane.stream.raw, cupy.legacy[1])
+        assert order == []
+        cupy.run()
+        assert order == ["application", "lane"]
+
+    def test_an_idle_stream_of_the_application_is_not_waited_for(
+        self, cupy: Any, device: CudaDevice, fake: Any
+    ) -> None:
+        lane = stream_lane(device, "main")
+        with cupy.cuda.Device(1), cupy.cuda.Stream(non_blocking=True) as own:
+            device.adopt(on_device(fake, np.arange(3.0)))
+        assert not own.tasks
+        assert not lane.stream.raw.tasks
 
     def test_the_applications_current_stream_counts(self, cupy: Any, device: CudaDevice, fake: Any) -> None:
         lane = stream_lane(device, "main")
@@ -297,7 +315,7 @@ class TestAdopt:
     def test_dlpack(self, cupy: Any, device: CudaDevice, fake: Any, kind: int) -> None:
         exporter = Exporter(on_device(fake, np.arange(3.0)), kind)
         assert device.adopt(exporter) is exporter.array
-        assert exporter.stream is cupy.null
+        assert exporter.stream is cupy.cuda.Stream.null
 
     def test_dlpack_of_the_host_and_of_managed_memory_elsewhere(self, device: CudaDevice, fake: Any) -> None:
         assert device.adopt(Exporter(on_device(fake, np.arange(3.0)), kind=1)) is None
@@ -358,7 +376,7 @@ class TestArrayInterface:
         library.launch(lambda: order.append("library"))
         device.adopt(Described(np.zeros(3), stream=library.ptr))
         lane.stream.raw.launch(lambda: order.append("lane"))
-        cupy.run(cupy.null, lane.stream.raw)
+        cupy.run(cupy.legacy[1], lane.stream.raw)
         assert order == []
         cupy.run()
         assert order == ["library", "lane"]

@@ -24,7 +24,7 @@ class TestAllocate:
 
     def test_outside_of_a_lane(self, cupy: Any, device: CudaDevice) -> None:
         assert device.allocate(SPEC).data.device_id == 1
-        assert cupy.allocated_on == [cupy.null]
+        assert cupy.allocated_on == [cupy.cuda.Stream.null]
         assert cupy.device == 0
 
     @pytest.mark.parametrize("dtype", ["O", "U4", "S2", "M8[s]", "m8[s]", "longdouble", ">f4", "V3", [("a", "f4")]])

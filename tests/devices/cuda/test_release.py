@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actorflow.devices.cuda import CudaDevice, CudaOptions
-from actorflow.devices.cuda.stream import default_stream
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -36,42 +36,79 @@ def sweep(device: CudaDevice) -> None:
 
 
 class TestBuffers:
-    @pytest.mark.parametrize("where", ["lane", "default", "current"])
-    def test_kept_while_a_stream_works(self, cupy: Any, device: CudaDevice, lane: Any, where: str) -> None:
+    @pytest.mark.parametrize("swept_in_a_lane", [False, True])
+    @pytest.mark.parametrize("where", ["lane", "default", "blocking", "dropped in"])
+    def test_kept_while_a_stream_works(
+        self, cupy: Any, device: CudaDevice, lane: Any, where: str, swept_in_a_lane: bool
+    ) -> None:
+        """Lanes take buffers inside their own ``with`` blocks, where no stream of the application is current."""
         buffer = device.memory.new(SPEC)
         memory = memory_of(buffer)
         with cupy.cuda.Device(1):
-            own = cupy.cuda.Stream(non_blocking=True, priority=0)
-            stream = {"lane": lane.stream.raw, "default": cupy.null, "current": own}[where]
+            blocking, own = cupy.cuda.Stream(), cupy.cuda.Stream(non_blocking=True)
+            streams = {"lane": lane.stream.raw, "default": cupy.legacy[1], "blocking": blocking, "dropped in": own}
+            stream = streams[where]
             stream.launch(nothing)
-            del buffer
-            assert memory() is not None
-            with own:
-                sweep(device)
-        stream.launch(nothing)  # later work is not waited for
+            with own if where == "dropped in" else nullcontext():
+                del buffer
         assert memory() is not None
+        with lane.stream.current() if swept_in_a_lane else nullcontext():
+            sweep(device)
+        sweep(device)
+        assert memory() is not None
+        cupy.run()
+        sweep(device)
+        assert memory() is None
+
+    def test_later_work_is_not_waited_for(self, cupy: Any, device: CudaDevice, lane: Any) -> None:
+        buffer = device.memory.new(SPEC)
+        memory, stream = memory_of(buffer), lane.stream.raw
+        stream.launch(nothing)
+        del buffer
+        sweep(device)
+        stream.launch(nothing)
+        cupy.run(cupy.legacy[1])
         stream.step()
+        sweep(device)
+        assert memory() is not None
         stream.step()  # the event
         sweep(device)
         assert memory() is None
         assert stream.tasks
 
-    def test_let_go_at_once_where_nothing_is_pending(self, cupy: Any, device: CudaDevice, lane: Any) -> None:
+    def test_the_default_stream_of_another_device_is_not_asked(self, cupy: Any, device: CudaDevice) -> None:
         buffer = device.memory.new(SPEC)
         memory = memory_of(buffer)
+        cupy.legacy[0].launch(nothing)
         del buffer
-        events = len(cupy.events)
+        sweep(device)
+        cupy.run(cupy.legacy[1])
         sweep(device)
         assert memory() is None
-        assert len(cupy.events) == events
+
+    def test_idle_streams_are_not_waited_for(self, cupy: Any, device: CudaDevice, lane: Any) -> None:
+        buffer = device.memory.new(SPEC)
+        memory = memory_of(buffer)
+        with cupy.cuda.Device(1), cupy.cuda.Stream(non_blocking=True) as own:
+            del buffer
+        sweep(device)
+        assert not lane.stream.raw.tasks
+        assert not own.tasks
+        cupy.run(cupy.legacy[1])  # a mark that nothing is in front of
+        sweep(device)
+        assert memory() is None
 
     def test_a_view_keeps_its_array(self, cupy: Any, device: CudaDevice, fake: Any) -> None:
         buffer = device.memory.new(SPEC)
         memory, view = memory_of(buffer), fake.FakeArray(buffer.values[1:], 1, base=buffer)
         del buffer
         sweep(device)
+        cupy.run()
+        sweep(device)
         assert memory() is not None
         del view
+        sweep(device)
+        cupy.run()
         sweep(device)
         assert memory() is None
 
@@ -102,7 +139,7 @@ class TestBuffers:
     def test_uploads(self, cupy: Any, device: CudaDevice) -> None:
         array = device.upload(np.zeros(3))
         memory = memory_of(array)
-        cupy.null.launch(nothing)
+        cupy.legacy[1].launch(nothing)
         del array
         sweep(device)
         assert memory() is not None
@@ -132,7 +169,7 @@ class TestOthers:
         given_away = fake.FakeArray(np.zeros(3), 1)
         memory = memory_of(given_away)
         device.lend(given_away)
-        cupy.null.launch(nothing)
+        cupy.legacy[1].launch(nothing)
         del given_away
         sweep(device)
         assert memory() is not None
@@ -178,37 +215,41 @@ class TestEnd:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=st.lists(st.sampled_from(["take", "launch", "drop", "step", "sweep"]), max_size=60), data=st.data())
 def test_memory_outlives_what_was_launched_on_it(cupy: Any, actions: list[str], data: st.DataObject) -> None:
+    """Wherever it was used, dropped and looked after; what a non-blocking stream uses is dropped in its block."""
     device = CudaDevice(Place.parse("cuda:1"), CudaOptions(timing=False))
     lanes: list[Any] = [device.lane(name) for name in ("main", "inbound")]
-    streams = [cupy.null, *(lane.stream.raw for lane in lanes)]
+    with cupy.cuda.Device(1):
+        blocking, own = cupy.cuda.Stream(), cupy.cuda.Stream(non_blocking=True)
+    streams = [cupy.legacy[1], blocking, own, *(lane.stream.raw for lane in lanes)]
+    contexts: list[Any] = [nullcontext(), *(lane.stream.current() for lane in lanes)]
     arrays: list[Any] = []
     pending: list[Any] = []
     for action in actions:
         stream = data.draw(st.sampled_from(streams))
+        cupy.device = data.draw(st.sampled_from([0, 1]))
         if action == "take":
             arrays.append(device.memory.new(SPEC))
         elif action == "launch" and arrays:
-            memory = memory_of(data.draw(st.sampled_from(arrays)))
-            use = [memory]
+            use = [memory_of(arrays[data.draw(st.integers(0, len(arrays) - 1))]), stream]
             pending.append(use)
             stream.launch(lambda use=use: pending.remove(use))
         elif action == "drop" and arrays:
-            del arrays[data.draw(st.integers(0, len(arrays) - 1))]
+            number = data.draw(st.integers(0, len(arrays) - 1))
+            if any(use == [memory_of(arrays[number]), own] for use in pending):
+                with cupy.cuda.Device(1), own:
+                    del arrays[number]
+            else:
+                with data.draw(st.sampled_from(contexts)):
+                    del arrays[number]
         elif action == "step":
             stream.step()
         elif action == "sweep":
-            sweep(device)
-        assert all(use[0]() is not None for use in pending)
+            with data.draw(st.sampled_from(contexts)):
+                sweep(device)
+        assert all(memory() is not None for memory, _ in pending)
     del arrays[:]
     cupy.run()
     sweep(device)
     cupy.run()
     sweep(device)
     assert device._late.held == 0
-
-
-def test_the_per_thread_default_stream(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert default_stream(cupy) is cupy.null
-    monkeypatch.setenv("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "1")
-    monkeypatch.setattr(cupy.cuda, "Stream", type("Stream", (), {"ptds": "per thread"}))
-    assert default_stream(cupy) == "per thread"

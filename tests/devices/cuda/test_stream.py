@@ -162,13 +162,13 @@ class TestCurrent:
             assert cupy.device == 1
             assert cupy.cuda.get_current_stream() is stream.raw
         assert cupy.device == 0
-        assert cupy.cuda.get_current_stream(1) is cupy.null
+        assert cupy.cuda.get_current_stream(1) is cupy.cuda.Stream.null
 
     def test_restored_when_a_launch_raises(self, cupy: Any, stream: CudaStream) -> None:
         with pytest.raises(ValueError, match="launch"):
             with stream.current():
                 raise ValueError("launch")
-        assert (cupy.device, cupy.cuda.get_current_stream(1)) == (0, cupy.null)
+        assert (cupy.device, cupy.cuda.get_current_stream(1)) == (0, cupy.cuda.Stream.null)
 
     def test_nested(self, cupy: Any, events: EventPool, stream: CudaStream) -> None:
         other = CudaStream(EventPool(cupy, 0))
