@@ -176,11 +176,6 @@ class Admission:
         self._kept.clear()
         self.wake()
 
-    @property
-    def waits(self) -> bool:
-        """Whether a run or a stream waits."""
-        return bool(self._turns)
-
     # -- other ranks --------------------------------------------------------------------------------------------
 
     def tell_with(self, tell: Callable[[bool], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 
@@ -18,7 +19,24 @@ from actorflow.ops.function import Function
 from actorflow.place import Place
 from actorflow.watchdog import LoopWatchdog
 
-__all__ = ["Equipment"]
+__all__ = ["Claim", "Equipment"]
+
+
+class Claim:
+    """What keeps a graph on its loop: a run, say, from before its frame starts until its result has been taken.
+
+    Attributes:
+        count: How many there are.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def release(self) -> None:
+        """One less. On the loop's thread, once for each time that it was given out."""
+        self.count -= 1
 
 
 class Equipment:
@@ -44,6 +62,8 @@ class Equipment:
         self._timed = False
         limit_s = graph.modes.block_limit_s
         self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
+        self._claim = Claim()
+        self._moving = threading.Lock()
         # A graph that is dropped without aclose() leaves no threads behind.
         weakref.finalize(self, _close_all, self._devices, self._watchdog, graph.modes.deterministic)
 
@@ -84,8 +104,8 @@ class Equipment:
             operation = op.operation
             assert isinstance(operation, Function)
             # A lane keeps calls apart and in order, but for one that will be repeated: the lane is free meanwhile.
-            by_lane = not operation.is_async and op.attempts is None
-            turnstile = self._turnstiles[op] = Turnstile(None if by_lane else operation.concurrency)
+            limit = 1 if not operation.is_async and op.attempts is not None else operation.concurrency
+            turnstile = self._turnstiles[op] = Turnstile(limit)
         return turnstile
 
     def common_budget(self) -> Budget | None:

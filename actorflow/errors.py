@@ -106,25 +106,25 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
-def message_of(error: BaseException) -> str:
-    """What an error of whatever origin says; its own text must not hide that it was raised."""
+def text_of(value: object, describe: Callable[[Any], str] = str) -> str:
+    """What ``describe`` makes of a value of the user's, in a message that must be made whatever its methods raise."""
     try:
-        return str(error)
-    except Exception:  # noqa: BLE001  a `__str__` may raise anything
-        return "(its message cannot be shown)"
+        return describe(value)
+    except BaseException as error:  # noqa: BLE001  an object's own methods may raise anything
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
 def shown(item: object) -> str:
-    """An item of a pipeline in a message, which must not fail over one that cannot be shown."""
-    try:
-        shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
-        if isinstance(shape, tuple) and dtype is not None:
-            text = f"{type(item).__name__} {dtype}{list(shape)}"
-        else:
-            text = repr(item)
-    except Exception as error:  # noqa: BLE001  an object's own methods may raise anything
-        text = f"<{type(item).__name__} that cannot be shown: {type(error).__name__}>"
+    """An item of a pipeline in a message."""
+    text = text_of(item, _brief)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _brief(item: Any) -> str:
+    shape, dtype = getattr(item, "shape", None), getattr(item, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None:
+        return f"{type(item).__name__} {dtype}{list(shape)}"
+    return repr(item)
 
 
 class ActorflowError(Exception):
@@ -256,7 +256,7 @@ class OpError(ActorflowError, RuntimeError):
 
     def __init__(self, op: Op, what: str) -> None:
         inputs = ", ".join(f"{blob.name} {blob.spec} on {blob.place}" for blob in op.inputs) or "none"
-        super().__init__(f"op {op.name!r} ({op.operation}) {what}\n  inputs: {inputs}\n  created at {op.site}")
+        super().__init__(f"op {op.name!r} ({text_of(op.operation)}) {what}\n  inputs: {inputs}\n  created at {op.site}")
         self._op = op
         self.op_name = op.name
         self.updated: tuple[str, ...] = ()
@@ -277,7 +277,7 @@ class OpError(ActorflowError, RuntimeError):
         """The error of an op whose call raised ``cause``."""
         if isinstance(cause, OpTimeoutError):
             return cause
-        error = cls(op, f"failed with {type(cause).__name__}: {message_of(cause)}")
+        error = cls(op, f"failed with {type(cause).__name__}: {text_of(cause)}")
         error.__cause__ = cause
         error._replay = replay
         return error
@@ -384,7 +384,7 @@ class StageError(ActorflowError, RuntimeError):
     @classmethod
     def of(cls, stage: str, kind: str, site: object, number: int, item: Any, cause: BaseException) -> StageError:
         """The error of a stage whose call raised ``cause``."""
-        error = cls(stage, kind, site, number, item, f"failed with {type(cause).__name__}: {message_of(cause)}")
+        error = cls(stage, kind, site, number, item, f"failed with {type(cause).__name__}: {text_of(cause)}")
         error.__cause__ = cause
         return error
 

@@ -190,7 +190,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
             priority: Fire it, and what leads to it, before others that are ready, as if so many ops more followed it.
             timeout: Longest time of one call in seconds; past it the run fails with `OpTimeoutError`.
             retries: How often a failed call is repeated before its failure counts.
-            backoff: Seconds before the first repetition; each further one waits twice as long.
+            backoff: Seconds before the first repetition; each further one waits twice as long, an hour at most.
             libraries: Kernel libraries to prefer for it; the default is that of `at`, then the graph's.
             force_cpu: Compute on the CPU, wherever the arrays live.
         Raises:
@@ -208,7 +208,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         place: Place | str | None = None,
         lane: str | None = None,
         *,
-        concurrency: int = 1,
+        concurrency: int | None = None,
         priority: int = 0,
         timeout: float | None = None,
         retries: int = 0,
@@ -228,8 +228,8 @@ class Graph(Contents, Scopes, Runnable, Traced):
             outputs: Types of the outputs (`af.TensorSpec.of`); left out, the blobs connected by ``>>`` say them.
             place: Where it runs; the default is that of `at`.
             lane: As for `op`.
-            concurrency: How many frames may be in an async function at once. Frames enter a function in order, and
-                one at a time unless this says otherwise.
+            concurrency: How many frames may be in an async function at once; by default as many as there are. They
+                start in the order of the frames. A plain function has one frame at a time.
             priority: As for `op`.
             timeout: As for `op`.
             retries: As for `op`.
@@ -323,7 +323,9 @@ class Graph(Contents, Scopes, Runnable, Traced):
 
     # -- bookkeeping of the root --------------------------------------------------------------------------------
 
-    def _function(self, fn: Callable[..., Any], specs: tuple[TensorSpec, ...] | None, concurrency: int) -> Function:
+    def _function(
+        self, fn: Callable[..., Any], specs: tuple[TensorSpec, ...] | None, concurrency: int | None
+    ) -> Function:
         """The operation; one object for ops in a row that do the same: large graphs are made in loops."""
         specs = None if specs is None else checked_specs(specs)
         last = self._last_function

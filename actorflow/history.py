@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import message_of
+from actorflow.errors import text_of
 
 __all__ = [
     "Calls",
@@ -155,9 +155,9 @@ class Monitor:
 
     def spread(self) -> None:
         """Hand the ops that are dirty to all watchers."""
-        flags = np.frombuffer(self.dirty, dtype=np.uint8)
-        ids = np.flatnonzero(flags)
-        flags[ids] = 0
+        # Of a copy, made in one piece: lanes write meanwhile. What they mark after it stays marked, or is seen now.
+        ids = np.flatnonzero(np.frombuffer(bytes(self.dirty), dtype=np.uint8))
+        np.frombuffer(self.dirty, dtype=np.uint8)[ids] = 0
         for watcher in self._watchers:
             watcher.pending[ids] = True
 
@@ -237,7 +237,7 @@ class FailureRecord(NamedTuple):
 
 def in_brief(error: BaseException) -> str:
     """What a call has raised, as a trace keeps it: its type and the first line of its message, not too long."""
-    kind, text = type(error).__name__, message_of(error).partition("\n")[0]
+    kind, text = type(error).__name__, text_of(error).partition("\n")[0]
     brief = f"{kind}: {text}" if text else kind
     return brief if len(brief) <= _MAX_TEXT else f"{brief[: _MAX_TEXT - 3]}..."
 

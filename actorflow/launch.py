@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["run"]
+__all__ = ["run", "wait_out"]
 
 _T = TypeVar("_T")
 
@@ -30,6 +30,29 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
         raise RuntimeError("af.run() where an event loop runs already (a notebook, python -m asyncio): await main()")
     with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
         return runner.run(main)
+
+
+async def wait_out(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait until all of some tasks have ended, whatever becomes of the caller.
+
+    A cancellation of the caller is passed on to them, as if it awaited their coroutines itself, and raised when all
+    have ended: nothing of them is left behind, however often it is cancelled.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    left = set(tasks)  # also those that are done: what follows from their end comes first
+    while left:
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            for task in left:
+                task.cancel()
+        left = {task for task in left if not task.done()}
+    if cancelled is not None:
+        try:
+            raise cancelled
+        finally:
+            del cancelled  # whose traceback refers to this
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -13,6 +14,9 @@ from actorflow.place import Place
 from actorflow.transport.base import Transport
 
 __all__ = ["Modes", "attempts_of", "device_options_of", "hints_of", "limit_of"]
+
+#: Some 30 years.
+_FOREVER_S = 1e9
 
 
 class Modes(NamedTuple):
@@ -36,22 +40,23 @@ def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts
     Raises:
         GraphError: if a number is out of range.
     """
-    if timeout is not None and not timeout > 0:  # nor NaN, by which a loop would order its timers at random
-        raise GraphError(f"timeout must be positive, got {timeout} s")
+    timeout = limit_of("timeout", timeout)
     if retries < 0 or not backoff >= 0:
         raise GraphError(f"retries and backoff must not be negative, got {retries} and {backoff} s")
+    if backoff == math.inf:
+        raise GraphError("backoff must be finite, got inf s")
     return Attempts(timeout, retries, backoff) if retries or timeout is not None else None
 
 
 def limit_of(name: str, seconds: float | None) -> float | None:
-    """A time limit of a graph, if it has that.
+    """A time limit, if it is one: None for what is longer than any program runs, which not every loop can wait for.
 
     Raises:
         GraphError: if it is not positive.
     """
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not seconds > 0:  # nor NaN, by which a loop would order its timers at random
         raise GraphError(f"{name} must be positive, got {seconds} s")
-    return seconds
+    return None if seconds is None or seconds > _FOREVER_S else seconds
 
 
 def hints_of(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:

@@ -57,12 +57,25 @@ def _site(filename: str, line: int, function: str) -> Site:
     return Site(filename, line, function)
 
 
+#: Longest wait before a repetition that doubling leads to.
+_LONGEST_WAIT_S = 3600.0
+
+
 class Attempts(NamedTuple):
     """How an op is tried: how long a call may take, how often a failed one is repeated, the first wait before that."""
 
     timeout_s: float | None
     retries: int
     backoff_s: float
+
+    def wait_s(self, failures: int) -> float:
+        """Seconds before a call that has failed again is repeated: doubled each time, an hour at most.
+
+        Args:
+            failures: How often it had failed before.
+        """
+        doubled = self.backoff_s * 2.0 ** min(failures, 64)
+        return max(self.backoff_s, min(doubled, _LONGEST_WAIT_S))
 
 
 class Hints(NamedTuple):

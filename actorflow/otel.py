@@ -23,7 +23,7 @@ from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider
 
-from actorflow.errors import message_of
+from actorflow.errors import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def _harmless(method: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
     def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
         try:
             method(*args, **kwargs)
-        except Exception:  # noqa: BLE001  they are the application's
+        except BaseException:  # noqa: BLE001  they are the application's
             _log.exception("a span could not be made, or not be ended")
 
     return guarded
@@ -245,10 +245,10 @@ def _note(span: Span, error: BaseException | None, time_ns: int | None = None) -
     kind = type(error)
     named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     span.set_attribute("error.type", named)
-    message = message_of(error)
+    message = text_of(error)
     try:
         span.record_exception(error, timestamp=time_ns)
-    except Exception:  # noqa: BLE001  its own text cannot be had
+    except BaseException:  # noqa: BLE001  its own text cannot be had
         said = {"exception.type": named, "exception.message": message}
         span.add_event("exception", said, timestamp=time_ns)
     span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {message}"))

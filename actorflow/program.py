@@ -13,10 +13,11 @@ from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.channel import ChannelActor
 from actorflow.actors.frame import Expectant, Frame, FrameState
+from actorflow.actors.nesting import check_turns
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.variable import Gate, VariableActor
 from actorflow.collector import collector_paused
-from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError, did_you_mean
+from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.footprint import places_of, slot_charges
 from actorflow.history import NodeState
 from actorflow.interchange import to_numpy
@@ -191,7 +192,15 @@ class Program:
             ) or spec.is_object:
                 values[index] = value
             else:
-                values[index] = self._converted(value, index, blob)
+                try:
+                    values[index] = self._converted(value, index, blob)
+                except (ActorflowError, KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:  # the value's own methods may raise anything
+                    raise FeedError(
+                        f"feed for blob {blob.name!r}: a {type(value).__name__} cannot be made an array: "
+                        f"{type(error).__name__}: {text_of(error)}"
+                    ) from error
         missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
         if missing:
             fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
@@ -207,18 +216,20 @@ class Program:
         dispatcher = engine.dispatcher
 
         def ended(frame: Frame) -> None:
-            for gate in self._gates:
-                gate.forget(frame)
-            if self.exchange is not None:
-                self.exchange.forget(frame)
-            if frame.budget is not None:
-                frame.budget.close(frame)
-            if frame.state is not FrameState.FINISHED and frame.values:
-                # It may be the last to hold an old value that another frame's work still reads on the device.
-                for slot, device in self._weights:
-                    if frame.values[slot] is not None:
-                        device.memory.retire(frame.values[slot])
-            on_end(frame)
+            try:
+                for gate in self._gates:
+                    gate.forget(frame)
+                if self.exchange is not None:
+                    self.exchange.forget(frame)
+                if frame.budget is not None:
+                    frame.budget.close(frame)
+                if frame.state is not FrameState.FINISHED and frame.values:
+                    # It may be the last to hold an old value that another frame's work still reads on the device.
+                    for slot, device in self._weights:
+                        if frame.values[slot] is not None:
+                            device.memory.retire(frame.values[slot])
+            finally:
+                on_end(frame)
 
         return Frame(
             number=number,
@@ -229,6 +240,7 @@ class Program:
             dispatcher=dispatcher,
             ended=dispatcher.loop.create_future(),
             on_end=ended,
+            on_fault=engine.fault,
             monitor=engine.monitor,
             trace=engine.trace,
             turnstiles=self._turnstiles,
@@ -236,6 +248,14 @@ class Program:
             atomic=atomic,
             budget=engine.budget,
         )
+
+    def check_turns(self) -> None:
+        """Check that a frame could end before the calls of this graph do that the current code is part of.
+
+        Raises:
+            GraphError: if it could not.
+        """
+        check_turns(self.graph.name, self._ops, self._gates)
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import weakref
 from collections import deque
@@ -13,12 +14,14 @@ import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.nesting import callers, within
 from actorflow.admission import Admission
 from actorflow.devices import Fence, Lane
-from actorflow.equipment import Equipment
-from actorflow.errors import GraphError, OpError, RunCancelledError, RunTimeoutError
+from actorflow.equipment import Claim, Equipment
+from actorflow.errors import GraphError, OpError, RunCancelledError, RunTimeoutError, text_of
 from actorflow.graph import Graph
 from actorflow.history import FailureRecord, FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
+from actorflow.launch import wait_out
 from actorflow.node import Blob, Op, Variable
 from actorflow.notes import Notes
 from actorflow.plan import Plan
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from actorflow.otel import Instrumentation
 
 __all__ = ["Engine", "Result"]
+
+_log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]
 
@@ -155,10 +160,14 @@ class Engine(Equipment):
         atomic: bool = False,
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        program, frame = await self._begin({} if feeds is None else feeds, fetch, atomic, timeout_s)
-        if self.instrumentation is not None:
-            self.instrumentation.begin(frame, streamed=False)
-        return await self.outcome(program, frame)
+        claim = self.claim()
+        try:
+            program, frame = await self._begin({} if feeds is None else feeds, fetch, atomic, timeout_s)
+            if self.instrumentation is not None:
+                self.instrumentation.begin(frame, streamed=False)
+            return await self.outcome(program, frame)
+        finally:
+            claim.release()
 
     def stream(
         self,
@@ -198,8 +207,10 @@ class Engine(Equipment):
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
         """Start a frame; it goes on by itself."""
         try:
+            if within.get() is not None:
+                program.check_turns()
             values = program.feed(feeds)
-        except Exception as error:
+        except BaseException as error:
             if program.exchange is not None:
                 program.exchange.refuse(self.next_number, error)
                 self.next_number += 1  # as on the ranks that start it
@@ -212,7 +223,7 @@ class Engine(Equipment):
         if self._watchdog is not None:
             self._watchdog.start(dispatcher.loop)
         self._supervisor.begin(frame, dispatcher.loop)
-        program.begin(frame)
+        frame.guarded(program.begin, frame)
         dispatcher.wake()
         return frame
 
@@ -237,8 +248,10 @@ class Engine(Equipment):
                 frame.cancel()
             raise
         except BaseException:
-            await self.cancel([frame])
-            self._supervisor.stopped(frame, self.dispatcher.loop)
+            try:
+                await self.cancel([frame])
+            finally:
+                self._supervisor.stopped(frame, self.dispatcher.loop)
             raise
 
     async def cancel(self, frames: Iterable[Frame]) -> None:
@@ -247,8 +260,7 @@ class Engine(Equipment):
         for frame in frames:
             frame.cancel()
             tasks |= frame.tasks
-        if tasks:
-            await asyncio.wait(tasks)
+        await wait_out(tasks)
 
     def cancel_frames(self, number: int | None, reason: str) -> list[int]:
         """End frames with an error for whoever awaits them; see `Graph.cancel`."""
@@ -264,27 +276,39 @@ class Engine(Equipment):
 
     async def aclose(self) -> None:
         """Cancel all frames, wait until nothing runs any more, and stop the lanes. A later frame starts anew."""
-        if self._running and self.dispatcher.loop.is_closed():
-            self._move_to(asyncio.get_running_loop())  # or nobody would be told when the threads of those frames end
-        self.admission.dismiss()
-        await self.cancel(list(self._running))
-        if self._channels is not None and self._watching is not None:
-            self._watching.close()
-            await self._channels.settle(GRACE_S)
-        if self._running:
-            self._idle = asyncio.Event()
-            await self._idle.wait()
-            self._idle = None
-        self._close()
-        self._forget_order()
-        self._programs.clear()
+        for frame, op in callers():
+            if frame in self._running:
+                raise GraphError(f"op {op.what!r} of graph {self.graph.name!r} cannot close the graph that runs it")
+        claim = self.claim()  # moves here from a loop that was closed: it tells nobody of the ends of threads
+        try:
+            self.admission.dismiss()
+            await self.cancel(list(self._running))
+            if self._channels is not None and self._watching is not None:
+                self._watching.close()
+                await self._channels.settle(GRACE_S)
+            if self._running:
+                self._idle = asyncio.Event()
+                await self._idle.wait()
+                self._idle = None
+            self._close()
+            self._forget_order()
+            self._programs.clear()
+        finally:
+            claim.release()
 
-    def bound(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
-        """The program for ``fetch``, with the engine on the running loop."""
+    def claim(self) -> Claim:
+        """Keep the graph on the running loop, and move it there if it is on no other: until the claim is released.
+
+        Raises:
+            GraphError: if it is in use on another loop, of another thread, say.
+        """
         loop = asyncio.get_running_loop()
-        if self._dispatcher is None or self._dispatcher.loop is not loop:
-            self._move_to(loop)
-        return self.program(fetch)
+        with self._moving:
+            if self._dispatcher is None or self._dispatcher.loop is not loop:
+                self._move_to(loop)
+            claim = self._claim
+            claim.count += 1
+        return claim
 
     async def _begin(
         self,
@@ -295,7 +319,7 @@ class Engine(Equipment):
         step: Step | None = None,
     ) -> tuple[Program, Frame]:
         """Start a frame, when it may start, which it may at once by a step that was kept; its time runs from now on."""
-        program = self.bound(fetch)
+        program = self.program(fetch)
         if program.exchange is not None:
             waiting = program.exchange.channels.prepare(program.exchange)
             if waiting is not None:
@@ -319,7 +343,7 @@ class Engine(Equipment):
                 with admission.queue() as turn:
                     while True:
                         await turn.come()
-                        program = self.bound(fetch)  # now, as the graph may have changed meanwhile
+                        program = self.program(fetch)  # now, as the graph may have changed meanwhile
                         exchange = program.exchange
                         waiting = None if exchange is None else exchange.channels.prepare(exchange)
                         if waiting is None:
@@ -346,10 +370,14 @@ class Engine(Equipment):
         return {fence.lane for fence in running if isinstance(fence, Fence)}
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._dispatcher is not None and (self._running or self.admission.waits):
+        if self._dispatcher is not None and (self._running or self._claim.count):
             if not self._dispatcher.loop.is_closed():
-                raise GraphError(f"graph {self.graph.name!r} has frames in flight on another event loop")
+                raise GraphError(
+                    f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one thread, "
+                    "at a time; make a graph for each"
+                )
             # That loop was closed in the middle of a run: nobody waits for those frames any more.
+            self._claim = Claim()
             self.admission.forget()
             for frame in list(self._running):
                 frame.abandon()
@@ -361,6 +389,22 @@ class Engine(Equipment):
         adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
         if adopt is not None:
             adopt(self)
+
+    def fault(self, frame: Frame, error: BaseException) -> None:
+        """Something went wrong at a frame outside the ops' own code: a fault of this package.
+
+        The order that frames share may be wrong from here on, so that one could wait for ever. All others end, too,
+        and the next one finds everything as in the beginning.
+        """
+        what = f"since frame {frame.number} has met a fault of actorflow: {type(error).__name__}: {text_of(error)}"
+        _log.error("graph %r: frames in flight end, %s", self.graph.name, what, exc_info=error)
+        self._programs.clear()
+        self._turnstiles.clear()
+        for variable in self._variables.values():
+            variable.forget_turns()
+        for other in self.running:
+            if other is not frame:
+                other.cancel(RunCancelledError(self.graph.name, other.number, what, other.updated))
 
     def _ended(self, frame: Frame) -> None:
         self._running.discard(frame)

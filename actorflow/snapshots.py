@@ -44,10 +44,18 @@ class Snapshots:
             its updates may be missing.
         """
         engine = self._engine
+        claim = engine.claim()
+        try:
+            return self._take(variables)
+        finally:
+            claim.release()  # a frame keeps the graph on its loop by itself
+
+    def _take(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
+        engine = self._engine
         number, before = engine.next_number, [frame for frame in engine.running if frame.turns]
         started = None
         if variables:
-            program = engine.bound(tuple(variables))
+            program = engine.program(tuple(variables))
             frame = engine.start(program, {})
             engine.next_number = number
             self._frames.add(frame)

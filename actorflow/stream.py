@@ -16,6 +16,9 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any
 
+from actorflow.actors.dispatcher import leave_loop
+from actorflow.errors import FeedError, text_of
+from actorflow.launch import wait_out
 from actorflow.program import Result
 
 if TYPE_CHECKING:
@@ -54,9 +57,11 @@ class FrameStream(AsyncGenerator[Result, None]):
         else:
             raise TypeError(f"feeds must be an iterable or an async iterable of mappings, got {type(feeds).__name__}")
         self.number = number
-        self._feeder = _Feeder(engine, start, source, _checked(in_flight))
+        self._feeder = _Feeder(
+            engine, start, source, _checked(in_flight), f"stream {number} of graph {engine.graph.name!r}"
+        )
         # It does not know the stream, so that one that is dropped is closed at once.
-        self._results = _stream(engine, self._feeder, source)
+        self._results = _stream(engine, self._feeder)
 
     @property
     def in_flight(self) -> int:
@@ -138,8 +143,9 @@ class _Synchronous:
             close()
 
 
-async def _stream(engine: Engine, feeder: _Feeder, source: AsyncIterator[Any]) -> AsyncGenerator[Result, None]:
+async def _stream(engine: Engine, feeder: _Feeder) -> AsyncGenerator[Result, None]:
     frames = feeder.frames
+    claim = engine.claim()
     try:
         while frames or not feeder.exhausted:
             if not frames:
@@ -152,17 +158,22 @@ async def _stream(engine: Engine, feeder: _Feeder, source: AsyncIterator[Any]) -
         feeder.refill().result()  # raises what the source, or a wrong feed, has raised
     finally:
         feeder.is_running = False
-        await feeder.stop()
-        await engine.cancel([frame for _, frame in frames])
+        # All that must happen happens here or in a task, which no cancellation of the consumer keeps from its end.
+        ending = feeder.stop()
         for _, frame in frames:
+            frame.cancel()
+            ending |= frame.tasks
             if frame.ended.done() and not frame.ended.cancelled():
                 frame.ended.exception()  # it failed behind the result that ended the stream
             else:
                 frame.ended.cancel()
         engine.end_stream()
-        aclose = getattr(source, "aclose", None)
-        if aclose is not None:
-            await aclose()
+        closing = asyncio.ensure_future(feeder.close(ending))
+        try:
+            await wait_out({closing})
+            closing.result()
+        finally:
+            claim.release()
 
 
 class _Feeder:
@@ -177,7 +188,7 @@ class _Feeder:
         at_start: Called right after the start of each.
     """
 
-    def __init__(self, engine: Engine, start: Start, source: AsyncIterator[Any], in_flight: int) -> None:
+    def __init__(self, engine: Engine, start: Start, source: AsyncIterator[Any], in_flight: int, name: str) -> None:
         self.frames: deque[tuple[Program, Frame]] = deque()
         self.exhausted = False
         self.in_flight = in_flight
@@ -187,6 +198,8 @@ class _Feeder:
         self._admission = engine.admission
         self._start = start
         self._source = source
+        self._name = name
+        self._is_stopped = False
         self._pull: asyncio.Task[None] | None = None
 
     def refill(self, _: object = None) -> asyncio.Task[None]:
@@ -198,14 +211,28 @@ class _Feeder:
             pull.add_done_callback(self.refill)
         return pull
 
-    async def stop(self) -> None:
-        """Start nothing more."""
-        self.exhausted = True
-        if self._pull is not None:
-            self._pull.cancel()
-            await asyncio.wait([self._pull])
-            if not self._pull.cancelled():
+    def stop(self) -> set[asyncio.Task[Any]]:
+        """Start nothing more; returns what has yet to end."""
+        self.exhausted = self._is_stopped = True
+        if self._pull is None:
+            return set()
+        self._pull.cancel()
+        return {self._pull}
+
+    async def close(self, ending: set[asyncio.Task[Any]]) -> None:
+        """Close the source, when what has yet to end has ended."""
+        try:
+            await wait_out(ending)
+        finally:
+            if self._pull is not None and not self._pull.cancelled():
                 self._pull.exception()
+            try:
+                aclose = getattr(self._source, "aclose", None)
+                if aclose is not None:
+                    await aclose()
+            except BaseException as error:
+                self._explain(error, "when it was closed")
+                raise
 
     async def _take(self) -> None:
         step = None
@@ -214,14 +241,33 @@ class _Feeder:
                 step = await self._admission.keep()  # a paused graph asks for no feed that it could not use
                 if len(self.frames) >= self.in_flight:
                     return  # that has been lowered meanwhile
-            self.frames.append(await self._start(await anext(self._source), step))
+            try:
+                feed = await anext(self._source)
+            except StopAsyncIteration:
+                self.exhausted = True
+                return
+            except BaseException as error:
+                self._explain(error, f"for frame {self.started} of it")
+                raise
+            self.frames.append(await self._start(feed, step))
             self.started += 1
             if self.at_start is not None:
                 self.at_start()
-        except StopAsyncIteration:
-            self.exhausted = True
         except BaseException:
             self.exhausted = True
             raise
         finally:
             self._admission.give_back(step)
+
+    def _explain(self, error: BaseException, when: str) -> None:
+        """Raise for an error of the source that would mean something else to the consumer.
+
+        CancelledError and GeneratorExit would say there that the consumer was cancelled, or closed.
+
+        Raises:
+            FeedError: from the error, if it is no `Exception`.
+        """
+        if isinstance(error, Exception) or (self._is_stopped and isinstance(error, asyncio.CancelledError)):
+            return
+        leave_loop(error)
+        raise FeedError(f"the source of {self._name} raised {type(error).__name__} {when}: {text_of(error)}") from error

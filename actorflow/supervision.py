@@ -61,7 +61,7 @@ class Supervisor:
         if frame.state is not FrameState.RUNNING:
             return
         if self._admission.is_held:
-            loop.call_later(limit_s, self._look, frame, loop, limit_s, None)
+            loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, None)
             return
         now = (frame.open, frame.pending.copy(), set(frame.outstanding))
         if now == before and not any(ready is frame for _, ready in frame.ready):
@@ -70,7 +70,7 @@ class Supervisor:
                 StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True
             )
         else:
-            loop.call_later(limit_s, self._look, frame, loop, limit_s, now)
+            loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, now)
 
     def _report(self, frame: Frame) -> None:
         for actor, running in frame.outstanding.items():
@@ -85,7 +85,7 @@ class Supervisor:
 
 def limit_time(frame: Frame, timeout_s: float, left_s: float, loop: asyncio.AbstractEventLoop) -> None:
     """Fail a frame that has not ended in its time, of which so much is left."""
-    timer = loop.call_later(left_s, _time_out, frame, timeout_s)
+    timer = loop.call_later(left_s, frame.guarded, _time_out, frame, timeout_s)
     frame.ended.add_done_callback(lambda _: timer.cancel())
 
 

@@ -99,7 +99,10 @@ class TestRetries:
 
         graph = af.Graph("retries")
         x = graph.blob("x", (), "int64")
-        graph.function("flaky", {"plain": plain, "asynchronous": asynchronous}[kind], SPEC, retries=1, backoff=0.01)(x)
+        if kind == "plain":
+            graph.function("flaky", plain, SPEC, retries=1, backoff=0.01)(x)
+        else:
+            graph.function("flaky", asynchronous, SPEC, retries=1, backoff=0.01, concurrency=1)(x)
         async with graph:
             await asyncio.gather(*(graph.run({x: i}) for i in range(5)))
         assert order == [0, 1, 2, 3, 4]
@@ -256,6 +259,7 @@ class TestTimeouts:
         [
             ({"timeout": 0}, "timeout must be positive, got 0 s"),
             ({"timeout": math.nan}, "timeout must be positive, got nan s"),
+            ({"retries": 1, "backoff": math.inf}, "backoff must be finite"),
             ({"retries": 1, "backoff": math.nan}, "must not be negative, got 1 and nan s"),
             ({"retries": -1}, "must not be negative, got -1"),
             ({"backoff": -1.0, "retries": 1}, r"must not be negative, got 1 and -1\.0 s"),

@@ -592,7 +592,7 @@ class TestLoops:
         async def first() -> None:
             task = asyncio.create_task(graph.run())
             await asyncio.sleep(0)
-            with pytest.raises(af.GraphError, match="frames in flight on another event loop"):
+            with pytest.raises(af.GraphError, match="in use on another event loop"):
                 await asyncio.to_thread(graph.run_sync)
             task.cancel()
             await asyncio.wait([task])

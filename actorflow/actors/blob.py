@@ -108,7 +108,7 @@ class UpdateActor(BlobActor):
 
         def passed() -> None:
             if fence.error is None:  # a device fails later than the buffer is there
-                self._arrived(frame)
+                frame.guarded(self._arrived, frame)
 
         fence.add_waiter(passed)
 

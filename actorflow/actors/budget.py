@@ -83,7 +83,9 @@ class Budget:
     def close(self, frame: Frame) -> None:
         """A frame has ended and holds nothing any more."""
         self._count_freed()
-        account = self._accounts.pop(frame)
+        account = self._accounts.pop(frame, None)
+        if account is None:  # it could not begin
+            return
         for place, taken in account.shared.values():
             self.shared[place] -= taken
         self._parked = [entry for entry in self._parked if entry[3] is not frame]

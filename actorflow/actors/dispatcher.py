@@ -7,7 +7,7 @@ from collections import deque
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-__all__ = ["Actor", "Dispatcher", "Work"]
+__all__ = ["Actor", "Dispatcher", "Work", "leave_loop"]
 
 
 class Actor(Protocol):
@@ -20,8 +20,22 @@ class Actor(Protocol):
 class Work(Protocol):
     """What an actor is fired for: a frame, a run of a pipeline."""
 
-    def fail(self, actor: Any, error: Exception, /) -> None:
+    def fail(self, actor: Any, error: BaseException, /) -> None:
         """An actor has raised this."""
+
+
+def leave_loop(error: BaseException | None) -> None:
+    """End the program for what ends programs, KeyboardInterrupt and SystemExit, as a task that raises them does.
+
+    On the loop's thread, before whoever awaits the work is told: the loop raises the error as soon as it can. So it
+    does not matter whether the code that has raised it ran on the loop, in a thread or as a task.
+    """
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        asyncio.get_running_loop().call_soon(_raise, error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class Dispatcher:
@@ -61,7 +75,8 @@ class Dispatcher:
                 actor, frame = take()
                 if actor.fire(frame) > deadline:
                     break
-        except Exception as error:  # noqa: BLE001  what goes wrong outside the op itself must not hang its frame
+        except BaseException as error:  # noqa: BLE001  what goes wrong outside the op itself must not hang its frame
+            leave_loop(error)
             frame.fail(actor, error)
         finally:
             self._scheduled = False

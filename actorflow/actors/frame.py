@@ -9,7 +9,8 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actorflow.errors import OpError, RunCancelledError, RunTimeoutError, StallError, TransportError
+from actorflow.actors.dispatcher import leave_loop
+from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.node import PACKAGE
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Frame:
         "monitor",
         "number",
         "on_end",
+        "on_fault",
         "open",
         "ops",
         "outstanding",
@@ -117,6 +119,7 @@ class Frame:
         dispatcher: Dispatcher,
         ended: asyncio.Future[None],
         on_end: Callable[[Frame], None],
+        on_fault: Callable[[Frame, BaseException], None],
         monitor: Monitor | None,
         trace: Trace,
         turnstiles: Sequence[Expectant],
@@ -133,6 +136,7 @@ class Frame:
         self.wake = dispatcher.wake
         self.ended = ended
         self.on_end = on_end
+        self.on_fault = on_fault
         self.monitor = monitor
         self.trace = trace
         self.context = contextvars.copy_context()
@@ -145,7 +149,7 @@ class Frame:
         self.spans: FrameSpans | None = None
         self.serial = -1
         self.state = FrameState.RUNNING
-        self.error: OpError | StallError | RunTimeoutError | RunCancelledError | TransportError | None = None
+        self.error: ActorflowError | None = None
         self.atomic = atomic
         self.budget = budget
         self.updates: list[UpdateActor] = []
@@ -160,14 +164,39 @@ class Frame:
                 update.commit(self)
             self._stop(FrameState.FINISHED)
 
-    def fail(self, actor: OpActor, cause: BaseException) -> None:
-        """An op failed. The first failure wins; nothing further is started, the frame ends when all is at rest."""
+    def fail(self, actor: OpActor | None, error: BaseException) -> None:
+        """Something failed that is not an op's own code: a fault of this package.
+
+        The frame ends all the same, and so do those that share its order with it (`Engine`).
+
+        Args:
+            actor: The op that it happened at; None where that is not known.
+            error: What was raised.
+        """
+        if actor is not None:
+            self.op_failed(actor, error)
+        elif self.state is FrameState.RUNNING:
+            failure = GraphError(f"frame {self.number} failed with {type(error).__name__}: {text_of(error)}")
+            failure.__cause__ = error
+            self.stop_with(failure)
+        self.on_fault(self, error)
+
+    def guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Take a step of the frame. Whatever it raises ends the frame, which would otherwise wait for ever."""
+        try:
+            step(*arguments)
+        except BaseException as error:  # noqa: BLE001
+            leave_loop(error)
+            self.fail(None, error)
+
+    def op_failed(self, actor: OpActor, cause: BaseException) -> None:
+        """A call failed. The first failure wins; nothing further is started, the frame ends when all is at rest."""
         if self.state is FrameState.RUNNING:
             _trim(cause)
             inputs = [self.values[blob.slot] for blob in actor.inputs]
             self.stop_with(OpError.of(actor.node, cause, partial(actor.replay, inputs, self.number)))
 
-    def stop_with(self, error: OpError | StallError | RunTimeoutError | TransportError, at_once: bool = False) -> None:
+    def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""
         if self.state is FrameState.RUNNING:
             self.error = error
@@ -206,33 +235,37 @@ class Frame:
 
     def settle(self, actor: OpActor) -> None:
         """A lane's work or a task has reported its end; the last one ends a stopped frame."""
-        del self.outstanding[actor]
+        self.outstanding.pop(actor, None)
         if not self.outstanding and self.state is not FrameState.RUNNING:
             self._end()
 
     def _stop(self, state: FrameState) -> None:
         self.state = state
         self.halted = True
-        for turn in self.turns:
-            turn.leave()
-        if state is not FrameState.FINISHED:
-            for turnstile in self.turnstiles:
-                turnstile.skip(self)
-            for actor, timer in self.resting.items():
-                timer.cancel()
-                assert actor.guard is not None
-                actor.guard.give_up(self)
-            self.resting.clear()
-            for task in self.tasks:
-                task.cancel()
-        if not self.outstanding:
-            self._end()
+        try:
+            for turn in self.turns:
+                turn.leave()
+            if state is not FrameState.FINISHED:
+                for turnstile in self.turnstiles:
+                    turnstile.skip(self)
+                for actor, timer in self.resting.items():
+                    timer.cancel()
+                    assert actor.guard is not None
+                    actor.guard.give_up(self)
+                self.resting.clear()
+                for task in self.tasks:
+                    task.cancel()
+        finally:
+            if not self.outstanding:
+                self._end()
 
     def _end(self) -> None:
-        self.on_end(self)
-        if self.state is not FrameState.FINISHED:
-            self.values = []  # nothing reads them any more, and an exception may keep the frame alive
-        self._resolve()
+        try:
+            self.on_end(self)
+        finally:
+            if self.state is not FrameState.FINISHED:
+                self.values = []  # nothing reads them any more, and an exception may keep the frame alive
+            self._resolve()
 
     def _resolve(self) -> None:
         if self.ended.done() or self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.actors.blob import release
+from actorflow.actors.nesting import within
 from actorflow.actors.op import OpActor
 from actorflow.errors import GraphError
 from actorflow.history import NodeState
@@ -103,11 +104,12 @@ class AsyncActor(FunctionActor):
             self._show(frame, _RUNNING)
         start = perf_counter_ns()
         context = frame.context.copy()
+        context.run(within.set, (frame, self))
         if frame.spans is not None:
             frame.spans.enter(self, context)
         try:
             coroutine = self.call(frame)
-        except Exception as error:  # noqa: BLE001  the arguments do not fit
+        except BaseException as error:  # noqa: BLE001  the arguments do not fit, say
             if frame.spans is not None:
                 frame.spans.leave(self, error)
             self._failed(frame, error, 0, start, self.key)
@@ -125,12 +127,15 @@ class AsyncActor(FunctionActor):
         if error is None and not frame.halted:
             try:
                 self.store(frame, task.result())
-            except Exception as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
+            except BaseException as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
                 error = failure
         if frame.spans is not None:
             frame.spans.leave(self, error)
         end = perf_counter_ns()
-        self._conclude(frame, error, end - start, end)
+        try:
+            self._conclude(frame, error, end - start, end)
+        except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
+            frame.fail(self, failure)
         frame.settle(self)
 
 

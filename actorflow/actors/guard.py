@@ -37,7 +37,7 @@ class Guard:
         """A call has been submitted or started."""
         if self._policy.timeout_s is not None:
             loop = asyncio.get_running_loop()
-            self._timers[frame] = loop.call_later(self._policy.timeout_s, self._expire, frame, running)
+            self._timers[frame] = loop.call_later(self._policy.timeout_s, frame.guarded, self._expire, frame, running)
 
     def end(self, frame: Frame, error: BaseException | None) -> BaseException | None:
         """A call has ended. Returns its error: that of one which took too long is an `OpTimeoutError`."""
@@ -58,7 +58,7 @@ class Guard:
             return False
         self._failures[frame] = failures + 1
         loop = asyncio.get_running_loop()
-        frame.resting[self._actor] = loop.call_later(self._policy.backoff_s * 2**failures, self._again, frame)
+        frame.resting[self._actor] = loop.call_later(self._policy.wait_s(failures), frame.guarded, self._again, frame)
         return True
 
     def give_up(self, frame: Frame) -> None:

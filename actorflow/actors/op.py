@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.blob import release
-from actorflow.actors.frame import FrameState
+from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.guard import Guard
 from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.errors import GraphError
@@ -35,6 +36,10 @@ INLINE_NS = 100_000
 FOREVER_NS = 1 << 62
 
 _RUNNING, _DONE, _FAILED = int(NodeState.RUNNING), int(NodeState.DONE), int(NodeState.FAILED)
+
+
+class _Skipped(BaseException):
+    """Ends a call whose frame has stopped before its turn came on the lane: it has computed nothing."""
 
 
 class OpActor(ABC):
@@ -165,13 +170,11 @@ class OpActor(ABC):
         start = perf_counter_ns()
         try:
             self.compute(frame)
-        except BaseException as error:
-            # Whatever is raised becomes the frame's OpError, as on a lane; what ends the program ends that, too.
+        except BaseException as error:  # noqa: BLE001
+            # Whatever is raised becomes the frame's OpError, as on a lane.
             end = perf_counter_ns()
             self._failed(frame, error, end - start, end, self.node_id)
             self.leave()
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
             return perf_counter_ns()
         end = perf_counter_ns()
         self._account(frame, end - start, end, self.node_id)
@@ -205,16 +208,17 @@ class OpActor(ABC):
             frame.fences[self] = [fence for fence in fences if fence not in elsewhere]
         frame.pending[self.index] = len(elsewhere)
 
-        def passed() -> None:
-            left = frame.pending[self.index] - 1
-            frame.pending[self.index] = left
-            if not left:
-                frame.ready.append((self, frame))
-                frame.wake()
-
         for fence in elsewhere:
-            fence.add_waiter(passed)
+            fence.add_waiter(partial(self._input_passed, frame))
         return True
+
+    def _input_passed(self, frame: Frame) -> None:
+        """The loop has seen the end of what the lane could not wait for."""
+        left = frame.pending[self.index] - 1
+        frame.pending[self.index] = left
+        if not left:
+            frame.ready.append((self, frame))
+            frame.wake()
 
     def _follows(self, fence: Fence) -> bool:
         """Whether what is submitted to the lane now runs after ``fence``, and may be submitted."""
@@ -232,7 +236,7 @@ class OpActor(ABC):
         try:
             urgent = self.ends or guard is not None or frame.budget is not None
             fence = self.lane.submit(self._work, frame, self._passed, urgent)
-        except Exception as error:  # noqa: BLE001  no thread to be had, say
+        except BaseException as error:  # noqa: BLE001  no thread to be had, say
             self._failed(frame, error, 0, perf_counter_ns(), self.key)
             self.leave()
             return perf_counter_ns()
@@ -252,7 +256,7 @@ class OpActor(ABC):
     def _work(self, frame: Frame) -> None:
         """On the lane's thread."""
         if frame.halted:
-            return
+            raise _Skipped
         if frame.monitor is not None:
             self._show(frame, _RUNNING)
         try:
@@ -265,23 +269,32 @@ class OpActor(ABC):
     def _passed(self, fence: Fence) -> None:
         """The loop has seen the end of the work on the lane."""
         frame: Frame = fence.argument
+        try:
+            self._take_end(frame, fence)
+        except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
+            frame.fail(self, failure)
+        frame.settle(self)
+
+    def _take_end(self, frame: Frame, fence: Fence) -> None:
         error = fence.error
         end_ns = fence.ended_ns or perf_counter_ns()
-        if self.guard is not None:
+        if type(error) is _Skipped:
+            if self.guard is not None:
+                self.guard.end(frame, None)
+            self.leave()
+        elif self.guard is not None:
             self._conclude(frame, error, fence.elapsed_ns, end_ns)
         else:
             if error is not None:
                 self._failed(frame, error, fence.elapsed_ns, end_ns, self.key)
-            elif not frame.halted:
+            else:  # whatever became of the frame meanwhile: the call has ended well
                 self._account(frame, fence.elapsed_ns, end_ns, self.key)
-                if frame.budget is not None:
-                    frame.budget.ended(frame, self)
-                if self.ends:
-                    frame.close_end()
-            elif frame.state is FrameState.FINISHED:  # ops that follow saw its end, and ended, before the loop was told
-                self._account(frame, fence.elapsed_ns, end_ns, self.key)
+                if not frame.halted:
+                    if frame.budget is not None:
+                        frame.budget.ended(frame, self)
+                    if self.ends:
+                        frame.close_end()
             self.leave()
-        frame.settle(self)
 
     def _conclude(self, frame: Frame, error: BaseException | None, elapsed_ns: int, end_ns: int) -> None:
         """A call has ended whose outputs were not announced before."""
@@ -352,7 +365,8 @@ class OpActor(ABC):
         self._account_failed(frame, error, elapsed_ns, end_ns, key)
         if frame.monitor is not None:
             self._show(frame, _FAILED)
-        frame.fail(self, error)
+        leave_loop(error)
+        frame.op_failed(self, error)
 
 
 def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:

@@ -77,12 +77,11 @@ class _OnStream(OpActor):
         # A device that hangs hangs in what is in front, so that counts for a timeout, too.
         return fence.lane is self.lane or self.lane.wait(fence)
 
-    def _passed(self, fence: Fence) -> None:
-        frame: Frame = fence.argument
+    def _take_end(self, frame: Frame, fence: Fence) -> None:
         # A frame that has stopped early gives up all that it holds when it ends.
         if self.late and fence.error is None and (not frame.halted or frame.state is FrameState.FINISHED):
             release(self.late, frame)
-        super()._passed(fence)
+        super()._take_end(frame, fence)
 
     def _again(self, inputs: list[Any], call: Any) -> Any:
         """Repeat a call, alone, and wait for its end."""

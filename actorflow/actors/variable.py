@@ -119,8 +119,18 @@ class VariableActor:
         """The frame has ended."""
         self._turns.pop(frame, None)
 
+    def is_awaited_by(self, frame: Frame) -> bool:
+        """Whether later frames wait for what a frame makes of the variable."""
+        turn = self._turns.get(frame)
+        return turn is not None and not turn.passed
+
+    def forget_turns(self) -> None:
+        """No frame that has a turn here, or waits for one, goes on."""
+        self._last = None
+        self._turns.clear()
+
     def _open_later(self, frame: Frame, gate: Gate) -> None:
-        gate.open(frame)
+        frame.guarded(gate.open, frame)
         frame.wake()
 
 
@@ -128,31 +138,32 @@ class Gate:
     """Where one program reads or updates a variable whose frames take turns.
 
     Attributes:
+        variable: The variable.
         updates: Whether the program may update it.
     """
 
-    __slots__ = ("_blob", "_is_read", "_variable", "updates")
+    __slots__ = ("_blob", "_is_read", "updates", "variable")
 
     def __init__(self, variable: VariableActor, blob: BlobActor, is_read: bool, updates: bool) -> None:
-        self._variable = variable
+        self.variable = variable
         self._blob = blob
         self._is_read = is_read
         self.updates = updates
 
     def enter(self, frame: Frame) -> None:
         """A frame of the program starts."""
-        self._variable.enter(frame, self)
+        self.variable.enter(frame, self)
 
     def forget(self, frame: Frame) -> None:
         """A frame of the program has ended."""
         if self.updates:
-            self._variable.forget(frame)
+            self.variable.forget(frame)
 
     def open(self, frame: Frame) -> None:
         """The frame may read."""
         if frame.halted:
             return
         if self._is_read:
-            frame.values[self._blob.slot] = self._variable.read()
+            frame.values[self._blob.slot] = self.variable.read()
         self._blob.deliver(frame, None)
         frame.close_end()

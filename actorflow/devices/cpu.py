@@ -153,12 +153,16 @@ class WorkerLane(Lane):
     def _tell(self) -> None:
         self._woken = False
         finished = self._finished
-        while finished:
-            fence = finished.popleft()
-            fence.told = True
-            for waiter in fence.waiters:
-                waiter()
-            fence.passed(fence)
+        try:
+            while finished:
+                fence = finished.popleft()
+                fence.told = True
+                for waiter in fence.waiters:
+                    waiter()
+                fence.passed(fence)
+        finally:
+            if finished:  # what was raised is the loop's, and the others must be told all the same
+                self.wake()
 
 
 class CPU(Device):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, text_of
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
@@ -23,7 +23,7 @@ class Function(Operation):
     Attributes:
         fn: Called with the inputs' values.
         specs: Types of the outputs; None where the connected blobs say them.
-        concurrency: How many frames may be in an async function at once.
+        concurrency: How many frames may be in an async function at once; None for as many as there are.
     """
 
     arguments = ("*inputs",)
@@ -31,14 +31,14 @@ class Function(Operation):
 
     fn: Callable[..., Any]
     specs: tuple[TensorSpec, ...] | None = None
-    concurrency: int = 1
+    concurrency: int | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise GraphError(f"{self.fn!r} is not a function")
-        if self.concurrency < 1:
+        if self.concurrency is not None and self.concurrency < 1:
             raise GraphError(f"concurrency must be at least 1, got {self.concurrency}")
-        if self.concurrency > 1 and not self.is_async:
+        if self.concurrency is not None and self.concurrency > 1 and not self.is_async:
             raise GraphError(f"{self} is no async function: its lane runs one call at a time, not {self.concurrency}")
         if self.specs is not None:
             object.__setattr__(self, "specs", checked_specs(self.specs))
@@ -60,7 +60,11 @@ class Function(Operation):
         return self.specs
 
     def __str__(self) -> str:
-        return getattr(self.fn, "__qualname__", None) or " ".join(repr(self.fn).split())
+        return text_of(self.fn, _name)
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__qualname__", None) or " ".join(repr(fn).split())
 
 
 def checked_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from actorflow.errors import PipelineError, message_of, shown
+from actorflow.errors import PipelineError, shown, text_of
 
 __all__ = ["Policy", "Skip", "Skips"]
 
@@ -93,7 +93,7 @@ class Skips:
 
     def add(self, stage: str, number: int, item: Any, error: BaseException) -> None:
         """An item is left out. The first of each stage is logged; the count is in its statistics."""
-        record = Skip(time.time(), stage, number, shown(item), f"{type(error).__name__}: {message_of(error)}")
+        record = Skip(time.time(), stage, number, shown(item), f"{type(error).__name__}: {text_of(error)}")
         self.records.append(record)
         if stage not in self._told:
             self._told.add(stage)

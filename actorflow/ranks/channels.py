@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCancelledError
+from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCancelledError, text_of
 from actorflow.ranks.collectives import Collectives
 from actorflow.ranks.exchange import WINDOW
 from actorflow.ranks.hub import Recipient, hub_of
@@ -190,11 +190,11 @@ class Channels(Recipient):
         if error is not None:
             asyncio.get_running_loop().call_soon(frame.stop_with, error, True)
 
-    def refuse(self, number: int, error: Exception) -> int:
+    def refuse(self, number: int, error: BaseException) -> int:
         """A frame cannot start here; returns its serial number."""
         serial = self.serial
         self.serial += 1
-        self._post_to_all(self._others, "stopped", serial, number, f"could not start: {error}")
+        self._post_to_all(self._others, "stopped", serial, number, f"could not start: {text_of(error)}")
         return serial
 
     def leave(self, frame: Frame) -> None:

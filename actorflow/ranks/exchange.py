@@ -85,7 +85,7 @@ class Exchange:
         """A frame has ended."""
         self.channels.leave(frame)
 
-    def refuse(self, number: int, error: Exception) -> None:
+    def refuse(self, number: int, error: BaseException) -> None:
         """A frame cannot start here: stop it on the other ranks."""
         serial = self.channels.refuse(number, error)
         self.void(serial)

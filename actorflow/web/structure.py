@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.errors import text_of
 from actorflow.node import Blob, Node, Op, Variable
 from actorflow.web.exchange import to_json
 
@@ -74,7 +75,7 @@ def _describe(node: Node) -> dict[str, Any]:
     if isinstance(node, Op):
         described |= {
             "kind": "op",
-            "operation": _text(node.operation),
+            "operation": text_of(node.operation),
             "operation_kind": node.operation.kind,
             "lane": node.lane or "auto",
         }
@@ -86,10 +87,3 @@ def _describe(node: Node) -> dict[str, Any]:
             "bytes": node.spec.size_bytes,
         }
     return described
-
-
-def _text(operation: Any) -> str:
-    try:
-        return str(operation)
-    except Exception:  # noqa: BLE001  a user's __str__ must not take the page down
-        return type(operation).__name__

@@ -112,6 +112,9 @@ class StubFrame:
     def wake(self) -> None:
         pass
 
+    def guarded(self, step: Any, *arguments: Any) -> None:
+        step(*arguments)
+
     def cancel(self) -> None:
         self.halted = True
         for turn in self.turns:

@@ -405,9 +405,9 @@ async def test_what_cannot_be_shown_does_not_hide_the_failure(on_error: str) -> 
         assert await collect(loader) == []
         (skip,) = loader.skips
         assert skip.item == "<Unspeakable that cannot be shown: RuntimeError>"
-        assert skip.error == "Unspeakable: (its message cannot be shown)"
+        assert skip.error == "Unspeakable: <Unspeakable that cannot be shown: RuntimeError>"
     else:
         with pytest.raises(
-            af.StageError, match=r"stage 'fail' \(map\) failed with Unspeakable: .its message cannot be"
+            af.StageError, match=r"stage 'fail' \(map\) failed with Unspeakable: <Unspeakable that cannot be shown"
         ):
             await collect(loader)

@@ -1,0 +1,85 @@
+"""Runs of a graph that one of its own async functions awaits: those that could never end are refused.
+
+Frames take their turns in the order in which they start: at functions, which may keep state, and at variables. A frame
+that an op of an earlier frame awaits would wait for ever for a turn that the earlier one takes only when that op has
+ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextvars import Context, ContextVar
+from typing import TYPE_CHECKING
+
+from actorflow.actors.blob import UpdateActor
+from actorflow.errors import GraphError
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.actors.op import OpActor
+    from actorflow.actors.variable import Gate
+
+__all__ = ["callers", "check_turns", "within"]
+
+#: The call of an async function that the current code is part of.
+within: ContextVar[tuple[Frame, OpActor] | None] = ContextVar("actorflow_within", default=None)
+
+
+def callers(context: Context | None = None) -> Iterator[tuple[Frame, OpActor]]:
+    """The calls that the current code, or that of a context, is part of, from the inside out."""
+    call = within.get() if context is None else context.get(within)
+    while call is not None:
+        yield call
+        call = call[0].context.get(within)
+
+
+def check_turns(graph: str, ops: Iterable[OpActor], gates: Iterable[Gate]) -> None:
+    """Check that a frame that is to start now could end before the calls that it is part of do.
+
+    Args:
+        graph: Name of the graph.
+        ops: What the frame will run.
+        gates: Where it will read or update variables whose frames take turns.
+    Raises:
+        GraphError: if it would wait for a turn that comes only after such a call.
+    """
+    outer = list(callers())
+    wanted = {op.turnstile: op for op in ops if op.turnstile is not None}
+    for frame, caller in outer:
+        if frame.halted:
+            continue
+        later = _followers(caller)
+        for op in later:
+            turnstile = op.turnstile
+            if turnstile not in wanted or turnstile is None:
+                continue
+            if op is caller and sum(inner.turnstile is turnstile for _, inner in outer) < turnstile.limit:
+                continue
+            raise GraphError(
+                f"op {caller.what!r} of frame {frame.number} runs its own graph {graph!r}, and that run could never "
+                f"call op {op.what!r}: frames come there in order, and frame {frame.number} has yet to "
+                + ("leave it" if op is caller else f"go there when {caller.what!r} has ended")
+                + "; fetch=[...] what does not need it, or run it from outside the op"
+            )
+        updated = {blob.variable for op in later for blob in op.outputs if isinstance(blob, UpdateActor)}
+        for gate in gates:
+            variable = gate.variable
+            if variable.is_awaited_by(frame) and (frame.atomic or variable in updated):
+                raise GraphError(
+                    f"op {caller.what!r} of frame {frame.number} runs its own graph {graph!r}, and that run could "
+                    f"never read variable {variable.variable.name!r}: frame {frame.number} updates it first, when "
+                    f"{caller.what!r} has ended; fetch=[...] what does not need it, or run it from outside the op"
+                )
+
+
+def _followers(caller: OpActor) -> dict[OpActor, None]:
+    """An op, and all that wait for it."""
+    found = {caller: None}
+    left = [caller]
+    while left:
+        for blob in left.pop().outputs:
+            for op in blob.consumers:
+                if op not in found:
+                    found[op] = None
+                    left.append(op)
+    return found
