@@ -27,9 +27,8 @@ def _adder(terms: int) -> Any:
     """Adds in the order of the terms, each sum rounded to the dtype, as the CPU does."""
     names = [f"x{i}" for i in range(terms)]
     steps = " ".join(f"total = T(total + {name});" for name in names[1:])
-    return cupy.ElementwiseKernel(
-        ", ".join(f"T {name}" for name in names), "T y", f"T total = x0; {steps} y = total;", f"actorflow_sum_{terms}"
-    )
+    inputs = ", ".join(f"T {name}" for name in names)
+    return elementwise(f"sum_{terms}", inputs, "T y", f"T total = x0; {steps} y = total")
 
 
 def _whole(x: Array, y: Array) -> Array:

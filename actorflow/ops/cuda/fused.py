@@ -1,7 +1,8 @@
 """Kernel of `actorflow.ops.fused`: generated from the formulas of the steps; one launch where nothing is reduced.
 
-Each step is rounded to its dtype, and products and sums are not contracted (``--fmad=false``), so results are those of
-the steps' own kernels to the bit. Numbers of the steps (a factor, say) are arguments: other ones need no new kernel.
+Each step is rounded to its dtype, and no kernel contracts products and sums (`actorflow.ops.cuda.launch.OPTIONS`), so
+results are those of the steps' own kernels to the bit. Numbers of the steps (a factor, say) are arguments: other ones
+need no new kernel.
 """
 
 from __future__ import annotations
@@ -9,11 +10,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import cupy
-
 from actorflow.ops.cuda.fused_reduce import reduce_chain
 from actorflow.ops.cuda.fused_steps import statements_of
-from actorflow.ops.cuda.launch import ANYTHING, WIDER, Array, kernel
+from actorflow.ops.cuda.launch import ANYTHING, Array, elementwise_of_any, kernel
 from actorflow.ops.fused import Fused
 from actorflow.spec import TensorSpec
 
@@ -36,8 +35,7 @@ def _prepared(operation: Fused, specs: tuple[TensorSpec, ...]) -> tuple[Any, tup
 @lru_cache(maxsize=256)
 def _compiled(inputs: str, outputs: str, body: str) -> Any:
     """The kernel of a source; compiled on its first use, whatever the numbers are."""
-    name = f"actorflow_fused_{body.count(chr(10)) + 1}"
-    return cupy.ElementwiseKernel(inputs, outputs, body, name, preamble=WIDER, options=("--fmad=false",))
+    return elementwise_of_any(f"fused_{body.count(chr(10)) + 1}", inputs, outputs, body)
 
 
 @kernel(Fused, dtypes=ANYTHING)

@@ -15,7 +15,7 @@ import cupy
 import numpy as np
 
 from actorflow.ops.cuda.fused_steps import VALUE_TYPES, statements_of
-from actorflow.ops.cuda.launch import C_TYPES, Array, contiguous, index_type, source
+from actorflow.ops.cuda.launch import C_TYPES, Array, compiled, contiguous, index_type, source
 from actorflow.ops.cuda.reduce import Columns, Tile
 from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
@@ -140,8 +140,7 @@ def _launch(text: str, args: tuple[Any, ...], columns: Columns, tile: Tile) -> N
 @lru_cache(maxsize=256)
 def _compiled(text: str, is_wide: bool) -> Any:
     """The kernel of a source; compiled on its first use, whatever the numbers and sizes are."""
-    options = ("--std=c++17", "--fmad=false", f"-DINDEX={'long long' if is_wide else 'int'}", "-DSCALAR=float")
-    return cupy.RawKernel(f"{source('tile')}\n{text}", _NAME, options)
+    return compiled(f"{source('tile')}\n{text}", _NAME, is_wide, {"SCALAR": "float"})
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +19,14 @@ __all__ = [
     "FLOATS",
     "FORMULAS",
     "NUMBERS",
+    "OPTIONS",
     "REALS",
-    "WIDER",
     "Array",
     "Formula",
+    "compiled",
     "contiguous",
     "elementwise",
+    "elementwise_of_any",
     "index_type",
     "kernel",
     "launch",
@@ -32,6 +34,11 @@ __all__ = [
     "source",
     "wide_dtype",
 ]
+
+#: Options of the compiler, for all kernels. Products and sums are not contracted: each step is rounded as NumPy rounds
+#: it, and a chain has the same values wherever it is cut. It costs little, as the kernels wait for memory, not for
+#: arithmetic. CuPy adds ``-ftz=true``, which cannot be undone: float32 values below the normal ones are taken as 0.
+OPTIONS = ("--std=c++17", "--fmad=false")
 
 Array = Any
 """A ``cupy.ndarray``; CuPy has no type information."""
@@ -119,9 +126,20 @@ def index_type(largest: int) -> type[np.int32 | np.int64]:
 @cache
 def _compiled(name: str, function: str, is_wide: bool, types: tuple[tuple[str, np.dtype[Any]], ...]) -> Any:
     """A kernel for one choice of types; CuPy compiles the source on its first use, once for all its functions."""
-    macros = [("INDEX", "long long" if is_wide else "int"), *((macro, C_TYPES[dtype.name]) for macro, dtype in types)]
-    options = ("--std=c++17", *(f"-D{macro}={c_type}" for macro, c_type in macros))
-    return cupy.RawKernel(source(name), function, options)
+    return compiled(source(name), function, is_wide, {macro: C_TYPES[dtype.name] for macro, dtype in types})
+
+
+def compiled(code: str, function: str, is_wide: bool, macros: Mapping[str, str]) -> Any:
+    """A kernel of CUDA C, which CuPy compiles on its first use.
+
+    Args:
+        code: The source.
+        function: Name of the ``extern "C"`` function in it.
+        is_wide: Whether INDEX has 64 bits.
+        macros: What others are.
+    """
+    defined = {"INDEX": "long long" if is_wide else "int", **macros}
+    return cupy.RawKernel(code, function, (*OPTIONS, *(f"-D{macro}={text}" for macro, text in defined.items())))
 
 
 def launch(
@@ -142,8 +160,8 @@ def launch(
         return
     integers = [arg for arg in args if type(arg) is int]
     index = index_type(max([*integers, *[arg.size for arg in args if isinstance(arg, cupy.ndarray)]]))
-    compiled = _compiled(name, function, index is np.int64, (("SCALAR", dtype), *types.items()))
-    compiled((grid,), (block,), tuple([index(arg) if type(arg) is int else arg for arg in args]))
+    found = _compiled(name, function, index is np.int64, (("SCALAR", dtype), *types.items()))
+    found((grid,), (block,), tuple([index(arg) if type(arg) is int else arg for arg in args]))
 
 
 def launch_flat(
@@ -158,7 +176,7 @@ def contiguous(array: Array) -> Array:
     return cupy.ascontiguousarray(array)
 
 
-WIDER = """
+_WIDER = """
 template <typename T> struct Wider { typedef float type; };
 template <> struct Wider<double> { typedef double type; };
 """
@@ -173,6 +191,9 @@ def elementwise(name: str, inputs: str, outputs: str, body: str) -> Any:
         outputs: Likewise; to be given in each call, so that nothing is allocated.
         body: CUDA C for one element; ``W`` is what to compute in.
     """
-    return cupy.ElementwiseKernel(
-        inputs, outputs, f"typedef Wider<T>::type W; {body}", f"actorflow_{name}", preamble=WIDER
-    )
+    return elementwise_of_any(name, inputs, outputs, f"typedef Wider<T>::type W; {body}")
+
+
+def elementwise_of_any(name: str, inputs: str, outputs: str, body: str) -> Any:
+    """As `elementwise`, where no parameter need be called ``T``: ``body`` says itself what it computes in."""
+    return cupy.ElementwiseKernel(inputs, outputs, body, f"actorflow_{name}", preamble=_WIDER, options=OPTIONS)

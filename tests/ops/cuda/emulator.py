@@ -61,6 +61,11 @@ def kernels_of(code: str) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def check_options(options: tuple[str, ...]) -> None:
+    """No kernel may contract a product and a sum, which the host's compiler does not do either."""
+    assert "--fmad=false" in options
+
+
 class CompilationError(AssertionError):
     """What the compiler says."""
 
@@ -181,6 +186,7 @@ class _RawKernel:
     owner: Emulator
 
     def __init__(self, code: str, name: str, options: tuple[str, ...]) -> None:
+        check_options(options)
         macros = dict(option[2:].split("=", 1) for option in options if option.startswith("-D"))
         self.types = {**macros, "WIDE": "double" if macros["SCALAR"] == "double" else "float"}
         self.types["Word"] = "unsigned long long"
@@ -226,7 +232,7 @@ class _ElementwiseKernel:
     def __init__(
         self, inputs: str, outputs: str, body: str, name: str, preamble: str = "", options: tuple[str, ...] = ()
     ) -> None:
-        assert options in ((), ("--fmad=false",))  # the host's compiler does not contract
+        check_options(options)
         self.inputs, self.outputs = ([p.split() for p in text.split(",")] for text in (inputs, outputs))
         self.body, self.preamble, self.name = body, preamble, name
         self.letters = {kind for kind, _ in [*self.inputs, *self.outputs] if len(kind) == 1}
