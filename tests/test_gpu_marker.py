@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,52 @@ def reason() -> str:
     except DeviceUnavailableError as error:
         return str(error)
     pytest.skip("there is a GPU")
+
+
+#: What tests need that a machine with a GPU is asked to have, see docs/gpu.md.
+NEEDED = {"hypothesis"}
+#: A plugin of pytest that makes modules look as if they were not installed.
+WITHOUT = """
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name.partition(".")[0] in {names!r} else find(name, *more)
+"""
+
+
+def optional_modules() -> set[str]:
+    """Top-level modules of what the extras bring, but for pytest and its plugins."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    names = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for lines in extras.values() for line in lines}
+    wanted = {name for name in names if not name.startswith("pytest")} - NEEDED - {"actorflow"}
+    found = metadata.packages_distributions()
+    return {
+        module for module, owners in found.items() if wanted & {owner.lower().replace("_", "-") for owner in owners}
+    }
+
+
+def test_make_collects_all_of_them_with_no_package_that_they_do_not_need(tmp_path: Path) -> None:
+    """On a machine with a GPU, and without a package registry, most extras are missing."""
+    modules = optional_modules()
+    assert {"ml_dtypes", "array_api_strict", "safetensors"} <= modules
+    (tmp_path / "without.py").write_text(WITHOUT.format(names=modules), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "without", "-p", "no:cacheprovider", "--collect-only", "-q"]
+    environment = {name: value for name, value in os.environ.items() if name != "ACTORFLOW_REQUIRE_GPU"}
+    paths = os.pathsep.join(filter(None, [str(tmp_path), environment.get("PYTHONPATH")]))
+    ended = subprocess.run(
+        [*command, "-m", "gpu", "tests"],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    files = {line.partition("::")[0] for line in ended.stdout.splitlines() if "::" in line}
+    (given,) = re.findall(r"^GPU_TESTS \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(any(file == path or file.startswith(f"{path}/") for path in given.split()) for file in files), files
+    assert all(any(file == path or file.startswith(f"{path}/") for file in files) for path in given.split()), given
 
 
 def collect_marked(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,8 +10,6 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-import array_api_strict
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,6 +20,9 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow.interchange import from_host_exchange, to_numpy
 from actorflow.spec import as_array
+
+array_api_strict = pytest.importorskip("array_api_strict")
+ml_dtypes = pytest.importorskip("ml_dtypes")
 
 needs_torch = pytest.mark.skipif(
     find_spec("torch") is None and not os.environ.get("CI"), reason="torch is not installed: make test WITH=torch"

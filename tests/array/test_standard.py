@@ -7,7 +7,6 @@ import operator
 from functools import cache
 from typing import Any
 
-import array_api_strict as strict
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
@@ -18,6 +17,8 @@ import actorflow as af
 import actorflow.array as xp
 from tests.array.cases import CASES
 from tests.array.families import ALL, BINARY, COMPLEX, FLOATS, INTEGERS, SAME_DTYPE, UNARY, arrays, pairs
+
+strict = pytest.importorskip("array_api_strict")
 
 #: Each function is tried so often in CI; a thousand times with all tests.
 EACH = settings(

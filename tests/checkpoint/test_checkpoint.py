@@ -10,11 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-import safetensors
-import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +19,10 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.checkpoint import files
 from actorflow.checkpoint.tensors import dtype_code, write_file
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+safetensors = pytest.importorskip("safetensors")
+pytest.importorskip("safetensors.numpy")
 
 DTYPES = [
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -30,8 +31,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def cupy() -> ModuleType:
-    """CuPy; test modules must not import it themselves, since they are collected without it, too."""
-    return __import__("cupy")
+    """CuPy; test modules must not import it themselves, since they are collected without it, too.
+
+    With ``ACTORFLOW_WITHOUT_POOL=1`` each array is a piece of memory of its own, so that compute-sanitizer sees what is
+    read or written beside it.
+    """
+    cupy = __import__("cupy")
+    if os.environ.get("ACTORFLOW_WITHOUT_POOL"):
+        cupy.cuda.set_allocator(None)
+    return cupy
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import actorflow as af
 from actorflow import nn, ops
 from actorflow.nn import rates
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
 
 OPTIMIZERS = {
     "sgd": (lambda **settings: nn.SGD(0.1, momentum=0.9, **settings), ["velocity"]),

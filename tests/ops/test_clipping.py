@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,8 @@ from hypothesis.extra import numpy as hnp
 import actorflow as af
 from actorflow import ops
 from actorflow.testing import check_gradient
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6) | st.just((300, 250))
 

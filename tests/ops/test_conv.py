@@ -7,7 +7,6 @@ import tracemalloc
 from typing import Any, NamedTuple
 from unittest import mock
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,8 @@ from actorflow import ops
 from actorflow.ops.cpu import conv as kernels
 from actorflow.ops.cpu import depthwise
 from actorflow.testing import check_gradient
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
 
 
 class Case(NamedTuple):

@@ -6,7 +6,6 @@ import itertools
 from typing import Any, NamedTuple
 from unittest import mock
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,8 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
 from actorflow.testing import check_gradient
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
 
 
 class Case(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,8 @@ from hypothesis.extra import numpy as hnp
 import actorflow as af
 from actorflow import ops
 from actorflow.testing import check_gradient
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
 
 SPEC = af.TensorSpec.of
 F32 = np.dtype("float32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +9,8 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
 
 
 @settings(deadline=None)

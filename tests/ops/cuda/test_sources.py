@@ -11,7 +11,9 @@ import pytest
 from actorflow.spec import TensorSpec
 from tests.ops.test_fused import with_reductions
 
-ARCHITECTURES = ("sm_80", "sm_90")
+pytestmark = pytest.mark.nvrtc
+
+ARCHITECTURES = ("lowest", "sm_80", "sm_90")
 FLOATS = ("float16", "float32", "float64")
 SOURCES = (
     "reduce",
@@ -50,7 +52,7 @@ def test_a_source_compiles(emulated, load_file, name, arch) -> None:
                     "LABEL": label,
                     "RESULT": launch.C_TYPES[dtype],
                 }
-                options = [f"-D{macro}={value}" for macro, value in macros.items()]
+                options = (*launch.OPTIONS, *(f"-D{macro}={value}" for macro, value in macros.items()))
                 code = nvrtc.compile_to_cubin(library, launch.source(name), arch, options)
                 assert all(kernel.encode() in code for kernel in kernels)
 
@@ -60,7 +62,7 @@ def test_a_source_compiles(emulated, load_file, name, arch) -> None:
 def test_chains_with_reductions_compile(emulated, load_file, arch, length, index) -> None:
     nvrtc, chains = load_file("nvrtc.py"), load_file("test_fused.py").CHAINS
     library, launch, fused = nvrtc.load(), emulated.modules["launch"], emulated.modules["fused_reduce"]
-    options = ("--fmad=false", f"-DINDEX={index}", "-DSCALAR=float")
+    options = (*launch.OPTIONS, f"-DINDEX={index}", "-DSCALAR=float")
     for dtypes, chain in chains.items():
         for dtype in dtypes:
             specs = (TensorSpec((length, 40), np.dtype(dtype)),) * 2
@@ -76,10 +78,11 @@ def test_elementwise_kernels_compile_with_the_headers_of_cupy(emulated, load_fil
     nvrtc = load_file("nvrtc.py")
     library, cupy = nvrtc.load(), importlib.util.find_spec("cupy")
     if cupy is None or cupy.origin is None:
-        pytest.skip("CuPy is not installed")
+        nvrtc.missing("CuPy")
     own = Path(cupy.origin).parent / "_core" / "include"
     libraries = [own / "cupy" / "_cccl" / name for name in ("cub", "thrust", "libcudacxx")]
-    options = [f"-I{folder}" for folder in (own, *libraries, nvrtc.header_folder("cuda_fp16.h"))]
+    folders = (own, *libraries, nvrtc.header_folder("cuda_fp16.h"))
+    options = [*emulated.modules["launch"].OPTIONS, *(f"-I{folder}" for folder in folders)]
     for dtype in FLOATS:
         parts = ["#include <cupy/complex.cuh>", "#include <cupy/carray.cuh>", "#include <cupy/float16.cuh>"]
         parts.append("#define FOR_EACH_OF CUPY_FOR")

@@ -116,11 +116,13 @@ def test_random_numbers_are_those_of_the_cpu(compute_cuda, cases, size, dtype) -
         np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=4 * tolerance)
 
 
+@pytest.mark.nvrtc
 @pytest.mark.parametrize("name", ["fold", "indexing", "fills"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
 def test_a_source_compiles_for_integers(emulated, load_file, name, dtype) -> None:
     nvrtc = load_file("nvrtc.py")
     library, launch = nvrtc.load(), emulated.modules["launch"]
     c_type = launch.C_TYPES[dtype]
-    options = [f"-D{macro}={value}" for macro, value in {"SCALAR": c_type, "RESULT": c_type, "LABEL": c_type}.items()]
-    assert nvrtc.compile_to_cubin(library, launch.source(name), "sm_90", [*options, "-DINDEX=int"])
+    macros = {"SCALAR": c_type, "RESULT": c_type, "LABEL": c_type, "INDEX": "int"}
+    options = (*launch.OPTIONS, *(f"-D{macro}={value}" for macro, value in macros.items()))
+    assert nvrtc.compile_to_cubin(library, launch.source(name), "sm_90", options)
