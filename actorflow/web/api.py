@@ -112,7 +112,7 @@ async def _metrics(stream: Stream, _: Request) -> Response:
         body, content_type = await exposition(stream.graph)
     except MissingExtraError as error:
         return Response.of_text(501, str(error))
-    return Response(200, body, content_type, {"Cache-Control": "no-store"})
+    return Response(200, [body], content_type, {"Cache-Control": "no-store"})
 
 
 async def _health(stream: Stream, _: Request) -> Response:

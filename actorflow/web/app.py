@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Unpack
 
 from aiohttp import WSMsgType, web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from actorflow.web.exchange import MAX_MESSAGE_BYTES, CloseCode, Request
+from actorflow.web.exchange import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
 from actorflow.web.page import STREAM_PATH, Page, PageOptions
 
 if TYPE_CHECKING:
@@ -54,9 +58,30 @@ async def _answer(http: web.Request) -> web.StreamResponse:
                 await socket.prepare(http)
                 await page.attend(_Socket(socket))
                 return socket
-    response = await page.respond(request)
+    return await _send(http, await page.respond(request))
+
+
+async def _send(http: web.Request, response: Response) -> web.StreamResponse:
     headers = {**response.headers, "Content-Type": response.content_type}
-    return web.Response(status=response.status, body=response.body, headers=headers)
+    reply = web.StreamResponse(status=response.status, headers=headers)
+    reply.content_length = response.size_bytes
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(TAKING_TIMEOUT_S) as limit:
+            await reply.prepare(http)
+            for chunk in response.chunks if http.method != "HEAD" else ():
+                await reply.write(chunk)
+                await asyncio.sleep(0)  # a client that takes all at once must not have the loop for so long
+                limit.reschedule(loop.time() + TAKING_TIMEOUT_S)
+            await reply.write_eof()
+        if response.status == HTTPStatus.REQUEST_TIMEOUT:
+            http.protocol.force_close()  # the rest of the request is not waited for
+    except TimeoutError:
+        if http.transport is not None:
+            http.transport.abort()
+    except ConnectionError:
+        pass  # the client has gone
+    return reply
 
 
 def _request(http: web.Request) -> Request:
@@ -74,8 +99,16 @@ def _request(http: web.Request) -> Request:
         scheme=http.scheme,
         port=address[1] if isinstance(address, tuple) else None,
         peer=http.remote or "",
-        chunks=http.content.iter_any(),
+        chunks=_chunks(http),
     )
+
+
+async def _chunks(http: web.Request) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in http.content.iter_any():
+            yield chunk
+    except (HttpProcessingError, web.RequestPayloadError) as error:
+        raise ValueError(str(error)) from error
 
 
 class _Socket:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
-from actorflow.web.exchange import MAX_MESSAGE_BYTES, CloseCode, Request, Response
+from actorflow.web.exchange import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
 from actorflow.web.page import Page, PageOptions
 
 if TYPE_CHECKING:
@@ -144,10 +145,19 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
 async def _send(response: Response, kind: str, send: Send, *, with_body: bool = True) -> None:
     headers = {**response.headers}
     if response.status not in _WITHOUT_BODY:
-        headers |= {"Content-Type": response.content_type, "Content-Length": f"{len(response.body)}"}
+        headers |= {"Content-Type": response.content_type, "Content-Length": f"{response.size_bytes}"}
     encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": f"{kind}.start", "status": response.status, "headers": encoded})
-    await send({"type": f"{kind}.body", "body": response.body if with_body else b""})
+    chunks = response.chunks if with_body and response.chunks else [b""]
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(TAKING_TIMEOUT_S) as limit:
+            await send({"type": f"{kind}.start", "status": response.status, "headers": encoded})
+            for number, chunk in enumerate(chunks, 1):
+                await send({"type": f"{kind}.body", "body": chunk, "more_body": number < len(chunks)})
+                await asyncio.sleep(0)  # a client that takes all at once must not have the loop for so long
+                limit.reschedule(loop.time() + TAKING_TIMEOUT_S)
+    except OSError:
+        pass  # the client has gone, or takes nothing: the server drops the connection, as the response has no end
 
 
 class _Socket:

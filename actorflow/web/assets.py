@@ -41,7 +41,7 @@ class Asset:
         }
         if known & {self.etag, "*"}:
             return Response(304, headers=headers)
-        return Response(200, self.body, f"{self.content_type}; charset=utf-8", headers)
+        return Response(200, [self.body], f"{self.content_type}; charset=utf-8", headers)
 
 
 def read_assets() -> dict[str, Asset]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import operator
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
@@ -13,10 +14,29 @@ from enum import IntEnum
 from typing import Protocol
 from urllib.parse import parse_qsl
 
-__all__ = ["MAX_MESSAGE_BYTES", "Answer", "CloseCode", "Refused", "Request", "Response", "Route", "Socket", "to_json"]
+from actorflow.text import visible
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "Answer",
+    "CloseCode",
+    "Refused",
+    "Request",
+    "Response",
+    "Route",
+    "Socket",
+    "to_json",
+]
 
 #: A client sends nothing but short requests.
 MAX_MESSAGE_BYTES = 1024
+#: Time for all of the body of one.
+BODY_TIMEOUT_S = 10.0
+#: A long response is sent in parts of about this size, so that the loop does other things between them.
+CHUNK_BYTES = 1 << 16
+#: Time for a client to take one of these.
+TAKING_TIMEOUT_S = 30.0
 
 
 def to_json(content: object) -> str:
@@ -47,7 +67,7 @@ class Request:
         scheme: ``http``, ``https``, ``ws`` or ``wss``.
         port: That the connection arrived on; None where there is none, or the server does not say.
         peer: Address of the other side, for the log; empty where the server does not say.
-        chunks: The body.
+        chunks: The body; a `ConnectionError` says that the client has gone, a `ValueError` that it is encoded wrongly.
     """
 
     method: str
@@ -83,17 +103,22 @@ class Request:
         """The whole body.
 
         Raises:
-            Refused: with 413, if it has more than 1,024 bytes; with 400, if the client left before its end, as half of
-                a command may be another command.
+            Refused: with 413, if it has more than 1,024 bytes; with 408, if it takes longer than 10 s; with 400, if the
+                client left before its end, as half of a command may be another command, or it is encoded wrongly.
         """
         body = b""
         try:
-            async for chunk in self.chunks:
-                body += chunk
-                if len(body) > MAX_MESSAGE_BYTES:
-                    raise Refused(Response.of_text(413, f"expected a body of at most {MAX_MESSAGE_BYTES:,} bytes"))
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                async for chunk in self.chunks:
+                    body += chunk
+                    if len(body) > MAX_MESSAGE_BYTES:
+                        raise Refused(Response.of_text(413, f"expected a body of at most {MAX_MESSAGE_BYTES:,} bytes"))
+        except TimeoutError:
+            raise Refused(Response.of_text(408, f"expected the whole body within {BODY_TIMEOUT_S:g} s")) from None
         except ConnectionError:
             raise Refused(Response.of_text(400, "the body has no end")) from None
+        except ValueError as error:
+            raise Refused(Response.of_text(400, f"the body cannot be read: {visible(str(error))}")) from None
         return body
 
 
@@ -103,27 +128,31 @@ class Response:
 
     Attributes:
         status: HTTP's number.
-        body: The content.
+        chunks: The content, in parts that are sent one after another.
         content_type: What it is.
         headers: Others.
     """
 
     status: int = 200
-    body: bytes = b""
+    chunks: Sequence[bytes] = ()
     content_type: str = "text/plain; charset=utf-8"
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the content."""
+        return sum(map(len, self.chunks))
 
     @classmethod
     def of_text(cls, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
         """A line of text that begins with the status."""
-        return cls(status, f"{status}: {text}\n".encode(errors="backslashreplace"), headers=headers or {})
+        return cls(status, [f"{status}: {text}\n".encode(errors="backslashreplace")], headers=headers or {})
 
     @classmethod
-    def of_json(cls, text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-        """JSON of a moment, which nobody must keep."""
-        return cls(
-            status, text.encode(), "application/json; charset=utf-8", {"Cache-Control": "no-store", **(headers or {})}
-        )
+    def of_json(cls, content: str | Sequence[bytes], headers: Mapping[str, str] | None = None) -> Response:
+        """JSON of a moment, which nobody must keep; as a text or encoded in parts."""
+        chunks = [content.encode()] if isinstance(content, str) else content
+        return cls(200, chunks, "application/json; charset=utf-8", {"Cache-Control": "no-store", **(headers or {})})
 
 
 class Refused(Exception):  # noqa: N818  an answer, not an error

@@ -75,11 +75,13 @@ class HostGuard:
         """What is answered instead; None if the request may pass."""
         hosts = request.values("host")
         if len(hosts) != 1 or not self._is_known(hosts[0], request.scheme, request.port):
-            return Response.of_text(403, f"this page is not served to host {', '.join(hosts)!r}")
+            how = _how_to_allow(hosts[0]) if len(hosts) == 1 else ""
+            return Response.of_text(403, f"this page is not served to host {', '.join(hosts)!r}{how}")
         for origin in request.values("origin"):
             scheme, _, authority = origin.partition("://")
             if scheme not in {"http", "https"} or not self._is_known(authority, scheme, request.port):
-                return Response.of_text(403, f"this page is not served to origin {origin!r}")
+                how = _how_to_allow(authority) if scheme in {"http", "https"} else ""
+                return Response.of_text(403, f"this page is not served to origin {origin!r}{how}")
         return None
 
     def _is_known(self, authority: str, scheme: str, port: int | None) -> bool:
@@ -155,6 +157,15 @@ def _checked_hosts(hosts: Iterable[str]) -> Iterable[str]:
         if "/" in host or not host:
             raise ValueError(f"expected a host such as 'graphs.example.com' or '10.0.0.5:8080', got {host!r}")
     return checked
+
+
+def _how_to_allow(host: str) -> str:
+    """What to do about a host that is not known; nothing where no option could name it."""
+    try:
+        _checked_hosts([host])
+    except ValueError:
+        return ""
+    return f": if it is meant to be, serve it with allowed_hosts=[{host!r}]"
 
 
 def _kept(request: Request) -> list[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import logging
 import secrets
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 from urllib.parse import quote
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
+from actorflow.text import visible
 from actorflow.web.app import app_of
 from actorflow.web.frame import Frame, frame_url
 from actorflow.web.page import Page, PageOptions
@@ -18,6 +23,17 @@ if TYPE_CHECKING:
     from actorflow.graph import Graph
 
 __all__ = ["Serving", "View", "serve"]
+
+_log = logging.getLogger(__name__)
+
+#: A connection on which no whole request has come for so long is closed.
+_WAIT_S = 30.0
+#: Once it has been answered, a client may send the rest of its request for so long.
+_LINGER_S = 1.0
+#: Connections per client that may watch, as a browser makes six beside its WebSocket; and for others.
+_CONNECTIONS_EACH, _MORE_CONNECTIONS = 8, 64
+#: Characters of a request that cannot be read that the log shows.
+_MOST_LOGGED = 200
 
 
 class View:
@@ -33,6 +49,7 @@ class View:
     def __init__(
         self,
         runner: web.AppRunner,
+        listener: asyncio.Server,
         title: str,
         host: str,
         port: int,
@@ -47,6 +64,7 @@ class View:
         self.port = port
         self.token = token
         self._runner = runner
+        self._listener = listener
         self._title = title
         self._ancestors = ancestors
 
@@ -75,6 +93,7 @@ class View:
 
     async def aclose(self) -> None:
         """Close the browsers' connections and the port; idempotent."""
+        self._listener.close()
         await self._runner.cleanup()
 
 
@@ -111,15 +130,27 @@ class Serving:
         ancestors = tuple(self._options.get("frame_ancestors", ()))
         options: PageOptions = {**self._options, "token": token, "frame_ancestors": ancestors}
         page = Page(self._graph, own_names=[self._host], **options)
-        runner = web.AppRunner(app_of(page), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            app_of(page),
+            access_log=None,
+            logger=_Log(_log),
+            shutdown_timeout=1.0,
+            keepalive_timeout=_WAIT_S,
+            lingering_time=_LINGER_S,
+            auto_decompress=False,  # commands are short: nobody has a reason to compress them
+        )
         await runner.setup()
+        assert runner.server is not None
+        most = _CONNECTIONS_EACH * page.stream.max_clients + _MORE_CONNECTIONS
+        loop = asyncio.get_running_loop()
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
+            listener = await loop.create_server(_at_most(most, runner.server), self._host, self._port, backlog=128)
         except BaseException:
             await runner.cleanup()
             raise
-        bound = runner.addresses[0][1]
-        self._view = View(runner, self._graph.root.name, self._host, bound, token, control_token, ancestors)
+        bound = listener.sockets[0].getsockname()[1]
+        name = self._graph.root.name
+        self._view = View(runner, listener, name, self._host, bound, token, control_token, ancestors)
         return self._view
 
     def __repr__(self) -> str:
@@ -161,6 +192,49 @@ def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Un
     Cancellation: closes the browsers' connections and the port, as leaving the block does.
     """
     return Serving(graph, host, port, options)
+
+
+def _at_most(most: int, server: web.Server) -> Callable[[], asyncio.Protocol]:
+    """What serves each new connection: ``server``, unless it has too many."""
+    told = False
+
+    def serving() -> asyncio.Protocol:
+        nonlocal told
+        if len(server.connections) < most:
+            return server()
+        if not told:
+            _log.warning("the live page has %d connections, as many as it takes: further ones are closed", most)
+        told = True
+        return _Closing()
+
+    return serving
+
+
+class _Closing(asyncio.Protocol):
+    """Closes its connection at once, so that clients cannot use up the files that the process may have open."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
+
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp logs to: a request that cannot be read is one line there, as it says nothing of this program."""
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
+        """Log an error that has ended the answering of a request."""
+        if isinstance(exc_info, HttpProcessingError | web.RequestPayloadError):
+            wrong = getattr(exc_info, "message", str(exc_info))
+            text = visible(" ".join(wrong.split()))[:_MOST_LOGGED]
+            self.warning("%s: it cannot be read: %s", str(msg) % args, text)
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **options)
+
+    def debug(self, msg: object, *args: object, exc_info: Any = None, **options: Any) -> None:
+        """Log what aiohttp takes for less: a first request without a known method."""
+        if exc_info is None:
+            super().debug(msg, *args, **options)
+        else:
+            self.exception(msg, *args, exc_info=exc_info, **options)
 
 
 def _is_loopback(host: str) -> bool:
