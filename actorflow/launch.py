@@ -28,8 +28,12 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
         if asyncio.iscoroutine(main):
             main.close()  # it would warn that nobody awaited it
         raise RuntimeError("af.run() where an event loop runs already (a notebook, python -m asyncio): await main()")
-    with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
-        return runner.run(main)
+    try:
+        with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
+            return runner.run(main)
+    finally:
+        if asyncio.iscoroutine(main):
+            main.close()  # as above, if there is no loop to be had
 
 
 async def wait_out(tasks: Iterable[asyncio.Task[Any]]) -> None:

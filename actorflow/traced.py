@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from actorflow.errors import require
+from actorflow.threads import in_thread
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -45,7 +45,7 @@ class Traced:
         from actorflow.recording import Snapshot
 
         snapshot = Snapshot.of(self.root)
-        await asyncio.to_thread(lambda: snapshot.recording().save(path))
+        await in_thread(lambda: snapshot.recording().save(path))
 
     def save_trace_sync(self, path: str | PathLike[str]) -> None:
         """`save_trace` for scripts."""

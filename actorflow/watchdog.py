@@ -7,9 +7,12 @@ import logging
 import sys
 import threading
 import traceback
+from functools import partial
 from types import FrameType
 
 from actorflow.actors.op import OpActor
+from actorflow.errors import DeviceError
+from actorflow.threads import start_thread
 
 __all__ = ["LoopWatchdog"]
 
@@ -36,10 +39,10 @@ class LoopWatchdog:
         """Watch the loop that runs now."""
         if self._thread is None or not self._thread.is_alive():
             self._stopped.clear()
-            self._thread = threading.Thread(
-                target=self._watch, args=(loop, threading.get_ident()), name="actorflow-watchdog", daemon=True
-            )
-            self._thread.start()
+            try:
+                self._thread = start_thread(partial(self._watch, loop, threading.get_ident()), "actorflow-watchdog")
+            except DeviceError as error:  # no reason for a frame to fail; the next one tries again
+                _log.warning("nobody watches the event loop of graph %r: %s", self._graph_name, error)
 
     def stop(self) -> None:
         """Watch no longer. Idempotent."""

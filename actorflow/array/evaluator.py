@@ -82,8 +82,8 @@ class Evaluator(Runner):
             self.flush()
         elif not self._watching and not self._closed:
             with Guard(self._changed):
-                self._watching = True
                 self._call_workers(1)
+                self._watching = self._workers > 0
 
     def _forget(self) -> None:
         """Drop what was recorded and is not to be computed any more."""
@@ -140,6 +140,7 @@ class Evaluator(Runner):
                     self._changed.wait(guard.wait_s)
                     wanted = [node for node in wanted if not node.done]
                 check_interrupt()
+            self._stand_in()
 
     def when_done(self, node: Node, callback: Callable[[], None]) -> None:
         """Have the workers compute a record, and call ``callback`` when it is done, from any thread.

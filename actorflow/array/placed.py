@@ -47,7 +47,7 @@ class PlacedUnit(Unit):
             tuple(produced),
         )
         self._results: dict[int, Any] = {}
-        self._is_taken = self._is_handed_over = False
+        self._is_taken = self._is_handed_over = self._is_refused = False
         self._begun_ns = 0
 
     # -- with the evaluator's lock held ---------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class PlacedUnit(Unit):
         return not self._is_handed_over
 
     def end_share(self, share: tuple[int, int]) -> bool:
-        return False
+        return self._is_refused
 
     def end(self) -> None:
         errors = {i: self._error(*self._failed[i]) for i in self._produced if i in self._failed}
@@ -117,9 +117,9 @@ class PlacedUnit(Unit):
         self._is_handed_over = True
         try:
             self.evaluator.hand_over(self)
-        except Exception:
-            self._is_handed_over = False
-            raise
+        except Exception as error:  # noqa: BLE001  there is no service, as no thread can be started: no results
+            self._failed = dict.fromkeys(self._produced, (len(self._steps) - 1, error))
+            self._is_refused = True
 
     # -- on the devices' loop -----------------------------------------------------------------------------------
 

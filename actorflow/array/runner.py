@@ -19,7 +19,9 @@ from actorflow.array.planning import between_sessions, collect, make_units, node
 from actorflow.array.records import Node, bytes_of
 from actorflow.array.units import Unit
 from actorflow.devices.blas import cores
+from actorflow.errors import DeviceError
 from actorflow.history import OpProfile
+from actorflow.threads import start_thread
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
@@ -345,6 +347,7 @@ class Runner:
             self._end(unit)
             if self._ready:
                 self._call_workers(cores())
+            self._stand_in()
             is_closed = self._closed
         if is_closed:
             self.devices.close()
@@ -355,11 +358,16 @@ class Runner:
         if self._workers < most and not self._idle:
             self._workers += 1
             try:
-                threading.Thread(target=self._work, name=f"actorflow-array-{self._workers}", daemon=True).start()
-            except RuntimeError:  # the system has no more threads: those who ask compute
+                start_thread(self._work, f"actorflow-array-{self._workers}")
+            except DeviceError:  # none to be had: those who ask compute
                 self._workers -= 1
         else:
             self._changed.notify_all()
+
+    def _stand_in(self) -> None:
+        """Compute what is awaited and nobody else computes: there are no threads to be had for workers."""
+        while self._callbacks and not self._workers and self._work_once(forced=True):
+            pass
 
     def _work(self) -> None:
         with self._changed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Hashable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,6 +18,7 @@ from actorflow.interchange import to_numpy
 from actorflow.launch import run
 from actorflow.place import Place
 from actorflow.runtime import Engine
+from actorflow.threads import start_thread
 
 __all__ = ["Service"]
 
@@ -43,6 +46,9 @@ class Service:
         budget_bytes: Most bytes on each device; None for no limit.
         options: How devices are used, by place.
         capture: As for `actorflow.Graph`.
+    Raises:
+        DeviceError: if its thread cannot be started.
+        OSError: if that gets no loop.
     """
 
     def __init__(self, budget_bytes: int | None, options: dict[Place, DeviceOptions], capture: bool) -> None:
@@ -55,10 +61,9 @@ class Service:
         self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: what these devices have computed
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None
-        started = threading.Event()
-        self._thread = threading.Thread(target=lambda: run(self._serve(started)), name="actorflow-devices", daemon=True)
-        self._thread.start()
-        started.wait()
+        started: Future[None] = Future()
+        self._thread = start_thread(partial(self._work, started), "actorflow-devices")
+        started.result()
 
     # -- from any thread ----------------------------------------------------------------------------------------
 
@@ -135,9 +140,17 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, started: threading.Event) -> None:
+    def _work(self, started: Future[None]) -> None:
+        try:
+            run(self._serve(started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)  # there is no loop to be had, say: whoever needs it is told
+
+    async def _serve(self, started: Future[None]) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        started.set()
+        started.set_result(None)
         await self._ended.wait()
         while self._tasks:
             await asyncio.wait(self._tasks)

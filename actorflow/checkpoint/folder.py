@@ -12,7 +12,7 @@ from pathlib import Path
 
 from actorflow.checkpoint.files import LEFTOVER
 from actorflow.checkpoint.restore import Checkpoint, Fitting, put, read
-from actorflow.checkpoint.snapshot import PendingSnapshot, Position, check_at_rest, in_thread, take_snapshot
+from actorflow.checkpoint.snapshot import PendingSnapshot, Position, check_at_rest, take_snapshot, to_the_end
 from actorflow.checkpoint.tensors import DamagedError, require_format
 from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph import Graph
@@ -150,7 +150,7 @@ class Checkpoints:
     async def _read(self, path: Path, strict: bool) -> tuple[Fitting | None, DamagedError | None]:
         """A file, or how it is damaged."""
         try:
-            return await in_thread(partial(read, self._graph, path, strict)), None
+            return await to_the_end(partial(read, self._graph, path, strict)), None
         except DamagedError as error:
             return None, error
 
@@ -158,11 +158,11 @@ class Checkpoints:
         path = self.folder / f"checkpoint-{step:010d}.safetensors"
         async with self._writing:
             try:
-                await in_thread(self._prepare)
+                await to_the_end(self._prepare)
             except OSError as error:
                 raise CheckpointError(f"{self.folder}: the folder cannot be used: {error}") from error
             await snapshot.save(path)
-            await in_thread(self._prune)
+            await to_the_end(self._prune)
         return path
 
     def _prepare(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from actorflow.checkpoint.snapshot import FORMAT, check_at_rest, in_thread, own_variables
+from actorflow.checkpoint.snapshot import FORMAT, check_at_rest, own_variables, to_the_end
 from actorflow.checkpoint.tensors import Content, DamagedError, dtype_code, read_file
 from actorflow.errors import CheckpointError
 from actorflow.graph import Graph
@@ -65,7 +65,7 @@ async def load_checkpoint(graph: Graph, path: str | os.PathLike[str], *, strict:
     """
     root = graph.root
     check_at_rest(root, "loaded")
-    content = await in_thread(lambda: read(root, Path(path), strict))
+    content = await to_the_end(lambda: read(root, Path(path), strict))
     return put(root, content)
 
 

@@ -15,6 +15,7 @@ from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph import Graph
 from actorflow.interchange import to_numpy
 from actorflow.node import Variable
+from actorflow.threads import in_thread
 
 __all__ = [
     "FORMAT",
@@ -22,11 +23,11 @@ __all__ = [
     "Position",
     "Snapshot",
     "check_at_rest",
-    "in_thread",
     "own_variables",
     "save_checkpoint",
     "save_checkpoint_sync",
     "take_snapshot",
+    "to_the_end",
 ]
 
 #: Version of what the metadata say.
@@ -122,7 +123,7 @@ class PendingSnapshot(NamedTuple):
             CheckpointError, GraphError: as for `save_checkpoint`.
         """
         arrays = dict(zip(self.names, await self.values, strict=True))
-        await in_thread(lambda: Snapshot(arrays, self.frame, self.position).save(path))
+        await to_the_end(lambda: Snapshot(arrays, self.frame, self.position).save(path))
 
 
 def take_snapshot(graph: Graph, position: Position | None) -> PendingSnapshot:
@@ -136,9 +137,9 @@ def take_snapshot(graph: Graph, position: Position | None) -> PendingSnapshot:
     return PendingSnapshot(tuple(variable.name for variable in variables), frame, values, text)
 
 
-async def in_thread(work: Callable[[], _T]) -> _T:
+async def to_the_end(work: Callable[[], _T]) -> _T:
     """Do blocking work in a thread; a cancellation waits for its end."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
+    task = asyncio.ensure_future(in_thread(work))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

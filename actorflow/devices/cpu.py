@@ -18,6 +18,7 @@ from actorflow.devices.blas import blas_threads, cores
 from actorflow.devices.team import team
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
+from actorflow.threads import start_thread
 
 __all__ = ["CPU", "WorkerLane"]
 
@@ -84,7 +85,7 @@ class WorkerLane(Lane):
         if self._closed:
             raise DeviceError(f"lane {self.name!r} is closed")
         if self._thread is None:
-            self._start()
+            self._thread = start_thread(self._work, f"actorflow-{self.name}")
         fence = _WorkerFence(self, work, argument, passed, urgent)
         self._queue.put(fence)
         return fence
@@ -117,11 +118,6 @@ class WorkerLane(Lane):
         """Have the loop call something. Only from the loop's thread."""
         assert self._loop is not None
         self._loop.call_soon(callback)
-
-    def _start(self) -> None:
-        # A daemon, so that a program that ends with a run abandoned does not hang; `close` ends it properly.
-        self._thread = threading.Thread(target=self._work, name=f"actorflow-{self.name}", daemon=True)
-        self._thread.start()
 
     def _work(self) -> None:
         queue, finished = self._queue, self._finished

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actorflow.devices.base import Device, Fence, Lane
 from actorflow.devices.stream_memory import StreamPool
 from actorflow.errors import DeviceError
+from actorflow.threads import start_thread
 
 if TYPE_CHECKING:
     from actorflow.devices.segment import Segment
@@ -31,8 +32,8 @@ __all__ = ["Event", "Stream", "StreamDevice", "StreamLane"]
 
 #: How often the loop looks at an event that does not pass before a thread waits for it.
 _MAX_IDLE_POLLS = 200
-#: How long it looks away from the events of a lane that is closed, in seconds.
-_CLOSED_POLL_S = 0.001
+#: How long it looks away from events that no thread can wait for, in seconds.
+_POLL_S = 0.001
 
 
 class Event(ABC):
@@ -308,13 +309,17 @@ class _Watcher:
             loop.call_soon(self._look)
             return
         self._idle_polls = 0
-        if self._is_closed:  # there is no thread any more: it would outlive `join`
-            loop.call_later(_CLOSED_POLL_S, self._look)
-            return
+        # Of a closed lane there is no thread any more: it would outlive `join`.
+        if self._is_closed or not self._has_thread():
+            loop.call_later(_POLL_S, self._look)
+        else:
+            self._waits.put(head)
+
+    def _has_thread(self) -> bool:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._wait, name=f"actorflow-{lane.name}-events", daemon=True)
-            self._thread.start()
-        self._waits.put(head)
+            with suppress(DeviceError):  # none to be had now: the loop goes on looking
+                self._thread = start_thread(self._wait, f"actorflow-{self._lane.name}-events")
+        return self._thread is not None
 
     def _wait(self) -> None:
         while (event := self._waits.get()) is not None:

@@ -24,6 +24,8 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
 
 from actorflow.devices.blas import cores
+from actorflow.errors import DeviceError
+from actorflow.threads import start_thread
 
 __all__ = ["Member", "Team", "team"]
 
@@ -209,9 +211,9 @@ class Team:
         with self._lock:
             count = min(most, self.idle)
             while self._threads < self._invited + count:
-                try:  # a daemon, as the lanes' threads are
-                    threading.Thread(target=self._help, name="actorflow-team", daemon=True).start()
-                except RuntimeError:  # no thread to be had: those that are there must do
+                try:
+                    start_thread(self._help, "actorflow-team")
+                except DeviceError:  # none to be had: those that are there must do
                     count = self._threads - self._invited
                     break
                 self._threads += 1

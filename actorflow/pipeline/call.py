@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.op import FOREVER_NS, INLINE_NS
-from actorflow.errors import StageError, StageTimeoutError
+from actorflow.errors import DeviceError, StageError, StageTimeoutError
 from actorflow.pipeline.job import Job, Slot, SlotState
 from actorflow.pipeline.order import InOrder, Unordered
 from actorflow.pipeline.remote import Answer
@@ -175,7 +175,14 @@ class CallActor(StageActor):
             return
         if self.crew is None:
             self.crew = self.run.make_crew(self.stats.name, how.concurrency, self.ended)
-        self.crew.submit(job)
+        try:
+            self.crew.submit(job)
+        except DeviceError as error:  # there is no thread, for which no item is to blame
+            self._leave()
+            self._leave_limiter(job)
+            slots[0].job = None
+            self.finish(self._stage_error(slots[0], error))
+            return
         if how.timeout_s is not None:
             job.timer = self.run.loop.call_later(how.timeout_s, self._expire, job)
 

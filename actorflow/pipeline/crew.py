@@ -11,6 +11,9 @@ from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from actorflow.errors import DeviceError
+from actorflow.threads import start_thread
+
 if TYPE_CHECKING:
     from actorflow.pipeline.job import Job
 
@@ -50,15 +53,18 @@ class Crew:
         self._idle: asyncio.Future[None] | None = None
 
     def submit(self, job: Job) -> None:
-        """Have ``job.work()`` called. Only from the loop's thread."""
+        """Have ``job.work()`` called. Only from the loop's thread.
+
+        Raises:
+            DeviceError: if there is no thread, and none can be started; the job is not taken then.
+        """
+        if len(self._threads) < min(self._size, self.outstanding + 1):
+            try:
+                self._threads.append(start_thread(self._work, f"actorflow-{self.name}-{len(self._threads)}"))
+            except DeviceError:
+                if not self._threads:  # else those that are there must do
+                    raise
         self.outstanding += 1
-        if len(self._threads) < min(self._size, self.outstanding):
-            # A daemon, so that a program that ends in the middle of a call does not hang; `close` ends it properly.
-            thread = threading.Thread(
-                target=self._work, name=f"actorflow-{self.name}-{len(self._threads)}", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
         self._queue.put(job)
 
     def grow(self) -> None:

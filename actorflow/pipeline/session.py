@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from actorflow.devices import Device, open_device
-from actorflow.errors import PipelineError
+from actorflow.errors import DeviceError, PipelineError
 from actorflow.graph import Graph
 from actorflow.pipeline.calling import Calling
 from actorflow.pipeline.calls import Call
@@ -17,6 +17,7 @@ from actorflow.pipeline.policy import Skips
 from actorflow.pipeline.processes import Processes
 from actorflow.pipeline.stats import StageStats
 from actorflow.place import Place
+from actorflow.threads import in_thread
 
 __all__ = ["Session"]
 
@@ -76,7 +77,10 @@ class Session:
         for device in devices:
             device.join()
         if self._pools:
-            await asyncio.to_thread(_close_all, self._pools, {})
+            try:
+                await in_thread(lambda: _close_all(self._pools, {}))
+            except DeviceError:  # there is no thread to be had: the loop waits
+                _close_all(self._pools, {})
 
     def _pool(self, stage: Call) -> Processes:
         pool = self._pools.get(stage)

@@ -181,10 +181,11 @@ class StageActor(ABC):
     # -- ending -------------------------------------------------------------------------------------------------
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Nothing more comes out of this stage; what is in front of it stops."""
-        self.out.end = End(error)
-        self.stop()
-        self.out.owner.wake()
+        """Nothing more comes out of this stage; what is in front of it stops. The first end counts."""
+        if not self.is_over:
+            self.out.end = End(error)
+            self.stop()
+            self.out.owner.wake()
 
     def stop(self) -> None:
         """Do nothing more, nor let the stages in front. Idempotent."""

@@ -7,10 +7,12 @@ import contextvars
 import queue
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError
 from actorflow.launch import run
+from actorflow.threads import start_thread
 
 if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader
@@ -32,10 +34,7 @@ class _Bridge:
         self._task: asyncio.Task[Any] | None = None
         self._lock = threading.Lock()
         self._is_closed = False
-        context = contextvars.copy_context()
-        self.thread = threading.Thread(
-            target=context.run, args=(run, self._main()), name="actorflow-loader", daemon=True
-        )
+        self._thread = start_thread(partial(contextvars.copy_context().run, self._work), "actorflow-loader")
 
     def take(self) -> tuple[bool, Any]:
         """The next item and True, or False and why there is none: an error or None. Blocks."""
@@ -52,7 +51,7 @@ class _Bridge:
         with self._lock:
             self._is_closed = True
         self._call(self._cancel)
-        self.thread.join()
+        self._thread.join()
 
     def _call(self, callback: Any) -> None:
         with self._lock:
@@ -67,6 +66,12 @@ class _Bridge:
     def _cancel(self) -> None:
         assert self._task is not None
         self._task.cancel()
+
+    def _work(self) -> None:
+        try:
+            run(self._main())
+        except BaseException as error:  # noqa: BLE001  there is no loop to be had, say: the program gets it
+            self._items.put((False, error))
 
     async def _main(self) -> None:
         self._wanted = asyncio.Event()
@@ -119,7 +124,6 @@ def iterate(loader: Loader, ahead: int) -> Iterator[Any]:
 
 def _iterate(loader: Loader, ahead: int) -> Iterator[Any]:
     bridge = _Bridge(loader, ahead)
-    bridge.thread.start()
     try:
         while True:
             is_item, value = bridge.take()

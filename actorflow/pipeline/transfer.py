@@ -66,7 +66,7 @@ class _Copies:
         at: Its position.
         left: Copies that have not ended.
         error: What one of them raised.
-        size_bytes: Of the arrays on the device.
+        size_bytes: Of its arrays whose copies have not begun.
         kept: What the copies read, until they have ended.
     """
 
@@ -161,6 +161,8 @@ class _TransferActor(StageActor):
                 copies.value = item if self._device is None else self._moved(item, copies, self._device)
             except Exception as error:  # noqa: BLE001  it becomes the item's
                 copies.error = error
+                if self._admission is not None:  # of what was not begun
+                    self._admission.release(copies.size_bytes)
         return True
 
     def _moved(self, value: Any, copies: _Copies, device: Device) -> Any:
@@ -182,10 +184,11 @@ class _TransferActor(StageActor):
             np.copyto(copy.staged, source)
         if not isinstance(device, StreamDevice):
             copy.target = device.memory.bucket(spec).take()
+        lane.submit(_launch, copy, self._passed, True)
         copies.kept.append(copy)
         copies.left += 1
+        copies.size_bytes -= spec.size_bytes
         self.stats.running += 1
-        lane.submit(_launch, copy, self._passed, True)
         if self._admission is not None:
             if copy.target is None:  # it could not be allocated
                 self._admission.release(spec.size_bytes)

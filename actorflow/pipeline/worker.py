@@ -69,11 +69,15 @@ class Worker:
         self._lost = lost
         self._link, far = socket.socketpair()
         self._link.setblocking(False)
-        for end in (self._link, far):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+        self._process: Any = context.Process(target=serve, args=(far,), name="actorflow-worker")  # type: ignore[attr-defined]
         with far:
-            self._process: Any = context.Process(target=serve, args=(far,), name="actorflow-worker")  # type: ignore[attr-defined]
-            self._process.start()
+            try:
+                for end in (self._link, far):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+                self._process.start()
+            except BaseException:  # the system has no process to give
+                self._link.close()
+                raise
         self._unsent: deque[memoryview] = deque(function)
         self._is_ready = False  # it has the function
         self._loop: asyncio.AbstractEventLoop | None = None

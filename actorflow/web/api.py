@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from actorflow.errors import MissingExtraError
 from actorflow.history import NodeState, OpProfile
 from actorflow.recording import Snapshot
+from actorflow.threads import in_thread
 from actorflow.web.exchange import Request, Response, Route, to_json
 from actorflow.web.latency import Latencies
 from actorflow.web.metrics import exposition
@@ -79,7 +79,7 @@ async def _state(stream: Stream, _: Request) -> Response:
             entries.append(json.dumps(entry))  # each by itself: all in one call would hold the GIL
         return f'{json.dumps(content)[:-1]}, "ops": [{", ".join(entries)}]}}'
 
-    return Response.of_json(await asyncio.to_thread(described))  # long, of a large graph
+    return Response.of_json(await in_thread(described))  # long, of a large graph
 
 
 async def _errors(stream: Stream, _: Request) -> Response:
@@ -103,7 +103,7 @@ async def _pipelines(stream: Stream, _: Request) -> Response:
 
 async def _trace(stream: Stream, _: Request) -> Response:
     snapshot = Snapshot.of(stream.graph)
-    text = await asyncio.to_thread(lambda: snapshot.recording().to_json())
+    text = await in_thread(lambda: snapshot.recording().to_json())
     return Response.of_json(text, headers={"Content-Disposition": 'attachment; filename="trace.json"'})
 
 

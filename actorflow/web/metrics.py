@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import require
+from actorflow.threads import in_thread
 from actorflow.web.vitals import memory_of
 
 if TYPE_CHECKING:
@@ -80,4 +80,4 @@ async def exposition(graph: Graph) -> tuple[bytes, str]:
     prometheus = require("prometheus_client", extra="metrics", purpose="/metrics")
     registry = prometheus.CollectorRegistry(auto_describe=False)
     registry.register(_Collector(graph))
-    return await asyncio.to_thread(prometheus.generate_latest, registry), prometheus.CONTENT_TYPE_LATEST
+    return await in_thread(lambda: prometheus.generate_latest(registry)), prometheus.CONTENT_TYPE_LATEST

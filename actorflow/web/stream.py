@@ -11,8 +11,11 @@ import asyncio
 import json
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from actorflow.errors import DeviceError
+from actorflow.threads import in_thread
 from actorflow.web.control import control_state
 from actorflow.web.exchange import CloseCode, Socket
 from actorflow.web.structure import Structure, capture
@@ -336,9 +339,13 @@ class Stream:
             engine.unwatch()
 
     async def _capture_structure(self) -> None:
-        revision, nodes = self.graph.revision, self.graph.nodes
+        revision = self.graph.revision
+        work = partial(capture, self.graph.name, revision, self.graph.nodes)
         try:
-            self._structure = await asyncio.to_thread(capture, self.graph.name, revision, nodes)
+            try:
+                self._structure = await in_thread(work)
+            except DeviceError:  # there is no thread to be had: it takes the loop's time
+                self._structure = work()
         except Exception:  # noqa: BLE001  a task's last stop
             _log.exception("cannot show revision %d of graph %r", revision, self.graph.name)
         self._captured_revision = revision

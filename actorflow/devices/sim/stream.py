@@ -206,7 +206,7 @@ class SimStream(Stream):
         Returns:
             The launch; None if it was captured.
         Raises:
-            DeviceError: if the stream is closed.
+            DeviceError: if the stream is closed, or the device's thread cannot be started.
             RaceError: if it is not ordered with other work; it is not done then, and what needs its result is skipped.
             CaptureRefusedError: if it is captured and cannot be.
         """
@@ -227,11 +227,11 @@ class SimStream(Stream):
             failure = None if race is None else Failure(self, by, race, is_raised=True)
             launch = Launch(self, by, cost_ns, self._awaited, failure)
             launch.prepare(function, reads, writes, uses)
+            self.timeline.push(launch)
             self._awaited = []
             self.free_ns = launch.finish_ns
             self.unfinished += 1
             self.clock.launched += 1
-            self.timeline.push(launch)
         if race is not None:
             raise race
         for use in uses:
@@ -248,9 +248,9 @@ class SimStream(Stream):
             if not self.unfinished and (not awaited or timeline.is_closing):
                 event.arrive()
             else:
+                timeline.push(Mark(event, awaited))
                 self._awaited = []
                 self.unfinished += 1
-                timeline.push(Mark(event, awaited))
         return event
 
     def wait(self, event: Event) -> None:

@@ -9,6 +9,8 @@ from heapq import heappop, heappush
 from itertools import count
 from time import perf_counter_ns
 
+from actorflow.threads import start_thread
+
 __all__ = ["Timeline", "Work"]
 
 #: Of all timelines together: work that waits for other work is always the newer one.
@@ -67,12 +69,14 @@ class Timeline:
         return self._is_closing
 
     def push(self, work: Work) -> None:
-        """Launch work. The caller holds the lock of ``changed``."""
-        heappush(self._heap, (work.finish_ns, next(_order), work))
+        """Launch work. The caller holds the lock of ``changed``.
+
+        Raises:
+            DeviceError: if the thread cannot be started; the work was not launched then.
+        """
         if self._thread is None:
-            # A daemon, so that a program that ends with a run abandoned does not hang; `close` ends it properly.
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._work, self._name)
+        heappush(self._heap, (work.finish_ns, next(_order), work))
         self.changed.notify_all()
 
     def wake(self) -> None:

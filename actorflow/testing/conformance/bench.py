@@ -19,6 +19,7 @@ from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 from actorflow.testing.conformance.report import Deviation, NotApplicable, expect
+from actorflow.threads import start_thread
 
 __all__ = ["LARGE", "SMALL", "Bench", "Ends", "Gate", "follow", "nothing", "pattern", "take", "turns"]
 
@@ -155,8 +156,7 @@ class Bench:
             except RuntimeError:  # the check has failed, and its loop is closed
                 return
 
-        thread = threading.Thread(target=call, name="actorflow-conformance", daemon=True)
-        thread.start()
+        thread = start_thread(call, "actorflow-conformance")
         try:
             async with asyncio.timeout(self.patience_s):
                 result = await outcome
