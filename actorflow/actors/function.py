@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from actorflow.actors.nesting import within
 from actorflow.actors.op import OpActor
 from actorflow.errors import GraphError
 from actorflow.history import NodeState
+from actorflow.ops.callables import NOT_RUN, check_has_run
 from actorflow.spec import TensorSpec, as_array
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _RUNNING = int(NodeState.RUNNING)
 
 class FunctionActor(OpActor):
     """An op with a plain Python function."""
+
+    is_async: ClassVar[bool] = False
 
     __slots__ = ("fn", "only_dtype", "only_input", "only_shape", "only_slot", "specs")
 
@@ -62,18 +65,30 @@ class FunctionActor(OpActor):
             ShapeError, DTypeError, GraphError: if it does not fit the declared outputs.
         """
         slot = self.only_slot
-        if slot is not None:
-            if type(result) is np.ndarray and result.dtype is self.only_dtype and result.shape == self.only_shape:
-                frame.values[slot] = result
-            else:
-                self.keep(frame, 0, result)
+        if (
+            slot is not None
+            and type(result) is np.ndarray
+            and result.dtype is self.only_dtype
+            and result.shape == self.only_shape
+        ):
+            frame.values[slot] = result
+        elif self.written or result is not None:
+            self._keep_all(frame, result)
+        release(self.freed, frame)
+
+    def _keep_all(self, frame: Frame, result: Any) -> None:
+        if type(result) in NOT_RUN:
+            check_has_run((result,), self.specs, is_async=self.is_async)
+        if self.only_slot is not None:
+            self.keep(frame, 0, result)
         elif self.written:
             if not isinstance(result, tuple | list) or len(result) != len(self.specs):
                 got = f"{len(result)} values" if isinstance(result, tuple | list) else repr(type(result).__name__)
                 raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
             for position, item in enumerate(result):
+                if type(item) in NOT_RUN:
+                    check_has_run(result, self.specs, is_async=self.is_async)
                 self.keep(frame, position, item)
-        release(self.freed, frame)
 
     def keep(self, frame: Frame, position: int, value: Any) -> None:
         """Check one result, and convert it where nothing is lost."""
@@ -83,6 +98,8 @@ class FunctionActor(OpActor):
 
 class AsyncActor(FunctionActor):
     """An op with an ``async def`` function: a task on the loop."""
+
+    is_async = True
 
     __slots__ = ()
 

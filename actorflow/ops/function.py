@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import FunctionType
 from typing import Any
 
-from actorflow.errors import GraphError, text_of
+from actorflow.errors import GraphError
+from actorflow.ops.callables import check_runs, is_async_function, name_of
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
@@ -36,6 +35,7 @@ class Function(Operation):
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise GraphError(f"{self.fn!r} is not a function")
+        check_runs(self.fn, "an op")
         if self.concurrency is not None and self.concurrency < 1:
             raise GraphError(f"concurrency must be at least 1, got {self.concurrency}")
         if self.concurrency is not None and self.concurrency > 1 and not self.is_async:
@@ -46,11 +46,7 @@ class Function(Operation):
     @property
     def is_async(self) -> bool:
         """Whether it is a coroutine function, run as a task on the loop."""
-        if type(self.fn) is FunctionType:  # what nearly all are, and asked for each op of large graphs
-            return bool(self.fn.__code__.co_flags & inspect.CO_COROUTINE)
-        return inspect.iscoroutinefunction(self.fn) or inspect.iscoroutinefunction(
-            getattr(self.fn, "__call__", None)  # noqa: B004  an object with `async def __call__`
-        )
+        return is_async_function(self.fn)
 
     def check_arity(self, count: int) -> None:
         """Any number of inputs is right."""
@@ -60,11 +56,7 @@ class Function(Operation):
         return self.specs
 
     def __str__(self) -> str:
-        return text_of(self.fn, _name)
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__qualname__", None) or " ".join(repr(fn).split())
+        return name_of(self.fn)
 
 
 def checked_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

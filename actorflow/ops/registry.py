@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from actorflow.errors import GraphError, KernelNotFoundError, did_you_mean
+from actorflow.ops.callables import check_runs, is_async_function
 from actorflow.ops.operation import Operation
 
 __all__ = [
@@ -105,7 +106,7 @@ def kernel(
     """Register the decorated function as a kernel (see `Kernel` for how it is called).
 
     Raises:
-        GraphError: if a kernel is registered for the same key already.
+        GraphError: if a kernel is registered for the same key already, or the function is no plain one.
     """
     name = operation if isinstance(operation, str) else operation.__name__
 
@@ -113,6 +114,9 @@ def kernel(
     keys = [KernelKey(name, device, library, n if n == ANY else str(np.dtype(n)), layout) for n in names]
 
     def register(function: _F) -> _F:
+        check_runs(function, "a kernel")
+        if is_async_function(function):
+            raise GraphError(f"{function!r} is an async function: a kernel is a plain one, graph.function() awaits")
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")

@@ -2,6 +2,9 @@
 
 import asyncio
 import functools
+import gc
+import inspect
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,6 +123,43 @@ async def plus(x: Any, y: int) -> Any:
     return x + y
 
 
+def yielding(x: Any) -> Any:
+    yield x
+
+
+async def yielding_async(x: Any) -> Any:
+    yield x
+
+
+class YieldingCallable:
+    def __call__(self, x: Any) -> Any:
+        yield x
+
+    async def method(self, x: Any) -> Any:
+        yield x
+
+
+class AsyncCalls:
+    """Called, the class gives an object; only that has an async `__call__`."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.asarray(self.x) + np.float32(1)
+
+    async def __call__(self) -> None: ...
+
+
+def marked(x: Any) -> Any:
+    return plus(x, 1)
+
+
+MARKS = hasattr(inspect, "markcoroutinefunction")
+if MARKS:
+    inspect.markcoroutinefunction(marked)
+
+
 class TestKinds:
     @pytest.mark.parametrize(
         ("fn", "is_async"),
@@ -130,6 +170,11 @@ class TestKinds:
             (AsyncCallable(), True),
             (AsyncCallable().method, True),
             (functools.partial(plus, y=1), True),
+            (functools.partial(functools.partial(plus), y=1), True),
+            (functools.partial(AsyncCallable()), True),
+            (functools.partial(AsyncCallable().method), True),
+            pytest.param(marked, True, marks=pytest.mark.skipif(not MARKS, reason="new in Python 3.12")),
+            (AsyncCalls, False),
         ],
     )
     def test_what_can_be_called(self, graph: af.Graph, fn: Any, is_async: bool) -> None:
@@ -137,6 +182,30 @@ class TestKinds:
         x = graph.blob("x", 2)
         y = graph.function("f", fn, outputs=x.spec)(x)
         assert graph.run_sync({x: [1, 2]})[y].tolist() == [2, 3]
+
+    @pytest.mark.parametrize(
+        ("fn", "kind"),
+        [
+            (yielding, "a generator function"),
+            (functools.partial(yielding), "a generator function"),
+            (YieldingCallable(), "a generator function"),
+            (functools.partial(YieldingCallable(), 1), "a generator function"),
+            (lambda x: (yield x), "a generator function"),
+            (types.coroutine(yielding), "a generator function"),
+            (yielding_async, "an async generator function"),
+            (functools.partial(yielding_async), "an async generator function"),
+            (YieldingCallable().method, "an async generator function"),
+        ],
+    )
+    @pytest.mark.parametrize("outputs", [None, SCALAR, ()])
+    def test_generators_are_refused_where_the_op_is_made(
+        self, graph: af.Graph, fn: Any, kind: str, outputs: Any
+    ) -> None:
+        with pytest.raises(af.GraphError, match=rf" is {kind}, of which a call runs nothing: an op needs .* returns"):
+            graph.function("f", fn, outputs)
+        assert graph.nodes == ()
+        with pytest.raises(af.GraphError, match=rf" is {kind}, "):
+            Function(fn)
 
     def test_names(self) -> None:
         assert str(Function(abs)) == "abs"
@@ -150,3 +219,64 @@ class TestKinds:
         assert not loss.producers[0].operation.differentiable
         with pytest.raises(af.GraphError):
             af.gradient(loss, [w])
+
+
+@pytest.mark.filterwarnings("error")
+class TestWhatHasNotRun:
+    """A function that returns a coroutine or a generator: of what it was to do nothing has been done."""
+
+    OBJECT = af.TensorSpec.of((), object)
+
+    @pytest.mark.parametrize("at_once", [False, True])
+    @pytest.mark.parametrize("outputs", [(), SCALAR, OBJECT, (SCALAR, SCALAR)])
+    @pytest.mark.parametrize("call", [lambda x: plus(x, 1), functools.lru_cache(lambda x: plus(1, 1))])
+    def test_a_coroutine_is_an_error(
+        self, graph: af.Graph, outputs: Any, call: Any, at_once: bool, request: Any
+    ) -> None:
+        if at_once:
+            request.getfixturevalue("calls_count_as_short")
+        x = graph.blob("x", (), object)
+        op = graph.function("f", call, outputs)
+        op(x)
+        for value in (1, 2, 3):  # the first one on a lane, or all on the loop
+            with pytest.raises(
+                af.OpError, match=r"op 'f' .* returned the coroutine 'plus', which nobody awaits: use an"
+            ):
+                graph.run_sync({x: value})
+        gc.collect()
+
+    def test_one_of_several_values(self, graph: af.Graph) -> None:
+        op = graph.function("f", lambda: (1.0, plus(1, 1), plus(2, 2)), (SCALAR, SCALAR, SCALAR))
+        op()
+        with pytest.raises(af.OpError, match="returned the coroutine 'plus'"):
+            graph.run_sync()
+        gc.collect()  # neither of the two has been awaited, and nobody says so
+
+    @pytest.mark.parametrize("outputs", [(), SCALAR])
+    def test_an_async_function_that_does_not_await(self, graph: af.Graph, outputs: Any) -> None:
+        async def forgets(x: Any) -> Any:
+            return plus(x, 1)
+
+        graph.function("f", forgets, outputs)(graph.blob("x", ()))
+        with pytest.raises(af.OpError, match="returned the coroutine 'plus', which nobody awaits: await it"):
+            graph.run_sync({"x": 1})
+        gc.collect()
+
+    @pytest.mark.parametrize("make", [yielding, yielding_async])
+    @pytest.mark.parametrize("outputs", [(), SCALAR, (SCALAR, SCALAR)])
+    def test_a_generator_is_an_error(self, graph: af.Graph, make: Any, outputs: Any) -> None:
+        graph.function("f", lambda x: make(x), outputs)(graph.blob("x", ()))
+        with pytest.raises(af.OpError, match=r"returned the generator 'yielding(_async)?', of which nothing has run"):
+            graph.run_sync({"x": 1})
+
+    def test_a_generator_may_be_passed_on_as_an_object(self, graph: af.Graph) -> None:
+        made = graph.function("f", lambda x: yielding(x), self.OBJECT)(graph.blob("x", ()))
+        total = graph.function("g", lambda items: sum(items), SCALAR)(made)
+        assert graph.run_sync({"x": 3})[total] == 3
+
+    def test_on_a_stream(self, graph: af.Graph) -> None:
+        x = graph.blob("x", (3,), place="sim:0")
+        graph.function("f", lambda x: plus(x, 1), x.spec, place="sim:0")(x)
+        with pytest.raises(af.OpError, match="returned the coroutine 'plus'"):
+            graph.run_sync({x: [1, 2, 3]})
+        gc.collect()

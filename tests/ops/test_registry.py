@@ -117,6 +117,17 @@ class TestFinding:
             "  Twice(device=cpu, library=mkl, dtype=any, layout=nhwc)",
         ]
 
+    def test_a_kernel_runs_when_it_is_called(self) -> None:
+        async def waiting(operation: Twice, inputs: list[Any], outputs: list[Any]) -> None: ...
+
+        def yielding(operation: Twice, inputs: list[Any], outputs: list[Any]) -> Any:
+            yield
+
+        with pytest.raises(af.GraphError, match=r"waiting.* is an async function: a kernel is a plain one"):
+            kernel(Twice)(waiting)
+        with pytest.raises(af.GraphError, match=r"yielding is a generator function, .*: a kernel needs a"):
+            kernel(Twice)(yielding)
+
     def test_a_miss_without_any_names_what_has_nearly_that_name(self) -> None:
         kernel("Another")(fn)
         kernel("Twicce")(fn)
