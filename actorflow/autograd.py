@@ -68,7 +68,7 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
                 f"loss {loss.name!r} depends on {_first(targets, op, order).name!r} through op {op.name!r} "
                 f"({op.operation}), which has no gradient; created at {op.site}"
             )
-    with root.unique_subgraph("gradient") as scope:
+    with root._members.all_or_nothing(), root.unique_subgraph("gradient") as scope:
         found = _Backward(scope, path, loss).run(order, targets)
     return found[0] if isinstance(wrt, Blob) else found
 

@@ -153,10 +153,11 @@ class Composite:
             if blob.spec != top.spec:
                 kind = ShapeError if blob.shape != top.shape else DTypeError
                 raise kind(f"composite {self.name!r} gives {top.spec}, blob {blob.name!r} is declared as {blob.spec}")
-        for top, blob in zip(self.top, blobs, strict=True):
-            root = top.graph.root
-            copy = root.current_scope._add_op(root.unique_name("copy"), Copy(), blob.place, None)
-            [top] >> copy >> [blob]
+        with blobs[0].graph.root._members.all_or_nothing():
+            for top, blob in zip(self.top, blobs, strict=True):
+                root = top.graph.root
+                copy = root.current_scope._add_op(root.unique_name("copy"), Copy(), blob.place, None)
+                [top] >> copy >> [blob]
         return other
 
 

@@ -43,8 +43,9 @@ class _Defaults(NamedTuple):
 class Graph(Contents, Scopes, Runnable, Traced):
     """A bipartite graph of operations and blobs, or a part of one.
 
-    ``with graph.subgraph("encoder"):`` names a scope: what the functional form (``af.ops.softmax(y)``) makes inside
-    goes there. Scopes share the root's ops, blobs and variables; only the root can run.
+    ``with graph.subgraph("encoder"):`` names a scope: what is made inside goes there, by layers, by the functional form
+    (``af.ops.softmax(y)``), and by ``graph.blob`` and the like. Scopes share the root's ops, blobs and variables; only
+    the root can run.
 
     Args:
         name: Shown in errors, the live page and ``to_dot``.
@@ -130,14 +131,15 @@ class Graph(Contents, Scopes, Runnable, Traced):
         """Make a blob.
 
         Args:
-            name: Unique in this graph.
+            name: Unique in this graph, or in the scope of the ``with`` block around the call.
             shape: Length of each axis.
             dtype: Type of the elements; ``object`` with shape ``()`` lets functions pass any Python object.
             place: Where it lives; the default is that of `at`.
         Raises:
             GraphError: if the name is taken or no name; `ShapeError`, `DTypeError`, `PlaceError` for the others.
         """
-        return self.root._add_blob(self, self._full_name(name), TensorSpec.of(shape, dtype), place)
+        scope = self._inmost
+        return self.root._add_blob(scope, scope._full_name(name), TensorSpec.of(shape, dtype), place)
 
     def variable(
         self,
@@ -150,7 +152,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         """Make a variable: a blob whose value outlives the frame.
 
         Args:
-            name: Unique in this graph.
+            name: Unique in this graph, or in the scope of the ``with`` block around the call.
             shape: Length of each axis.
             dtype: Type of the elements.
             init: First value: an array, a scalar for all elements, or a callable ``init(spec, name)`` (`af.nn.init`).
@@ -158,10 +160,11 @@ class Graph(Contents, Scopes, Runnable, Traced):
         Raises:
             GraphError: as for `blob`.
         """
-        full, spec = self._full_name(name), TensorSpec.of(shape, dtype)
+        scope = self._inmost
+        full, spec = scope._full_name(name), TensorSpec.of(shape, dtype)
         members = self._members
         members.check_free(full)
-        variable = Variable(self, members.take_id(), full, self.root._place(place), spec, init)
+        variable = Variable(scope, members.take_id(), full, self.root._place(place), spec, init)
         members.add(variable)
         return variable
 
@@ -182,7 +185,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         """Make an op: an operation, placed on a lane of a device. Connect it with ``>>`` or by calling it.
 
         Args:
-            name: Unique in this graph.
+            name: Unique in this graph, or in the scope of the ``with`` block around the call.
             operation: What it computes, an instance: ``af.ops.Inner()``.
             place: Where it runs; the default is that of `at`.
             lane: Name of the device's FIFO that it runs on. By default the one of `at`; without one, the plan keeps
@@ -198,7 +201,8 @@ class Graph(Contents, Scopes, Runnable, Traced):
         """
         attempts = attempts_of(timeout, retries, backoff)
         hints = hints_of(libraries, force_cpu)
-        return self._add_op(self._full_name(name), operation, place, lane, attempts, priority, hints)
+        scope = self._inmost
+        return scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority, hints)
 
     def function(
         self,
@@ -223,7 +227,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         stream; elsewhere functions run on the CPU, with NumPy arrays.
 
         Args:
-            name: Unique in this graph.
+            name: Unique in this graph, or in the scope of the ``with`` block around the call.
             fn: The function.
             outputs: Types of the outputs (`af.TensorSpec.of`); left out, the blobs connected by ``>>`` say them.
             place: Where it runs; the default is that of `at`.
@@ -238,7 +242,8 @@ class Graph(Contents, Scopes, Runnable, Traced):
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
         operation = self.root._function(fn, specs, concurrency)
         attempts = attempts_of(timeout, retries, backoff)
-        return self._add_op(self._full_name(name), operation, place, lane, attempts, priority)
+        scope = self._inmost
+        return scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority)
 
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.
@@ -255,11 +260,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         # Where its first input lives, unless `at` says otherwise.
         place = inputs[0].place if inputs and root._defaults[-1].place is None else None
         op = root.current_scope._add_op(self.unique_name(name or operation.kind.lower()), operation, place, None)
-        try:
-            return op(*inputs)
-        except BaseException:
-            self._members.delete([op])
-            raise
+        return op(*inputs)
 
     @contextmanager
     def at(

@@ -35,6 +35,7 @@ class Members:
         self.has_lost_nodes = False
         self._taken: dict[str, int] = {}  # numbers given to names that were asked for twice
         self._restores: list[Callable[[], None]] = []
+        self._withdrawn: set[int] = set()  # ids of ops
 
     def find(self, full: str) -> Blob | Op | Graph | None:
         """What has that name; None if nothing has."""
@@ -47,15 +48,18 @@ class Members:
 
     def free_name(self, full: str) -> str:
         """``full`` itself if nothing has that name, else with a number behind it that makes it free."""
-        if full not in self.nodes and full not in self.scopes:
+        if not self._has(full):
             return full
-        number = self._taken.get(full, 0)
-        while True:
+        number = self._taken.get(full, 0)  # where to look first: nearly always the last one that was given
+        while number and not self._has(f"{full}_{number}"):  # what was to have it was not made, or is gone
+            number -= 1
+        while self._has(f"{full}_{number + 1}"):
             number += 1
-            candidate = f"{full}_{number}"
-            if candidate not in self.nodes and candidate not in self.scopes:
-                self._taken[full] = number
-                return candidate
+        self._taken[full] = number + 1
+        return f"{full}_{number + 1}"
+
+    def _has(self, full: str) -> bool:
+        return full in self.nodes or full in self.scopes
 
     def check_free(self, full: str) -> None:
         """Check that nothing has that name.
@@ -63,7 +67,7 @@ class Members:
         Raises:
             GraphError: if a node or a sub-graph has it.
         """
-        if full in self.nodes or full in self.scopes:
+        if self._has(full):
             taken = self.find(full)
             site = f", created at {taken.site}" if isinstance(taken, Node) else ""
             raise GraphError(f"the name {full!r} is taken by {taken!r}{site}")
@@ -90,7 +94,7 @@ class Members:
         self.revision += 1
 
     @contextmanager
-    def all_or_nothing(self, restore: Callable[[], None]) -> Iterator[None]:
+    def all_or_nothing(self, restore: Callable[[], None] | None = None) -> Iterator[None]:
         """Undo what is made in the block if that raises: nodes with their connections, sub-graphs, names.
 
         Connections that the block makes between nodes that were there before are not undone.
@@ -99,17 +103,12 @@ class Members:
             restore: Called then, to undo what the block has changed elsewhere; before it, those of blocks inside this.
         """
         first_id, scopes, outer = self.next_id, len(self.scopes), len(self._restores)
-        self._restores.append(restore)
+        if restore is not None:
+            self._restores.append(restore)
         try:
             yield
         except BaseException:
-            new = [*islice(self.scopes, scopes, None)]
-            for full in new:
-                del self.scopes[full]
-            nodes = [node for node in self.nodes.values() if node.id >= first_id]
-            if nodes:
-                self.delete(nodes)
-            self._free_numbers([*new, *[node.name for node in nodes]])
+            self.undo(first_id, scopes)
             for inner in reversed(self._restores[outer:]):
                 inner()
             del self._restores[outer:]
@@ -117,12 +116,32 @@ class Members:
         if not outer:
             self._restores.clear()
 
-    def _free_numbers(self, names: Iterable[str]) -> None:
-        """Let the numbers that `free_name` has given to some names be given again."""
-        for full in names:
-            name, _, number = full.rpartition("_")
-            if number.isdecimal() and self._taken.get(name, 0) >= int(number):
-                self._taken[name] = int(number) - 1
+    def undo(self, first_id: int, scopes: int) -> None:
+        """Delete all nodes from an id on, all but so many of the first sub-graphs, and free their names."""
+        for full in [*islice(self.scopes, scopes, None)]:
+            del self.scopes[full]
+        nodes = [node for node in self.nodes.values() if node.id >= first_id]
+        if nodes:
+            self.delete(nodes)
+
+    def withdraw(self, op: Op) -> None:
+        """Take out an op whose first connection has failed. It may come back: see `put_back`."""
+        if self.nodes.get(op.name) is op:
+            self.delete([op])
+            self._withdrawn.add(op.id)
+
+    def put_back(self, op: Op) -> None:
+        """Enter an op again that is to be connected after all.
+
+        Raises:
+            GraphError: if it was deleted, or its name is taken by now.
+        """
+        if op.id not in self._withdrawn or not op.graph._exists:
+            raise GraphError(f"op {op.name!r} was deleted: it cannot be connected")
+        self.check_free(op.name)
+        self._withdrawn.remove(op.id)
+        op.id = self.take_id()  # nodes stand in the order of their ids
+        self.add(op)
 
     def delete_scope(self, full: str) -> None:
         """Delete a sub-graph with all that is in it.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Blob", "Initializer", "Node", "Op", "Site", "Variable"]
 
+_Before = tuple[int, int, tuple["Blob", ...], tuple["Blob", ...], bool, tuple[TensorSpec, ...] | None]
+
 #: Where the library's own lines are, which errors leave out.
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -283,6 +285,14 @@ class Op(Node):
         Raises:
             GraphError: if the inputs do not fit (`ShapeError`, `DTypeError`), or are connected already.
         """
+        before = self._begin()
+        try:
+            return self._call(inputs)
+        except BaseException:
+            self._undo(before)
+            raise
+
+    def _call(self, inputs: Sequence[Blob]) -> Any:
         self._check_no_outputs()
         if inputs or not self._connected:
             self._connect_inputs(inputs)
@@ -301,7 +311,12 @@ class Op(Node):
         blobs = as_blobs(inputs)
         if blobs is None:
             return NotImplemented
-        self._connect_inputs(blobs)
+        before = self._begin()
+        try:
+            self._connect_inputs(blobs)
+        except BaseException:
+            self._undo(before)
+            raise
         return self
 
     def __rshift__(self, outputs: Any) -> Any:
@@ -313,7 +328,12 @@ class Op(Node):
         blobs = as_blobs(outputs)
         if blobs is None:
             return NotImplemented
-        self._connect_outputs(blobs)
+        before = self._begin()
+        try:
+            self._connect_outputs(blobs)
+        except BaseException:
+            self._undo(before)
+            raise
         return outputs
 
     @property
@@ -325,6 +345,26 @@ class Op(Node):
     def expects_outputs(self) -> bool:
         """Whether the operation has outputs; a function may have none."""
         return bool(self._inferred)
+
+    def _begin(self) -> _Before:
+        """Begin a connection: what `_undo` needs to know of the graph and the op."""
+        members = self.graph._members
+        if members.has_lost(self):
+            members.put_back(self)
+        return members.next_id, len(members.scopes), self.inputs, self.outputs, self._connected, self._inferred
+
+    def _undo(self, before: _Before) -> None:
+        """Undo a connection that has failed.
+
+        An op that has no other leaves the graph then: in ``graph.op(...)(x)`` it was made for this one, and its name is
+        free for another try. A connection that succeeds later brings it back.
+        """
+        members = self.graph._members
+        first_id, scopes, inputs, outputs, connected, inferred = before
+        members.undo(first_id, scopes)
+        if not inputs and not outputs:
+            members.withdraw(self)
+        self.inputs, self.outputs, self._connected, self._inferred = inputs, outputs, connected, inferred
 
     def _where(self) -> str:
         return f"op {self.name!r} ({self.operation})"
@@ -338,15 +378,10 @@ class Op(Node):
             self.operation.check_arity(len(blobs))
         except GraphError as error:
             raise GraphError(f"op {self.name!r}: {error}") from None
-        inferred = self._inferred
         self.inputs = tuple(blobs)
-        try:
-            if not isinstance(self.operation, Function):  # which has said them already
-                self._infer()
-            self._check_outputs(self.outputs)
-        except BaseException:
-            self.inputs, self._inferred = (), inferred
-            raise
+        if not isinstance(self.operation, Function):  # which has said them already
+            self._infer()
+        self._check_outputs(self.outputs)
         self._connected = True
         for blob in blobs:
             blob.consumers.append(self)

@@ -14,7 +14,7 @@ __all__ = ["Scopes", "checked_name"]
 
 
 class Scopes:
-    """The scopes in a graph or sub-graph, and which of them the functional form makes its nodes in."""
+    """The scopes in a graph or sub-graph, and which of them nodes are made in."""
 
     name: str
     parent: Graph | None
@@ -26,10 +26,14 @@ class Scopes:
     def subgraph(self, name: str) -> Graph:
         """Make a sub-graph: a scope whose nodes' names start with its name.
 
+        ``with graph.subgraph("encoder"):`` has all that is made in ``graph`` go there: layers, what the functional form
+        makes, and blobs, variables, ops, functions and further sub-graphs as well.
+
         Raises:
             GraphError: if the name is taken or no name.
         """
-        return self.root._add_scope(self._graph, self._full_name(name))
+        scope = self._inmost
+        return self.root._add_scope(scope, scope._full_name(name))
 
     def unique_subgraph(self, name: str) -> Graph:
         """Make a sub-graph in the current scope; a taken name gets a number."""
@@ -49,7 +53,7 @@ class Scopes:
 
     @property
     def current_scope(self) -> Graph:
-        """The scope that the functional form makes its nodes in."""
+        """The scope that nodes are made in: of the innermost ``with`` block, else the root."""
         return self.root._scope_stack[-1]
 
     def delete_subgraph(self, name: str) -> None:
@@ -61,6 +65,12 @@ class Scopes:
             GraphError: if there is no such sub-graph.
         """
         self._members.delete_scope(self._full_name(name))
+
+    @property
+    def _inmost(self) -> Graph:
+        """Where what is made in this graph goes: to the current scope, if that lies in it."""
+        current = self.root._scope_stack[-1]
+        return current if self.parent is None or current.name.startswith(self._prefix) else self._graph
 
     @property
     def _graph(self) -> Graph:

@@ -122,6 +122,37 @@ class TestScopes:
         assert (graph.sources, graph.sinks) == ((x,), (y,))
         assert (a.sources, a.sinks, ab.sources, ab.sinks) == ((), (y,), (), ())
 
+    def test_what_is_made_inside_goes_there_whatever_it_is(self, graph: af.Graph) -> None:
+        with graph.subgraph("a") as a:
+            x = graph.blob("x", 3)
+            made = [
+                x,
+                graph.variable("w", 3),
+                graph.op("op", ops.Copy()),
+                graph.function("f", abs),
+                ops.relu(x),
+                af.nn.Activation("tanh", name="layer")(x),
+            ]
+            inner = graph.subgraph("inner")
+        names = ["a/x", "a/w", "a/op", "a/f", "a/relu/out", "a/layer/tanh/out"]
+        assert [each.name for each in made] == names
+        assert [each.graph for each in made[:5]] == [a] * 5
+        assert (inner.name, inner.parent) == ("a/inner", a)
+        assert graph.blob("x", 3).name == "x"
+
+    def test_a_scope_elsewhere_makes_no_difference(self, graph: af.Graph) -> None:
+        a, other = graph.subgraph("a"), graph.subgraph("ab")
+        with other:
+            assert a.blob("x", 3).name == "a/x"
+            assert a.subgraph("b").name == "a/b"
+        with a:
+            assert a.blob("y", 3).name == "a/y"
+            assert graph["a/b"].blob("x", 3).name == "a/b/x"
+            with graph["a/b"]:
+                assert a.blob("y", 3).name == graph.blob("z", 3).name.replace("z", "y") == "a/b/y"
+            with pytest.raises(af.GraphError, match="the name 'a/x' is taken by"):
+                graph.blob("x", 3)
+
     def test_the_functional_form_goes_to_the_current_scope(self, graph: af.Graph) -> None:
         x = graph.blob("x", 3)
         with graph.subgraph("a") as a:
@@ -130,7 +161,6 @@ class TestScopes:
             with a.subgraph("b"):
                 second = ops.relu(first)
             third = ops.relu(second)
-            assert graph.blob("y", 3).name == "y"  # the explicit form names its graph
         last = ops.relu(third)
         assert [blob.name for blob in (first, second, third, last)] == [
             "a/relu/out",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -94,11 +93,11 @@ def _translated(graph: Graph, node: Node, inputs: list[Any]) -> Any:
     if rule is None or "c" in (node.dtype.kind, *[each.dtype.kind for each in inputs]):  # ops' gradients are real
         return _as_recorded(graph, node, inputs)
     members = graph.root._members
-    first = members.next_id
+    first, scopes = members.next_id, len(members.scopes)
     try:
         return rule(node, *_of_one_dtype(op, inputs))
     except GraphError:  # there is no such op for these shapes or dtypes
-        members.delete([*takewhile(lambda made: made.id >= first, reversed(members.nodes.values()))])
+        members.undo(first, scopes)
         return _as_recorded(graph, node, inputs)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.basic import filled
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, whole
 from actorflow.ops.normalized import check_epsilon, check_statistics, second, shape_is
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.spec import TensorSpec
@@ -146,6 +146,7 @@ class BatchNormInferenceDown(BatchNormDown):
         return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=False)
 
 
+@whole
 def batch_norm(
     x: Blob,
     running_mean: Blob,

@@ -12,7 +12,7 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.arithmetic import divide
 from actorflow.ops.compare import less, where
 from actorflow.ops.convert import cast
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, whole
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.ops.powers import sqrt
 from actorflow.ops.terms import plus, scaled, times, total
@@ -103,6 +103,7 @@ class ScaleBy(Operation):
         return [apply(self, g, factor), by_factor]
 
 
+@whole
 def clip_by_global_norm(grads: Sequence[Blob], max_norm: float, name: str | None = None) -> list[Blob]:
     """Gradients scaled by one factor, so that the norm of all their elements together is at most ``max_norm``.
 

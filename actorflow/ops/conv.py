@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.functional import apply, blob_of, spec_of
+from actorflow.ops.functional import apply, blob_of, spec_of, whole
 from actorflow.ops.operation import Layout, Operation, same_dtype
 from actorflow.ops.slicing import Pad
 from actorflow.ops.windows import (
@@ -236,6 +236,7 @@ def conv(
     return blob_of(operation, x, weight, name=name)
 
 
+@whole
 def conv_transpose(
     x: Blob,
     weight: Blob,

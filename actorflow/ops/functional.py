@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from actorflow.errors import GraphError
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
+    from actorflow.graph import Graph
     from actorflow.node import Blob
 
-__all__ = ["apply", "blob_of", "spec_of"]
+__all__ = ["apply", "blob_of", "spec_of", "whole"]
+
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
 
 
 def spec_of(kind: str, argument: str, blob: object) -> TensorSpec:
@@ -45,3 +51,30 @@ def blob_of(operation: Operation, *inputs: Blob, name: str | None = None) -> Blo
     """`apply` for an operation with one output."""
     y: Blob = apply(operation, *inputs, name=name)
     return y
+
+
+def whole(form: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+    """Decorate a functional form that makes several ops: it makes all of them, or none if one cannot be made."""
+
+    @wraps(form)
+    def made(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+        graph = next(_graphs_of((*args, *kwargs.values())), None)
+        if graph is None:  # which is an error
+            return form(*args, **kwargs)
+        with graph.root._members.all_or_nothing():
+            return form(*args, **kwargs)
+
+    return made
+
+
+def _graphs_of(values: Sequence[object]) -> Iterator[Graph]:
+    """The graphs of the blobs among some arguments, or in a sequence or mapping of theirs."""
+    from actorflow.node import Blob
+
+    for value in values:
+        if isinstance(value, Blob):
+            yield value.graph
+        elif isinstance(value, list | tuple):
+            yield from _graphs_of(value)
+        elif isinstance(value, Mapping):
+            yield from _graphs_of([*value.values()])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.basic import expand_dims
 from actorflow.ops.broadcast import broadcast_to, number_like
-from actorflow.ops.functional import apply, blob_of
+from actorflow.ops.functional import apply, blob_of, whole
 from actorflow.ops.operation import Operation, axes_of
 from actorflow.spec import TensorSpec
 
@@ -115,6 +115,7 @@ def concat(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
     return blob_of(Concat(axis), *parts, name=name)
 
 
+@whole
 def stack(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob:
     """Blobs joined along a new axis.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.basic import reshape
-from actorflow.ops.functional import apply, blob_of, spec_of
+from actorflow.ops.functional import apply, blob_of, spec_of, whole
 from actorflow.ops.operation import Layout, Operation, same_dtype
 from actorflow.ops.windows import CHANNELS_FIRST, Pads, Steps, Windows, as_pads, as_steps, check_image, per_axis, slide
 from actorflow.spec import TensorSpec
@@ -354,6 +354,7 @@ def global_average(x: Blob, name: str | None = None) -> Blob:
     return blob_of(GlobalAverage(), x, name=name)
 
 
+@whole
 def global_max(x: Blob, name: str | None = None) -> Blob:
     """The maximum of each channel over the whole image: `max_pool` with one window.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.ops.basic import filled
-from actorflow.ops.functional import apply
+from actorflow.ops.functional import apply, whole
 from actorflow.ops.joining import stack
 from actorflow.ops.linear import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linear import bias as add_bias
@@ -116,6 +116,7 @@ class LSTM(Operation):
         ]
 
 
+@whole
 def lstm_cell(
     x: Blob, hidden: Blob, cell: Blob, weight_x: Blob, weight_h: Blob, bias: Blob | None = None, name: str | None = None
 ) -> tuple[Blob, Blob]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.basic import reshape
 from actorflow.ops.broadcast import Axis
-from actorflow.ops.functional import apply, blob_of
+from actorflow.ops.functional import apply, blob_of, whole
 from actorflow.ops.operation import Operation, axes_of
 from actorflow.spec import TensorSpec
 
@@ -220,6 +220,7 @@ class PadDown(Operation):
         return [apply(Pad(self.widths, self.mode), grads[0])]
 
 
+@whole
 def slice(x: Blob, key: Index, name: str | None = None) -> Blob:
     """A part of a blob: ``y = x[key]``, for NumPy's basic indices.
 

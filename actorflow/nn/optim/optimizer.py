@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,7 +127,7 @@ class Optimizer(ABC):
         if not variables:
             raise GraphError(f"loss {loss.name!r} depends on no variable that could be trained")
         self._check(loss.graph.root, variables)
-        with loss.graph.root.unique_subgraph(self.name) as scope:
+        with self._whole(loss.graph.root), loss.graph.root.unique_subgraph(self.name) as scope:
             self._build(scope, [dict(zip(variables, gradient(loss, variables), strict=True))])
         return scope
 
@@ -150,9 +152,13 @@ class Optimizer(ABC):
                 raise GraphError(f"copies of a network have as many variables, got {[len(copy) for copy in gradients]}")
         root = variables[0].graph.root
         self._check(root, variables)
-        with root.unique_subgraph(self.name) as scope:
+        with self._whole(root), root.unique_subgraph(self.name) as scope:
             self._build(scope, gradients)
         return scope
+
+    def _whole(self, root: Graph) -> AbstractContextManager[None]:
+        """Undo the block if it raises."""
+        return root._members.all_or_nothing(partial(setattr, self, "_rate", self._rate))
 
     def _check(self, root: Graph, variables: Sequence[Variable]) -> None:
         for variable in variables:

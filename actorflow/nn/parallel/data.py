@@ -135,7 +135,8 @@ class DataParallel(Composite):
         if not self._shares:
             raise GraphError(f"DataParallel {self.name!r}: build it for training first, then call minimize()")
         variables = list(trainable(self._shares[0]) if wrt is None else wrt)
-        with self._shares[0].graph.root.unique_subgraph("train") as scope:
+        root = self._shares[0].graph.root
+        with root._members.all_or_nothing(), root.unique_subgraph("train") as scope:
             if self._server is None:
                 optimizer.descend(*self._all_reduced(variables))
             else:
