@@ -16,7 +16,7 @@ from actorflow.devices import DeviceOptions, device_kind
 from actorflow.errors import KernelNotFoundError
 from actorflow.node import Hints, Op
 from actorflow.ops.function import Function
-from actorflow.ops.libraries import is_library_of, load_library
+from actorflow.ops.libraries import is_library_of, load_libraries, load_library
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import USUAL, Kernel, lookup, may_refuse, not_found
 from actorflow.place import Place
@@ -107,8 +107,6 @@ class Selector:
         """The best kernel for an operation on a place."""
         libraries = list(self._libraries(place, hints))
         asked = [library for library, is_asked_for in libraries if is_asked_for]
-        for library, _ in libraries:
-            load_library(place.kind, library)
         for target in (dtype, *[np.dtype(name) for name in _WIDER.get(dtype.name, ())]):
             for layout in (USUAL, *operation.layouts):
                 for library, is_asked_for in libraries:
@@ -129,7 +127,11 @@ class Selector:
         return None
 
     def _libraries(self, place: Place, hints: Hints) -> Iterator[tuple[str, bool]]:
-        """Libraries to try on a place, and whether the user asked for each."""
+        """Libraries to try on a place, which are loaded, and whether the user asked for each.
+
+        Raises:
+            MissingExtraError: if one that the user asked for is not installed; the device's own then fall away.
+        """
         options = self._options.get(place)
         asked: tuple[str, ...] = ()
         if hints.libraries is not None:
@@ -137,7 +139,8 @@ class Selector:
         elif options is not None and options.libraries is not None:
             asked = options.libraries
         for library in asked:
+            load_library(place.kind, library)
             yield library, True
-        for library in device_kind(place.kind).libraries:
+        for library in load_libraries(place.kind, device_kind(place.kind).libraries):
             if library not in asked:
                 yield library, False

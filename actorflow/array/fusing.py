@@ -13,7 +13,7 @@ from actorflow.node import Blob, Op, Variable
 from actorflow.ops.basic import Fill
 from actorflow.ops.broadcast import Reduction
 from actorflow.ops.fused import Fused, FusedColumns, FusedStep, columns_of, may_fuse, may_reduce
-from actorflow.ops.libraries import load_library
+from actorflow.ops.libraries import load_libraries
 from actorflow.ops.registry import registered_kernels
 from actorflow.place import Place
 
@@ -216,7 +216,6 @@ def _columns(op: Op) -> FusedColumns | None:
 def _has_kernel(place: Place) -> bool:
     """Whether a device computes chains in one kernel."""
     kind = device_kind(place.kind)
-    for library in kind.libraries:
-        load_library(place.kind, library)
+    libraries = load_libraries(place.kind, kind.libraries)
     known = {(key.operation, key.device, key.library) for key in registered_kernels()}
-    return not kind.is_host and any((Fused.__name__, place.kind, library) in known for library in kind.libraries)
+    return not kind.is_host and any((Fused.__name__, place.kind, library) in known for library in libraries)

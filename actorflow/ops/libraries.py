@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from importlib import import_module
 
 from actorflow.errors import KernelNotFoundError, did_you_mean
 from actorflow.ops.registry import registered_kernels
 
-__all__ = ["is_library_of", "load_library", "register_library"]
+__all__ = ["is_library_of", "load_libraries", "load_library", "register_library"]
+
+_logger = logging.getLogger(__name__)
 
 #: (kind of device, library) -> the module whose import registers the kernels.
 _modules: dict[tuple[str, str], str] = {
@@ -18,6 +22,8 @@ _modules: dict[tuple[str, str], str] = {
     ("cuda", "cudnn"): "actorflow.ops.cuda.cudnn",
 }
 _loaded: set[tuple[str, str]] = set()
+#: What could not be loaded where nobody had asked for it, and why.
+_failed: dict[tuple[str, str], Exception] = {}
 
 
 def register_library(kind: str, library: str, module: str) -> None:
@@ -30,6 +36,7 @@ def register_library(kind: str, library: str, module: str) -> None:
     """
     _modules[kind, library] = module
     _loaded.discard((kind, library))
+    _failed.pop((kind, library), None)
 
 
 def load_library(kind: str, library: str) -> None:
@@ -52,6 +59,34 @@ def load_library(kind: str, library: str) -> None:
             f"libraries: {', '.join(names) or 'none'}{did_you_mean(library, names)}"
         )
     _loaded.add(key)
+
+
+def load_libraries(kind: str, libraries: Sequence[str]) -> list[str]:
+    """Have the kernels of a kind of device's own libraries registered: those that can be loaded, which are returned.
+
+    One that cannot be loaded falls away, and the log says so once: what it is built on may be there in part, and the
+    other libraries do without it.
+
+    Raises:
+        Exception: what the loading raised, if no library is left.
+    """
+    usable = [library for library in libraries if _can_be_loaded(kind, library)]
+    if libraries and not usable:
+        raise _failed[kind, libraries[-1]]
+    return usable
+
+
+def _can_be_loaded(kind: str, library: str) -> bool:
+    key = (kind, library)
+    if key in _failed:
+        return False
+    try:
+        load_library(kind, library)
+    except Exception as error:  # noqa: BLE001  a broken installation may raise anything
+        _failed[key] = error
+        _logger.warning("kernel library %r of devices of kind %r is left out: %s", library, kind, error)
+        return False
+    return True
 
 
 def is_library_of(library: str, kind: str) -> bool:

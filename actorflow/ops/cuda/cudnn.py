@@ -2,7 +2,7 @@
 
 float16 and float32. Images lie as cuDNN's engines want them, with the channels last; weights do not (they want the
 output channels first), so each call copies one weight, which is small beside the images. What cuDNN cannot do is done
-by the kernels of `actorflow.ops.cuda.conv`, said once in the log.
+by the kernels of `actorflow.ops.cuda.conv`, said once in the log; so is all where there is the frontend, but no cuDNN.
 
 As in those, results repeat bit by bit, float16 is added up in float32, and float32 is not rounded to TF32 unless
 ``CUPY_TF32=1`` asks for it. The first call for each choice of shapes has cuDNN plan it, which takes its time, on the
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from actorflow.errors import require
+from actorflow.errors import MissingExtraError, require
 from actorflow.ops.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.cuda import conv
 from actorflow.ops.cuda.launch import Array, contiguous
@@ -32,6 +32,11 @@ __all__: list[str] = []
 
 _cudnn: Any = require("cudnn", extra="cudnn", purpose="kernel library 'cudnn'")
 _log = logging.getLogger(__name__)
+try:
+    _cudnn.backend_version()
+except Exception as error:  # the frontend is imported without cuDNN itself, too, and raises when it is used
+    needed = "nvidia-cudnn-cu12 or nvidia-cudnn-cu13, as CuPy's CUDA, or a system's cuDNN"
+    raise MissingExtraError(f"kernel library 'cudnn' needs cuDNN: {needed}: {error}", name="cudnn") from error
 
 
 def _has_even_pad(operation: Conv | ConvDown | ConvWeight) -> bool:
@@ -109,12 +114,12 @@ def _handle(device: int) -> Any:
 
 @lru_cache(maxsize=1024)
 def _planned(convolution: _Convolution) -> _Plan | None:
-    """The plan; None where cuDNN has none, which is logged."""
+    """The plan; None where cuDNN has none or does not start, which is logged."""
     if 0 in (*convolution.image, *convolution.filter, *convolution.loss):
         return None
     try:
         return _plan(convolution)
-    except _cudnn.cudnnGraphNotSupportedError as error:
+    except (_cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
         _log.warning("cuDNN cannot do %s, CuPy does it: %s", convolution, error)
         return None
 

@@ -14,7 +14,7 @@ from actorflow.ops.matmul import Matmul
 __all__: list[str] = []
 
 
-@kernel(Matmul, dtypes=FLOATS)
+@kernel(Matmul, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:
     (a, b), (y,) = (contiguous(x) for x in inputs), outputs
     if not a.shape[-2 if operation.transpose_a else -1]:

@@ -51,7 +51,7 @@ def _lstm_gates_down(operation: LSTMGatesDown, inputs: list[Array], outputs: lis
     _step_down(g_hidden, None, g_cell, (cell, new_cell, activations), *outputs)
 
 
-@kernel(LSTM, dtypes=FLOATS)
+@kernel(LSTM, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _lstm(operation: LSTM, inputs: list[Array], outputs: list[Array]) -> None:
     x, hidden, cell, weight_x, weight_h, bias = (contiguous(array) for array in inputs)
     y, last_hidden, last_cell, activations, cells = outputs
@@ -66,7 +66,7 @@ def _lstm(operation: LSTM, inputs: list[Array], outputs: list[Array]) -> None:
     cupy.copyto(last_cell, cell)
 
 
-@kernel(LSTMDown, dtypes=FLOATS)
+@kernel(LSTMDown, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _lstm_down(operation: LSTMDown, inputs: list[Array], outputs: list[Array]) -> None:
     g_y, g_hidden, g_cell, x, hidden, cell, weight_x, weight_h, y, activations, cells = (
         contiguous(array) for array in inputs

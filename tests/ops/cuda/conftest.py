@@ -56,7 +56,10 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def compute_cuda(emulated: SimpleNamespace) -> Callable[..., list[np.ndarray]]:
-    """``compute_cuda(operation, *arrays, frame=0)``: outputs of the CUDA kernel, which writes nothing beside them."""
+    """``compute_cuda(operation, *arrays, frame=0)``: outputs of the CUDA kernel, which writes nothing beside them.
+
+    A kernel that calls what cannot be captured must be registered so: in a segment it would have all of it refused.
+    """
 
     def run(operation: Operation, *inputs: Any, frame: int = 0) -> list[np.ndarray]:
         arrays = [np.asarray(x).view() for x in inputs]
@@ -65,6 +68,7 @@ def compute_cuda(emulated: SimpleNamespace) -> Callable[..., list[np.ndarray]]:
         specs = operation.infer(*(TensorSpec(a.shape, a.dtype) for a in arrays))
         dtype = (arrays[0] if arrays else specs[0]).dtype
         kernel = emulated.kernels[registry.KernelKey(operation.kind, "cuda", "cupy", str(dtype), "any")]
+        emulated.emulator.uncapturable.clear()
         if kernel.returns:
             return kernel.function(operation, arrays, None)
         guarded = [np.full(spec.size_bytes + 2 * GUARD, 0xFF, np.uint8) for spec in specs]
@@ -73,6 +77,7 @@ def compute_cuda(emulated: SimpleNamespace) -> Callable[..., list[np.ndarray]]:
             for memory, spec in zip(guarded, specs, strict=True)
         ]
         kernel.function(operation, arrays, outputs, *([frame] if kernel.random else []))
+        assert not (kernel.captures and emulated.emulator.uncapturable), f"{kernel.key} cannot be captured"
         for memory in guarded:
             beside = np.concatenate([memory[:GUARD], memory[-GUARD:]])
             assert (beside == 0xFF).all(), "written beside an output"

@@ -12,6 +12,7 @@ import hashlib
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -76,6 +77,7 @@ class Emulator:
     Attributes:
         launches: Names of the kernels of CUDA C, in the order of their launches.
         elementwise: All elementwise kernels.
+        uncapturable: Names of the functions of CuPy that were called and that cannot be captured, as cuBLAS's.
         cupy: What stands in the place of the module.
     """
 
@@ -83,6 +85,7 @@ class Emulator:
         self.folder = folder
         self.launches: list[str] = []
         self.elementwise: list[_ElementwiseKernel] = []
+        self.uncapturable: list[str] = []
         self.load = cache(self._load)
         self._functions: dict[Any, dict[_ElementwiseKernel, Any]] = {}
         self.cupy = self._module()
@@ -128,6 +131,13 @@ class Emulator:
         library = self.load("\n".join(f"namespace kernel{i} {{ {code} }}" for i, code in enumerate(sources)))
         return {kernel: getattr(library, f"run{i}") for i, kernel in enumerate(kernels)}
 
+    def _uncapturable(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            self.uncapturable.append(function.__name__.removeprefix("_"))
+            return function(*args, **named)
+
+        return call
+
     def _module(self) -> ModuleType:
         cupy = ModuleType("cupy")
         emulator = self
@@ -143,8 +153,8 @@ class Emulator:
             "ElementwiseKernel": ElementwiseKernel,
             "ndarray": np.ndarray,
             "empty": _garbage,
-            "dot": _dot,
-            "matmul": _matmul,
+            "dot": self._uncapturable(_dot),
+            "matmul": self._uncapturable(_matmul),
             "add": np.add,
             "broadcast_to": np.broadcast_to,
             "cuda": SimpleNamespace(

@@ -128,6 +128,7 @@ def cudnn(emulated) -> Iterator[SimpleNamespace]:
     notes = ("NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE", "DOWN_CONVERT_INPUTS")
     vars(stand_in).update(
         pygraph=graph,
+        backend_version=lambda: 92_000,
         create_handle=lambda: "handle",
         set_stream=lambda *, handle, stream: streams.append(stream),
         data_type=SimpleNamespace(HALF="half", FLOAT="float"),
@@ -215,11 +216,43 @@ def test_float32_is_not_rounded_unless_that_is_asked_for(cudnn, monkeypatch) -> 
     assert "TENSOR_CORE" not in cudnn.module._unwanted("float32")
 
 
-def test_without_the_frontend_the_import_says_what_to_install(emulated) -> None:
+def test_where_cudnn_does_not_start_cupy_convolves(cudnn, cases, caplog, monkeypatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
+
+    monkeypatch.setattr(cudnn.module._cudnn, "create_handle", fail)
+    cudnn.module._handle.cache_clear()
+    x, weight = (np.random.default_rng(0).standard_normal(shape).astype("f") for shape in [(2, 5, 5, 3), (3, 3, 3, 4)])
+    (y,) = cases.compute_cpu(ops.Conv(), x, weight)
+    np.testing.assert_allclose(run(cudnn, ops.Conv(), y.shape, x, weight), y, rtol=1e-4, atol=1e-4)
+    assert "CuPy does it: CUDNN_STATUS_NOT_INITIALIZED" in caplog.text
+
+
+def unloadable() -> Any:
+    """The frontend where there is no cuDNN: it is imported, and raises when it is used."""
+
+    def raise_error() -> None:
+        raise RuntimeError("Unable to find symbol cudnnGetVersion")
+
+    frontend = ModuleType("cudnn")
+    vars(frontend).update(backend_version=raise_error)
+    return frontend
+
+
+@pytest.mark.parametrize(
+    ("frontend", "message"),
+    [
+        (None, r"kernel library 'cudnn' needs 'cudnn': pip install"),
+        (unloadable(), r"kernel library 'cudnn' needs cuDNN: nvidia-cudnn-cu12 or .*: Unable to find symbol cudnnGet"),
+    ],
+    ids=["no frontend", "no cuDNN"],
+)
+def test_what_is_missing_is_said_before_a_kernel_is_registered(emulated, frontend, message) -> None:
     own = {f"actorflow.ops.cuda.{name}": module for name, module in emulated.modules.items()}
-    with mock.patch.dict(
-        sys.modules, {"cupy": emulated.emulator.cupy, "cudnn": None, "actorflow.ops.cuda": emulated.package, **own}
-    ):
+    missing = {"cupy": emulated.emulator.cupy, "cudnn": frontend, "actorflow.ops.cuda": emulated.package, **own}
+    registered: dict[Any, Any] = {}
+    with mock.patch.dict(sys.modules, missing), mock.patch.object(registry, "_kernels", registered):
         sys.modules.pop("actorflow.ops.cuda.cudnn", None)
-        with pytest.raises(MissingExtraError, match=r"kernel library 'cudnn' needs 'cudnn': pip install"):
+        with pytest.raises(MissingExtraError, match=message):
             importlib.import_module("actorflow.ops.cuda.cudnn")
+    assert not registered

@@ -77,6 +77,17 @@ def test_kernels_may_write_over_their_first_input(emulated, cases) -> None:
             np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-12)
 
 
+def test_products_cannot_be_captured(emulated, cases, compute_cuda) -> None:
+    """What CuPy refuses while a stream is captured is noted, for `compute_cuda` to look at."""
+    found = set()
+    for case in cases.CASES:
+        compute_cuda(case.operation, *(np.asarray(a) for a in case.make(np.random.default_rng(0))))
+        if emulated.emulator.uncapturable:
+            found.add(case.operation.kind)
+    products = {"Conv", "ConvDown", "ConvWeight", "Inner", "InnerDown", "InnerWeight", "Matmul", "LSTM", "LSTMDown"}
+    assert found == products
+
+
 # -- windows ------------------------------------------------------------------------------------------------------
 
 
