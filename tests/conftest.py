@@ -9,6 +9,7 @@ import signal
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +42,41 @@ def _loop_factories() -> dict[str, LoopFactory]:
     return {**factories, "uvloop": uvloop.new_event_loop}
 
 
-def pytest_configure() -> None:
-    """A shell has what it starts in the background ignore Ctrl-C, which some tests press."""
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, which some tests press; and see `_die_alone`."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if getattr(config.option, "maxworkerrestart", "") is None:  # xdist is there, and was not told otherwise
+        config.option.maxworkerrestart = "0"
+    for plugin in config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor":
+            _die_alone(plugin.channel.gateway._io)
+
+
+def _die_alone(connection: Any) -> None:
+    """Forked children do not keep a worker's connection open: its end is how xdist learns that the worker has died."""
+
+    def let_go() -> None:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for file in (connection.infile, connection.outfile):
+            os.dup2(nothing, file.fileno())
+        os.close(nothing)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=let_go)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """End the run when a worker of xdist dies, whatever it was doing.
+
+    Left to itself, xdist 3.8 gives the tests of the dead worker's file, with the one that killed it, to the next
+    worker. That dies as well, or waits for ever: a worker starts a test only when it has been told what comes after it.
+    """
+    if error:
+        distribution = node.config.pluginmanager.getplugin("dsession")
+        distribution.shouldstop = distribution.shouldstop or f"worker {node.gateway.id} died: {error}"
+        distribution.triggershutdown()  # from here on no worker is given more tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
