@@ -1,14 +1,18 @@
-"""Kernels of `actorflow.ops.indexing`."""
+"""Kernels of `actorflow.ops.indexing`.
+
+Backwards, what one index picked several times is added up in the order of the indices, without atomics: indices are
+sorted, which keeps equal ones in their order, and one thread adds all parts of an element of the result.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import cupy
 import numpy as np
 
 from actorflow.ops.cuda.launch import FLOATS, REALS, Array, contiguous, kernel, launch_flat
+from actorflow.ops.cuda.sort import sorted_places
 from actorflow.ops.indexing import OneHot, Take, TakeAlongAxis, TakeAlongAxisDown, TakeDown
 
 __all__: list[str] = []
@@ -30,18 +34,31 @@ def _take(operation: Take, inputs: list[Array], outputs: list[Array]) -> None:
     launch_flat("indexing", "take", y.size, args, x.dtype, LABEL=indices.dtype)
 
 
+def _add_up(g: Array, indices: Array, dx: Array, columns: tuple[int, int, int], axis: tuple[int, int]) -> None:
+    """Add the parts of ``g`` where they were picked.
+
+    Args:
+        g: (outer, parts, inner).
+        indices: One for each part.
+        dx: (outer, length, inner); written.
+        columns: ``picked``, ``length`` and ``inner``: indices are (outer, picked, inner), and each means an element of
+            (outer, length, inner), whose number is that of a place along the axis of ``dx``.
+        axis: ``length`` and ``inner`` of ``dx``.
+    """
+    keys = cupy.empty((indices.size,), np.int64)
+    length, inner = axis
+    types = {"dtype": g.dtype, "LABEL": indices.dtype}
+    launch_flat("indexing", "places", keys.size, (indices, keys, keys.size, *columns, length), **types)
+    keys, parts = sorted_places(keys, length)
+    dx.fill(0)
+    launch_flat("indexing", "sum_equal", g.size, (g, keys, parts, dx, g.size, keys.size, length, inner), **types)
+
+
 @kernel(TakeDown, dtypes=REALS)
 def _take_down(operation: TakeDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, indices), (dx,) = (contiguous(x) for x in inputs), outputs
-    dx.fill(0)
+    (g, indices), (dx,), length = (contiguous(x) for x in inputs), outputs, operation.length
     inner = math.prod(dx.shape[operation.axis + 1 :])
-    sizes = (indices.size, operation.length)
-    first = cupy.empty((indices.size,), np.uint8)
-    following = cupy.empty((indices.size,), np.int64)
-    args: tuple[Any, ...] = (indices, following, first, *sizes)
-    launch_flat("indexing", "chain", indices.size, args, g.dtype, LABEL=indices.dtype)
-    args = (g, indices, following, first, dx, g.size, *sizes, inner)
-    launch_flat("indexing", "take_down", g.size, args, g.dtype, LABEL=indices.dtype)
+    _add_up(g, indices, dx, (indices.size, length, 1), (length, inner))
 
 
 @kernel(TakeAlongAxis, dtypes=_PICKED)
@@ -54,10 +71,9 @@ def _take_along_axis(operation: TakeAlongAxis, inputs: list[Array], outputs: lis
 
 @kernel(TakeAlongAxisDown, dtypes=REALS)
 def _take_along_axis_down(operation: TakeAlongAxisDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, indices), (dx,) = (contiguous(x) for x in inputs), outputs
-    axis = operation.axis
-    args = (g, indices, dx, dx.size, g.shape[axis], operation.length, math.prod(g.shape[axis + 1 :]))
-    launch_flat("indexing", "take_along_down", dx.size, args, g.dtype, LABEL=indices.dtype)
+    (g, indices), (dx,), axis = (contiguous(x) for x in inputs), outputs, operation.axis
+    inner = math.prod(dx.shape[axis + 1 :])
+    _add_up(g, indices, dx, (g.shape[axis], operation.length, inner), (dx.size, 1))
 
 
 @kernel(OneHot, dtypes=_INTEGERS)

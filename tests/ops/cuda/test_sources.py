@@ -28,6 +28,7 @@ SOURCES = (
     "fold",
     "fills",
     "indexing",
+    "sort",
 )
 
 

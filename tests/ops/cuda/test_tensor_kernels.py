@@ -97,11 +97,40 @@ def test_indices(compute_cuda, cases, laid_out, shape, picked, data, dtype, inde
         np.testing.assert_array_equal(found, cases.compute_cpu(operation, *arrays)[0], strict=True)
 
 
+@examples
+@given(st.integers(0, 9000), st.sampled_from([1, 2, 63, 64, 65, 4096, 300_000, 1 << 40]), seeds)
+def test_sorting_keeps_equal_keys_in_their_order(emulated, count, bound, seed) -> None:
+    keys = np.random.default_rng(seed).integers(0, bound, count, endpoint=True)
+    found, places = emulated.modules["sort"].sorted_places(keys.copy(), bound)
+    expected = np.argsort(keys, kind="stable")
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(found, keys[expected])
+
+
+@pytest.mark.parametrize("picked", ["all the same", "all different", "some", "the last ones nowhere"])
+def test_what_is_picked_many_times_is_added_up_in_order(compute_cuda, picked) -> None:
+    """To the bit, and in work that grows as the indices: with the square of their number this would take hours."""
+    random = np.random.default_rng(0)
+    count, length = 1_500_000, 1_600_000
+    indices = {
+        "all the same": np.full(count, 7),
+        "all different": random.permutation(length)[:count],
+        "some": random.integers(-length, 40 - length, count),
+        "the last ones nowhere": np.where(np.arange(count) < 9, 3, length),
+    }[picked]
+    g = random.standard_normal(count).astype("f")
+    expected = np.zeros(length, "f")
+    np.add.at(expected, indices[indices < length], g[indices < length])
+    for operation in (ops.TakeDown(length), ops.TakeAlongAxisDown(length)):
+        np.testing.assert_array_equal(compute_cuda(operation, g, indices)[0], expected)
+
+
 def test_indices_out_of_range_pick_what_is_not_a_number(compute_cuda) -> None:
     indices = np.array([0, 3, -3, -4])
     np.testing.assert_array_equal(compute_cuda(ops.Take(), np.arange(3.0), indices)[0], [0, np.nan, 0, np.nan])
     np.testing.assert_array_equal(compute_cuda(ops.Take(), np.arange(3) + 5, indices)[0], [5, 0, 5, 0])
-    np.testing.assert_array_equal(compute_cuda(ops.TakeDown(3), np.ones(4), indices)[0], [2, 0, 0])
+    for down in (ops.TakeDown(3), ops.TakeAlongAxisDown(3)):
+        np.testing.assert_array_equal(compute_cuda(down, np.ones(4), indices)[0], [2, 0, 0])
     (found,) = compute_cuda(ops.OneHot(3, np.dtype("float32")), np.array([1, 3, -1]))
     np.testing.assert_array_equal(found, [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
 

@@ -30,30 +30,29 @@ extern "C" __global__ void take(
   }
 }
 
-// For each index the next equal one behind it, or -1; `first` tells which ones have none before.
-extern "C" __global__ void chain(const LABEL* indices, long long* next, unsigned char* first, INDEX picked, INDEX length) {
-  FOR_EACH(k, picked) {
-    const INDEX place = place_of(indices[k], length);
-    INDEX before = k - 1, behind = k + 1;
-    while (before >= 0 && place_of(indices[before], length) != place) --before;
-    while (behind < picked && place_of(indices[behind], length) != place) ++behind;
-    first[k] = before < 0 && place >= 0;
-    next[k] = behind < picked ? behind : -1;
+// Where each index of (outer, picked, inner) means an element of (outer, length, inner); `nowhere` if there is none.
+extern "C" __global__ void places(
+    const LABEL* indices, long long* keys, INDEX count, INDEX picked, INDEX length, INDEX inner, INDEX nowhere) {
+  FOR_EACH(e, count) {
+    const INDEX place = place_of(indices[e], length), outer = e / inner / picked;
+    keys[e] = place < 0 ? nowhere : (outer * length + place) * inner + e % inner;
   }
 }
 
-// The sum of the parts of g that have one index, in their order; dx is 0 before.
-extern "C" __global__ void take_down(
-    const SCALAR* g, const LABEL* indices, const long long* next, const unsigned char* first, SCALAR* dx, INDEX count,
-    INDEX picked, INDEX length, INDEX inner) {
+// The sum of the parts of g, (outer, picked, inner), that have one key, in their order; dx is 0 before. A thread for the
+// first of them takes them all; keys are sorted, and `parts` says which part had each.
+extern "C" __global__ void sum_equal(
+    const SCALAR* g, const long long* keys, const long long* parts, SCALAR* dx, INDEX count, INDEX picked, INDEX length,
+    INDEX inner) {
   FOR_EACH(e, count) {
     INDEX k = e / inner % picked;
-    if (!first[k]) continue;
-    const INDEX outer = e / inner / picked, place = place_of(indices[k], length);
-    const SCALAR* parts = g + outer * picked * inner + e % inner;
+    const long long key = keys[k];
+    if (key >= length || (k > 0 && keys[k - 1] == key)) continue;
+    const INDEX outer = e / inner / picked;
+    const SCALAR* column = g + outer * picked * inner + e % inner;
     ADDED total = ADDED(0);
-    for (; k >= 0; k = (INDEX)next[k]) total += ADDED(parts[k * inner]);
-    dx[(outer * length + place) * inner + e % inner] = (SCALAR)(total);
+    for (; k < picked && keys[k] == key; ++k) total += ADDED(column[(INDEX)parts[k] * inner]);
+    dx[(outer * length + (INDEX)key) * inner + e % inner] = (SCALAR)(total);
   }
 }
 
@@ -62,18 +61,6 @@ extern "C" __global__ void take_along(
   FOR_EACH(e, count) {
     const INDEX place = place_of(indices[e], length), outer = e / inner / picked;
     y[e] = place < 0 ? missing<SCALAR>() : x[(outer * length + place) * inner + e % inner];
-  }
-}
-
-// A thread per element of dx looks for its place among the indices of its column.
-extern "C" __global__ void take_along_down(
-    const SCALAR* g, const LABEL* indices, SCALAR* dx, INDEX count, INDEX picked, INDEX length, INDEX inner) {
-  FOR_EACH(e, count) {
-    const INDEX outer = e / inner / length, start = outer * picked * inner + e % inner, own = e / inner % length;
-    ADDED total = ADDED(0);
-    for (INDEX k = 0; k < picked; ++k)
-      if (place_of(indices[start + k * inner], length) == own) total += ADDED(g[start + k * inner]);
-    dx[e] = (SCALAR)(total);
   }
 }
 

@@ -1,0 +1,43 @@
+"""Places of equal keys beside each other, by a radix sort of our own.
+
+CuPy's sort is Thrust's, which makes the host wait for the stream, and cannot be captured.
+"""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from actorflow.ops.cuda.launch import Array, launch
+
+__all__ = ["sorted_places"]
+
+# As in kernels/sort.cuh.
+_DIGIT_BITS = 6
+_THREADS = 128
+_TILE = _THREADS * 32
+
+
+def sorted_places(keys: Array, bound: int) -> tuple[Array, Array]:
+    """Keys in their order, and the place that each had before; equal ones in the order of these places.
+
+    The work is linear in the number of keys, and the order in which it is done depends on nothing but the keys.
+
+    Args:
+        keys: int64, from 0 to ``bound``; overwritten.
+        bound: The largest key there may be.
+    """
+    count = keys.size
+    tiles = -(-count // _TILE)
+    table = cupy.empty((tiles << _DIGIT_BITS,), np.int64)
+    values, new_keys, new_values = (cupy.empty((count,), np.int64) for _ in range(3))
+    for shift in range(0, max(1, bound.bit_length()), _DIGIT_BITS):
+        _launch("count_digits", tiles, keys, table, count, tiles, shift)
+        _launch("add_up", min(tiles, 1), table, table.size)
+        _launch("place", tiles, keys, values, new_keys, new_values, table, count, tiles, shift, int(not shift))
+        keys, values, new_keys, new_values = new_keys, new_values, keys, values
+    return keys, values
+
+
+def _launch(function: str, grid: int, *args: Array | int) -> None:
+    launch("sort", function, grid, _THREADS, args, np.dtype(np.float32))
