@@ -32,6 +32,8 @@ GONE = "a node that is gone"
 
 _PROCESS, _FRAMES = 1, 1
 _FIRST_TRACK = 2  # ids from 1: Perfetto takes 0 for the idle process
+#: Rows that are made numbers of Python at once.
+_ROWS = 256
 
 _Ints = npt.NDArray[np.int64]
 
@@ -87,19 +89,25 @@ class Recording:
         ones, Perfetto would drop all but one without a word. So are frames. What failed calls have raised is an
         argument of theirs, ``error``, and they are of the category ``failed`` besides.
         """
-        about: dict[str, Any] = {"graph": self.graph, "lost": self.lost, "started": self.started_s}
+        return "".join(self.pieces())
+
+    def pieces(self) -> Iterator[str]:
+        """The text of `to_json` in short pieces, for those who must not work on it for long at once."""
+        about = {"graph": self.graph, "lost": self.lost, "started": self.started_s}
+        yield f'{{"displayTimeUnit": "ns", "otherData": {{"actorflow": {json.dumps(about)[:-1]}'
         if self.follows is not None:
-            about["follows"] = {
-                self.names[at]: [self.names[before] for before in befores] for at, befores in enumerate(self.follows)
-            }
-        events = [_metadata("process_name", _PROCESS, self.graph), _metadata("thread_name", _FRAMES, "frames")]
-        events += [_metadata("thread_name", _FIRST_TRACK + at, track) for at, track in enumerate(self.tracks)]
-        events += self._frame_events()
-        quoted = [json.dumps(name) for name in self.names]
-        for track in range(len(self.tracks)):
-            events += self._call_events(np.flatnonzero(self.track == track), track, quoted)
-        head = f'{{"displayTimeUnit": "ns", "otherData": {{"actorflow": {json.dumps(about)}}}, "traceEvents": [\n'
-        return head + ",\n".join(events) + "\n]}\n"
+            yield ', "follows": '
+            separator = "{"
+            for name, at in {name: at for at, name in enumerate(self.names)}.items():
+                yield f"{separator}{json.dumps(name)}: {json.dumps([self.names[i] for i in self.follows[at]])}"
+                separator = ", "
+            yield "}" if self.names else "{}"
+        yield '}}, "traceEvents": [\n'
+        separator = ""
+        for event in self._events():
+            yield separator + event
+            separator = ",\n"
+        yield "\n]}\n"
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file, gzipped if the name ends in ``.gz``.
@@ -110,13 +118,23 @@ class Recording:
         content = self.to_json().encode()
         Path(path).write_bytes(gzip.compress(content, mtime=0) if fspath(path).endswith(".gz") else content)
 
+    def _events(self) -> Iterator[str]:
+        yield _metadata("process_name", _PROCESS, self.graph)
+        yield _metadata("thread_name", _FRAMES, "frames")
+        for at, track in enumerate(self.tracks):
+            yield _metadata("thread_name", _FIRST_TRACK + at, track)
+        yield from self._frame_events()
+        quoted = [json.dumps(name) for name in self.names]
+        for at in range(len(self.tracks)):
+            yield from self._call_events(np.flatnonzero(self.track == at), at, quoted)
+
     def _frame_events(self) -> Iterator[str]:
         numbers, of = np.unique(self.frame, return_inverse=True)
         starts = np.full(len(numbers), np.iinfo(np.int64).max)
         ends = np.zeros(len(numbers), np.int64)
         np.minimum.at(starts, of, self.start_ns)
         np.maximum.at(ends, of, self.end_ns)
-        for number, start, end in zip(*[column.tolist() for column in (numbers, starts, ends)], strict=True):
+        for number, start, end in _rows(numbers, starts, ends):
             yield from _pair(f'"frame {number}"', "frame", number + 1, _FRAMES, start, end, number)
 
     def _call_events(self, rows: npt.NDArray[np.intp], track: int, quoted: Sequence[str]) -> Iterator[str]:
@@ -125,7 +143,7 @@ class Recording:
         overlap = bool((starts[1:] < np.maximum.accumulate(ends)[:-1]).any()) if len(rows) else False
         columns = (rows, starts, ends, self.node[rows], self.frame[rows])
         thread = _FIRST_TRACK + track
-        for row, start, end, node, frame in zip(*[column.tolist() for column in columns], strict=True):
+        for row, start, end, node, frame in _rows(*columns):
             error = self.errors.get(row)
             category = "call" if error is None else "call,failed"
             if overlap:
@@ -166,20 +184,42 @@ class Snapshot:
 
     def recording(self) -> Recording:
         """Find out what the calls were of."""
+        *_, recording = self._steps()
+        assert isinstance(recording, Recording)
+        return recording
+
+    def pieces(self) -> Iterator[str]:
+        """`Recording.pieces` of the calls; empty ones first, while it finds out what these were of."""
+        for step in self._steps():
+            if step is None:
+                yield ""
+            else:
+                yield from step.pieces()
+
+    def _steps(self) -> Iterator[Recording | None]:
+        """Short steps of the work, and at the end what comes of it."""
         calls = self.calls
-        ids, node = np.unique(calls.node, return_inverse=True)
+        ids, of = np.unique(calls.node, return_inverse=True)
         seen = set(ids.tolist())
-        nodes = {node.id: node for node in self.nodes if node.id in seen}
+        nodes = {}
+        for node in self.nodes:
+            if node.id in seen:
+                nodes[node.id] = node
+            yield None
         index = {node_id: at for at, node_id in enumerate(ids.tolist())}
-        return Recording(
+        follows: list[tuple[int, ...]] = []
+        for node_id in index:
+            follows.append(_befores(nodes[node_id], index) if node_id in nodes else ())
+            yield None
+        yield Recording(
             graph=self.graph,
             names=[nodes[node_id].name if node_id in nodes else GONE for node_id in index],
             tracks=self.tracks,
-            follows=[_befores(nodes[node_id], index) if node_id in nodes else () for node_id in index],
+            follows=follows,
             start_ns=calls.start_ns - self.origin_ns,
             end_ns=calls.end_ns - self.origin_ns,
             track=calls.track,
-            node=node.astype(np.int64),
+            node=of.astype(np.int64),
             frame=calls.frame,
             lost=calls.lost,
             started_s=self.started_s,
@@ -192,6 +232,12 @@ def _befores(node: Node, index: dict[int, int]) -> tuple[int, ...]:
     blobs = node.inputs if isinstance(node, Op) else [node] if isinstance(node, Blob) else []
     before = [writer.id for blob in blobs for writer in (*blob.producers, blob)]
     return tuple(dict.fromkeys([index[i] for i in before if i in index and i != node.id]))
+
+
+def _rows(*columns: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, ...]]:
+    """Arrays of one length, row by row, as Python's numbers."""
+    for at in range(0, len(columns[0]), _ROWS):
+        yield from zip(*[column[at : at + _ROWS].tolist() for column in columns], strict=True)
 
 
 def _metadata(kind: str, thread: int, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,39 +12,48 @@ import numpy as np
 from actorflow.errors import MissingExtraError
 from actorflow.history import NodeState, OpProfile
 from actorflow.recording import Snapshot
-from actorflow.threads import in_thread
-from actorflow.web.exchange import Request, Response, Route, to_json
+from actorflow.web.exchange import CHUNK_BYTES, Request, Response, Route, to_json
 from actorflow.web.latency import Latencies
 from actorflow.web.metrics import exposition
 from actorflow.web.pipelines import pipelines
 from actorflow.web.stream import Stream
 from actorflow.web.vitals import memory_of
+from actorflow.web.writing import Writer
 
 __all__ = ["routes"]
 
 _NEVER = OpProfile()
 
 
-def routes(stream: Stream) -> list[Route]:
-    """What this module answers of a graph's stream."""
+def routes(stream: Stream, writer: Writer) -> list[Route]:
+    """What this module answers of a graph's stream; what may be long, it has written by ``writer``."""
     answers = {
-        "/api/graph": _graph,
-        "/api/state": _state,
-        "/api/errors": _errors,
-        "/api/pipelines": _pipelines,
-        "/trace.json": _trace,
-        "/metrics": _metrics,
-        "/healthz": _health,
+        "/api/errors": partial(_errors, stream),
+        "/api/pipelines": partial(_pipelines, stream),
+        "/healthz": partial(_health, stream),
+        "/api/graph": partial(_graph, stream, writer),
+        "/api/state": partial(_state, stream, writer),
+        "/trace.json": partial(_trace, stream, writer),
+        "/metrics": partial(_metrics, stream, writer),
     }
-    return [Route("GET", path, partial(answer, stream)) for path, answer in answers.items()]
+    return [Route("GET", path, answer) for path, answer in answers.items()]
 
 
-async def _graph(stream: Stream, _: Request) -> Response:
+async def _graph(stream: Stream, writer: Writer, _: Request) -> Response:
     structure = await stream.structure()
-    return Response.of_json(structure.message)
+
+    def pieces() -> Iterator[str]:
+        for at in range(0, len(structure.message), CHUNK_BYTES):
+            yield structure.message[at : at + CHUNK_BYTES]
+
+    return Response.of_json(await writer.write("graph", pieces))
 
 
-async def _state(stream: Stream, _: Request) -> Response:
+async def _state(stream: Stream, writer: Writer, _: Request) -> Response:
+    return Response.of_json(await writer.write("state", partial(_states, stream)))
+
+
+def _states(stream: Stream) -> Iterator[str]:
     graph = stream.graph
     engine = graph.engine
     row_of = np.full(graph.size, -1, np.int64)
@@ -60,8 +70,8 @@ async def _state(stream: Stream, _: Request) -> Response:
     times = [(profile.calls, profile.failed, profile.total_ns, profile.last_ns) for profile in profiles]
     content = {"graph": graph.name, "frames": _frames(graph), "memory": memory_of(engine)}
 
-    def described() -> str:
-        entries = []
+    def described() -> Iterator[str]:
+        yield f'{json.dumps(content)[:-1]}, "ops": ['
         for row, (op, (calls, failed, total_ns, last_ns)) in enumerate(zip(ops, times, strict=True)):
             state = NodeState(states[op.id]) if op.id < len(states) else NodeState.IDLE
             if state is NodeState.IDLE and calls:
@@ -76,10 +86,10 @@ async def _state(stream: Stream, _: Request) -> Response:
                 "p50_us": medians.get(row),
                 "p99_us": tails.get(row),
             }
-            entries.append(json.dumps(entry))  # each by itself: all in one call would hold the GIL
-        return f'{json.dumps(content)[:-1]}, "ops": [{", ".join(entries)}]}}'
+            yield (", " if row else "") + json.dumps(entry)
+        yield "]}"
 
-    return Response.of_json(await in_thread(described))  # long, of a large graph
+    return described()
 
 
 async def _errors(stream: Stream, _: Request) -> Response:
@@ -101,18 +111,17 @@ async def _pipelines(stream: Stream, _: Request) -> Response:
     return Response.of_json(to_json({"pipelines": pipelines(stream.graph)}))
 
 
-async def _trace(stream: Stream, _: Request) -> Response:
-    snapshot = Snapshot.of(stream.graph)
-    text = await in_thread(lambda: snapshot.recording().to_json())
-    return Response.of_json(text, headers={"Content-Disposition": 'attachment; filename="trace.json"'})
+async def _trace(stream: Stream, writer: Writer, _: Request) -> Response:
+    chunks = await writer.write("trace", lambda: Snapshot.of(stream.graph).pieces())
+    return Response.of_json(chunks, headers={"Content-Disposition": 'attachment; filename="trace.json"'})
 
 
-async def _metrics(stream: Stream, _: Request) -> Response:
+async def _metrics(stream: Stream, writer: Writer, _: Request) -> Response:
     try:
-        body, content_type = await exposition(stream.graph)
+        begin, content_type = exposition(stream.graph)
     except MissingExtraError as error:
         return Response.of_text(501, str(error))
-    return Response(200, [body], content_type, {"Cache-Control": "no-store"})
+    return Response(200, await writer.write("metrics", begin), content_type, {"Cache-Control": "no-store"})
 
 
 async def _health(stream: Stream, _: Request) -> Response:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import require
-from actorflow.threads import in_thread
 from actorflow.web.vitals import memory_of
 
 if TYPE_CHECKING:
@@ -14,70 +14,81 @@ if TYPE_CHECKING:
 
 __all__ = ["exposition"]
 
+#: Samples that are made text at once.
+_BLOCK = 100
 
-class _Collector:
-    """What an engine counts, of the moment; the loop reads it, and any thread may make it text."""
-
-    def __init__(self, graph: Graph) -> None:
-        engine = graph.engine
-        self._graph = graph.name
-        self._frames = {end: getattr(engine.frames, end) for end in ("finished", "failed", "cancelled")}
-        self._in_flight = engine.frames.in_flight
-        profiles = ((op.name, engine.profile.get(op.id)) for op in graph.ops)
-        self._ops = [
-            (name, profile.calls, profile.failed, profile.total_ns) for name, profile in profiles if profile is not None
-        ]
-        self._memory = memory_of(engine)
-
-    def describe(self) -> Iterable[Any]:
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        name = self._graph
-        frames = CounterMetricFamily("actorflow_frames", "Frames that have ended, by how.", labels=["graph", "end"])
-        for end, count in self._frames.items():
-            frames.add_metric([name, end], count)
-        yield frames
-        in_flight = GaugeMetricFamily("actorflow_frames_in_flight", "Frames that run now.", labels=["graph"])
-        in_flight.add_metric([name], self._in_flight)
-        yield in_flight
-        calls = CounterMetricFamily(
-            "actorflow_op_calls", "Calls of an op that have ended well.", labels=["graph", "op"]
-        )
-        seconds = CounterMetricFamily(
-            "actorflow_op_seconds", "Wall time of the calls of an op that have ended well.", labels=["graph", "op"]
-        )
-        failures = CounterMetricFamily(
-            "actorflow_op_failures", "Calls of an op that have failed, repeated or not.", labels=["graph", "op"]
-        )
-        for op, count, failed, total_ns in self._ops:
-            if count:
-                calls.add_metric([name, op], count)
-                seconds.add_metric([name, op], total_ns / 1e9)
-            if failed:
-                failures.add_metric([name, op], failed)
-        yield calls
-        yield failures
-        yield seconds
-        memory = GaugeMetricFamily(
-            "actorflow_memory_bytes", "Memory of a device's buffers.", labels=["graph", "place", "kind"]
-        )
-        for device in self._memory:
-            for kind in ("held", "used", "peak", "budget"):
-                if device[kind] is not None:
-                    memory.add_metric([name, device["place"], kind], device[kind])
-        yield memory
+#: Values of labels, and the number.
+_Sample = tuple[list[str], float]
 
 
-async def exposition(graph: Graph) -> tuple[bytes, str]:
-    """The text that Prometheus reads, and its content type; of a large graph it is long, so a thread writes it.
+def exposition(graph: Graph) -> tuple[Callable[[], Iterable[str]], str]:
+    """What takes a graph's counters and makes, piece by piece, the text that Prometheus reads; and its content type.
 
     Raises:
         MissingExtraError: without the package prometheus-client.
     """
     prometheus = require("prometheus_client", extra="metrics", purpose="/metrics")
-    registry = prometheus.CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(graph))
-    return await in_thread(lambda: prometheus.generate_latest(registry)), prometheus.CONTENT_TYPE_LATEST
+
+    def begin() -> Iterator[str]:
+        return _texts(prometheus.generate_latest, [*_families(graph)])
+
+    return begin, prometheus.CONTENT_TYPE_LATEST
+
+
+class _Family:
+    """Samples of one name, with what they mean."""
+
+    def __init__(self, kind: str, name: str, meaning: str, labels: Sequence[str], samples: Iterable[_Sample]) -> None:
+        self.kind = kind
+        self.about = name, meaning
+        self.labels = labels
+        self.samples = [*samples]
+
+
+def _families(graph: Graph) -> Iterator[_Family]:
+    """What an engine counts, of the moment; the loop reads it, and any thread may make it text."""
+    engine, name = graph.engine, graph.name
+    ends = [([name, end], getattr(engine.frames, end)) for end in ("finished", "failed", "cancelled")]
+    yield _Family("Counter", "actorflow_frames", "Frames that have ended, by how.", ["graph", "end"], ends)
+    in_flight = [([name], engine.frames.in_flight)]
+    yield _Family("Gauge", "actorflow_frames_in_flight", "Frames that run now.", ["graph"], in_flight)
+    profiles = [(op.name, engine.profile[op.id]) for op in graph.ops if op.id in engine.profile]
+    for what, meaning, samples in (
+        (
+            "calls",
+            "Calls of an op that have ended well.",
+            [([name, op], profile.calls) for op, profile in profiles if profile.calls],
+        ),
+        (
+            "failures",
+            "Calls of an op that have failed, repeated or not.",
+            [([name, op], profile.failed) for op, profile in profiles if profile.failed],
+        ),
+        (
+            "seconds",
+            "Wall time of the calls of an op that have ended well.",
+            [([name, op], profile.total_ns / 1e9) for op, profile in profiles if profile.calls],
+        ),
+    ):
+        yield _Family("Counter", f"actorflow_op_{what}", meaning, ["graph", "op"], samples)
+    memory = [
+        ([name, device["place"], kind], device[kind])
+        for device in memory_of(engine)
+        for kind in ("held", "used", "peak", "budget")
+        if device[kind] is not None
+    ]
+    yield _Family(
+        "Gauge", "actorflow_memory_bytes", "Memory of a device's buffers.", ["graph", "place", "kind"], memory
+    )
+
+
+def _texts(generate_latest: Callable[[Any], bytes], families: Iterable[_Family]) -> Iterator[str]:
+    from prometheus_client import core
+
+    for family in families:
+        for at in range(0, max(len(family.samples), 1), _BLOCK):
+            block = getattr(core, f"{family.kind}MetricFamily")(*family.about, labels=family.labels)
+            for labels, value in family.samples[at : at + _BLOCK]:
+                block.add_metric(labels, value)
+            text = generate_latest(SimpleNamespace(collect=lambda block=block: [block])).decode()
+            yield text if at == 0 else text.split("\n", 2)[2]  # what it means is said once

@@ -13,6 +13,7 @@ from actorflow.web.control import Control, Saves
 from actorflow.web.exchange import Refused, Request, Response, Route, Socket
 from actorflow.web.guard import HostGuard, TokenGuard, checked_ancestors, security_headers
 from actorflow.web.stream import Stream
+from actorflow.web.writing import Writer
 
 if TYPE_CHECKING:
     from actorflow.checkpoint import Checkpoints
@@ -91,6 +92,7 @@ class Page:
         if not control and (control_token is not None or checkpoints is not None):
             raise ValueError("control_token= and checkpoints= are for control=True")
         self.stream = Stream(graph.root, max_clients=max_clients)
+        self._writer = Writer()
         self._guards: list[HostGuard | TokenGuard] = [HostGuard(allowed_hosts, own_names)]
         tokens = [known for known in (token, control_token) if known is not None]
         guard = TokenGuard(*tokens, needed=token is not None) if tokens else None
@@ -99,7 +101,7 @@ class Page:
         steering = Control(self.stream, guard if control else None, controls, checkpoints)
         self._headers = security_headers(checked_ancestors(frame_ancestors))
         self._routes: dict[str, dict[str, Route]] = {}
-        for route in (*_page_routes(read_assets()), *api.routes(self.stream), *steering.routes()):
+        for route in (*_page_routes(read_assets()), *api.routes(self.stream, self._writer), *steering.routes()):
             self._routes.setdefault(route.path, {})[route.method] = route
 
     async def respond(self, request: Request) -> Response:
@@ -127,6 +129,7 @@ class Page:
 
     async def aclose(self) -> None:
         """Close all WebSockets and stop watching; idempotent."""
+        await self._writer.aclose()
         await self.stream.aclose()
 
     def _refusal(self, request: Request) -> Response | None:
