@@ -137,6 +137,7 @@ def test_doctor_is_content_without_extras(capsys: pytest.CaptureFixture[str], mo
     [
         ("safetensors", "checkpoint"),
         ("pillow", "images"),
+        ("lmdb", "lmdb"),
         ("prometheus-client", "metrics"),
         ("opentelemetry-api", "otel"),
         ("torch", "torch"),

@@ -72,6 +72,7 @@ def examine() -> list[Check]:
         _library("scikit-learn", module="sklearn", extra="demo", purpose="the digits of the demo"),
         _library("safetensors", extra="checkpoint", purpose="checkpoints"),
         _library("pillow", module="PIL", extra="images", purpose="data sets of image files"),
+        _library("lmdb", extra="lmdb", purpose="data sets in LMDB databases"),
         _library("prometheus-client", module="prometheus_client", extra="metrics", purpose="/metrics of the live page"),
         _library("opentelemetry-api", module="opentelemetry.trace", extra="otel", purpose="spans of frames and calls"),
         Check("device cpu", "ok", f"{_cores()}"),

@@ -3,9 +3,11 @@
 from actorflow.data.augment import Augmentation, CenterCrop, Crop, Mirror
 from actorflow.data.cifar import CIFAR10_CLASSES, cifar10
 from actorflow.data.dataset import Batch, Dataset, Split, stratified_split
+from actorflow.data.datum import Datum, read_datum, read_mean
 from actorflow.data.draws import Draws
 from actorflow.data.idx import read_idx
 from actorflow.data.images import IMAGE_SUFFIXES, ImageFiles, ImageFolder, image_folder, read_image
+from actorflow.data.lmdb import Blocks, LmdbImages, image_label
 from actorflow.data.loader import Loader, Resumable
 from actorflow.data.normalize import Column, Normalize
 from actorflow.data.sampler import Sampler
@@ -14,16 +16,19 @@ from actorflow.data.sources import FASHION_MNIST_FILES, digits, fashion_mnist
 __all__ = [
     "Augmentation",
     "Batch",
+    "Blocks",
     "CIFAR10_CLASSES",
     "CenterCrop",
     "Column",
     "Crop",
     "Dataset",
+    "Datum",
     "Draws",
     "FASHION_MNIST_FILES",
     "IMAGE_SUFFIXES",
     "ImageFiles",
     "ImageFolder",
+    "LmdbImages",
     "Loader",
     "Mirror",
     "Normalize",
@@ -34,7 +39,10 @@ __all__ = [
     "digits",
     "fashion_mnist",
     "image_folder",
+    "image_label",
+    "read_datum",
     "read_idx",
     "read_image",
+    "read_mean",
     "stratified_split",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from actorflow.errors import DataError, require
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFiles", "ImageFolder", "image_folder", "read_image"]
+__all__ = ["IMAGE_SUFFIXES", "ImageFiles", "ImageFolder", "decoded", "image_folder", "read_image"]
 
 #: Names of files that are taken for images end so, in small letters or capitals.
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -117,21 +118,9 @@ class ImageFiles:
 
     def _decoded(self, path: Path) -> npt.NDArray[np.uint8]:
         """One image as bytes, whatever the dtype; shape (height, width, channels)."""
-        pillow = _pillow()
-        try:
-            with pillow.open(path) as image:
-                if image.mode.startswith(("I", "F")):
-                    raise DataError(f"{path}: expected an image of 8 bits per channel, got one of mode {image.mode}")
-                if image.mode == "P" and "transparency" in image.info:
-                    image = image.convert("RGBA")  # else Pillow warns of what it drops
-                pixels = np.asarray(self._fitted(image.convert(_MODES[self.channels]), pillow))
-        except DataError:
-            raise
-        except Exception as error:  # a malformed file may raise anything
-            raise DataError(f"{path}: expected an image, but it cannot be decoded: {error}") from error
-        return pixels.reshape(*pixels.shape[:2], self.channels)
+        return decoded(path, str(path), self.channels, self._fitted)
 
-    def _fitted(self, image: Any, pillow: Any) -> Any:
+    def _fitted(self, image: Any) -> Any:
         """The middle of the scaled image."""
         if self.size is None:
             return image
@@ -140,7 +129,7 @@ class ImageFiles:
         # Down, but for what rounding takes from a side that fits exactly.
         scaled = max(int(wide * scale + 1e-6), width), max(int(high * scale + 1e-6), height)
         if scaled != image.size:
-            image = image.resize(scaled, pillow.Resampling.BILINEAR)
+            image = image.resize(scaled, _pillow().Resampling.BILINEAR)
         left, top = round((scaled[0] - width) / 2), round((scaled[1] - height) / 2)
         return image.crop((left, top, left + width, top + height))
 
@@ -192,6 +181,37 @@ def image_folder(
         [path for paths in found for path in paths], size=size, shorter=shorter, channels=channels, dtype=dtype
     )
     return ImageFolder(files, np.repeat(np.arange(len(classes)), [len(paths) for paths in found]), classes)
+
+
+def decoded(
+    file: Path | BytesIO, what: str, channels: int | None, fit: Callable[[Any], Any] | None = None
+) -> npt.NDArray[np.uint8]:
+    """The pixels of an image file, shape (height, width, channels).
+
+    Args:
+        file: The file, or its content.
+        what: Its name in messages.
+        channels: 3 for colors, 1 for grey; None for what the image has.
+        fit: What is done to Pillow's image before.
+    Raises:
+        DataError: if it cannot be decoded, or has more than 8 bits per channel.
+        MissingExtraError: if Pillow is not installed.
+    """
+    pillow = _pillow()
+    try:
+        with pillow.open(file) as image:
+            if image.mode.startswith(("I", "F")):
+                raise DataError(f"{what}: expected an image of 8 bits per channel, got one of mode {image.mode}")
+            if image.mode == "P" and "transparency" in image.info:
+                image = image.convert("RGBA")  # else Pillow warns of what it drops
+            has = 1 if image.mode in ("1", "L", "LA") else 3
+            image = image.convert(_MODES[channels or has])
+            pixels = np.asarray(image if fit is None else fit(image))
+    except DataError:
+        raise
+    except Exception as error:  # a malformed file may raise anything
+        raise DataError(f"{what}: expected an image, but it cannot be decoded: {error}") from error
+    return pixels.reshape(*pixels.shape[:2], channels or has)
 
 
 def _pillow() -> Any:

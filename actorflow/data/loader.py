@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -153,15 +154,7 @@ class Loader:
 
     def _made(self) -> dict[str, Any]:
         """What the batches of an epoch depend on."""
-        order = self.sampler
-        return {
-            "count": order.count,
-            "seed": order.seed,
-            "offset": order.offset,
-            "interval": order.interval,
-            "size": self._size,
-            "drop_last": self._drop_last,
-        }
+        return {**asdict(self.sampler), "size": self._size, "drop_last": self._drop_last}
 
 
 def _name(key: Any) -> str:
