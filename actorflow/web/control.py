@@ -97,13 +97,12 @@ class Control:
     def _check(self, request: Request) -> None:
         """Refuse whoever may not command, and what a browser may have been made to send."""
         assert self._guard is not None
+        # Not a cookie: other servers of this host are sent it, too, and a browser sends it for pages of theirs.
         if self._guard.shown(request) is None:
-            raise Refused(Response.of_text(401, "open the address that the server printed, with its token"))
+            how = "open the address that the server printed, with its token, in this tab"
+            raise Refused(Response.of_text(401, f"expected the token as Authorization: Bearer; in a browser, {how}"))
         if not self._may(request):
             raise Refused(Response.of_text(403, "this token lets you look; control needs the other one"))
-        # Browsers send it with each POST, and the page's own was found right before; of other sites' it was not.
-        if not request.value("authorization") and not request.value("origin"):
-            raise Refused(Response.of_text(403, "expected an Origin as browsers send it, or Authorization: Bearer"))
         # No form of another page can have this type without being asked for permission first.
         if request.value("content-type").partition(";")[0].strip().lower() != "application/json":
             raise Refused(Response.of_text(415, "expected a body of type application/json"))

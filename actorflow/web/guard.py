@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Sequence
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from actorflow.web.exchange import Request, Response
 
@@ -13,7 +14,7 @@ __all__ = ["LOOPBACK", "HostGuard", "TokenGuard", "checked_ancestors", "security
 
 #: Names of this machine to itself.
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-#: Tokens that a cookie holds: of this page, and of others that are served on the same port.
+#: Keys that a cookie holds: of this page, and of others that are served on the same port.
 _MOST_KEPT = 8
 _KEPT = re.compile(r"[\w.~%-]{1,256}", re.ASCII)
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -97,11 +98,13 @@ class HostGuard:
 
 
 class TokenGuard:
-    """Refuses (401) unless the request shows one of the tokens: ``?token=``, a cookie, or as a bearer.
+    """Refuses (401) unless the request shows one of the tokens, as ``?token=`` or as a bearer, or comes from who did.
 
-    A browser that shows it in the address gets a cookie, which scripts and other sites cannot use, and is sent to the
-    address without it, so that it stays out of the history and of what people copy. The cookie keeps what other pages
-    on the port have put there, as it is sent to all of them.
+    A browser that shows it in the address gets a cookie, which scripts and other sites cannot use. It goes to every
+    server of the host, whatever its port, so it is not a token, and none can be found from it: it is good for looking,
+    at this page alone. What a token is for besides is for who shows it in a header, as the page's own script does.
+
+    The cookie keeps what other pages on the port have put there, as it is sent to all of them.
 
     Args:
         tokens: They.
@@ -115,39 +118,44 @@ class TokenGuard:
             if not token or token != token.strip():
                 raise ValueError("the token must not be empty, and have no spaces at its ends")
         self._tokens = tokens
-        self._needed = needed
+        self._key = _key_of(tokens[0]) if needed else None
 
     def refusal(self, request: Request) -> Response | None:
         """What is answered instead; None if the request may pass."""
-        query = request.query
-        asked = next((token for name, value in query if name == "token" and (token := self._known(value))), None)
-        if asked is None or asked == self._bearer(request):
-            if self._needed and self.shown(request) is None:
-                return Response.of_text(401, "open the address that the server printed, with its token")
+        key = self._key
+        if key is None or self.shown(request) or self._asked(request):
             return None
-        rest = urlencode([(name, value) for name, value in query if name != "token"], errors="surrogateescape")
-        others = [kept for kept in _kept(request) if self._known(unquote(kept)) is None]
-        kept = ":".join([quote(asked, safe=""), *others][:_MOST_KEPT])
-        secure = "; Secure" if request.scheme == "https" else ""
-        # Relative, so that it is right behind a proxy too, and never the name of another host.
-        headers = {
-            "Location": f"./{request.target}{'?' if rest else ''}{rest}",
-            "Set-Cookie": f"{_cookie(request)}={kept}; HttpOnly; Path=/; SameSite=Lax{secure}",
-        }
-        return Response(303, headers=headers)
+        if any(hmac.compare_digest(key, kept) for kept in _kept(request)):
+            return None
+        return Response.of_text(401, "open the address that the server printed, with its token")
 
     def shown(self, request: Request) -> str | None:
-        """The token that a request shows in a cookie or as a bearer; of two, the bearer."""
-        kept = (token for part in _kept(request) if (token := self._known(unquote(part))) is not None)
-        return self._bearer(request) or next(kept, None)
-
-    def _bearer(self, request: Request) -> str | None:
+        """The token that a request shows as a bearer."""
         return self._known(request.value("authorization").removeprefix("Bearer "))
+
+    def headers(self, request: Request) -> dict[str, str]:
+        """What is added to the answer: the cookie, if the address has a token."""
+        if self._key is None or not self._asked(request):
+            return {}
+        kept = [self._key, *[other for other in _kept(request) if other != self._key]]
+        secure = "; Secure" if request.scheme == "https" else ""
+        return {
+            "Set-Cookie": f"{_cookie(request)}={':'.join(kept[:_MOST_KEPT])}; HttpOnly; Path=/; SameSite=Lax{secure}"
+        }
+
+    def _asked(self, request: Request) -> bool:
+        """Whether a token is in the address."""
+        return any(name == "token" and self._known(value) for name, value in request.query)
 
     def _known(self, shown: str) -> str | None:
         """The token that this is, if it is one."""
         given = shown.encode(errors="surrogateescape")
         return next((token for token in self._tokens if hmac.compare_digest(given, token.encode())), None)
+
+
+def _key_of(token: str) -> str:
+    """What is kept in place of a token. It is slow to compute, as someone might try tokens until one has it."""
+    return hashlib.pbkdf2_hmac("sha256", token.encode(), b"actorflow: may look", 25_000).hex()
 
 
 def _checked_hosts(hosts: Iterable[str]) -> Iterable[str]:
@@ -169,7 +177,7 @@ def _how_to_allow(host: str) -> str:
 
 
 def _kept(request: Request) -> list[str]:
-    """The tokens in the cookie, as they were sent, the newest first."""
+    """The keys in the cookie, the newest first."""
     return [part for part in request.cookies.get(_cookie(request), "").split(":") if _KEPT.fullmatch(part)]
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypedDict
+from urllib.parse import urlencode
 
 from actorflow.web import api
 from actorflow.web.assets import Asset, read_assets
@@ -31,14 +32,15 @@ class PageOptions(TypedDict, total=False):
         allowed_hosts: Names by which the page may be asked for besides 127.0.0.1, localhost and [::1] at the bound
             port, as in the Host header: ``"graphs.example.com"``, ``"10.0.0.5:8080"``. Everything else is refused
             (403), as is a request from a page of any other origin.
-        token: Everything is refused (401) to whoever does not show it: as ``?token=``, which a browser does once and
-            then keeps it as a cookie, or as ``Authorization: Bearer``. None asks for nothing: the application that
-            the page is a part of may know whom it lets in.
+        token: Everything is refused (401) to whoever does not show it: as ``?token=``, for which a browser gets a
+            cookie that lets it look, or as ``Authorization: Bearer``. None asks for nothing: the application that the
+            page is a part of may know whom it lets in.
         max_clients: How many browsers may be connected at a time; 32 unless said otherwise.
         frame_ancestors: Origins whose pages may show this one inside a frame, as a notebook does:
             ``["http://localhost:8888"]``; a port may be ``*``. None may unless said otherwise.
         control: Whether the page can pause and cancel, and what else `actorflow.web.control` does; it then needs a
-            token, as nobody but you may do that.
+            token, as nobody but you may do that; each command must show it as ``Authorization: Bearer``, as the page
+            does in a tab that was opened by an address with ``?token=``.
         control_token: Whoever shows this one, in the way of ``token``, may look and control, and whoever shows
             ``token`` may look alone. Without it ``token`` is for both.
         checkpoints: Where the page's checkpoints go: an `actorflow.nn.Trainer` that saves its own, with the place in
@@ -95,10 +97,10 @@ class Page:
         self._writer = Writer()
         self._guards: list[HostGuard | TokenGuard] = [HostGuard(allowed_hosts, own_names)]
         tokens = [known for known in (token, control_token) if known is not None]
-        guard = TokenGuard(*tokens, needed=token is not None) if tokens else None
-        if guard is not None:
-            self._guards.append(guard)
-        steering = Control(self.stream, guard if control else None, controls, checkpoints)
+        self._tokens = TokenGuard(*tokens, needed=token is not None) if tokens else None
+        if self._tokens is not None:
+            self._guards.append(self._tokens)
+        steering = Control(self.stream, self._tokens if control else None, controls, checkpoints)
         self._headers = security_headers(checked_ancestors(frame_ancestors))
         self._routes: dict[str, dict[str, Route]] = {}
         for route in (*_page_routes(read_assets()), *api.routes(self.stream, self._writer), *steering.routes()):
@@ -106,8 +108,10 @@ class Page:
 
     async def respond(self, request: Request) -> Response:
         """Answer a request over HTTP. The body of an answer to HEAD is for the server to leave out."""
-        response = self._refusal(request) or await self._answer(request)
-        return dataclasses.replace(response, headers={**self._headers, **response.headers})
+        refusal = self._refusal(request)
+        response = refusal or await self._answer(request)
+        cookie = {} if refusal or self._tokens is None else self._tokens.headers(request)
+        return dataclasses.replace(response, headers={**self._headers, **cookie, **response.headers})
 
     def refusal(self, request: Request) -> Response | None:
         """What is answered to a request for a WebSocket instead; None if it is to be accepted, and to `attend`."""
@@ -159,8 +163,9 @@ def _page_routes(assets: dict[str, Asset]) -> list[Route]:
 
 
 async def _with_slash(request: Request) -> Response:
-    # Relative, so that it is right behind a proxy too.
-    return Response(308, headers={"Location": f"{request.target}/"})
+    # Relative, so that it is right behind a proxy too, and never the name of another host.
+    query = urlencode(request.query, errors="surrogateescape")
+    return Response(308, headers={"Location": f"./{request.target}/{'?' if query else ''}{query}"})
 
 
 async def _upgrade(_: Request) -> Response:

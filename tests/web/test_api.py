@@ -184,29 +184,56 @@ class TestWhoMayLook:
             async with client.get("/healthz", headers={"Authorization": "Bearer open-sesame"}) as response:
                 assert response.status == 200
 
-    async def test_a_browser_keeps_the_token_as_a_cookie(self, served, training) -> None:
+    async def test_a_browser_that_shows_the_token_gets_a_cookie(self, served, training) -> None:
         async with served(training.graph, token="open-sesame") as client:
-            async with client.get("/?token=open-sesame", allow_redirects=False) as response:
-                assert (response.status, response.headers["Location"]) == (303, "./")
+            async with client.get("/?token=wrong") as response:
+                assert (response.status, "Set-Cookie" in response.headers) == (401, False)
+            async with client.get("/?token=open-sesame", headers={"Host": "evil.example"}) as response:
+                assert (response.status, "Set-Cookie" in response.headers) == (403, False)
+            async with client.get("/?token=wrong&token=open-sesame") as response:
+                assert response.status == 200
                 cookie = response.headers["Set-Cookie"]
                 assert "HttpOnly" in cookie
                 assert "SameSite=Lax" in cookie
-            elsewhere = f"http://127.0.0.1:{client.port}//evil.example/?token=open-sesame&a=1"
-            async with ClientSession() as session, session.get(elsewhere, allow_redirects=False) as response:
-                assert response.headers["Location"] == "./?a=1"
             async with client.get("/api/graph") as response:
                 assert response.status == 200
             async with client.ws_connect("/stream") as socket:
                 assert (await socket.receive()).type is WSMsgType.TEXT
 
-    async def test_a_token_that_is_shown_again_does_not_stay_in_the_address(self, served, training) -> None:
-        async with served(training.graph, token="open-sesame") as client:
-            for _ in range(2):
-                async with client.get("/?token=open-sesame&a=1", allow_redirects=False) as response:
-                    assert (response.status, response.headers["Location"]) == (303, "./?a=1")
-            bearer = {"Authorization": "Bearer open-sesame"}  # a program's, which has no history
-            async with client.get("/?token=open-sesame", headers=bearer, allow_redirects=False) as response:
+    async def test_the_cookie_is_no_token(self, served, training) -> None:
+        """It goes to all servers of the host: what they get is good for looking at this page, and nothing else."""
+        async with served(training.graph, token="look", control_token="steer", control=True) as client:
+            cookies = set()
+            for token in ("look", "steer"):
+                response = await client.get(f"/?token={token}")
+                cookies.add(response.cookies[f"actorflow-{client.port}"].value)
+            (stolen,) = cookies
+            assert "look" not in stolen
+            assert "steer" not in stolen
+            async with ClientSession() as thief:
+                address = f"http://127.0.0.1:{client.port}"
+                cookie = {"Cookie": f"actorflow-{client.port}={stolen}"}
+                origin = {"Origin": address, "Referer": f"{address}/", "Content-Type": "application/json"}
+                for headers in ({}, {"Authorization": f"Bearer {stolen}"}, {"Authorization": "Bearer "}):
+                    shown = {**cookie, **origin, **headers}
+                    async with thief.post(f"{address}/api/control/pause", headers=shown, data="{}") as response:
+                        assert response.status == 401
+                        assert "Authorization: Bearer" in await response.text()
+                    async with thief.get(f"{address}/api/control", headers=shown) as response:
+                        assert not (await response.json())["allowed"]
+                async with thief.get(f"{address}/?token={stolen}") as response:
+                    assert response.status == 401
+        assert training.graph.paused is None
+
+    async def test_it_outlives_the_server(self, training) -> None:
+        """So that a page that is open comes back when its program is started again with the same token."""
+        async with ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
+            async with serve(training.graph, port=0, token="same") as view, session.get(view.url) as response:
                 assert response.status == 200
+            for token, status in (("same", 200), ("other", 401)):
+                async with serve(training.graph, port=view.port, token=token):
+                    async with session.get(f"http://127.0.0.1:{view.port}/healthz") as response:
+                        assert response.status == status
 
     async def test_pages_on_one_port_keep_their_tokens_apart(self, training, make_training_graph) -> None:
         app = web.Application()
@@ -218,22 +245,17 @@ class TestWhoMayLook:
                 async with session.get(server.make_url(path)) as response:
                     return response.status
 
-            async def may_control() -> bool:
-                async with session.get(server.make_url("/one/api/control")) as response:
-                    allowed: bool = (await response.json())["allowed"]
-                    return allowed
-
             asked = ["/one/?token=steer", "/two/", "/two/?token=two", "/one/healthz", "/two/healthz"]
             assert [await status(path) for path in asked] == [200, 401, 200, 200, 200]
-            assert await may_control()
-            assert [await status(path) for path in ("/one/?token=look", "/two/healthz")] == [200, 200]
-            assert not await may_control()  # of one page's tokens, the one that was shown last is kept
             (cookie,) = session.cookie_jar
-            assert cookie.value == "look:two"
+            two, one = cookie.value.split(":")
+            assert [await status(path) for path in ("/one/?token=look", "/two/healthz")] == [200, 200]
+            (cookie,) = session.cookie_jar
+            assert cookie.value == f"{one}:{two}"
             session.cookie_jar.update_cookies({cookie.key: "a:b:c:d:e:f:g:h:i:j"}, server.make_url("/"))
             assert await status("/one/?token=steer") == 200
             (cookie,) = session.cookie_jar
-            assert cookie.value == "steer:a:b:c:d:e:f:g"
+            assert cookie.value == f"{one}:a:b:c:d:e:f:g"
 
     @pytest.mark.parametrize(
         ("options", "problem"),

@@ -78,9 +78,8 @@ class TestMounted:
                 "/graph/static/main.js", headers={"Authorization": "Bearer open-sesame"}
             ) as response:
                 assert response.status == 200
-            # The browser was at /proxy/graph/, so only a relative address leads it back there.
             async with session.get("/graph/?token=open-sesame&x=1", allow_redirects=False) as response:
-                assert (response.status, response.headers["Location"]) == (303, "./?x=1")
+                assert (response.status, "Set-Cookie" in response.headers) == (200, True)
 
     @pytest.mark.parametrize(
         ("path", "root", "below"),
@@ -166,15 +165,19 @@ class TestServersThatSayLittle:
             start, _ = await ask(app, headers=[(b"host", b"localhost"), header])
             assert start["status"] in {401, 403}
         start, _ = await ask(app, headers=[(b"host", b"localhost")], query_string=b"token=\xff&token=open-sesame&b=%ff")
-        assert (start["status"], dict(start["headers"])[b"location"]) == (303, b"./?b=%EF%BF%BD")
-        start, _ = await ask(
-            app,
-            "/\xe9",
-            headers=[(b"host", b"localhost")],
-            raw_path=b"/a/\xe9%20\r",
-            query_string=b"token=open-sesame&b=\xff",
-        )
-        assert (start["status"], dict(start["headers"])[b"location"]) == (303, b"./%E9%20%0D?b=%FF")
+        assert (start["status"], b"set-cookie" in dict(start["headers"])) == (200, True)
+        for path in (b"/a/\xe9%20\r", b"//evil.example/\xe9%20\r", b"/javascript:\xe9%20\r"):
+            start, _ = await ask(
+                app,
+                "/prefix",
+                root_path="/prefix",
+                headers=[(b"host", b"localhost")],
+                raw_path=path,
+                query_string=b"token=open-sesame&b=\xff",
+            )
+            last = path.replace(b"\xe9%20\r", b"%E9%20%0D").rpartition(b"/")[2]
+            location = dict(start["headers"])[b"location"]
+            assert (start["status"], location) == (308, b"./%s/?token=open-sesame&b=%%FF" % last)
 
 
 class Counting:

@@ -15,14 +15,16 @@ from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
-from aiohttp import WSMsgType
+from aiohttp import ClientSession, WSMsgType, web
+from aiohttp.test_utils import TestServer
 
 import actorflow as af
 from actorflow import nn, ops
 from actorflow.transport.local import LocalWorld
 from actorflow.web import create_app, serve
 from actorflow.web.exchange import Request
-from actorflow.web.page import Page
+from actorflow.web.page import Page as ServedPage
+from tests.web.browsing import Page
 from tests.web.serving import by_aiohttp
 
 LOOK, STEER = "only-look", "open-sesame"
@@ -114,19 +116,19 @@ class TestWhoMay:
             assert (await client.request("POST", "/api/control/pause", json={})).status == 401
             assert (await command(client, "pause")).status == 200
 
-    async def test_a_cookie_needs_the_origin_that_browsers_send(self, served, training) -> None:
+    async def test_a_cookie_commands_nothing(self, served, training) -> None:
+        """Browsers send it unasked: to this server for pages of others, and to others of the same host."""
         async with served(training.graph, control=True, token=LOOK, control_token=STEER) as client:
-            response = await client.get(f"/?token={LOOK}", allow_redirects=False)
-            assert response.status == 303
             origin = {"Origin": f"http://127.0.0.1:{client.port}"}
-            assert (await command(client, "pause", **origin)).status == 403  # that of those who look
-            response = await client.get(f"/?token={STEER}", allow_redirects=False)
-            assert (response.status, "SameSite=Lax" in response.headers["Set-Cookie"]) == (303, True)
-            response = await client.request("POST", "/api/control/pause", json={})
-            assert response.status == 403
-            assert "expected an Origin" in await response.text()
+            for token in (LOOK, STEER):
+                assert (await client.get(f"/?token={token}")).status == 200
+                for name in COMMANDS:
+                    response = await command(client, name, **origin)
+                    assert (response.status, "Authorization: Bearer" in await response.text()) == (401, True)
+                    response = await client.request("POST", f"/api/control/{name}?token={token}", json={})
+                    assert response.status == 401, "nor does an address, which others may be made to open"
             assert training.graph.paused is None
-            assert (await command(client, "pause", **origin)).status == 200
+            assert (await command(client, "pause", **origin, **BEARER)).status == 200
 
     async def test_what_a_form_can_send_is_refused(self, served, training) -> None:
         async with served(training.graph, control=True, token=STEER) as client:
@@ -268,20 +270,20 @@ class TestCommands:
 
     async def test_a_client_that_leaves_within_its_command_is_no_failure(self, gated, caplog, monkeypatch) -> None:
         reading, answered = asyncio.Event(), asyncio.Event()
-        body, respond = Request.body, Page.respond
+        body, respond = Request.body, ServedPage.respond
 
         async def watched_body(request: Request) -> bytes:
             reading.set()
             return await body(request)
 
-        async def watched_respond(page: Page, request: Request) -> Any:
+        async def watched_respond(page: ServedPage, request: Request) -> Any:
             try:
                 return await respond(page, request)
             finally:
                 answered.set()
 
         monkeypatch.setattr(Request, "body", watched_body)
-        monkeypatch.setattr(Page, "respond", watched_respond)
+        monkeypatch.setattr(ServedPage, "respond", watched_respond)
         async with by_aiohttp(gated.graph, control=True, token=STEER) as client:
             _, writer = await asyncio.open_connection("127.0.0.1", client.port)
             lines = [
@@ -508,3 +510,56 @@ class TestPage:
             await second.page.click("#pause")
             await first.until("actorflow.control.command?.text === 'resumed'")
             await first.until("document.getElementById('control-note').textContent === 'Resumed by 127.0.0.1'")
+
+    async def test_two_pages_on_one_host_keep_to_themselves(self, training, make_training_graph, new_page) -> None:
+        """And to what else is served there: cookies go to every port of a host."""
+        stolen: list[str] = []
+
+        async def look_at_cookies(request: web.Request) -> web.Response:
+            stolen.append(request.headers.get("Cookie", ""))
+            return web.Response(text="<!doctype html><title>elsewhere</title>", content_type="text/html")
+
+        other, _, _ = make_training_graph("other")
+        foreign = web.Application()
+        foreign.router.add_get("/", look_at_cookies)
+        async with (
+            other,
+            serve(training.graph, port=0, control=True) as view,
+            serve(other, port=0, control=True, token=LOOK, control_token=STEER) as second,
+            TestServer(foreign) as thief,
+        ):
+            page = await new_page()
+            beside = Page(await page.page.context.new_page())
+            await page.open(f"{view.url}&kept=1#colour=time")
+            await beside.open(second.url)
+            for tab, shown in ((page, "/?kept=1"), (beside, "/")):
+                await tab.until("actorflow.control.allowed")
+                assert await tab.look("location.pathname + location.search") == shown
+            assert await page.look("document.getElementById('colour').value") == "time"
+            await page.page.click("#pause")
+            await page.until("actorflow.control.paused")
+            assert (training.graph.paused is None, other.paused is None) == (False, True)
+            await beside.page.click("#pause")
+            await beside.until("actorflow.control.paused")
+            await page.page.reload()
+            await page.until("actorflow.control.allowed && actorflow.control.paused")
+            await page.page.click("#pause")
+            await page.until("!actorflow.control.paused")
+            assert (training.graph.paused is None, other.paused is None) == (True, False)
+
+            opened = Page(await page.page.context.new_page())  # without a token
+            await opened.open(f"http://{view.host}:{view.port}/")
+            assert not await opened.look("actorflow.control.allowed")
+            await opened.page.goto(str(thief.make_url("/")))
+            assert [f"actorflow-{each.port}=" in stolen[0] for each in (view, second)] == [True, True]
+            for each in (view, second):
+                assert not [token for token in (view.token, LOOK, STEER) if token in stolen[0]]
+                address = f"http://{each.host}:{each.port}"
+                headers = {"Cookie": stolen[0], "Origin": address, "Content-Type": "application/json"}
+                async with ClientSession() as session:
+                    for name in COMMANDS:
+                        async with session.post(f"{address}/api/control/{name}", headers=headers, data="{}") as reply:
+                            assert reply.status == 401
+            assert not beside.complaints + opened.complaints
+            for tab in (beside, opened):
+                await tab.page.close()

@@ -2,6 +2,7 @@
 
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
+import { shown } from "./token.js";
 
 const MOST_IN_FLIGHT = 1024;
 /** So long is shown what became of a command, before what is the case is said again. */
@@ -31,7 +32,7 @@ export class ControlBar {
   async ask() {
     this.model.control = null;
     try {
-      const response = await fetch("api/control");
+      const response = await fetch("api/control", { headers: shown() });
       if (response.ok) this.#offer = await response.json();
     } catch {
       this.#offer = { offered: false, allowed: false, saves: false }; // the server has gone again
@@ -51,7 +52,7 @@ export class ControlBar {
     if (!this.allowed || byId("cancel-dialog").open) return;
     let frames;
     try {
-      ({ frames } = await (await fetch("api/control")).json());
+      ({ frames } = await (await fetch("api/control", { headers: shown() })).json());
     } catch {
       this.#tell(GONE, true);
       return this.refresh();
@@ -102,7 +103,7 @@ export class ControlBar {
     this.#busy = true;
     this.refresh();
     try {
-      const headers = { "Content-Type": "application/json" };
+      const headers = { "Content-Type": "application/json", ...shown() };
       const response = await fetch(`api/control/${name}`, { method: "POST", headers, body: JSON.stringify(content) });
       const text = response.ok ? (await response.json()).done : (await response.text()).replace(/^\d+: /, "");
       if (!response.ok || (name !== "pause" && name !== "resume")) this.#tell(text.trim(), !response.ok);
