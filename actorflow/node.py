@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError, GraphError, PlaceError, ShapeError
+from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.interchange import to_numpy
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
@@ -219,8 +219,16 @@ class Variable(Blob):
     def held(self) -> Any:
         """The current value where it is: the array itself, of the host or of the device that it was computed on."""
         if self._value is None:
-            initial = self._init(self.spec, self.name) if callable(self._init) else self._init
-            array = self._initial(initial)
+            try:
+                initial = self._init(self.spec, self.name) if callable(self._init) else self._init
+                array = self._initial(initial)
+            except (ActorflowError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # the user's own function may raise anything
+                what = f"{type(error).__name__}: {text_of(error)}"
+                raise GraphError(
+                    f"the init of variable {self.name!r} failed with {what}\n  created at {self.site}"
+                ) from error
             self._value = np.array(np.broadcast_to(array, self.shape), order="C", copy=True)
         return self._value
 

@@ -145,6 +145,7 @@ class Program:
         places = {plan.slots[index].place for index in plan.fetches.values()}
         self._lenders = [device for device in map(engine.device, places) if device.is_stream]
         self._sources = plan.feeds
+        self._uninitialized = [] if plan.graph.modes.dry_run else list(plan.reads)
         devices = [(slot, engine.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
         # Fed blobs of a device that ops of the host read, too.
@@ -167,11 +168,25 @@ class Program:
     # -- frames -------------------------------------------------------------------------------------------------
 
     def feed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
-        """The values that a frame starts with.
+        """The values that a frame starts with. Those that variables begin with are there afterwards, too.
 
         Raises:
             FeedError, ShapeError, DTypeError: if the feeds do not fit the sources.
+            GraphError: if the initial value of a variable cannot be had.
         """
+        while self._uninitialized:
+            self._uninitialized[-1].held  # noqa: B018  computed when it is first asked for
+            self._uninitialized.pop()
+        try:
+            return self._fed(feeds)
+        except (Exception, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # it would say to the caller that it was cancelled, or closed
+            raise FeedError(
+                f"the feeds of graph {self.graph.name!r} raised {type(error).__name__}: {text_of(error)}"
+            ) from error
+
+    def _fed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
         values = self._values.copy()
         try:
             pairs = feeds.items()

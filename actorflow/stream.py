@@ -199,7 +199,6 @@ class _Feeder:
         self._start = start
         self._source = source
         self._name = name
-        self._is_stopped = False
         self._pull: asyncio.Task[None] | None = None
 
     def refill(self, _: object = None) -> asyncio.Task[None]:
@@ -213,7 +212,7 @@ class _Feeder:
 
     def stop(self) -> set[asyncio.Task[Any]]:
         """Start nothing more; returns what has yet to end."""
-        self.exhausted = self._is_stopped = True
+        self.exhausted = True
         if self._pull is None:
             return set()
         self._pull.cancel()
@@ -267,7 +266,9 @@ class _Feeder:
         Raises:
             FeedError: from the error, if it is no `Exception`.
         """
-        if isinstance(error, Exception) or (self._is_stopped and isinstance(error, asyncio.CancelledError)):
+        task = asyncio.current_task()
+        assert task is not None
+        if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and task.cancelling()):
             return
         leave_loop(error)
         raise FeedError(f"the source of {self._name} raised {type(error).__name__} {when}: {text_of(error)}") from error

@@ -140,12 +140,13 @@ class AsyncActor(FunctionActor):
         return perf_counter_ns()
 
     def _finished(self, frame: Frame, task: asyncio.Task[Any], start: int) -> None:
-        error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is None and not frame.halted:
-            try:
-                self.store(frame, task.result())
-            except BaseException as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
-                error = failure
+        error: BaseException | None = None
+        try:
+            result = task.result()
+            if not frame.halted:
+                self.store(frame, result)
+        except BaseException as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
+            error = failure
         if frame.spans is not None:
             frame.spans.leave(self, error)
         end = perf_counter_ns()
