@@ -193,7 +193,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
             priority: Fire it, and what leads to it, before others that are ready, as if so many ops more followed it.
             timeout: Longest time of one call in seconds; past it the run fails with `OpTimeoutError`.
             retries: How often a failed call is repeated before its failure counts.
-            backoff: Seconds before the first repetition; each further one waits twice as long, an hour at most.
+            backoff: Seconds before the first repetition; each further one waits twice as long, a day at most.
             libraries: Kernel libraries to prefer for it; the default is that of `at`, then the graph's.
             force_cpu: Compute on the CPU, wherever the arrays live.
         Raises:

@@ -60,7 +60,7 @@ def _site(filename: str, line: int, function: str) -> Site:
 
 
 #: Longest wait before a repetition that doubling leads to.
-_LONGEST_WAIT_S = 3600.0
+_LONGEST_WAIT_S = 86_400.0
 
 
 class Attempts(NamedTuple):
@@ -71,7 +71,7 @@ class Attempts(NamedTuple):
     backoff_s: float
 
     def wait_s(self, failures: int) -> float:
-        """Seconds before a call that has failed again is repeated: doubled each time, an hour at most.
+        """Seconds before a call that has failed again is repeated: doubled each time, a day at most.
 
         Args:
             failures: How often it had failed before.

@@ -60,6 +60,13 @@ class TestRetries:
                 await graph.run()
             assert (await graph.run())["flaky/out"] == 4
 
+    async def test_any_number_of_repetitions(self, kind: str) -> None:
+        flaky = Flaky(1500)  # a wait that doubles each time would be too long for a float
+        graph = af.Graph("retries")
+        graph.function("flaky", getattr(flaky, kind), SPEC, retries=2000)()
+        async with graph, asyncio.timeout(60):
+            assert (await graph.run())["flaky/out"] == 1501
+
     async def test_waits_double(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         waits: list[float] = []
         loop = asyncio.get_running_loop()

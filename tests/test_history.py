@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.history import Trace, in_brief
+from actorflow.history import Monitor, NodeState, Trace, in_brief
 
 SQUARE = af.TensorSpec.of((4, 4))
 _NS = st.integers(0, 2**62)
@@ -324,7 +324,7 @@ async def test_a_call_counts_whose_frame_has_ended_before_the_loop_is_told_of_it
     seen = []
 
     def hold(x: Any) -> Any:
-        for actor, fence in graph.engine.running[0].outstanding.items():
+        for actor, fence in graph.engine.running[0].outstanding.copy().items():
             while actor.node.name == "away" and not fence.done:
                 pass
             seen.append(actor.node.name)
@@ -404,3 +404,75 @@ async def test_an_error_that_cannot_be_shown_hangs_nothing() -> None:
         with pytest.raises(af.OpError, match="failed with UnspeakableError"):
             await asyncio.wait_for(graph.run({"x": np.ones((4, 4), "float32")}), 60)
     assert graph.engine.trace.total == 3
+
+
+@pytest.mark.parametrize("lanes", [("main", "main"), ("side", "side"), ("main", "side"), (None, None)])
+async def test_what_succeeded_before_a_failure_is_counted_and_shown_done(lanes: tuple[str | None, str | None]) -> None:
+    """Both are on their way before the first has ended: the second fails before the loop has seen the first's end."""
+    failed = threading.Event()
+
+    def parse(x: Any) -> Any:
+        return x * 2
+
+    def normalise(x: Any) -> Any:
+        failed.set()
+        raise ZeroDivisionError
+
+    graph = af.Graph("two")
+    x = graph.blob("x", (4, 4))
+    normalised = graph.function("normalise", normalise, SQUARE, lane=lanes[1])
+    normalised(graph.function("parse", parse, SQUARE, lane=lanes[0])(x))
+    graph.function("never", lambda x: x, SQUARE, lane=lanes[1])(normalised.outputs[0])
+    async with graph:
+        monitor = graph.engine.watch()
+        for number in range(1, 6):
+            with pytest.raises(af.OpError, match="normalise"):
+                await graph.run({x: np.ones((4, 4), "float32")})
+            found = counts(graph)
+            assert (found["parse"], found["normalise"]) == ((number, 0), (0, number))
+            assert found.get("never", (0, 0)) == (0, 0)
+            states = {name: NodeState(monitor.states[graph[name].id]).name for name in ("parse", "normalise", "never")}
+            assert states == {"parse": "DONE", "normalise": "FAILED", "never": "WAITING"}
+        graph.engine.unwatch()
+    assert graph.engine.trace.total == 10
+
+
+def test_changes_are_taken_while_lanes_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a lane marks while the changes are looked for is in these, or in the next: never lost, never an error."""
+    monitor = Monitor(100)
+    changes = monitor.changes()
+    original, marks = np.flatnonzero, iter([(3, 7), (3, 8), (9,), ()])
+
+    def meanwhile(array: Any) -> Any:
+        for node in next(marks, ()):
+            monitor.dirty[node] = 1
+        return original(array)
+
+    monkeypatch.setattr("actorflow.history.np.flatnonzero", meanwhile)
+    monitor.dirty[7] = 1
+    taken: list[int] = []
+    for _ in range(4):
+        taken += changes.take().tolist()
+    assert set(taken) == {3, 7, 8, 9}
+    assert not any(monitor.dirty)
+
+
+def test_changes_are_taken_while_threads_write() -> None:
+    monitor = Monitor(20_000)
+    changes = monitor.changes()
+    stop = threading.Event()
+
+    def write() -> None:
+        node = 0
+        while not stop.is_set():
+            monitor.dirty[node % 20_000] = 1
+            node += 7
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20_000):
+            changes.take()
+    finally:
+        stop.set()
+        writer.join()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow import ops
 from actorflow.history import NodeState
 
 SPEC = af.TensorSpec.of((3,))
@@ -228,6 +229,23 @@ class TestFunctions:
         async with graph:
             result = await graph.run()
         assert sorted(int(value) for value in result.values()) == list(range(10))
+
+    async def test_frames_overlap_in_an_async_function(self) -> None:
+        """Sixteen frames that each wait for all the others to have come to the function, which they do in order."""
+        barrier = asyncio.Barrier(16)
+        came: list[int] = []
+        graph = af.Graph("frames")
+        x = graph.blob("x", (), "int64")
+
+        async def meet(number: np.ndarray) -> np.ndarray:
+            came.append(int(number))
+            await barrier.wait()
+            return number
+
+        y = graph.function("meet", meet, x.spec)(x)
+        async with graph, asyncio.timeout(60):
+            results = await asyncio.gather(*(graph.run({x: i}) for i in range(16)))
+        assert [int(result[y]) for result in results] == came == list(range(16))
 
     async def test_tasks_are_named_after_their_op_and_see_the_callers_context(self) -> None:
         request: contextvars.ContextVar[str] = contextvars.ContextVar("request")
@@ -598,6 +616,55 @@ class TestLoops:
             await asyncio.wait([task])
 
         asyncio.run(first())
+
+    def test_two_threads_at_once(self) -> None:
+        graph = af.Graph("threads")
+        x = graph.blob("x", (10,), "int64")
+        y = graph.function("twice", lambda value: value * 2, x.spec)(ops.add(x, x))
+        start = threading.Barrier(4)
+        seen: list[Any] = []
+
+        def work(first: int) -> None:
+            start.wait()
+            for i in range(first, first + 50):
+                try:
+                    result = graph.run_sync({x: np.full(10, i)})[y]
+                except BaseException as error:  # noqa: BLE001
+                    seen.append(error)
+                else:
+                    seen.append(bool((result == 4 * i).all()))
+
+        threads = [threading.Thread(target=work, args=(1000 * k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(seen) == 200
+        assert [found for found in seen if found is not True and type(found) is not af.GraphError] == []
+        assert graph.run_sync({x: np.ones(10, "int64")})[y].tolist() == [4] * 10
+        asyncio.run(graph.aclose())
+
+    def test_another_thread_between_the_start_and_the_result(self) -> None:
+        graph = af.Graph("threads")
+        inside, go_on = threading.Event(), threading.Event()
+
+        def hold() -> int:
+            inside.set()
+            go_on.wait(60)
+            return 1
+
+        y = graph.function("hold", hold, af.TensorSpec.of((), "int64"))()
+        results: list[int] = []
+        thread = threading.Thread(target=lambda: results.append(int(graph.run_sync()[y])))
+        thread.start()
+        assert inside.wait(60)
+        for use in (graph.run, graph.aclose, lambda: graph.stream([{}]).__anext__()):
+            with pytest.raises(af.GraphError, match="in use on another event loop: it runs on one loop, of one thread"):
+                asyncio.run(use())
+        go_on.set()
+        thread.join(60)
+        assert results == [1]
+        asyncio.run(graph.aclose())
 
     def test_a_dropped_graph_stops_its_threads(self) -> None:
         graph, x, _ = one_op(lambda a: a)

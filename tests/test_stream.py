@@ -197,3 +197,103 @@ async def test_wrong_arguments() -> None:
         graph.stream({"x": 1})
     with pytest.raises(TypeError, match="got int"):
         graph.stream(3)
+
+
+class SlowToClose:
+    """Feeds whose source takes turns of the loop to close, and counts the cancellations that it sees meanwhile."""
+
+    def __init__(self, graph: af.Graph) -> None:
+        self.graph = graph
+        self.closing = asyncio.Event()
+        self.closed = False
+
+    async def feeds(self) -> AsyncIterator[Feed]:
+        try:
+            for i in range(3):
+                yield {"x": i}
+            await asyncio.Event().wait()
+        finally:
+            self.closing.set()
+            try:
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            finally:
+                self.closed = True
+
+
+@pytest.mark.parametrize("cancellations", [1, 2, 3, 5])
+@pytest.mark.parametrize("how", ["aclosing", "plain"])
+async def test_a_stream_that_is_cancelled_again_while_it_closes_leaves_nothing(how: str, cancellations: int) -> None:
+    graph = af.Graph("slow to close")
+    x = graph.blob("x", (), "int64")
+    ended = 0
+
+    async def hold(value: np.ndarray) -> np.ndarray:
+        nonlocal ended
+        try:
+            if value < 3:
+                await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended += 1
+        return value
+
+    y = graph.function("hold", hold, af.TensorSpec.of((), "int64"))(x)
+    source = SlowToClose(graph)
+
+    async def consume() -> None:
+        stream = graph.stream(source.feeds(), in_flight=4)
+        if how == "plain":
+            async for _ in stream:
+                pass
+        else:
+            async with aclosing(stream) as results:
+                async for _ in results:
+                    pass
+
+    async with graph:
+        task = asyncio.create_task(consume())
+        while graph.engine.frames.started < 3:
+            await asyncio.sleep(0)
+        for _ in range(cancellations):
+            task.cancel()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await asyncio.wait([task])
+        assert task.cancelled()
+        assert graph.engine.frames.in_flight == 0
+        assert source.closed
+        assert graph.streams == []
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        async with asyncio.timeout(30):
+            assert (await graph.run({"x": 3}))[y] == 3
+
+
+@pytest.mark.parametrize("cancellations", [1, 2, 4])
+async def test_a_run_that_is_cancelled_again_leaves_no_task(cancellations: int) -> None:
+    graph = af.Graph("again")
+    cleaned = []
+
+    async def hold() -> int:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            cleaned.append(1)
+        return 1
+
+    graph.function("hold", hold, af.TensorSpec.of((), "int64"))()
+    async with graph:
+        task = asyncio.create_task(graph.run())
+        while not graph.engine.frames.started:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for _ in range(cancellations):
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert graph.engine.frames.in_flight == 0
+    assert len(cleaned) == (cancellations == 1)  # the others reach what the function awaits, as without a graph

@@ -255,17 +255,19 @@ class Frame:
                 self.resting.clear()
                 for task in self.tasks:
                     task.cancel()
-        finally:
-            if not self.outstanding:
-                self._end()
+        except BaseException as error:  # noqa: BLE001  whoever stops the frame must not be told of it, and it must end
+            self.on_fault(self, error)
+        if not self.outstanding:
+            self._end()
 
     def _end(self) -> None:
         try:
             self.on_end(self)
-        finally:
-            if self.state is not FrameState.FINISHED:
-                self.values = []  # nothing reads them any more, and an exception may keep the frame alive
-            self._resolve()
+        except BaseException as error:  # noqa: BLE001  likewise
+            self.on_fault(self, error)
+        if self.state is not FrameState.FINISHED:
+            self.values = []  # nothing reads them any more, and an exception may keep the frame alive
+        self._resolve()
 
     def _resolve(self) -> None:
         if self.ended.done() or self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it

@@ -134,9 +134,9 @@ class AsyncActor(FunctionActor):
             return start
         task = asyncio.get_running_loop().create_task(coroutine, name=self.node.name, context=context)
         frame.outstanding[self] = task
+        task.add_done_callback(lambda task: self._finished(frame, task, start))
         if self.guard is not None:
             self.guard.begin(frame, task)
-        task.add_done_callback(lambda task: self._finished(frame, task, start))
         return perf_counter_ns()
 
     def _finished(self, frame: Frame, task: asyncio.Task[Any], start: int) -> None:

@@ -209,7 +209,7 @@ class OpActor(ABC):
         frame.pending[self.index] = len(elsewhere)
 
         for fence in elsewhere:
-            fence.add_waiter(partial(self._input_passed, frame))
+            fence.add_waiter(partial(frame.guarded, self._input_passed, frame))
         return True
 
     def _input_passed(self, frame: Frame) -> None:

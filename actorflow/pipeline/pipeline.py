@@ -65,7 +65,7 @@ class Pipeline(Loader):
                 holds the GIL; there it must be one that pickle can send, and so must items and results.
             timeout: Longest time of one call in seconds; past it the call counts as failed.
             retries: How often a failed call is repeated.
-            backoff: Seconds before the first repetition; each further one waits twice as long, an hour at most.
+            backoff: Seconds before the first repetition; each further one waits twice as long, a day at most.
             on_error: What becomes of an item whose call has failed: "raise" ends the iteration with its error, in its
                 turn; "skip" leaves it out; a whole number leaves out at most so many; a share below 1 at most such a
                 part of the items so far, which count as 100 at least.
