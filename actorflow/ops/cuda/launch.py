@@ -88,6 +88,7 @@ _BASES = {
     "fills": ("noise",),
     "fold": ("tile",),
     "loss": ("tile", "reduce", "softmax"),
+    "norm": ("tile",),
     "pool": ("windows",),
     "reduce": ("tile",),
     "softmax": ("tile", "reduce"),

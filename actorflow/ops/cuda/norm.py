@@ -1,7 +1,8 @@
 """Kernels of `actorflow.ops.batch_norm` and `actorflow.ops.layer_norm`.
 
-They are elementwise kernels, and sums of what these write, in float32 at least. The statistics broadcast: (channels,)
-for batches, (samples, 1) for layers.
+Statistics are taken in one pass over the data, in float32 at least, and the results are written in another: a batch is
+read twice forwards, and with its gradient twice backwards; layers need a third pass backwards, since they add up along
+both axes. The statistics broadcast: (channels,) for batches, (samples, 1) for layers.
 """
 
 from __future__ import annotations
@@ -13,14 +14,12 @@ import cupy
 import numpy as np
 
 from actorflow.ops.batch_norm import BatchNorm, BatchNormDown, BatchNormInference, BatchNormInferenceDown
-from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, wide_dtype
-from actorflow.ops.cuda.reduce import sum_axes
+from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch, wide_dtype
+from actorflow.ops.cuda.reduce import Columns, sum_axes
 from actorflow.ops.layer_norm import LayerNorm, LayerNormDown
 
 __all__: list[str] = []
 
-_WIDEN = elementwise("widen", "T x", "R y", "y = R(x)")
-_SQUARED_DISTANCE = elementwise("squared_distance", "T x, R mean", "R y", "y = (R(x) - mean) * (R(x) - mean)")
 _NORMALIZE = elementwise(
     "normalize",
     "T x, R mean, R variance, T scale, T shift, float64 epsilon",
@@ -28,32 +27,29 @@ _NORMALIZE = elementwise(
     "y = T((R(x) - mean) / R(sqrt(variance + R(epsilon))) * R(scale) + R(shift))",
 )
 _MOVE = elementwise(
-    "move_average",
-    "T old, T batch, float64 momentum, float64 unbiased",
-    "T y",
-    "y = T(1 - momentum) * old + T(momentum * unbiased) * batch",
+    "move_averages",
+    "T old_mean, T mean, T old_variance, T variance, float64 momentum, float64 unbiased",
+    "T new_mean, T new_variance",
+    "new_mean = T(1 - momentum) * old_mean + T(momentum) * mean;"
+    "new_variance = T(1 - momentum) * old_variance + T(momentum * unbiased) * variance",
 )
-_PRODUCT = elementwise(
-    "normalized_product",
-    "T g, T x, R mean, R variance, float64 epsilon",
-    "R y",
-    "y = R(g) * ((R(x) - mean) / R(sqrt(variance + R(epsilon))))",
+_RECIPROCAL = elementwise(
+    "one_over_deviation", "T variance, float64 epsilon", "T r", "r = T(1) / T(sqrt(variance + T(epsilon)))"
 )
-_SCALED = elementwise("widened_product", "T g, T scale", "R y", "y = R(g) * R(scale)")
-_TIMES = elementwise("widened_times", "R a, T scale", "R y", "y = a * R(scale)")
-_DOWN = elementwise(
-    "normalize_down",
-    "T g, T x, T scale, R mean, R variance, R s, R product, float64 epsilon, float64 count",
+_NARROW = elementwise("narrow_two", "R a, R b", "T x, T y", "x = T(a); y = T(b)")
+_BATCH_DOWN = elementwise(
+    "batch_norm_down",
+    "T g, T x, T scale, R mean, R r, R total, R product, float64 count",
     "T dx",
-    "const R r = R(1) / R(sqrt(variance + R(epsilon))), n = (R(x) - mean) * r;"
-    "dx = T(r * (R(g) * R(scale) - s / R(count) - n * (product / R(count))))",
+    "const R n = (R(x) - mean) * r; dx = T(r * R(scale) * (R(g) - total / R(count) - n * (product / R(count))))",
 )
-_INFERENCE_DOWN = elementwise(
-    "normalize_by_constants_down",
-    "T g, T scale, R variance, float64 epsilon",
+_LAYER_DOWN = elementwise(
+    "layer_norm_down",
+    "T g, T x, T scale, R mean, R r, R total, R product, float64 count",
     "T dx",
-    "dx = T(R(g) * R(scale) / R(sqrt(variance + R(epsilon))))",
+    "const R n = (R(x) - mean) * r; dx = T(r * (R(g) * R(scale) - total / R(count) - n * (product / R(count))))",
 )
+_INFERENCE_DOWN = elementwise("normalize_by_constants_down", "T g, T scale, R r", "T dx", "dx = T(R(g) * R(scale) * r)")
 
 
 class _Rows(NamedTuple):
@@ -74,9 +70,9 @@ class _Rows(NamedTuple):
         """What broadcasts with the matrix."""
         return contiguous(x).reshape((1, self.width) if self.axis == 0 else (self.rows, 1))
 
-    def sum(self, x: Array, out: Array, divisor: float = 1.0) -> None:
-        """The sum that a statistic is of."""
-        sum_axes(x, (self.axis,), out.reshape(out.size), divisor)
+    def columns(self, axis: int) -> Columns:
+        """What is added up along an axis of the matrix."""
+        return Columns.along((self.rows, self.width), axis)
 
     @property
     def terms(self) -> int:
@@ -88,11 +84,46 @@ def _wide(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _statistics(rows: _Rows, x: Array, mean: Array, variance: Array) -> None:
-    wide = _wide(x.shape, x.dtype)
-    _WIDEN(x, wide)
-    rows.sum(wide, mean, rows.terms)
-    _SQUARED_DISTANCE(x, rows.statistic(mean), wide)
-    rows.sum(wide, variance, rows.terms)
+    """Mean and variance of a matrix, in one pass over it."""
+    columns = rows.columns(rows.axis)
+    tile = columns.sum_tile()
+
+    def run(function: str, arrays: tuple[Array, ...], columns: Columns, grid: int, block: int, *more: int) -> None:
+        launch("norm", function, grid, block, (*arrays, *columns, *more), x.dtype)
+
+    if tile.parts == 1:
+        run("moments", (x, mean, variance, mean), columns, tile.grid, tile.block, 1, tile.columns)
+        return
+    partial = [_wide((tile.parts, columns.all), x.dtype) for _ in range(3)]
+    run("moments", (x, *partial), columns, tile.grid, tile.block, tile.parts, tile.columns)
+    rest = Columns(columns.all, tile.parts, columns.all)
+    tile = rest.softmax_tile()
+    run("join_moments", (*partial, mean, variance), rest, tile.grid, tile.block, tile.columns)
+
+
+def _reciprocal(operation: Any, variance: Array) -> Array:
+    """One over the deviation."""
+    r = cupy.empty(variance.shape, variance.dtype)
+    _RECIPROCAL(variance, np.float64(operation.epsilon), r)
+    return r
+
+
+def _sums(rows: _Rows, axis: int, g: Array, x: Array, mean: Array, r: Array, scale: Array) -> Array:
+    """Sums along an axis of the matrix: of ``g``, along rows times ``scale``, and of that times normalized ``x``.
+
+    Returns:
+        Array of shape (2, columns).
+    """
+    columns = rows.columns(axis)
+    tile = columns.sum_tile()
+    partial = _wide((tile.parts, 2, columns.all), x.dtype)
+    args = (g, x, mean, r, scale, partial, *columns, tile.parts, tile.columns, int(axis != rows.axis), axis)
+    launch("norm", "sums_of_normalized", tile.grid, tile.block, args, x.dtype)
+    if tile.parts == 1:
+        return partial.reshape(2, columns.all)
+    sums = _wide((2, columns.all), x.dtype)
+    sum_axes(partial, (0,), sums)
+    return sums
 
 
 @kernel(BatchNorm, dtypes=FLOATS)
@@ -108,9 +139,8 @@ def _batch_norm(operation: BatchNorm, inputs: list[Array], outputs: list[Array])
         np.float64(operation.epsilon),
         rows.matrix(y),
     )
-    momentum = np.float64(operation.momentum)
-    _MOVE(running_mean, mean, momentum, np.float64(1), new_mean)
-    _MOVE(running_variance, variance, momentum, np.float64(rows.rows / (rows.rows - 1)), new_variance)
+    momentum, unbiased = np.float64(operation.momentum), np.float64(rows.rows / (rows.rows - 1))
+    _MOVE(running_mean, mean, running_variance, variance, momentum, unbiased, new_mean, new_variance)
 
 
 @kernel(BatchNormInference, dtypes=FLOATS, inplace=True)
@@ -119,47 +149,28 @@ def _batch_norm_inference(operation: BatchNormInference, inputs: list[Array], ou
     _NORMALIZE(x, mean, variance, scale, shift, np.float64(operation.epsilon), outputs[0])
 
 
-def _products(rows: _Rows, operation: Any, g: Array, x: Array, mean: Array, variance: Array) -> Array:
-    products = _wide(x.shape, x.dtype)
-    _PRODUCT(g, x, mean, variance, np.float64(operation.epsilon), products)
-    return products
-
-
-def _sum_columns(x: Array, *outs: Array) -> None:
-    """Sums over the samples, each written to all of ``outs``, which may differ in dtype."""
-    for out in outs:
-        sum_axes(x, (0,), out.reshape(out.size))
-
-
-def _widened(g: Array) -> Array:
-    wide = _wide(g.shape, g.dtype)
-    _WIDEN(g, wide)
-    return wide
-
-
 @kernel(BatchNormDown, dtypes=FLOATS)
 def _batch_norm_down(operation: BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     rows = _Rows.of(inputs[1].shape, 1, 0)
     g, x = (rows.matrix(array) for array in inputs[:2])
-    scale, mean, variance = (rows.statistic(v) for v in inputs[2:])
+    scale, mean, variance = (contiguous(array) for array in inputs[2:])
     dx, dscale, dshift = outputs
-    s, product = (_wide((rows.width,), x.dtype) for _ in range(2))
-    _sum_columns(_products(rows, operation, g, x, mean, variance), product, dscale)
-    _sum_columns(_widened(g), s, dshift)
-    for sums in (s, product):
-        _TIMES(sums, scale.reshape(rows.width), sums)
-    arrays = (g, x, scale, mean, variance, rows.statistic(s), rows.statistic(product))
-    _DOWN(*arrays, np.float64(operation.epsilon), np.float64(rows.terms), rows.matrix(dx))
+    r = _reciprocal(operation, variance)
+    total, product = _sums(rows, 0, g, x, mean, r, scale)
+    _NARROW(product, total, dscale, dshift)
+    _BATCH_DOWN(g, x, *map(rows.statistic, (scale, mean, r, total, product)), np.float64(rows.terms), rows.matrix(dx))
 
 
 @kernel(BatchNormInferenceDown, dtypes=FLOATS)
 def _batch_norm_inference_down(operation: BatchNormInferenceDown, inputs: list[Array], outputs: list[Array]) -> None:
     rows = _Rows.of(inputs[1].shape, 1, 0)
     g, x = (rows.matrix(array) for array in inputs[:2])
-    scale, mean, variance = (rows.statistic(v) for v in inputs[2:])
-    _sum_columns(_products(rows, operation, g, x, mean, variance), outputs[1])
-    _sum_columns(_widened(g), outputs[2])
-    _INFERENCE_DOWN(g, scale, variance, np.float64(operation.epsilon), rows.matrix(outputs[0]))
+    scale, mean, variance = (contiguous(array) for array in inputs[2:])
+    dx, dscale, dshift = outputs
+    r = _reciprocal(operation, variance)
+    total, product = _sums(rows, 0, g, x, mean, r, scale)
+    _NARROW(product, total, dscale, dshift)
+    _INFERENCE_DOWN(g, rows.statistic(scale), rows.statistic(r), rows.matrix(dx))
 
 
 @kernel(LayerNorm, dtypes=FLOATS)
@@ -176,16 +187,11 @@ def _layer_norm(operation: LayerNorm, inputs: list[Array], outputs: list[Array])
 def _layer_norm_down(operation: LayerNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     rows = _Rows.of(inputs[1].shape, operation.axes, 1)
     g, x = (rows.matrix(array) for array in inputs[:2])
-    scale = contiguous(inputs[2]).reshape(1, rows.width)
-    mean, variance = (rows.statistic(v) for v in inputs[3:])
+    scale, mean, variance = (contiguous(array) for array in inputs[2:])
     dx, dscale, dshift = outputs
-    products = _products(rows, operation, g, x, mean, variance)
-    _sum_columns(products, dscale)
-    _sum_columns(_widened(g), dshift)
-    s, product = (_wide((rows.rows,), x.dtype) for _ in range(2))
-    _TIMES(products, scale, products)
-    rows.sum(products, product)
-    _SCALED(g, scale, products)
-    rows.sum(products, s)
-    arrays = (g, x, scale, mean, variance, rows.statistic(s), rows.statistic(product))
-    _DOWN(*arrays, np.float64(operation.epsilon), np.float64(rows.terms), rows.matrix(dx))
+    r = _reciprocal(operation, variance)
+    total, product = _sums(rows, 0, g, x, mean, r, scale)
+    _NARROW(product, total, dscale.reshape(rows.width), dshift.reshape(rows.width))
+    total, product = _sums(rows, 1, g, x, mean, r, scale)
+    statistics = map(rows.statistic, (mean, r, total, product))
+    _LAYER_DOWN(g, x, scale.reshape(1, rows.width), *statistics, np.float64(rows.terms), rows.matrix(dx))

@@ -77,6 +77,7 @@ class Emulator:
     Attributes:
         launches: Names of the kernels of CUDA C, in the order of their launches.
         elementwise: All elementwise kernels.
+        touched: Sizes of the arrays that launches were given, of any kernel.
         uncapturable: Names of the functions of CuPy that were called and that cannot be captured, as cuBLAS's.
         cupy: What stands in the place of the module.
     """
@@ -85,6 +86,7 @@ class Emulator:
         self.folder = folder
         self.launches: list[str] = []
         self.elementwise: list[_ElementwiseKernel] = []
+        self.touched: list[int] = []
         self.uncapturable: list[str] = []
         self.load = cache(self._load)
         self._functions: dict[Any, dict[_ElementwiseKernel, Any]] = {}
@@ -218,6 +220,7 @@ class _RawKernel:
         values = [self._value(arg, *parameter) for arg, parameter in zip(args, self.parameters, strict=True)]
         launcher = getattr(self.owner.load(self.code), f"launch_{self.name}")
         self.owner.launches.append(self.name)
+        self.owner.touched += [arg.size for arg in args if isinstance(arg, np.ndarray)]
         assert launcher(ctypes.c_uint(grid[0]), ctypes.c_uint(block[0]), *values) == 0, "a barrier was missed"
 
     def _value(self, arg: Any, kind: str, name: str) -> Any:
@@ -262,6 +265,7 @@ class _ElementwiseKernel:
 
     def __call__(self, *args: Any) -> None:
         assert len(args) == len(self.inputs) + len(self.outputs), self.name
+        self.owner.touched += [arg.size for arg in args if isinstance(arg, np.ndarray)]
         types: dict[str, str] = {}
         for (kind, _), arg in zip([*self.inputs, *self.outputs], args, strict=True):
             dtype = np.asarray(arg).dtype.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -251,6 +251,96 @@ def test_a_sum_takes_two_launches_at_most_and_sums_in_float32_at_least(compute_c
     assert len(launches) <= 2
     exact = float(g[0, 0]) * shape[0]
     np.testing.assert_allclose(found, exact, rtol={"float16": 1e-3, "float32": 1e-6, "float64": 1e-12}[dtype])
+
+
+# -- normalization ------------------------------------------------------------------------------------------------
+
+
+def _normalized(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str, offset: float, outlier: float) -> Any:
+    """Inputs of batch norms over rows or layer norms over columns, far from 0, with something else at first."""
+    random = np.random.default_rng(0)
+    x = offset + random.standard_normal(shape)
+    x[0, 0] += outlier
+    width = shape[1]
+    g, scale, shift = random.standard_normal(shape), random.uniform(0.5, 2, width), random.standard_normal(width)
+    x, g, scale, shift = (array.astype(dtype) for array in (x, g, scale, shift))
+    exact = x.astype(np.longdouble)
+    mean, variance = exact.mean(axes, keepdims=True), exact.var(axes, keepdims=True)
+    return x, g, scale, shift, mean, variance
+
+
+#: One launch and two, few rows and many.
+MATRICES = pytest.mark.parametrize("shape", [(2, 3), (50, 7), (4000, 20), (9000, 1), (3, 2000), (400, 130)])
+
+
+@MATRICES
+@pytest.mark.parametrize(
+    ("dtype", "offset", "outlier"),
+    [("float16", 0.0, 0.0), ("float32", 300.0, 0.0), ("float32", 0.0, 500.0), ("float64", 300.0, 0.0)],
+)
+def test_statistics_lose_no_digits(compute_cuda, shape, dtype, offset, outlier) -> None:
+    """The mean is large beside the deviation, or the first element is: differences of large squares would show."""
+    wide = "float64" if dtype == "float64" else "float32"
+
+    def check(found: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> None:
+        assert (np.abs(found - expected.reshape(-1)) <= bound.reshape(-1)).all()
+
+    for axes, kind in (((0,), ops.BatchNorm), ((1,), ops.LayerNorm)):
+        x, _, scale, shift, mean, variance = _normalized(shape, axes, dtype, offset, outlier)
+        running = [np.ones(shape[1], wide)] * 2 if kind is ops.BatchNorm else []
+        found = compute_cuda(kind(), x, scale, shift, *running)
+        largest, deviation = np.abs(x).max(axes, keepdims=True).astype(float), np.sqrt(variance)
+        of_mean = 4 * np.finfo(wide).eps * largest
+        of_variance = 4 * of_mean * deviation + 100 * np.finfo(wide).eps * variance
+        check(found[1], mean, of_mean)
+        check(found[2], variance, of_variance)
+        if running:
+            check(found[3], 0.9 + 0.1 * mean, of_mean)
+            check(found[4], 0.9 + 0.1 * variance * shape[0] / (shape[0] - 1), of_variance + np.finfo(wide).eps)
+        y = (x - mean) / np.sqrt(variance + 1e-5) * scale + shift
+        moved = (of_mean + of_variance / np.sqrt(variance + 1e-5)) / np.sqrt(variance + 1e-5)
+        assert (np.abs(found[0] - y) <= (5 * moved + 4 * np.finfo(dtype).eps) * (1 + np.abs(y))).all()
+
+
+@MATRICES
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gradients_of_norms_are_their_formula(compute_cuda, shape, dtype) -> None:
+    wide = "float64" if dtype == "float64" else "float32"
+    rounding = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-11}[dtype]
+
+    def check(found: np.ndarray, expected: np.ndarray) -> None:
+        bound = max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=rounding, atol=rounding * bound)
+
+    for axes, operation in (((0,), ops.BatchNormDown()), ((1,), ops.LayerNormDown())):
+        x, g, scale, _, mean, variance = _normalized(shape, axes, dtype, 1.0, 0.0)
+        dx, dscale, dshift = compute_cuda(
+            operation, g, x, scale, mean.reshape(-1).astype(wide), variance.reshape(-1).astype(wide)
+        )
+        x, g, scale = (array.astype(np.float64) for array in (x, g, scale))
+        r = 1 / np.sqrt(variance + 1e-5)
+        n, s = (x - mean) * r, g * scale
+        check(dscale, (g * n).sum(0))
+        check(dshift, g.sum(0))
+        check(dx, r * (s - s.mean(axes, keepdims=True) - n * (s * n).mean(axes, keepdims=True)))
+
+
+@pytest.mark.parametrize("shape", [(64, 5), (5000, 40)], ids=["one launch", "parts"])
+def test_norms_take_few_passes_over_the_data(emulated, compute_cuda, shape) -> None:
+    """Forwards x is read for its statistics, and again to be written as y; backwards g and x are, for sums and dx."""
+    x, g, scale, shift, mean, variance = _normalized(shape, (0,), "float32", 0.0, 0.0)
+    mean, variance = (statistic.reshape(-1).astype("f") for statistic in (mean, variance))
+    of_rows = [statistic.astype("f") for statistic in (x.mean(1), x.var(1))]
+    for operation, arrays, passes in (
+        (ops.BatchNorm(), (x, scale, shift, mean, variance), 1 + 2),
+        (ops.BatchNormDown(), (g, x, scale, mean, variance), 2 + 3),
+        (ops.BatchNormInferenceDown(), (g, x, scale, mean, variance), 2 + 2),
+        (ops.LayerNorm(), (x, scale, shift), 1 + 2),
+        (ops.LayerNormDown(), (g, x, scale, *of_rows), 2 + 2 + 3),
+    ):
+        emulated.emulator.touched.clear()
+        compute_cuda(operation, *arrays)
+        assert sum(size >= x.size for size in emulated.emulator.touched) == passes, operation
 
 
 # -- losses -------------------------------------------------------------------------------------------------------

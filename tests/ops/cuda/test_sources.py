@@ -29,6 +29,7 @@ SOURCES = (
     "fills",
     "indexing",
     "sort",
+    "norm",
 )
 
 
