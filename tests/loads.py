@@ -331,10 +331,19 @@ async def fail_at_every_op(subject: Subject, frame: int, other: int, once: bool)
         await subject.check(outcomes, first)
 
 
-async def cancel_at_every_turn(subject: Subject, victim: int, stride: int) -> None:
-    """Cancel the whole or one frame before every ``stride``-th actor that the dispatcher takes."""
+async def cancel_at_every_turn(subject: Subject, victim: int, stride: int, again: int = 1) -> None:
+    """Cancel the whole or one frame before every ``stride``-th actor that the dispatcher takes.
+
+    The whole is cancelled ``again`` times more, at each turn of the loop that follows.
+    """
     recipe, dispatcher = subject.recipe, subject.graph.engine.dispatcher
     take, turns, at_turn, task = dispatcher.take, 0, -1, None
+
+    def cancel(times_left: int) -> None:
+        if task is not None and not task.done():
+            task.cancel()
+            if times_left:
+                asyncio.get_running_loop().call_soon(cancel, times_left - 1)
 
     def counting() -> Any:
         nonlocal turns
@@ -342,7 +351,7 @@ async def cancel_at_every_turn(subject: Subject, victim: int, stride: int) -> No
         if turns == at_turn:
             assert task is not None
             if recipe.streams or victim % 2:
-                task.cancel()
+                cancel(again)
             else:
                 subject.frames[victim % len(subject.frames)][0].ended.cancel()
         return take()
@@ -352,8 +361,10 @@ async def cancel_at_every_turn(subject: Subject, victim: int, stride: int) -> No
     for at_turn in range(1, turns + 1, stride):
         turns = 0
         outcomes: dict[int, Any] = {}
+        tasks = asyncio.all_tasks()
         task = asyncio.create_task(subject.drive(outcomes))
         await asyncio.wait([task])
+        assert asyncio.all_tasks() == tasks
         if not task.cancelled():
             task.result()
         # Without waiting for what still runs in threads: the next run is right meanwhile.

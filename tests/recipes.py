@@ -27,7 +27,7 @@ class Step:
     shape: tuple[int, ...]
     kind: str
     lane: str | None
-    concurrency: int
+    concurrency: int | None
     retries: int
     place: str = "cpu"
 
@@ -83,7 +83,7 @@ def recipes(draw: st.DrawFn, places: Sequence[str] = ()) -> Recipe:
             shapes.append(draw(st.sampled_from(SHAPES)))
         kinds = ("plain", "async", "kernel", "same", "view")
         kind = draw(st.sampled_from((*kinds, "kernel", "kernel", "view") if places else kinds))
-        concurrency = draw(st.integers(1, 3)) if kind == "async" else 1
+        concurrency = draw(st.sampled_from((None, 1, 2, 3))) if kind == "async" else None
         retries = draw(st.sampled_from((0, 0, 0, 1)))
         lane, place = draw(st.sampled_from(LANES)), draw(st.sampled_from(places)) if places else "cpu"
         steps.append(Step(inputs, target, shapes[target], kind, lane, concurrency, retries, place))

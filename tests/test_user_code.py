@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -179,17 +180,14 @@ def asynchronous(when: str) -> Place:
                 case.strike()
             return Odd(case, "array", value * 2.0) if when == "result" else value * 2.0
 
-        class Caller:
-            """An async callable, by what it says of itself, whose call may raise before there is a coroutine."""
-
-            def __init__(self) -> None:
-                self.__call__ = body
+        class Caller(functools.partial[Any]):
+            """An async callable, by what it is made of, whose call may raise before there is a coroutine."""
 
             def __call__(self, value: Any) -> Any:
                 case.strike()
-                return body(value)
+                return super().__call__(value)
 
-        function = Caller() if when == "call" else body
+        function = Caller(body) if when == "call" else body
         return graph.function("struck", function, VALUE, **options)(x)
 
     return place
