@@ -41,7 +41,8 @@ GPU_PYTHON := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
 GPU_TESTS ?= tests/gpu tests/ops/test_places.py tests/examples/test_scripts.py
 # What compute-sanitizer watches in some minutes: it makes each kernel many times slower.
 SANITIZED ?= tests/gpu/test_kernels.py -k float32
-SANITIZER ?= compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1
+SANITIZER ?= compute-sanitizer
+TOOL ?= memcheck
 gpu_needs = $(if $(INSTALLED),,$(VENV)/.ready-cuda $(VENV)/.ready-$(1))
 
 help:
@@ -52,7 +53,7 @@ help:
 	@echo 'make test-oracle comparison with PyTorch, which it installs'
 	@echo 'make test-gpu    the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
 	@echo '                                                         GPU_TESTS=tests/gpu/test_kernels.py: some of them'
-	@echo 'make test-gpu-memory  the kernels under compute-sanitizer, see docs/gpu.md'
+	@echo 'make test-gpu-memory  the kernels under compute-sanitizer  TOOL=racecheck: what threads of a block share'
 	@echo 'make test-nvrtc  compile all CUDA C as a GPU would; needs none   CUDA=13: with the compiler of CUDA 13, not 12'
 	@echo 'make test-openmpi  the tests over MPI with Open MPI, in an environment of its own'
 	@echo 'make lint        ruff, mypy, import-linter'
@@ -77,7 +78,7 @@ test-gpu: $(call gpu_needs,dev)
 	ACTORFLOW_REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -m gpu $(GPU_TESTS) $(ARGS)
 
 test-gpu-memory: $(call gpu_needs,dev)
-	ACTORFLOW_REQUIRE_GPU=1 ACTORFLOW_WITHOUT_POOL=1 $(SANITIZER) $(GPU_PYTHON) -m pytest -m gpu --timeout=590 $(SANITIZED) $(ARGS)
+	ACTORFLOW_REQUIRE_GPU=1 ACTORFLOW_WITHOUT_POOL=1 $(SANITIZER) --tool $(TOOL) --error-exitcode 1 $(GPU_PYTHON) -m pytest -m gpu --timeout=590 $(SANITIZED) $(ARGS)
 
 test-nvrtc: $(NVRTC)/.ready
 	ACTORFLOW_REQUIRE_NVRTC=1 $(NVRTC)/bin/python -m pytest -m nvrtc tests/ops/cuda $(ARGS)

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from actorflow.devices.cuda import CudaDevice, CudaOptions
+from actorflow.ops import Operation, find_kernel, load_library
 from actorflow.place import Place
+from actorflow.spec import TensorSpec
 
 #: Copies after so many clock cycles.
 SLOW_COPY = r"""
@@ -60,3 +62,35 @@ def slow_copy(cupy: Any) -> Callable[[Any, Any], None]:
         kernel((16,), (256,), (source, target, np.int32(target.size), np.int64(CYCLES)))
 
     return launch
+
+
+def _unwritten(cupy: ModuleType, spec: TensorSpec) -> Any:
+    """An array whose elements are nan, or odd."""
+    memory = cupy.full(spec.size_bytes + 16, 0xFF, np.uint8)
+    return memory[: spec.size_bytes].view(spec.dtype).reshape(spec.shape)
+
+
+@pytest.fixture(scope="session")
+def compute_by(cupy: ModuleType) -> Callable[[str], Callable[..., list[np.ndarray]]]:
+    """``compute_by(library)(operation, *arrays, frame=0)``: outputs of the library's kernel."""
+
+    def compute(library: str) -> Callable[..., list[np.ndarray]]:
+        load_library("cuda", library)
+
+        def run(operation: Operation, *arrays: np.ndarray, frame: int = 0) -> list[np.ndarray]:
+            specs = operation.infer(*(TensorSpec(a.shape, a.dtype) for a in arrays))
+            assert specs is not None
+            kernel = find_kernel(operation, "cuda", (arrays[0] if arrays else specs[0]).dtype, libraries=(library,))
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                inputs = [cupy.asarray(a) for a in arrays]
+                if kernel.returns:
+                    outputs = kernel.function(operation, inputs, None)
+                else:
+                    outputs = [_unwritten(cupy, spec) for spec in specs]
+                    kernel.function(operation, inputs, outputs, *([frame] if kernel.random else []))
+                stream.synchronize()
+            return [cupy.asnumpy(output) for output in outputs]
+
+        return run
+
+    return compute

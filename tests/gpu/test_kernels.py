@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
-from actorflow.ops import find_kernel, load_library
+from actorflow.ops import find_kernel
 from actorflow.ops.broadcast import Reduction
 from actorflow.ops.registry import registered_kernels
 from actorflow.spec import TensorSpec
@@ -367,31 +366,9 @@ def check(case: Case, dtype: str, compute: Callable[..., list[np.ndarray]]) -> N
         np.testing.assert_allclose(actual, wanted, rtol=relative, atol=absolute * scale)
 
 
-def _unwritten(cupy: ModuleType, spec: TensorSpec) -> Any:
-    """An array whose elements are nan, or odd."""
-    memory = cupy.full(spec.size_bytes + 16, 0xFF, np.uint8)
-    return memory[: spec.size_bytes].view(spec.dtype).reshape(spec.shape)
-
-
 @pytest.fixture(scope="module")
-def compute_gpu(cupy: ModuleType) -> Callable[..., list[np.ndarray]]:
-    load_library("cuda", "cupy")
-
-    def run(operation: ops.Operation, *arrays: np.ndarray, frame: int = 0) -> list[np.ndarray]:
-        specs = operation.infer(*(TensorSpec(a.shape, a.dtype) for a in arrays))
-        assert specs is not None
-        kernel = find_kernel(operation, "cuda", (arrays[0] if arrays else specs[0]).dtype, libraries=("cupy",))
-        with cupy.cuda.Stream(non_blocking=True) as stream:
-            inputs = [cupy.asarray(a) for a in arrays]
-            if kernel.returns:
-                outputs = kernel.function(operation, inputs, None)
-            else:
-                outputs = [_unwritten(cupy, spec) for spec in specs]
-                kernel.function(operation, inputs, outputs, *([frame] if kernel.random else []))
-            stream.synchronize()
-        return [cupy.asnumpy(output) for output in outputs]
-
-    return run
+def compute_gpu(compute_by: Callable[..., Any]) -> Callable[..., list[np.ndarray]]:
+    return compute_by("cupy")
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
