@@ -17,6 +17,7 @@ import numpy as np
 
 from actorflow.array.primitives import DType, Elementwise, Primitive, Reduction, Value
 from actorflow.array.records import Origin
+from actorflow.ops.parts import is_certain
 
 __all__ = ["BLOCK", "Chain", "Step", "StepError"]
 
@@ -88,7 +89,7 @@ class Chain:
             nothing reads that afterwards.
 
     Attributes:
-        results: As given, and after `finish` with the reductions' results.
+        results: As given, and with the reductions' results once all blocks have been computed.
         blocks: What each block is of the arrays.
     """
 
@@ -100,6 +101,7 @@ class Chain:
         self._inputs = values
         self._folds = [i for i, step in enumerate(steps) if step.op.reduction]
         full = all(len(steps[i].params[0]) == len(shape) for i in self._folds)
+        self._whole_shape = shape
         self._flat = full and all(v.size == 1 or (v.shape == shape and v.flags.c_contiguous) for v in values)
         size = math.prod(shape)
         self._shape = shape if not self._flat else () if size == 1 else (size,)
@@ -112,21 +114,55 @@ class Chain:
             else:
                 self._parts[i] = [None] * len(self.blocks)
         self._registers = self._allocate() if len(self.blocks) > 1 else {}
+        self._computed: set[int] = set()
 
     def run(self, start: int, stop: int) -> None:
-        """Compute some of the blocks; different ones may be computed in different threads."""
+        """Compute some of the blocks; different ones may be computed in different threads.
+
+        What computes the last one puts the reductions together; so may several threads that end at once.
+        """
         inputs = [self._view(value) for value in self._inputs]
         results = {i: self._shown(i, value) for i, value in self.results.items()}
         for number in range(start, stop):
             self._run_block(number, inputs, results)
+        self._computed.update(range(start, stop))
+        if len(self._computed) == len(self.blocks):
+            for i, parts in self._parts.items():
+                self.results[i] = self._total(i, parts)
 
-    def finish(self) -> None:
-        """Put the parts of the reductions together, once all blocks have been computed."""
-        for i, parts in self._parts.items():
-            step = self.steps[i]
-            assert isinstance(step.op, Reduction)
-            total = parts[0] if len(parts) == 1 else step.op.fold(np.asarray(parts), (0,), False, step.dtype)
-            self.results[i] = np.asarray(total, step.dtype).reshape(step.shape)
+    def _total(self, i: int, parts: list[Any]) -> Value:
+        """A reduction, of those of its parts."""
+        step = self.steps[i]
+        assert isinstance(step.op, Reduction)
+        total = parts[0]
+        if len(parts) > 1:
+            total = step.op.fold(np.asarray(parts), (0,), False, step.dtype)
+            if not is_certain(step.op.ufunc, total):
+                try:
+                    total = step.op.fold(self._whole(step.arguments[0]), *step.params)
+                except Exception as error:
+                    raise StepError(i) from error
+        return np.asarray(total, step.dtype).reshape(step.shape)
+
+    def _whole(self, position: int) -> Value:
+        """What a step reads, of all blocks: computed again where it is no result."""
+        first = len(self._inputs)
+        if position < first:
+            return np.broadcast_to(self._inputs[position], self._whole_shape)
+        if position - first in self.results:
+            return self.results[position - first]
+        needed = {position}
+        for i in range(position, first - 1, -1):
+            if i in needed:
+                needed.update(self.steps[i - first].arguments)
+        kept = [i for i in sorted(needed) if i >= first]
+        places = {i: first + place for place, i in enumerate(kept)}
+        steps = [self.steps[i - first] for i in kept]
+        steps = [step._replace(arguments=tuple([places.get(i, i) for i in step.arguments])) for step in steps]
+        value = np.empty(self._whole_shape, steps[-1].dtype)
+        again = Chain(steps, self._inputs, self._whole_shape, {len(steps) - 1: value})
+        again.run(0, len(again.blocks))
+        return value
 
     def _divide(self, size: int) -> list[Index]:
         shape = self._shape

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.blocks import Chain, Step, StepError
-from actorflow.array.primitives import Elementwise, Value
+from actorflow.array.primitives import Elementwise, Reduction, Value
 from actorflow.array.records import Input, Node, bytes_of
 from actorflow.array.units import Unit, is_own, spec_of
+from actorflow.ops.parts import may_be_uncertain
 from actorflow.spec import TensorSpec
 
 __all__ = ["ChainUnit", "names_of", "steps_of"]
@@ -103,7 +104,6 @@ class ChainUnit(Unit):
             self.fail(self.explain(step, self._steps[step].op.name, inputs, cause))
             return
         assert self._chain is not None
-        self._chain.finish()
         count = self.evaluator.memory.count
         for i in self._produced:
             if not self._steps[i].op.elementwise:
@@ -149,7 +149,16 @@ class ChainUnit(Unit):
         step = self._steps[i]
         if value.shape != step.shape or value.dtype != step.dtype:
             return False
-        return isinstance(step.op, Elementwise) and (last < i or (last == i and step.op.aligned))
+        if not isinstance(step.op, Elementwise) or not (last < i or (last == i and step.op.aligned)):
+            return False
+        # A total that is not certain takes the inputs once more.
+        first = len(self._values)
+        return not any(
+            isinstance(each.op, Reduction)
+            and may_be_uncertain(each.op.ufunc, each.dtype)
+            and each.arguments[0] - first not in self._produced
+            for each in self._steps
+        )
 
     def _spec(self, position: int) -> TensorSpec:
         first = len(self._values)

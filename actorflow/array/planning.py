@@ -20,9 +20,11 @@ import numpy as np
 from actorflow.array.chains import ChainUnit
 from actorflow.array.placed import PlacedUnit
 from actorflow.array.placement import accelerator_of
+from actorflow.array.primitives import Reduction
 from actorflow.array.records import Input, Node, bytes_of
 from actorflow.array.sequences import Sequence
 from actorflow.array.units import Unit
+from actorflow.ops.parts import may_be_parted
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
@@ -230,7 +232,7 @@ def _measure(node: Node) -> tuple[int, int]:
         return _CHAINED if node.size >= _LONG else _JOINED, node.size
     if op.reduction:
         touched = inputs[0].size
-        return _CHAINED if touched >= _LONG else _JOINED, touched
+        return (_JOINED if touched < _LONG else _CHAINED if _may_be_parted(node) else _ALONE), touched
     if op.view and len(inputs) == 1:
         return _JOINED, 1
     if op.threaded and node.shape:
@@ -238,6 +240,13 @@ def _measure(node: Node) -> tuple[int, int]:
         return _JOINED if products <= _SMALL_PRODUCT else _ALONE, products // _PRODUCTS
     touched = sum([each.size for each in inputs]) + node.size
     return _JOINED if touched <= _SMALL else _ALONE, touched
+
+
+def _may_be_parted(node: Node) -> bool:
+    """Whether a reduction may be computed in blocks, which are parts of the first axis."""
+    assert isinstance(node.op, Reduction)
+    axes, _, dtype = node.params
+    return 0 not in axes or may_be_parted(node.op.ufunc, dtype)
 
 
 def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> list[tuple[list[Node], int]]:

@@ -134,6 +134,8 @@ def _count(x: Array, axis: Axis) -> int:
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The arithmetic mean over axes."""
     node = node_of("mean", "x", x)
+    if node.dtype == np.float16:  # whose sums soon leave its range
+        return cast(mean(cast(x, np.dtype(np.float32)), axis=axis, keepdims=keepdims), node.dtype)
     if node.dtype.kind not in "fc":
         x = cast(x, np.dtype(np.float64))
     return binary(DIVIDE, sum(x, axis=axis, keepdims=keepdims), float(_count(x, axis)))

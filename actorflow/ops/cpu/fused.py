@@ -17,6 +17,7 @@ from actorflow.ops.cpu.precision import wide_dtype
 from actorflow.ops.cpu.reduce import sum_axes
 from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
+from actorflow.ops.parts import is_certain, may_be_parted
 from actorflow.ops.product import ReduceProd
 from actorflow.ops.reduce import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin
 from actorflow.ops.registry import find_kernel, kernel
@@ -169,14 +170,17 @@ class _Reduced:
 
     def _run_block(self, number: int) -> None:
         block = self.blocks[number]
+        values = self._values(block)
+        for i, parts in self._parts.items():
+            parts[number] = self._part(i, values[self._steps[i].arguments[0]])
+
+    def _values(self, block: slice) -> list[Any]:
+        """The inputs' and the steps' values of a block, in memory that the next one takes; outputs are written."""
         shape = (block.stop - block.start, *self._shape[1:])
         inputs = [x[block] if x.ndim else x for x in self._inputs]
         outputs = [None if y is None else y[block] for y in self._outputs]
         values = _run(self._steps, inputs, outputs, shape)
-        for i, parts in self._parts.items():
-            value = values[self._steps[i].arguments[0]]
-            assert value is not None
-            parts[number] = self._part(i, np.broadcast_to(value, shape))
+        return [value if value is None else np.broadcast_to(value, shape) for value in values]
 
     def _axes(self, operation: Reduction) -> tuple[int, ...]:
         return (0,) if self._is_flat else operation.axes(len(self._shape))
@@ -204,7 +208,12 @@ class _Reduced:
             if len(parts) == 1:
                 (total,) = parts
             elif 0 in axes:
-                total = _COMBINE[type(operation)].reduce(np.stack(parts), axis=0)
+                ufunc = _COMBINE[type(operation)]
+                total = ufunc.reduce(np.stack(parts), axis=0)
+                if not may_be_parted(ufunc, total.dtype) or not is_certain(ufunc, total):
+                    position = self._steps[i].arguments[0]
+                    whole = np.concatenate([self._values(block)[position].copy() for block in self.blocks])
+                    total = self._part(i, whole)
             else:
                 total = np.concatenate(parts)
             if isinstance(operation, ReduceMean):

@@ -11,6 +11,7 @@ import numpy as np
 from actorflow.ops.broadcast import BroadcastTo, ReduceSum, Reduction, summed_dtype
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.precision import wide_dtype
+from actorflow.ops.parts import is_certain
 from actorflow.ops.product import ReduceProd, ReduceProdDown
 from actorflow.ops.reduce import (
     ArgMax,
@@ -39,13 +40,16 @@ def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     if columns is None or x.dtype not in (np.float32, np.float64):
         return np.asarray(_reduced(np.add, x, axes, wide, keepdims))
     outer, length, inner = columns
-    total: Array
+    total: Array | None = None
     if inner == 1 and outer > 1 and length < _SHORT:
         total = np.dot(x.reshape(outer, length), np.ones(length, x.dtype))
     elif outer == 1 and 1 < inner < _SHORT:
         total = np.dot(np.ones(length, x.dtype), x.reshape(length, inner))
-    else:
+    if total is None:
         total = np.asarray(np.add.reduce(x.reshape(columns), axis=1))
+    elif not is_certain(np.add, total):  # BLAS adds up several parts at once
+        with np.errstate(all="ignore"):
+            total = np.asarray(np.add.reduce(x.reshape(columns), axis=1))
     return total.reshape([1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes])
 
 
