@@ -21,8 +21,8 @@
     ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
     ├── RunCancelledError (RuntimeError)     .frame, .updated: `Graph.cancel` has ended a run
     ├── TransportError (RuntimeError)        messages between ranks
-    │   ├── PeerLostError                    .rank: a rank has died
-    │   └── PeerFailedError                  .rank: a frame cannot end, since that rank has given it up; says why
+    │   ├── PeerLostError                    .rank: a rank has died, or does not answer
+    │   └── PeerFailedError                  .rank: a frame cannot end, as that rank has given it up or left; says why
     ├── PipelineError (ValueError)           a data pipeline, or what is asked of it, is wrong
     ├── StageError (RuntimeError)            .stage, .number, .item, .__cause__: a call of a pipeline's stage failed
     │   └── StageTimeoutError (TimeoutError) one call took longer than its stage's timeout
@@ -335,7 +335,7 @@ class TransportError(ActorflowError, RuntimeError):
 
 
 class PeerLostError(TransportError):
-    """Another rank has died.
+    """Another rank has died, or does not answer.
 
     Attributes:
         rank: Which one.
@@ -347,7 +347,7 @@ class PeerLostError(TransportError):
 
 
 class PeerFailedError(TransportError):
-    """A frame cannot end on this rank, since another rank has given it up; the message says why.
+    """A frame cannot end on this rank, since another rank has given it up or has left; the message says why.
 
     Attributes:
         rank: Which one.

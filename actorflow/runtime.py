@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from actorflow.actors.channel import ChannelLane
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
@@ -365,9 +366,10 @@ class Engine(Equipment):
         return program, frame
 
     def lanes_at_work(self) -> set[Lane]:
-        """Lanes with work whose end the loop has not seen."""
+        """Lanes with work whose end the loop has not seen; messages are no work, they end on the loop."""
         running = (running for frame in self._running for running in frame.outstanding.values())
-        return {fence.lane for fence in running if isinstance(fence, Fence)}
+        lanes = {fence.lane for fence in running if isinstance(fence, Fence)}
+        return {lane for lane in lanes if not isinstance(lane, ChannelLane)}
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._dispatcher is not None and (self._running or self._claim.count):

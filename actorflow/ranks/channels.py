@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCancelledError, text_of
+from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCancelledError, TransportError, text_of
 from actorflow.ranks.collectives import Collectives
 from actorflow.ranks.exchange import WINDOW
-from actorflow.ranks.hub import Recipient, hub_of
+from actorflow.ranks.hub import Done, Recipient, hub_of
 from actorflow.ranks.identity import Identity, difference
 from actorflow.transport.base import Transport
 
@@ -38,23 +39,20 @@ class Channels(Recipient):
         transport: What carries it.
         handlers: Who is told what the counterparts say, by kind; called with the rank and what it said.
         collectives: Their order.
-        serial: Number of the next frame that exchanges messages.
     """
 
     def __init__(self, name: str, transport: Transport) -> None:
         self.transport = transport
-        self.serial = 0
         self._name = name
         self._hub = hub_of(transport)
         self._key = self._hub.open(name, self)
+        self._done = self._hub.done[self._key] = Done()
         self.collectives = Collectives(transport, self.post)
-        self._frames: dict[int, Frame] = {}
+        self._frames: dict[int, tuple[Frame, frozenset[int]]] = {}  # and the ranks that have to do with it
         self._refused: dict[int, PeerFailedError] = {}  # frames that stopped elsewhere before they started here
-        self._plans = 0
         self._proposals: dict[int, dict[int, tuple[str, int]]] = {}  # on rank 0: of each rank, by program
         self._answers: dict[int, asyncio.Future[int]] = {}
         self._proposed: dict[int, Identity] = {}
-        self._streams = 0  # of which this rank has seen the end
         self._ends: dict[int, dict[int, int]] = {}  # by stream: where each rank ended it
         self._settled: asyncio.Future[None] | None = None
         self._last: Exchange | None = None
@@ -94,18 +92,19 @@ class Channels(Recipient):
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """What must be awaited before a frame of a program may start; None if nothing must."""
         self._last = exchange
-        if exchange.agreed and self._settled is None and not self._hub.dead:
+        if exchange.agreed and self._settled is None and not self._hub.lost:
             return None
         return self._prepare(exchange)
 
     async def _prepare(self, exchange: Exchange) -> None:
-        if self._hub.dead:
-            raise PeerLostError(self._hub.dead[0])
+        if self._hub.lost:
+            raise copy.copy(next(iter(self._hub.lost.values())))
         while self._settled is not None:
             await asyncio.shield(self._settled)
         if not exchange.agreed:
             if exchange.agreement is None or exchange.agreement.done():
                 exchange.agreement = asyncio.ensure_future(self._agree(exchange))
+                exchange.agreement.add_done_callback(_seen)
             await asyncio.shield(exchange.agreement)
 
     async def _agree(self, exchange: Exchange) -> None:
@@ -113,9 +112,13 @@ class Channels(Recipient):
 
         Raises:
             GraphError: if not, naming the first difference.
+            PeerLostError, PeerFailedError: if a rank is lost, or has left.
         """
-        number = self._plans
-        self._plans += 1
+        number = self._done.plans
+        for gone in self._hub.gone.values():
+            if number >= gone.done(self._key).plans:
+                raise copy.copy(gone.error)
+        self._done.plans += 1
         loop = asyncio.get_running_loop()
         answer = self._answers[number] = loop.create_future()
         self._proposed[number] = exchange.identity
@@ -179,27 +182,30 @@ class Channels(Recipient):
 
     # -- frames -------------------------------------------------------------------------------------------------
 
-    def enter(self, frame: Frame) -> None:
-        """A frame starts here."""
+    def enter(self, frame: Frame, ranks: frozenset[int]) -> None:
+        """A frame starts here; messages go between these ranks."""
         if len(self._frames) >= WINDOW:
             raise GraphError(f"graph {self._name!r}: more than {WINDOW} frames in flight between ranks")
-        frame.serial = self.serial
-        self.serial += 1
-        self._frames[frame.serial] = frame
-        error = self._refused.pop(frame.serial, None) or self._after_end(frame.serial)
+        done = self._done
+        frame.serial = serial = done.frames
+        done.frames += 1
+        done.running.add(serial)
+        self._frames[serial] = frame, ranks
+        error = self._refused.pop(serial, None) or self._after_end(serial) or self._without(serial, ranks)
         if error is not None:
             asyncio.get_running_loop().call_soon(frame.stop_with, error, True)
 
     def refuse(self, number: int, error: BaseException) -> int:
         """A frame cannot start here; returns its serial number."""
-        serial = self.serial
-        self.serial += 1
+        serial = self._done.frames
+        self._done.frames += 1
         self._post_to_all(self._others, "stopped", serial, number, f"could not start: {text_of(error)}")
         return serial
 
     def leave(self, frame: Frame) -> None:
         """A frame has ended here."""
         self._frames.pop(frame.serial, None)
+        self._done.running.discard(frame.serial)
 
     def stopped(self, frame: Frame) -> None:
         """A frame has failed here, or was cancelled: tell the other ranks, unless they have told this one."""
@@ -217,20 +223,52 @@ class Channels(Recipient):
         error = PeerFailedError(
             rank, f"frame {number} {what}\n  on rank {rank}; it cannot end on rank {self.transport.rank}"
         )
-        if serial >= self.serial:
+        if serial >= self._done.frames:
             self._refused[serial] = error
-        elif serial in self._frames:
-            self._frames[serial].stop_with(error, at_once=True)
+        else:
+            self._stop(serial, error)
 
-    def lost(self, rank: int) -> None:
+    def _stop(self, serial: int, error: TransportError) -> None:
+        if serial in self._frames:
+            frame, _ = self._frames[serial]
+            frame.stop_with(error, at_once=True)
+
+    # -- the ends of ranks --------------------------------------------------------------------------------------
+
+    def fail(self, error: TransportError) -> None:
         waiting: Sequence[asyncio.Future[Any]] = [*self._answers.values()]
         if self._settled is not None:
             waiting = [*waiting, self._settled]
         for future in waiting:
             if not future.done():
-                future.set_exception(PeerLostError(rank))
-        for frame in list(self._frames.values()):
-            frame.stop_with(PeerLostError(rank), at_once=True)
+                future.set_exception(copy.copy(error))
+                future.exception()  # seen, though nobody may wait for it now
+        for serial in list(self._frames):
+            self._stop(serial, copy.copy(error))
+
+    def left(self, error: PeerFailedError, done: Done) -> None:
+        for number, answer in self._answers.items():
+            if number >= done.plans and not answer.done():
+                answer.set_exception(copy.copy(error))
+        for serial, (_, ranks) in list(self._frames.items()):
+            missing = self._without(serial, ranks)
+            if missing is not None:
+                self._stop(serial, missing)
+        for number in sorted(self._ends):
+            self._settle_if_all_have_ended(number)
+        self.handlers.get("paused", _ignore)(error.rank, False)
+
+    def awaited(self) -> Collection[int]:
+        if self._answers or self._settled is not None:
+            return self._others
+        return set().union(*[ranks for _, ranks in self._frames.values()])
+
+    def _without(self, serial: int, ranks: frozenset[int]) -> PeerFailedError | None:
+        """Why a frame cannot end: a rank has left that it needs, and that has not done its part of it."""
+        for rank, gone in self._hub.gone.items():
+            if rank in ranks and serial >= gone.done(self._key).frames:
+                return copy.copy(gone.error)
+        return None
 
     # -- the ends of streams ------------------------------------------------------------------------------------
 
@@ -240,28 +278,35 @@ class Channels(Recipient):
         The next frame has to wait until all have said how many: what some have started and others have not is made up
         for then, so that all go on with the same number.
         """
-        if self._last is None or self._hub.dead:
+        if self._last is None or self._hub.lost:
             return
-        number = self._streams
-        self._streams += 1
+        number = self._done.streams
+        self._done.streams += 1
         if self._settled is None:
             self._settled = asyncio.get_running_loop().create_future()
-        self._post_to_all(range(self.transport.size), "ended", number, self.serial)
+        self._post_to_all(range(self.transport.size), "ended", number, self._done.frames)
 
     def _heard_ended(self, rank: int, number: int, serial: int) -> None:
         ends = self._ends.setdefault(number, {})
         ends[rank] = serial
-        if number >= self._streams:  # here it goes on
+        if number >= self._done.streams:  # here it goes on
             for later in [frame for frame in self._frames if frame >= serial]:
                 error = self._after_end(later)
                 assert error is not None
-                self._frames[later].stop_with(error, at_once=True)
-        elif len(ends) == self.transport.size:
+                self._stop(later, error)
+        else:
+            self._settle_if_all_have_ended(number)
+
+    def _settle_if_all_have_ended(self, number: int) -> None:
+        """All ranks but those that have left."""
+        if number < self._done.streams and self._ends[number].keys() | self._hub.gone.keys() >= {
+            *range(self.transport.size)
+        }:
             self._settle(number)
 
     def _after_end(self, serial: int) -> PeerFailedError | None:
         """Why a frame that starts now cannot end: another rank has ended the stream before it."""
-        for rank, end in self._ends.get(self._streams, {}).items():
+        for rank, end in self._ends.get(self._done.streams, {}).items():
             if serial >= end:
                 return PeerFailedError(
                     rank, f"rank {rank} ended its stream before this frame, rank {self.transport.rank} did not"
@@ -273,11 +318,11 @@ class Channels(Recipient):
         assert self._last is not None
         assert self._settled is not None
         last = max(ends.values())
-        for serial in range(self.serial, last):
+        for serial in range(self._done.frames, last):
             self._last.void(serial)
-        self.serial = last
+        self._done.frames = last
         self._refused = {serial: error for serial, error in self._refused.items() if serial >= last}
-        if number < self._streams - 1:
+        if number < self._done.streams - 1:
             return
         settled, self._settled = self._settled, None
         if not settled.done():
@@ -286,5 +331,15 @@ class Channels(Recipient):
     async def settle(self, timeout_s: float) -> None:
         """Wait until all ranks have ended their streams, for a while at most."""
         settled = self._settled
-        if settled is not None and not self._hub.dead:
+        if settled is not None and not self._hub.lost:
             await asyncio.wait([settled], timeout=timeout_s)
+
+
+def _seen(agreement: asyncio.Task[None]) -> None:
+    """Who has waited for it may have been cancelled."""
+    if not agreement.cancelled():
+        agreement.exception()
+
+
+def _ignore(_: int, __: bool) -> None:
+    """For what is not there yet."""

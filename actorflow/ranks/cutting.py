@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from actorflow.node import Blob, Op, Variable
 from actorflow.ops.collective import AllReduce
 
-__all__ = ["crosses_ranks", "home_of", "is_gathered"]
+__all__ = ["crosses_ranks", "home_of", "is_gathered", "ranks_of_edges"]
 
 
 def home_of(blob: Blob) -> int:
@@ -24,13 +24,23 @@ def is_gathered(blob: Blob) -> bool:
 
 def crosses_ranks(ops: Iterable[Op], fetched: Iterable[Blob]) -> bool:
     """Whether anything goes from one rank to another."""
-    return any(_crosses(op) for op in ops) or any(home_of(blob) != blob.place.rank for blob in fetched)
+    return any(_ranks_of_op(op) for op in ops) or any(_ranks_of_fetched(blob) for blob in fetched)
 
 
-def _crosses(op: Op) -> bool:
-    rank = op.place.rank
-    return (
-        isinstance(op.operation, AllReduce)
-        or any(home_of(blob) != rank for blob in op.inputs)
-        or any(is_gathered(blob) and blob.place.rank != rank for blob in op.outputs)
-    )
+def ranks_of_edges(ops: Iterable[Op], fetched: Iterable[Blob]) -> frozenset[int]:
+    """The ranks at the ends of what goes from one rank to another."""
+    return frozenset().union(*map(_ranks_of_op, ops), *map(_ranks_of_fetched, fetched))
+
+
+def _ranks_of_op(op: Op) -> set[int]:
+    """The ranks that something goes to or comes from because of an op; none if all is on one."""
+    ranks = {op.place.rank, *map(home_of, op.inputs)}
+    ranks.update(blob.place.rank for blob in op.outputs if is_gathered(blob))
+    if isinstance(op.operation, AllReduce):
+        return ranks.union(op.operation.ranks)
+    return ranks if len(ranks) > 1 else set()
+
+
+def _ranks_of_fetched(blob: Blob) -> set[int]:
+    home = home_of(blob)
+    return {home, blob.place.rank} if home != blob.place.rank else set()

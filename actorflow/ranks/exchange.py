@@ -75,7 +75,7 @@ class Exchange:
 
     def expect(self, frame: Frame) -> None:
         """A frame has started."""
-        self.channels.enter(frame)
+        self.channels.enter(frame, self.identity.ranks)
 
     def skip(self, frame: Frame) -> None:
         """A frame has stopped."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+from collections.abc import Collection
 from typing import Any
 
-from actorflow.errors import PeerLostError
-from actorflow.ranks.hub import Recipient, hub_of
+from actorflow.errors import PeerFailedError, TransportError
+from actorflow.ranks.hub import Done, Recipient, hub_of
 from actorflow.transport.base import Transport
 
 __all__ = ["gather"]
@@ -22,16 +24,18 @@ async def gather(world: Transport, topic: str, value: Any) -> list[Any]:
     Returns:
         The values by rank.
     Raises:
-        PeerLostError: if a rank has died.
+        PeerLostError, PeerFailedError: if a rank is lost, or has left without calling this.
     """
     if world.size == 1:
         return [value]
     gathering = _Gathering(world)
     hub = hub_of(world)
-    if hub.dead:
-        raise PeerLostError(hub.dead[0])
+    for error in hub.lost.values():
+        raise copy.copy(error)
     key = hub.open(f"gather {topic}", gathering)
     hub.bind(asyncio.get_running_loop(), key)
+    for gone in hub.gone.values():
+        gathering.left(gone.error, gone.done(key))
     for rank in range(world.size):
         hub.post(key, rank, "value", value)
     return await gathering.complete
@@ -50,6 +54,13 @@ class _Gathering(Recipient):
         if len(self._values) == self._size and not self.complete.done():
             self.complete.set_result([self._values[rank] for rank in range(self._size)])
 
-    def lost(self, rank: int) -> None:
+    def fail(self, error: TransportError) -> None:
         if not self.complete.done():
-            self.complete.set_exception(PeerLostError(rank))
+            self.complete.set_exception(copy.copy(error))
+
+    def left(self, error: PeerFailedError, done: Done) -> None:
+        if error.rank not in self._values and not self.complete.done():
+            self.complete.set_exception(copy.copy(error))
+
+    def awaited(self) -> Collection[int]:
+        return () if self.complete.done() else set(range(self._size)) - self._values.keys()

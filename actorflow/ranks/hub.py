@@ -6,11 +6,56 @@ import asyncio
 import json
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
-from actorflow.transport.base import Listener, Transport
+from actorflow.errors import PeerFailedError, PeerLostError, TransportError
+from actorflow.transport.base import Listener, PeerError, Transport
 
-__all__ = ["Hub", "Recipient", "hub_of"]
+__all__ = ["Done", "Gone", "Hub", "Recipient", "hub_of"]
+
+#: Key of what hubs tell each other; graphs' keys have a number behind.
+_HUB = ""
+
+
+@dataclass(slots=True)
+class Done:
+    """How far a rank has come with one graph: what it has done its part of, the others can end without it.
+
+    Attributes:
+        plans: How many selections of ops it has compared with the others.
+        frames: How many frames that exchange messages it has started; their serial numbers begin at 0.
+        running: Those of them that have not ended.
+        streams: How many streams it has ended.
+    """
+
+    plans: int = 0
+    frames: int = 0
+    streams: int = 0
+    running: set[int] = field(default_factory=set)
+
+    @property
+    def ended(self) -> int:
+        """Before which frame all have ended."""
+        return min(self.running, default=self.frames)
+
+
+@dataclass(slots=True)
+class Gone:
+    """A rank that has left.
+
+    Attributes:
+        error: For what cannot end without it.
+        last_words: How far it has come, by the key of the graph.
+    """
+
+    error: PeerFailedError
+    last_words: dict[str, Done]
+
+    def done(self, key: str) -> Done:
+        """How far it has come with a graph, which it may never have run."""
+        return self.last_words.get(key, Done())
 
 
 class Recipient(ABC):
@@ -21,8 +66,21 @@ class Recipient(ABC):
         """Its counterpart on a rank has said something (`Hub.post`)."""
 
     @abstractmethod
-    def lost(self, rank: int) -> None:
-        """A rank has died."""
+    def fail(self, error: TransportError) -> None:
+        """Nothing more can end: a rank has died or does not answer, or this rank's own transport is being closed."""
+
+    @abstractmethod
+    def left(self, error: PeerFailedError, done: Done) -> None:
+        """A rank has closed its transport.
+
+        Args:
+            error: For what cannot end without it.
+            done: What the counterpart there has done; nothing more will come of it.
+        """
+
+    @abstractmethod
+    def awaited(self) -> Collection[int]:
+        """The ranks that it waits for."""
 
 
 class Hub(Listener):
@@ -32,17 +90,22 @@ class Hub(Listener):
 
     Attributes:
         transport: Whose notes.
-        dead: Ranks that have died.
+        lost: Ranks that have died or do not answer, and this one when its transport is closed.
+        gone: Ranks that have left.
+        done: How far this rank has come, by the key of the graph. Kept when the graph is gone.
         tags: Where the next block of tags begins; rank 0 gives them out.
     """
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.dead: list[int] = []
+        self.lost: dict[int, TransportError] = {}
+        self.gone: dict[int, Gone] = {}
+        self.done: dict[str, Done] = {}
         self.tags = 0
         self._recipients: weakref.WeakValueDictionary[str, Recipient] = weakref.WeakValueDictionary()
         self._counts: dict[str, int] = {}
         self._early: dict[str, list[tuple[int, str, list[Any]]]] = {}
+        self._last_words: dict[int, dict[str, Done]] = {}
         self._listens = False
 
     def open(self, name: str, recipient: Recipient) -> str:
@@ -63,21 +126,44 @@ class Hub(Listener):
 
     def post(self, key: str, rank: int, kind: str, *content: Any) -> None:
         """Say something to the counterpart on a rank; ``content`` is what JSON can carry."""
-        if rank not in self.dead:
+        if rank not in self.lost and rank not in self.gone and self.transport.rank not in self.lost:
             self.transport.post(rank, json.dumps([key, kind, content]).encode())
 
     def heard(self, rank: int, note: bytes) -> None:
         key, kind, content = json.loads(note)
+        if key == _HUB:
+            self._last_words[rank] = {its: Done(*done) for its, done in content.items()}
+            return
         recipient = self._recipients.get(key)
         if recipient is not None:
             recipient.heard(rank, kind, *content)
         elif int(key.rpartition("#")[2]) > self._counts.get(key.rpartition("#")[0], -1):
             self._early.setdefault(key, []).append((rank, kind, content))
 
-    def lost(self, rank: int) -> None:
-        self.dead.append(rank)
+    def leaving(self) -> None:
+        closed = TransportError(f"the transport of rank {self.transport.rank} is closed")
         for recipient in list(self._recipients.values()):
-            recipient.lost(rank)
+            recipient.fail(closed)
+        words = {key: (done.plans, done.ended, done.streams) for key, done in self.done.items()}
+        note = json.dumps([_HUB, "leaving", words]).encode()
+        for rank in range(self.transport.size):
+            if rank != self.transport.rank and rank not in self.lost and rank not in self.gone:
+                self.transport.post(rank, note)
+        self.lost[self.transport.rank] = closed
+
+    def ended(self, error: PeerError) -> None:
+        rank = error.rank
+        if isinstance(error, PeerLostError):
+            self.lost[rank] = error
+            for recipient in list(self._recipients.values()):
+                recipient.fail(error)
+            return
+        self.gone[rank] = Gone(error, self._last_words.pop(rank, {}))
+        for key, recipient in list(self._recipients.items()):
+            recipient.left(error, self.gone[rank].done(key))
+
+    def awaited(self) -> Collection[int]:
+        return set().union(*[recipient.awaited() for recipient in list(self._recipients.values())])
 
 
 def hub_of(transport: Transport) -> Hub:

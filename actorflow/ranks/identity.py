@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from actorflow.node import Blob, Op
+from actorflow.ranks.cutting import ranks_of_edges
 
 __all__ = ["Identity", "difference", "identity_of"]
 
@@ -18,20 +19,22 @@ class Identity(NamedTuple):
     Attributes:
         digest: Equal on all ranks, or they have different graphs.
         lines: What it is the digest of, compressed: a line per op, sorted.
+        ranks: Those that messages go to or come from.
     """
 
     digest: str
     lines: bytes
+    ranks: frozenset[int]
 
 
-def identity_of(ops: Iterable[Op], fetched: Iterable[Blob]) -> Identity:
+def identity_of(ops: Sequence[Op], fetched: Sequence[Blob]) -> Identity:
     """The identity of a selection of ops, and of what is fetched of them."""
     lines = sorted(
         f"op {op.name!r}\t{op.operation} on {op.place}, {_blobs(op.inputs)} -> {_blobs(op.outputs)}" for op in ops
     )
     lines += sorted(f"fetch of {blob.name!r}\t{_blobs([blob])}" for blob in fetched)
     text = "\n".join(lines).encode()
-    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1))
+    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1), ranks_of_edges(ops, fetched))
 
 
 def _blobs(blobs: Iterable[Blob]) -> str:

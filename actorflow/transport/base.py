@@ -7,15 +7,19 @@ there, never within the call that asked for them. A buffer that was handed over 
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from actorflow.errors import TransportError
+from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 
-__all__ = ["Group", "Listener", "Received", "Sent", "Transport", "flat"]
+__all__ = ["Group", "Listener", "PeerError", "Received", "Sent", "Transport", "flat"]
+
+#: How another rank has ended.
+PeerError = PeerLostError | PeerFailedError
 
 #: Called when a message has been received by the other side, or why not.
 Sent = Callable[[BaseException | None], None]
@@ -31,8 +35,20 @@ class Listener(ABC):
         """A note has come (`Transport.post`), in the order in which that rank posted them."""
 
     @abstractmethod
-    def lost(self, rank: int) -> None:
-        """A rank has died. What is under way with it fails with `PeerLostError` by itself."""
+    def ended(self, error: PeerError) -> None:
+        """A rank has ended, and all its notes have come.
+
+        Args:
+            error: `PeerLostError` if it has died or does not answer; `PeerFailedError` if it has closed its transport.
+                What is under way with it, and which it has not done its part of, fails with the like by itself.
+        """
+
+    def leaving(self) -> None:  # noqa: B027  most have nothing to say
+        """This rank's transport is about to be closed: the last moment to post notes."""
+
+    def awaited(self) -> Collection[int]:
+        """The ranks that this one waits to hear from, besides those that the transport has messages under way with."""
+        return ()
 
 
 class Group(ABC):
@@ -67,15 +83,17 @@ class Transport(ABC):
         rank: Its number, from 0.
         size: How many there are.
         max_tag: The largest tag.
+        liveness_s: For how many seconds a rank that this one waits for may give no sign of life before it is lost.
         name: What errors and ``actorflow doctor`` call it.
     """
 
     name: str = "transport"
 
-    def __init__(self, rank: int, size: int, max_tag: int) -> None:
+    def __init__(self, rank: int, size: int, max_tag: int, liveness_s: float = math.inf) -> None:
         self.rank = rank
         self.size = size
         self.max_tag = max_tag
+        self.liveness_s = liveness_s
 
     # -- one loop at a time -------------------------------------------------------------------------------------
 
@@ -89,7 +107,14 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what is under way and free what is held; nothing is called back any more. Idempotent."""
+        """Leave: give up what is under way and free what is held; nothing is called back any more. Idempotent.
+
+        The other ranks are told (`Listener.ended`), and wait for this one no more.
+        """
+
+    def close_with_others(self) -> None:
+        """The program ends: close, and wait until the other ranks have closed or are lost, if they need that."""
+        self.close()
 
     # -- edges: tensors whose type both sides know ----------------------------------------------------------------
 
@@ -105,7 +130,7 @@ class Transport(ABC):
             rank: The other side, not this rank.
             tag: From 0 to `max_tag`.
             data: Contiguous bytes of the host; empty ones carry no data, and tell the other side so.
-            done: Called with None, or with `PeerLostError` or another `TransportError`.
+            done: Called with None, or with `PeerLostError`, `PeerFailedError` or another `TransportError`.
         """
 
     @abstractmethod
@@ -123,7 +148,7 @@ class Transport(ABC):
 
     @abstractmethod
     def listen(self, listener: Listener | None) -> None:
-        """Name who hears the notes; those that came before are kept for it, and it hears of former deaths."""
+        """Name who hears the notes; those that came before are kept for it, and it hears which ranks have ended."""
 
     # -- collectives --------------------------------------------------------------------------------------------
 
@@ -132,6 +157,7 @@ class Transport(ABC):
         """The group of these ranks, made on first use.
 
         All of its ranks call this, in the same order for groups that share ranks; it may block until they have.
+        What a group computes fails if one of them has ended.
         """
 
     # -- devices ------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
-"""Notes and deaths that a rank has heard of, until its listener is told."""
+"""Notes and ends of ranks that a rank has heard of, until its listener is told."""
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 
-from actorflow.transport.base import Listener
+from actorflow.transport.base import Listener, PeerError
 
 __all__ = ["Inbox"]
 
@@ -15,21 +16,25 @@ class Inbox:
 
     Args:
         later: Has the loop call something soon.
+
+    Attributes:
+        listener: Who is told, if somebody listens.
+        ends: How other ranks have ended.
     """
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later
-        self._listener: Listener | None = None
-        self._untold: deque[tuple[int, bytes | None]] = deque()  # None for the news of a death
-        self._dead: list[int] = []
+        self.listener: Listener | None = None
+        self.ends: dict[int, PeerError] = {}
+        self._untold: deque[tuple[int, bytes | None]] = deque()  # None for the end of a rank
         self._told: set[int] = set()
 
     def listen(self, listener: Listener | None) -> None:
         """See `Transport.listen`."""
-        self._listener = listener
+        self.listener = listener
         self._told.clear()
         if listener is not None:
-            self._untold += [(rank, None) for rank in self._dead]
+            self._untold += [(rank, None) for rank in self.ends]
             for _ in self._untold:
                 self._later(self._tell)
 
@@ -38,25 +43,28 @@ class Inbox:
         self._untold.append((rank, note))
         self._tell()
 
-    def hear_of_death(self, rank: int) -> None:
-        """A rank has died, and all its notes have come. Called as `hear` is."""
-        if rank not in self._dead:
-            self._dead.append(rank)
-            self._untold.append((rank, None))
-            self._tell()
+    def hear_of_end(self, error: PeerError) -> None:
+        """A rank has ended, and all its notes have come. Called as `hear` is, once for each rank."""
+        self.ends[error.rank] = error
+        self._untold.append((error.rank, None))
+        self._tell()
+
+    def error(self, rank: int) -> PeerError:
+        """The error for what has to do with a rank that has ended: a new one, as whoever raises it changes it."""
+        return copy.copy(self.ends[rank])
 
     def clear(self) -> None:
         """Forget the listener and what it was not told."""
-        self._listener = None
+        self.listener = None
         self._untold.clear()
 
     def _tell(self) -> None:
         """Tell the oldest; one at a time, so that a listener that raises is told the others."""
-        if self._listener is None or not self._untold:
+        if self.listener is None or not self._untold:
             return
         rank, note = self._untold.popleft()
         if note is not None:
-            self._listener.heard(rank, note)
+            self.listener.heard(rank, note)
         elif rank not in self._told:
             self._told.add(rank)
-            self._listener.lost(rank)
+            self.listener.ended(self.error(rank))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import PeerLostError, TransportError
-from actorflow.transport.base import Group, Listener, Received, Sent, Transport, flat
+from actorflow.transport.base import Group, Listener, PeerError, Received, Sent, Transport, flat
 from actorflow.transport.inbox import Inbox
+from actorflow.transport.liveness import Liveness, given_up, has_left, liveness_of
 from actorflow.transport.mail import Mail
 from actorflow.transport.reduction import OPERATIONS, check_reduction
 
@@ -31,47 +33,74 @@ class LocalWorld:
         size: How many.
         seed: Deliver as a network might: messages of different ranks and tags overtake each other and take some turns
             of the loop, reproducibly. Without it, everything arrives at the next turn, in order.
+        liveness: For how many seconds of the loop a rank that was frozen may not answer before it is lost; see
+            `actorflow.world`.
 
     Attributes:
         transports: One per rank.
     """
 
-    def __init__(self, size: int, seed: int | None = None) -> None:
+    def __init__(self, size: int, seed: int | None = None, *, liveness: float | None = None) -> None:
         self.mail = Mail(None if seed is None else random.Random(seed))  # noqa: S311  no secret
-        self.dead: list[int] = []
+        self.dead: set[int] = set()
+        self.frozen: set[int] = set()
         self.streams: dict[tuple[int, int, int], _Stream] = {}
         self.reductions: dict[tuple[tuple[int, ...], int], _Reduction] = {}
-        self.transports = tuple(LocalTransport(self, rank, size) for rank in range(size))
+        limit_s = liveness_of(liveness)
+        self.transports = tuple(LocalTransport(self, rank, size, limit_s) for rank in range(size))
 
     def kill(self, rank: int) -> None:
         """Have a rank die: it does and hears nothing any more, and the others find out. Idempotent."""
-        if rank in self.dead:
-            return
-        self.leave(rank)
-        self.dead.append(rank)
-        error = PeerLostError(rank)
-        for (source, target, tag), stream in self.streams.items():
-            if source == rank:
-                while stream.receives:
-                    _, received = stream.receives.popleft()
-                    self.mail.put(("received", source, target, tag), target, received, 0, error)
-            elif target == rank:
-                while stream.sends:
-                    _, sent = stream.sends.popleft()
-                    self.mail.put(("sent", source, target, tag), source, sent, error)
-        for reduction in list(self.reductions.values()):
-            if rank in reduction.ranks:
-                reduction.end(error)
-        for transport in self.transports:
-            self.mail.put(("notes", rank, transport.rank), transport.rank, transport.inbox.hear_of_death, rank)
+        if rank not in self.dead:
+            self.dead.add(rank)
+            self._take_out(rank)
+            self.tell_others(PeerLostError(rank))
+
+    def freeze(self, rank: int) -> None:
+        """Have a rank stand still, as if its process had been stopped: others that wait for it lose it after a while.
+
+        What it does meanwhile, and what is for it, waits for `thaw`. Idempotent.
+        """
+        if rank not in self.frozen | self.dead:
+            self.frozen.add(rank)
+            self.mail.hold(rank)
+            for transport in self.transports:
+                transport.watch()
+
+    def thaw(self, rank: int) -> None:
+        """Have a rank that was frozen go on. Idempotent."""
+        if rank in self.frozen:
+            self.frozen.discard(rank)
+            self.mail.release(rank)
+            for stream in self.streams.values():
+                for _ in range(min(len(stream.sends), len(stream.receives))):
+                    stream.added()
+            for reduction in self.reductions.values():
+                reduction.added()
 
     def close(self) -> None:
-        """Close all transports."""
+        """Close all transports, frozen ones too."""
         for transport in self.transports:
+            self.thaw(transport.rank)
             transport.close()
 
     def leave(self, rank: int) -> None:
-        """Drop what a rank has under way; nothing is called back there any more."""
+        """A rank is done: nothing is called back there any more, and the others find out."""
+        self._take_out(rank)
+        self.tell_others(has_left(rank))
+
+    def tell_others(self, error: PeerError) -> None:
+        """Have all others know that a rank has ended; they hear of it behind what it has posted."""
+        for transport in self.transports:
+            if transport.rank != error.rank:
+                self.tell(transport.rank, error)
+
+    def tell(self, rank: int, error: PeerError) -> None:
+        """Have one rank know that another has ended."""
+        self.mail.put(("notes", error.rank, rank), rank, self.transports[rank].give_up, error)
+
+    def _take_out(self, rank: int) -> None:
+        """Drop what a rank has under way."""
         self.transports[rank].closed = True
         self.mail.drop(rank)
         for (source, target, _), stream in self.streams.items():
@@ -79,8 +108,11 @@ class LocalWorld:
                 stream.sends.clear()
             elif target == rank:
                 stream.receives.clear()
-        for reduction in self.reductions.values():
-            reduction.parts.pop(rank, None)
+        for reduction in list(self.reductions.values()):
+            reduction.drop(rank)
+        if rank in self.frozen:
+            self.frozen.discard(rank)
+            self.mail.release(rank)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """See `Transport.bind`; what was under way on a loop that has ended is given up."""
@@ -93,23 +125,30 @@ class LocalWorld:
             self.streams.clear()
             self.reductions.clear()
         self.mail.bind(loop)
+        for transport in self.transports:  # the other loop may not have delivered that
+            if transport.rank in self.dead:
+                self.tell_others(PeerLostError(transport.rank))
+            elif transport.closed:
+                self.tell_others(has_left(transport.rank))
+            elif self.frozen:
+                transport.watch()
 
     def stream(self, source: int, target: int, tag: int) -> _Stream:
         """The messages of one tag from one rank to another."""
         key = source, target, tag
         stream = self.streams.get(key)
         if stream is None:
-            stream = self.streams[key] = _Stream(self.mail, *key)
+            stream = self.streams[key] = _Stream(self, *key)
         return stream
 
 
 class _Stream:
     """Messages of one tag between two ranks that wait for the other side."""
 
-    __slots__ = ("key", "mail", "receives", "sends")
+    __slots__ = ("key", "receives", "sends", "world")
 
-    def __init__(self, mail: Mail, source: int, target: int, tag: int) -> None:
-        self.mail = mail
+    def __init__(self, world: LocalWorld, source: int, target: int, tag: int) -> None:
+        self.world = world
         self.key = (source, target, tag)
         self.sends: deque[tuple[memoryview, Sent]] = deque()
         self.receives: deque[tuple[memoryview, Received]] = deque()
@@ -117,14 +156,26 @@ class _Stream:
     def added(self) -> None:
         """One more is there, on either side."""
         if self.sends and self.receives:
-            self.mail.put(self.key, None, self._deliver)
+            self.world.mail.put(self.key, None, self._deliver)
+
+    def end(self, rank: int, error: TransportError) -> None:
+        """One side waits no more for the other."""
+        source, target, _ = self.key
+        while rank == source and self.sends:
+            _, sent = self.sends.popleft()
+            self.world.mail.put(("sent", *self.key), source, sent, error)
+        while rank == target and self.receives:
+            _, received = self.receives.popleft()
+            self.world.mail.put(("received", *self.key), target, received, 0, error)
 
     def _deliver(self) -> None:
         if not self.sends or not self.receives:  # a rank has left, or what came first took more than one
             return
+        source, target, tag = self.key
+        if not self.world.frozen.isdisjoint((source, target)):
+            return
         data, sent = self.sends.popleft()
         buffer, received = self.receives.popleft()
-        source, target, tag = self.key
         error = None
         if len(data) == len(buffer):
             buffer[:] = data
@@ -133,8 +184,8 @@ class _Stream:
                 f"a message of {len(data):,} bytes from rank {source} to rank {target}, tag {tag}, where "
                 f"{len(buffer):,} are expected"
             )
-        self.mail.put(("received", *self.key), target, received, len(data), error)
-        self.mail.put(("sent", *self.key), source, sent, None)
+        self.world.mail.put(("received", *self.key), target, received, len(data), error)
+        self.world.mail.put(("sent", *self.key), source, sent, None)
 
 
 class LocalTransport(Transport):
@@ -147,26 +198,33 @@ class LocalTransport(Transport):
 
     name = "local"
 
-    def __init__(self, world: LocalWorld, rank: int, size: int) -> None:
-        super().__init__(rank, size, _MAX_TAG)
+    def __init__(self, world: LocalWorld, rank: int, size: int, liveness_s: float) -> None:
+        super().__init__(rank, size, _MAX_TAG, liveness_s)
         self.world = world
         self.closed = False
         self.inbox = Inbox(partial(world.mail.put, ("listener", rank), rank))
         self._groups: dict[tuple[int, ...], LocalGroup] = {}
+        self._liveness = Liveness(liveness_s, self._ask)
+        self._watched: asyncio.AbstractEventLoop | None = None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self.world.bind(loop)
 
     def close(self) -> None:
+        if self.rank in self.world.frozen:
+            self.world.mail.keep(self.rank, self.close)
+            return
         if not self.closed:
+            if self.inbox.listener is not None and self.world.mail.loop is not None:
+                self.inbox.listener.leaving()
             self.world.leave(self.rank)
         self.inbox.clear()
 
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
         self.check_address(rank, tag)
-        if self.is_open():
-            if rank in self.world.dead:
-                self.world.mail.put(("sent", self.rank, rank, tag), self.rank, done, PeerLostError(rank))
+        if self.acts(self.send, rank, tag, data, done):
+            if rank in self.inbox.ends:
+                self.world.mail.put(("sent", self.rank, rank, tag), self.rank, done, self.inbox.error(rank))
                 return
             stream = self.world.stream(self.rank, rank, tag)
             stream.sends.append((flat(data), done))
@@ -174,9 +232,9 @@ class LocalTransport(Transport):
 
     def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
         self.check_address(rank, tag)
-        if self.is_open():
-            if rank in self.world.dead:
-                self.world.mail.put(("received", rank, self.rank, tag), self.rank, done, 0, PeerLostError(rank))
+        if self.acts(self.receive, rank, tag, buffer, done):
+            if rank in self.inbox.ends:
+                self.world.mail.put(("received", rank, self.rank, tag), self.rank, done, 0, self.inbox.error(rank))
                 return
             stream = self.world.stream(rank, self.rank, tag)
             stream.receives.append((flat(buffer), done))
@@ -185,7 +243,7 @@ class LocalTransport(Transport):
     def post(self, rank: int, note: bytes) -> None:
         if rank != self.rank:
             self.check_rank(rank)
-        if self.is_open():
+        if self.acts(self.post, rank, bytes(note)) and rank not in self.inbox.ends:
             other = self.world.transports[rank]
             self.world.mail.put(("notes", self.rank, rank), rank, other.inbox.hear, self.rank, bytes(note))
 
@@ -200,8 +258,8 @@ class LocalTransport(Transport):
             group = self._groups[ascending] = LocalGroup(self, ascending)
         return group
 
-    def is_open(self) -> bool:
-        """False for a dead rank, which does nothing.
+    def acts(self, call: Callable[..., object], *args: Any) -> bool:
+        """Whether this rank can make a call now: a dead one does nothing, a frozen one later.
 
         Raises:
             TransportError: if the transport was closed.
@@ -210,7 +268,66 @@ class LocalTransport(Transport):
             raise TransportError(f"the transport of rank {self.rank} is closed")
         if self.world.mail.loop is None:
             raise TransportError(f"the transport of rank {self.rank} has no event loop: bind it first")
+        if self.rank in self.world.frozen:
+            self.world.mail.keep(self.rank, call, *args)
+            return False
         return not self.closed
+
+    # -- the ends of others -------------------------------------------------------------------------------------
+
+    def give_up(self, error: PeerError) -> None:
+        """A rank has ended: what is under way with it has failed, unless it has done its part."""
+        rank = error.rank
+        if rank in self.inbox.ends:
+            return
+        self.inbox.hear_of_end(error)
+        for stream in list(self.world.streams.values()):
+            if rank in stream.key[:2]:
+                stream.end(self.rank, self.inbox.error(rank))
+        for reduction in list(self.world.reductions.values()):
+            if rank in reduction.ranks:
+                reduction.end(self.inbox.error(rank), (self.rank,))
+
+    def watch(self) -> None:
+        """Look from now on whether the ranks that this one waits for answer, while one is frozen."""
+        loop = self.world.mail.loop
+        if loop is not None and self._watched is not loop:
+            self._watched = loop
+            self._look(loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        liveness = self._liveness
+        liveness.limit_s = self.liveness_s
+        if self.closed or not self.world.frozen or self._watched is not loop or math.isinf(self.liveness_s):
+            self._watched = None
+            return
+        if self.rank not in self.world.frozen:
+            for rank in liveness.look(loop.time(), self._awaited()):
+                self.world.tell(rank, given_up(self.rank))
+                self.give_up(liveness.error(rank))
+        loop.call_later(liveness.interval_s, self._look, loop)
+
+    def _awaited(self) -> set[int]:
+        """The ranks that this one waits for."""
+        listener, own = self.inbox.listener, self.rank
+        ranks = set() if listener is None else set(listener.awaited())
+        for (source, target, _), stream in self.world.streams.items():
+            if own == source and stream.sends:
+                ranks.add(target)
+            elif own == target and stream.receives:
+                ranks.add(source)
+        for reduction in self.world.reductions.values():
+            if own in reduction.parts:
+                ranks.update(reduction.ranks)
+        return ranks - self.inbox.ends.keys() - {own}
+
+    def _ask(self, rank: int) -> None:
+        other = self.world.transports[rank]
+        self.world.mail.put(("asked", self.rank, rank), rank, other._answer, self.rank)
+
+    def _answer(self, rank: int) -> None:
+        other = self.world.transports[rank]
+        self.world.mail.put(("answered", self.rank, rank), rank, other._liveness.answered, self.rank)
 
 
 @dataclass(slots=True)
@@ -235,30 +352,41 @@ class _Reduction:
     def add(self, rank: int, part: _Part) -> None:
         """A rank makes the call."""
         self.parts[rank] = part
+        self.added()
+
+    def added(self) -> None:
+        """One more is there."""
         if len(self.parts) == len(self.ranks):
             self.world.mail.put(("reduction", self.ranks), None, self._reduce)
 
-    def end(self, error: BaseException | None) -> None:
-        """Tell the ranks that have made the call how it ended."""
-        self.world.reductions.pop((self.ranks, self.number), None)
-        for rank, part in self.parts.items():
-            self.world.mail.put(("reduced", self.ranks, rank), rank, part.done, error)
-        self.parts.clear()
+    def end(self, error: BaseException | None, ranks: Iterable[int]) -> None:
+        """Tell some of the ranks that have made the call how it ended."""
+        for rank in ranks:
+            part = self.drop(rank)
+            if part is not None:
+                self.world.mail.put(("reduced", self.ranks, rank), rank, part.done, error)
+
+    def drop(self, rank: int) -> _Part | None:
+        """Forget a rank's part; returns it."""
+        part = self.parts.pop(rank, None)
+        if not self.parts:
+            self.world.reductions.pop((self.ranks, self.number), None)
+        return part
 
     def _reduce(self) -> None:
-        if len(self.parts) < len(self.ranks):  # one has left, or died
+        if len(self.parts) < len(self.ranks) or not self.world.frozen.isdisjoint(self.ranks):  # one is not there
             return
         parts = [self.parts[rank] for rank in self.ranks]
         kinds = {rank: f"{p.operation} of {p.source.dtype}{list(p.source.shape)}" for rank, p in self.parts.items()}
         if len(set(kinds.values())) > 1:
-            self.end(TransportError(f"the ranks do not reduce the same: {kinds}"))
+            self.end(TransportError(f"the ranks do not reduce the same: {kinds}"), self.ranks)
             return
         total = parts[0].source.copy()
         for part in parts[1:]:
             OPERATIONS[part.operation](total, part.source, out=total)
         for part in parts:
             np.copyto(part.target, total)
-        self.end(None)
+        self.end(None, self.ranks)
 
 
 class LocalGroup(Group):
@@ -272,13 +400,14 @@ class LocalGroup(Group):
     def all_reduce(self, operation: str, source: Any, target: Any, done: Sent) -> None:
         check_reduction(operation, source, target)
         transport, world = self._transport, self._transport.world
-        if not transport.is_open():
+        if not transport.acts(self.all_reduce, operation, source, target, done):
             return
         key = self.ranks, self._calls
         self._calls += 1
-        lost = [rank for rank in world.dead if rank in self.ranks]
-        if lost:
-            world.mail.put(("reduced", self.ranks, transport.rank), transport.rank, done, PeerLostError(lost[0]))
+        gone = [rank for rank in self.ranks if rank in transport.inbox.ends]
+        if gone:
+            error = transport.inbox.error(gone[0])
+            world.mail.put(("reduced", self.ranks, transport.rank), transport.rank, done, error)
             return
         reduction = world.reductions.get(key)
         if reduction is None:

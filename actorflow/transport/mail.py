@@ -26,6 +26,7 @@ class Mail:
         self._rng = rng
         self._letters: dict[Hashable, deque[_Letter]] = {}
         self._gone: set[int] = set()
+        self._held: dict[int, list[_Letter]] = {}
         self._scheduled = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,8 +51,21 @@ class Mail:
         """Deliver nothing to a rank any more."""
         self._gone.add(rank)
 
+    def hold(self, rank: int) -> None:
+        """Keep what comes for a rank, until `release`."""
+        self._held[rank] = []
+
+    def keep(self, rank: int, call: Callable[..., object], *args: Any) -> None:
+        """Have a call made when a rank is released."""
+        self._held[rank].append((rank, call, args))
+
+    def release(self, rank: int) -> None:
+        """Deliver to a rank again, at once what was kept."""
+        for letter in self._held.pop(rank):
+            self._deliver(letter)
+
     def _schedule(self) -> None:
-        if self._letters and not self._scheduled and self.loop is not None:
+        if self._letters and not self._scheduled and self.loop is not None and not self.loop.is_closed():
             self._scheduled = True
             self.loop.call_soon(self._turn)
 
@@ -74,7 +88,9 @@ class Mail:
 
     def _deliver(self, letter: _Letter) -> None:
         rank, call, args = letter
-        if rank not in self._gone:
+        if rank is not None and rank in self._held:
+            self._held[rank].append(letter)
+        elif rank not in self._gone:
             call(*args)
 
 

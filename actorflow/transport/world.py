@@ -11,6 +11,7 @@ from typing import Any
 
 from actorflow.errors import TransportError, require
 from actorflow.transport.base import Transport
+from actorflow.transport.liveness import liveness_of
 from actorflow.transport.local import LocalWorld
 
 __all__ = ["launched_size", "world"]
@@ -21,7 +22,7 @@ _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP
 _world: Transport | None = None
 
 
-def world() -> Transport:
+def world(*, liveness: float | None = None) -> Transport:
     """The ranks that this program runs on, and which of them this process is: its ``rank`` and ``size``.
 
     ::
@@ -40,8 +41,10 @@ def world() -> Transport:
     """
     global _world  # noqa: PLW0603  a process has one place in its job
     if _world is None:
-        _world = _connected()
-        atexit.register(_world.close)
+        _world = _connected(liveness)
+        atexit.register(_world.close_with_others)
+    elif liveness is not None:
+        _world.liveness_s = liveness_of(liveness)
     return _world
 
 
@@ -50,20 +53,20 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int:
     return max(int(value) if (value := environment.get(name, "")).isdecimal() else 1 for name in _SIZES)
 
 
-def _connected() -> Transport:
+def _connected(liveness: float | None) -> Transport:
     size = launched_size()
     if size == 1 and "mpi4py.MPI" not in sys.modules:
-        return LocalWorld(1).transports[0]
+        return LocalWorld(1, liveness=liveness).transports[0]
     mpi = _mpi(size)
     if mpi.Is_finalized():
         raise TransportError("MPI has been finalized already; ask for the world before")
     if mpi.COMM_WORLD.size == 1:
         if size > 1:
             raise TransportError(_strangers(size, mpi))
-        return LocalWorld(1).transports[0]
+        return LocalWorld(1, liveness=liveness).transports[0]
     from actorflow.transport.mpi import MPITransport, end_job_on_exceptions
 
-    transport = MPITransport()
+    transport = MPITransport(liveness=liveness)
     end_job_on_exceptions(transport.close)
     return transport
 

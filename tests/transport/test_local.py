@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,21 +15,25 @@ from hypothesis import strategies as st
 
 from actorflow.errors import PeerLostError, TransportError
 from actorflow.testing import ConformanceError, check_transport
-from actorflow.transport import Listener, LocalTransport, LocalWorld
+from actorflow.transport import Listener, LocalTransport, LocalWorld, PeerError
 
 #: What a broken transport never does is waited for so long.
 PATIENCE_S = 3.0
 
 
-async def check_all(world: LocalWorld) -> list[Any]:
-    checks = [check_transport(each, chunk_bytes=1 << 12) for each in world.transports]
+async def check_all(world: LocalWorld, freeze: bool = False) -> list[Any]:
+    checks = [
+        check_transport(each, chunk_bytes=1 << 12, freeze=partial(world.freeze, each.rank) if freeze else None)
+        for each in world.transports
+    ]
     return await asyncio.gather(*checks, return_exceptions=True)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-async def test_conformance(size: int, seed: int | None) -> None:
-    reports = await check_all(LocalWorld(size, seed))
+@pytest.mark.parametrize("freeze", [False, True])
+async def test_conformance(size: int, seed: int | None, freeze: bool) -> None:
+    reports = await check_all(LocalWorld(size, seed, liveness=0.1), freeze)
     for rank, report in enumerate(reports):
         if isinstance(report, BaseException):
             raise report
@@ -36,18 +41,21 @@ async def test_conformance(size: int, seed: int | None) -> None:
         no_partner = alone or (rank == size - 1 and size % 2 == 1)
         assert ("edges.sizes" in report.skipped) == alone
         assert ("edges.credit" in report.skipped) == no_partner
+        assert ("ends.leaves" in report.skipped) == (alone or freeze)
+        assert ("ends.frozen" in report.skipped) == (alone or not freeze)
+        assert ("ends.close" in report.skipped) == (rank == size - 1 > 0)
         assert str(report).startswith(f"rank {rank} of {size} over local")
 
 
 class Watch(Listener):
     def __init__(self) -> None:
-        self.told: list[tuple[int, bytes | None]] = []
+        self.told: list[tuple[int, bytes | type]] = []
 
     def heard(self, rank: int, note: bytes) -> None:
         self.told.append((rank, note))
 
-    def lost(self, rank: int) -> None:
-        self.told.append((rank, None))
+    def ended(self, error: PeerError) -> None:
+        self.told.append((error.rank, type(error)))
 
 
 async def turns(count: int = 200) -> None:
@@ -82,7 +90,7 @@ class TestDeath:
             error = end[1] if isinstance(end, tuple) else end
             assert isinstance(error, PeerLostError)
             assert error.rank == 1
-        assert watch.told == [(1, b"0"), (1, b"1"), (1, b"2"), (1, None)]
+        assert watch.told == [(1, b"0"), (1, b"1"), (1, b"2"), (1, PeerLostError)]
 
     async def test_later_calls_fail_too_and_later_listeners_are_told(self) -> None:
         world = bound(2)
@@ -99,7 +107,7 @@ class TestDeath:
         dead.send(0, 1, memoryview(b"abc"), lambda _: ends.append("the dead hear"))
         await turns()
         assert [type(end) for end in ends] == [PeerLostError] * 3
-        assert watch.told == [(1, None)]
+        assert watch.told == [(1, PeerLostError)]
 
     async def test_groups_of_the_living_go_on(self) -> None:
         world = bound(3)
@@ -299,6 +307,28 @@ def other_bits(transport: LocalTransport) -> None:
     transport.group = broken  # type: ignore[method-assign]
 
 
+def leaves_unseen(transport: LocalTransport) -> None:
+    transport.give_up = lambda error: None  # type: ignore[method-assign]
+
+
+def leaves_what_is_done(transport: LocalTransport) -> None:
+    """A message that a rank has taken before it left is told to have failed."""
+    send = transport.send
+
+    def broken(rank: int, tag: int, data: memoryview, done: Callable[..., None]) -> None:
+        def told(error: BaseException | None) -> None:
+            asyncio.get_running_loop().call_later(0.02, lambda: done(transport.inbox.ends.get(rank, error)))
+
+        send(rank, tag, data, told if len(data) == 10 and transport.rank == 0 else done)
+
+    transport.send = broken  # type: ignore[method-assign]
+
+
+def tells_of_the_end_alone(transport: LocalTransport) -> None:
+    """Listeners are told, what is under way goes on."""
+    transport.give_up = lambda error: transport.inbox.hear_of_end(error)  # type: ignore[method-assign]
+
+
 DEFECTS = [
     (early_credit, {"edges.credit"}),
     (loses_a_byte, {"edges.order"}),
@@ -307,19 +337,46 @@ DEFECTS = [
     (notes_backwards, {"notes.order"}),
     (mangles_kept_notes, {"notes.kept"}),
     (calls_at_once, {"ends.callbacks"}),
-    (calls_after_close, {"ends.close"}),
+    (calls_after_close, {"ends.close", "ends.leaves"}),
+    (leaves_unseen, {"ends.leaves"}),
+    (leaves_what_is_done, {"ends.leaves"}),
+    (tells_of_the_end_alone, {"ends.leaves"}),
     (takes_any_rank, {"edges.address"}),
     (other_bits, {"groups.same_bits", "groups.shapes"}),
 ]
 
 
+def never_asks(transport: LocalTransport) -> None:
+    transport.watch = lambda: None  # type: ignore[method-assign]
+
+
+def loses_whoever_it_asks(transport: LocalTransport) -> None:
+    transport._liveness.answered = lambda rank: None  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize(("plant", "expected"), DEFECTS, ids=[plant.__name__ for plant, _ in DEFECTS])
 async def test_a_defect_is_caught(plant: Callable[[LocalTransport], None], expected: set[str]) -> None:
-    world = LocalWorld(2)
+    assert await first_broken(plant, LocalWorld(2)) in expected
+
+
+@pytest.mark.parametrize("plant", [never_asks, loses_whoever_it_asks])
+async def test_a_defect_that_freezing_shows_is_caught(plant: Callable[[LocalTransport], None]) -> None:
+    assert await first_broken(plant, LocalWorld(3, liveness=0.1), freeze=True) == "ends.frozen"
+
+
+async def first_broken(plant: Callable[[LocalTransport], None], world: LocalWorld, freeze: bool = False) -> str:
+    """The requirement that is found to be broken."""
     for transport in world.transports:
         plant(transport)
     tasks = [
-        asyncio.create_task(check_transport(each, chunk_bytes=1 << 12, patience_s=PATIENCE_S))
+        asyncio.create_task(
+            check_transport(
+                each,
+                chunk_bytes=1 << 12,
+                patience_s=PATIENCE_S,
+                freeze=partial(world.freeze, each.rank) if freeze else None,
+            )
+        )
         for each in world.transports
     ]
     done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -328,4 +385,5 @@ async def test_a_defect_is_caught(plant: Callable[[LocalTransport], None], expec
     await asyncio.gather(*left, return_exceptions=True)
     found = [task.exception() for task in done if task.exception() is not None]
     assert isinstance(found[0], ConformanceError), found
-    assert found[0].requirement in expected
+    world.close()
+    return found[0].requirement

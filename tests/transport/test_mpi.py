@@ -14,15 +14,21 @@ import pytest
 from tests.transport.jobs import ended, is_openmpi, need_mpi, run_job, start_job
 
 FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
-#: Ranks, kind of loop, bytes of a chunk, whether flags are shared.
-JOBS = [(2, "uvloop", 1 << 22, "shared"), (3, "asyncio", 1 << 16, "apart"), (4, "uvloop", 1 << 18, "shared")]
+#: Ranks, kind of loop, bytes of a chunk, whether flags are shared, how the last rank ends.
+JOBS = [
+    (2, "uvloop", 1 << 22, "shared", "leaves"),
+    (3, "asyncio", 1 << 16, "apart", "leaves"),
+    (3, "asyncio", 1 << 22, "shared", "frozen"),
+    (4, "uvloop", 1 << 18, "shared", "leaves"),
+]
 if FULL:
     JOBS = [
-        (ranks, kind, chunk, memory)
+        (ranks, kind, chunk, memory, end)
         for ranks in (2, 3, 4)
         for kind in ("asyncio", "uvloop")
         for chunk in (1 << 10, 1 << 16, 1 << 22)
         for memory in ("shared", "apart")
+        for end in ("leaves", "frozen")
     ]
 
 
@@ -31,17 +37,21 @@ def mpi() -> None:
     need_mpi()
 
 
-@pytest.mark.parametrize(("ranks", "kind", "chunk", "memory"), JOBS)
-def test_conformance(ranks: int, kind: str, chunk: int, memory: str) -> None:
-    done = run_job(ranks, "conform.py", kind, chunk, memory, "idle" if FULL and chunk == 1 << 22 else "busy")
-    assert done.status == 0, done.out + done.err
+@pytest.mark.parametrize(("ranks", "kind", "chunk", "memory", "end"), JOBS)
+def test_conformance(ranks: int, kind: str, chunk: int, memory: str, end: str) -> None:
+    measured = FULL and chunk == 1 << 22
+    done = run_job(ranks, "conform.py", kind, chunk, memory, "idle" if measured else "busy", end)
+    assert done.status == (0 if end == "leaves" else 3), done.out + done.err
     lines = sorted(done.out.splitlines())
-    assert [line.partition(":")[0] for line in lines] == [f"rank {rank}" for rank in range(ranks)]
-    idle = [] if FULL and chunk == 1 << 22 else ["ends.idle"]
+    told = ranks if end == "leaves" else ranks - 1
+    assert [line.partition(":")[0] for line in lines] == [f"rank {rank}" for rank in range(told)], done.err
     partner = ["edges.credit", "edges.reuse", "ends.bind"]
     for rank, line in enumerate(lines):
-        expected = sorted(idle + (partner if ranks == 3 and rank == 2 else []))
-        assert line.endswith(f"not checked: {expected}")
+        expected = [] if measured else ["ends.idle"]
+        expected += ["ends.frozen" if end == "leaves" else "ends.leaves"]
+        expected += partner if ranks == 3 and rank == 2 else []
+        expected += ["ends.close"] if rank == ranks - 1 else []
+        assert line.endswith(f"not checked: {sorted(expected)}")
 
 
 def test_one_loop_after_the_other() -> None:
@@ -78,7 +88,9 @@ class TestEnds:
         done = run_job(2, "endings.py", "fail", 1)
         assert done.status != 0
         assert "Traceback" not in done.err
-        assert "rank 1: stopped, as rank 0 has failed, which has not ended the job: frame 3 was given up" in done.err
+        assert (
+            "rank 1: stopped, as rank 0 has failed or left, and has not ended the job: frame 3 was given up" in done.err
+        )
 
     def test_ranks_that_return_end_without_an_error(self) -> None:
         done = run_job(3, "endings.py", "return", 1, module=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from actorflow.testing.conformance.report import (
     Checked,
@@ -26,7 +27,12 @@ _TOPICS = (EDGES, NOTES, GROUPS, ENDS)
 
 
 async def check_transport(
-    transport: Transport, *, chunk_bytes: int = 1 << 22, patience_s: float = 30.0, measure_idle: bool = False
+    transport: Transport,
+    *,
+    chunk_bytes: int = 1 << 22,
+    patience_s: float = 30.0,
+    measure_idle: bool = False,
+    freeze: Callable[[], object] | None = None,
 ) -> Report:
     """Check that a transport does what `actorflow.transport.Transport` asks for.
 
@@ -42,17 +48,22 @@ async def check_transport(
         chunk_bytes: A size about which messages may be sent otherwise than about others; larger ones are tried.
         patience_s: After how many seconds something that has not happened counts as never happening.
         measure_idle: Whether to check that waiting takes no processor time, too; it takes a second.
+        freeze: Makes this rank stand still, for good or for longer than the transport's ``liveness_s``, which is to be
+            short; it is called on the last rank alone. Without it, that rank leaves before the others instead.
     Returns:
         All requirements, with what was not checked and why.
     Raises:
         ConformanceError: an `AssertionError`, for the first requirement that the transport breaks on this rank.
     """
-    peers = Peers(transport, asyncio.get_running_loop(), chunk_bytes, patience_s, measure_idle)
+    peers = Peers(transport, asyncio.get_running_loop(), chunk_bytes, patience_s, measure_idle, freeze)
     who = f"rank {transport.rank} of {transport.size} over {transport.name}"
     try:
         requirements = [requirement for topic in _TOPICS for requirement in topic.requirements]
         checks = []
         for number, requirement in enumerate(requirements):
+            if peers.is_out:
+                checks.append(Checked(requirement.name, requirement.text, "this rank has ended before the others"))
+                continue
             peers.begin(number)
             checks.append(Checked(requirement.name, requirement.text, await _skipped(peers, requirement, who)))
         return Report(who, type(transport), tuple(checks))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.testing.conformance.report import Deviation, NotApplicable, expect
-from actorflow.transport import Listener, Transport
+from actorflow.transport import Listener, PeerError, Transport
 
 __all__ = ["Peers", "content"]
 
@@ -30,7 +30,10 @@ class Peers(Listener):
         chunk_bytes: Messages larger than this are tried.
         patience_s: After how many seconds what has not happened counts as never happening.
         measure_idle: Whether the time that waiting takes is measured.
+        freeze: What makes this rank stand still, if that is to be checked.
+        is_out: Whether this rank has ended before the others, and checks nothing more.
         notes: What was heard, by rank.
+        ends: How ranks have ended.
     """
 
     def __init__(
@@ -40,13 +43,17 @@ class Peers(Listener):
         chunk_bytes: int,
         patience_s: float,
         measure_idle: bool,
+        freeze: Callable[[], object] | None,
     ) -> None:
         self.transport = transport
         self.loop = loop
         self.chunk_bytes = chunk_bytes
         self.patience_s = patience_s
         self.measure_idle = measure_idle
+        self.freeze = freeze
+        self.is_out = False
         self.notes: dict[int, list[bytes]] = {rank: [] for rank in range(transport.size)}
+        self.ends: dict[int, PeerError] = {}
         self.faults: list[str] = []
         self._is_calling = False
         self._thread = threading.get_ident()
@@ -57,14 +64,14 @@ class Peers(Listener):
 
     @property
     def others(self) -> list[int]:
-        """All other ranks.
+        """All other ranks, but for those that have ended.
 
         Raises:
             NotApplicable: if there are none.
         """
-        others = [rank for rank in range(self.transport.size) if rank != self.transport.rank]
+        others = [rank for rank in range(self.transport.size) if rank != self.transport.rank and rank not in self.ends]
         if not others:
-            raise NotApplicable("there is one rank only")
+            raise NotApplicable("there is no other rank")
         return others
 
     def partner(self) -> int:
@@ -74,7 +81,7 @@ class Peers(Listener):
             NotApplicable: if there is none.
         """
         partner = self.transport.rank ^ 1
-        if partner >= self.transport.size:
+        if partner not in self.others:
             raise NotApplicable("this rank has no partner: their number is odd")
         return partner
 
@@ -147,8 +154,17 @@ class Peers(Listener):
         self.notes[rank].append(note)
         self._heard.set()
 
-    def lost(self, rank: int) -> None:
-        self.faults.append(f"lost({rank}), though no rank has died")
+    def ended(self, error: PeerError) -> None:
+        self.look("ended()")
+        self.ends[error.rank] = error
+        self._heard.set()
+
+    async def hear_of_end(self, rank: int) -> PeerError:
+        """Wait until a rank has ended; the error that says how."""
+        while rank not in self.ends:
+            self._heard.clear()
+            await self._heard.wait()
+        return self.ends[rank]
 
     async def hear(self, count: int) -> None:
         """Wait for so many notes of each rank."""

@@ -32,15 +32,20 @@ class Bell:
         comm: Of all ranks, which make their bells together.
         host: Address by which the other hosts reach this one; None for that of its route to others.
         shared: Look at ranks of the same host in shared memory.
+
+    Attributes:
+        host: The address of its socket.
+        neighbours: The ranks of this host, this one included.
     """
 
     def __init__(self, comm: MPI.Intracomm, host: str | None = None, shared: bool = True) -> None:
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_size = node.size
+        self.neighbours = frozenset(node.allgather(comm.rank))
         remove_names(node)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._socket.bind((host or ("127.0.0.1" if node.size == comm.size else _own_address()), 0))
+        self.host = host or ("127.0.0.1" if node.size == comm.size else _own_address())
+        self._socket.bind((self.host, 0))
         leader = node.bcast(comm.rank)
         self._map = shared_memory(node, node.size * _STRIDE * 4) if shared else mmap.mmap(-1, node.size * _STRIDE * 4)
         self._flags = memoryview(self._map).cast("I")

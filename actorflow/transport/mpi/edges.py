@@ -56,9 +56,6 @@ class Edges:
         """See `Transport.send`."""
         link = self.link
         ended: Ended = partial(self._sent, rank, tag, done, link.table.loop)
-        if rank in link.failures.dead:
-            link.table.call_soon(ended, 0, MPI.ERR_PROC_FAILED)
-            return
         later = self._later.get((rank, tag))
         if later is not None:
             later.append((data, ended))
@@ -86,7 +83,7 @@ class Edges:
 
         def start(part: memoryview, part_ended: Ended) -> None:
             request = partial(self.comm.Issend, (part, MPI.BYTE), rank, tag)
-            self.link.table.start(request, Entry((rank,), False, part_ended))
+            self.link.table.start(request, Entry((rank,), False, part_ended, ("send", rank)))
 
         if len(parts) == 1:
             start(data, ended)
@@ -163,14 +160,11 @@ class _Stream:
         link, ended = self._edges.link, self._came
         if len(incoming.buffer) > link.chunk_bytes:
             self._large, ended = incoming, self._first_came
-        if self._rank in link.failures.dead:
-            link.table.call_soon(ended, incoming, 0, MPI.ERR_PROC_FAILED)
-            return
         self._start(incoming.buffer[: link.chunk_bytes], partial(ended, incoming))
 
     def _start(self, buffer: memoryview, ended: Ended) -> None:
         start = partial(self._edges.comm.Irecv, (buffer, MPI.BYTE), self._rank, self._tag)
-        self._edges.link.table.start(start, Entry((self._rank,), True, ended))
+        self._edges.link.table.start(start, Entry((self._rank,), True, ended, ("receive", self._rank)))
 
     def _first_came(self, incoming: _Incoming, count: int, code: int) -> None:
         limit = self._edges.link.chunk_bytes

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 
 from mpi4py import MPI
 
 from actorflow.errors import PeerFailedError
 
-__all__ = ["end_job_on_exceptions"]
+__all__ = ["end_interrupted", "end_job_on_exceptions", "end_without", "exit_status"]
 
 #: How long ranks wait for each other before one that has failed or was interrupted ends the job.
 _GRACE_S = 2.0
@@ -19,6 +19,8 @@ _LOOK_S = 0.01
 #: What a rank has printed goes by way of its launcher, which drops what it has not read yet when the job is aborted.
 _FORWARD_S = 0.3
 _INTERRUPTED = 130
+
+_status = 0  # with which mpi4py aborts the job when the interpreter ends
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -33,6 +35,7 @@ def end_job_on_exceptions(close: Callable[[], None]) -> None:
         close: Frees what this rank holds of MPI.
     """
     before: Hook = sys.excepthook
+    _note_exit_status()
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if MPI.Is_finalized():
@@ -48,15 +51,49 @@ def end_job_on_exceptions(close: Callable[[], None]) -> None:
                 sys.exit(status)
         elif isinstance(error, PeerFailedError):
             time.sleep(_GRACE_S)  # it ends the job meanwhile
-            _say(f"stopped, as rank {error.rank} has failed, which has not ended the job: {error}")
+            _say(f"stopped, as rank {error.rank} has failed or left, and has not ended the job: {error}")
         else:
             before(kind, error, trace)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        time.sleep(_FORWARD_S)
-        MPI.COMM_WORLD.Abort(status)
+        _abort(status)
 
     sys.excepthook = hook
+
+
+def exit_status() -> int:
+    """The status that this process ends with, if that is known to be no good one: mpi4py aborts the job then."""
+    return _status
+
+
+def _note_exit_status() -> None:
+    """Know of the exit status that ``-m mpi4py`` is going to abort the job with, after ``sys.exit(1)``, say."""
+    usual: Callable[[int], None] = MPI._set_abort_status
+
+    def noting(status: int) -> None:
+        global _status  # noqa: PLW0603  a process has one
+        _status = status
+        usual(status)
+
+    MPI._set_abort_status = noting
+
+
+def end_interrupted() -> None:
+    """Ctrl-C while this rank waits for the others to end: they end now."""
+    if not _all_ranks_end():
+        _abort(_INTERRUPTED)
+
+
+def end_without(silent: Collection[int]) -> None:
+    """End the job, which MPI would wait for ranks for ever that do not answer."""
+    whom = ", ".join(map(str, sorted(silent)))
+    _say(f"rank{'s' if len(silent) > 1 else ''} {whom} did not answer: ending the job without", only_first=True)
+    _abort(1)
+
+
+def _abort(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(_FORWARD_S)
+    MPI.COMM_WORLD.Abort(status)
 
 
 def _all_ranks_end() -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 
 from mpi4py import MPI
 
 from actorflow.errors import PeerLostError, TransportError
+from actorflow.transport.base import PeerError
 
 __all__ = ["Failures"]
 
@@ -20,12 +22,14 @@ class Failures:
 
     Args:
         comm: Of all ranks.
+        ends: How ranks have ended, as far as this rank has heard.
 
     Attributes:
-        dead: Those known to be.
+        dead: Those that the MPI knows to be.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, ends: Mapping[int, PeerError]) -> None:
+        self.ends = ends
         self.dead: set[int] = set()
         self._told: set[int] = set()
         self._comm = comm
@@ -65,6 +69,8 @@ class Failures:
             doing: What failed, for the message.
         """
         if MPI.Get_error_class(code) in _DEATHS:
+            for rank in self.ends.keys() & ranks:
+                return copy.copy(self.ends[rank])
             self._look()
             dead = sorted(self.dead.intersection(ranks))
             if dead or len(ranks) == 1:

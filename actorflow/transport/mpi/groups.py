@@ -73,18 +73,21 @@ class MPIGroup(Group):
 
     Args:
         ranks: Which ones, ascending.
-        comm: The communicator of all ranks, of which these make one.
+        comm: The communicator of all ranks, of which these make one, unless they are all or one of them has ended.
         link: What collectives need.
         operations: What is reduced with.
     """
 
     def __init__(self, ranks: Sequence[int], comm: MPI.Intracomm, link: Link, operations: Operations) -> None:
         super().__init__(ranks)
-        everybody = comm.Get_group()
-        members = everybody.Incl(self.ranks)
-        self._comm = comm.Create_group(members)
-        members.Free()
-        everybody.Free()
+        self._comm = comm
+        self._is_own = len(self.ranks) < comm.size and link.failures.ends.keys().isdisjoint(self.ranks)
+        if self._is_own:
+            everybody = comm.Get_group()
+            members = everybody.Incl(self.ranks)
+            self._comm = comm.Create_group(members)
+            members.Free()
+            everybody.Free()
         self._others = [rank for rank in self.ranks if rank != comm.rank]
         self._table, self._bell, self._failures, self._chunk_bytes = link
         self._operations = operations
@@ -95,7 +98,7 @@ class MPIGroup(Group):
     def all_reduce(self, operation: str, source: Any, target: Any, done: Sent) -> None:
         check_reduction(operation, source, target)
         loop = self._table.loop
-        if any(rank in self._failures.dead for rank in self._others):
+        if not self._failures.ends.keys().isdisjoint(self._others):
             self._table.call_soon(self._reduced, operation, target, target, done, loop, 0, MPI.ERR_PROC_FAILED)
             return
         if not self._others or not source.size:
@@ -119,7 +122,8 @@ class MPIGroup(Group):
 
     def free(self) -> None:
         """Give back what MPI holds."""
-        self._comm.Free()
+        if self._is_own:
+            self._comm.Free()
 
     def _reduced(
         self,
@@ -146,7 +150,7 @@ class MPIGroup(Group):
         while self._left and self._under_way < AT_ONCE:
             self._under_way += 1
             start, parts = self._left.popleft()
-            self._table.start(start, Entry(self.ranks, False, partial(self._part_ended, parts)))
+            self._table.start(start, Entry(self.ranks, False, partial(self._part_ended, parts), ("group", *self.ranks)))
         self._wake_others()
 
     def _part_ended(self, parts: Parts, count: int, code: int) -> None:

@@ -15,8 +15,10 @@ from actorflow.transport.mpi.table import Entry
 
 __all__ = ["Notes"]
 
-#: A note begins with its length; what does not fit beside that follows as a message of its own.
+#: A note begins with its length, and with this if it is the last; what does not fit beside that follows as a message
+#: of its own.
 _LENGTH_BYTES = 8
+_LAST = 1 << 63
 _FIRST_BYTES = 4096
 _FIRST, _REST = 0, 1
 #: Notes taken in one look, so that others are looked after, too.
@@ -26,7 +28,9 @@ _AT_ONCE = 16
 class _Note:
     """A note that has begun to come."""
 
-    def __init__(self, length: int, first: memoryview) -> None:
+    def __init__(self, head: int, first: memoryview) -> None:
+        length = head % _LAST
+        self.is_last = head >= _LAST
         self.content = bytearray(first)
         self.is_whole = len(first) == length
         if not self.is_whole:
@@ -40,20 +44,28 @@ class Notes:
         comm: For notes alone.
         link: What they need; its table is for notes alone, too.
         hear: Called with each note, in the order in which its rank posted them.
+        hear_last: Called instead with the last.
     """
 
-    def __init__(self, comm: MPI.Intracomm, link: Link, hear: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        link: Link,
+        hear: Callable[[int, bytes], None],
+        hear_last: Callable[[int, bytes], None],
+    ) -> None:
         self._comm = comm
         self._table, self._bell, self._chunk_bytes = link.table, link.bell, link.chunk_bytes
         self._hear = hear
+        self._hear_last = hear_last
         self._buffer = memoryview(bytearray(_FIRST_BYTES))
         self._status = MPI.Status()
         self._coming: dict[int, deque[_Note]] = {}
         self._request = self._ask()
 
-    def post(self, rank: int, note: bytes) -> None:
+    def post(self, rank: int, note: bytes, *, last: bool = False) -> None:
         """Send a note to another rank."""
-        message = len(note).to_bytes(_LENGTH_BYTES, "little") + note
+        message = (len(note) + _LAST * last).to_bytes(_LENGTH_BYTES, "little") + note
         parts = [(_FIRST, memoryview(message)[:_FIRST_BYTES])]
         if len(message) > _FIRST_BYTES:
             parts += [(_REST, part) for part in chunks(memoryview(message)[_FIRST_BYTES:], self._chunk_bytes)]
@@ -94,8 +106,8 @@ class Notes:
     def _begin(self, rank: int, count: int) -> None:
         """The beginning of a note has come."""
         self._bell.heard(rank)
-        length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "little")
-        note = _Note(length, self._buffer[_LENGTH_BYTES:count])
+        head = int.from_bytes(self._buffer[:_LENGTH_BYTES], "little")
+        note = _Note(head, self._buffer[_LENGTH_BYTES:count])
         self._request = self._ask()
         self._coming.setdefault(rank, deque()).append(note)
         if note.is_whole:
@@ -117,7 +129,8 @@ class Notes:
     def _tell(self, rank: int) -> None:
         coming = self._coming[rank]
         while coming and coming[0].is_whole:
-            self._table.call([(self._hear, (rank, bytes(coming.popleft().content)))])
+            note = coming.popleft()
+            self._table.call([(self._hear_last if note.is_last else self._hear, (rank, bytes(note.content)))])
 
 
 def _nothing(_: int, code: int) -> None:

@@ -35,8 +35,8 @@ class State(Enum):
 class Watched(Protocol):
     """What progress looks after."""
 
-    def poll(self) -> bool:
-        """Let MPI go on, and call back for what has ended; whether anything has."""
+    def poll(self, whole: bool = False) -> bool:
+        """Let MPI go on, and call back for what has ended, or for some of it; whether anything has."""
 
     def check(self) -> None:
         """Look for ranks that have died."""
@@ -161,7 +161,7 @@ class Progress:
         """Look once while parked, and say when to look again."""
         self._next = None
         loop = self._loop
-        if self._watched.poll():
+        if self._watched.poll(whole=True):
             self.wake()
             return
         if not self._is(State.PARKED):

@@ -1,9 +1,10 @@
-"""The MPI requests that are under way."""
+"""Requests of MPI that are under way."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,6 +17,11 @@ Ended = Callable[[int, int], object]
 #: A callback and what it is called with.
 Call = tuple[Callable[..., object], tuple[object, ...]]
 
+#: Requests that one look tests: MPI takes some 20 ns for each, whether it has ended or not.
+_PAGE = 128
+#: A page with as few is joined with another.
+_SPARSE = _PAGE // 4
+
 
 class Entry(NamedTuple):
     """What a request is about.
@@ -24,15 +30,31 @@ class Entry(NamedTuple):
         ranks: The other side, or all ranks of a collective.
         is_receive: Whether it can be cancelled; else, others must do something for it to end.
         ended: Called when it has ended.
+        kind: Those of one kind are counted when they have ended, as the other ranks count them; None for no count.
     """
 
     ranks: Sequence[int]
     is_receive: bool
     ended: Ended
+    kind: Hashable = None
+
+
+class _Page:
+    """Some requests, in the order in which they were started."""
+
+    __slots__ = ("entries", "number", "requests")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.requests: list[MPI.Request] = []
+        self.entries: list[Entry] = []
+
+    def remove(self, i: int) -> None:
+        del self.requests[i], self.entries[i]
 
 
 class Table:
-    """Requests, in the order in which they were started.
+    """Requests, in pages: a look tests those of one, so that it costs the same however many there are.
 
     Args:
         wake: Called when one has been started.
@@ -40,19 +62,28 @@ class Table:
     Attributes:
         sends: How many of them are no receives.
         loop: The one that callbacks come on.
+        through: How many have ended, by `Entry.kind`.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.sends = 0
         self._wake = wake
         self._is_closed = False
-        self._requests: list[MPI.Request] = []
-        self._entries: list[Entry] = []
-        self._dropped: list[MPI.Request] = []
+        self._pages = deque([_Page(0)])  # the next to be looked at first
+        self._newest = self._pages[0]
+        self._count = 0
+        self._dropped: list[tuple[MPI.Request, Entry]] = []
+        self._gone: dict[int, Mapping[Hashable, int]] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.through: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return self._count
+
+    @property
+    def pages(self) -> int:
+        """How many looks see all requests."""
+        return len(self._pages)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Name the loop that callbacks come on, and that hears of those that raise."""
@@ -60,38 +91,69 @@ class Table:
 
     def start(self, start: Callable[[], MPI.Request], entry: Entry) -> None:
         """Start one; that it cannot be started is told like any other end."""
+        if self._gone and not self._gone.keys().isdisjoint(entry.ranks):
+            self.call_soon(entry.ended, 0, MPI.ERR_PROC_FAILED)
+            return
         try:
             request = start()
         except MPI.Exception as error:
             self.call_soon(entry.ended, 0, error.Get_error_code())
         else:
-            self._requests.append(request)
-            self._entries.append(entry)
+            page = self._newest
+            if len(page.requests) >= _PAGE:
+                page = self._newest = _Page(page.number + 1)
+                self._pages.append(page)
+            page.requests.append(request)
+            page.entries.append(entry)
+            self._count += 1
             self.sends += not entry.is_receive
         self._wake()
 
     def poll(self) -> bool:
-        """Let MPI go on, and call back for what has ended.
+        """Let MPI go on, and call back for what has ended of one page.
 
         Returns:
             Whether anything has.
         """
-        if not self._requests:
+        if not self._count:
+            return False
+        page = self._pages[0]
+        if len(self._pages) > 1:
+            self._turn_over(page)
+        if not page.requests:
             return False
         statuses: list[MPI.Status] = []
         try:
-            indices = MPI.Request.Testsome(self._requests, statuses)
+            indices = MPI.Request.Testsome(page.requests, statuses)
             if not indices:
                 return False
             ended = [(i, status.count, 0) for i, status in zip(indices, statuses, strict=False)]
         except MPI.Exception as error:
-            ended = self._after(error, statuses)
+            ended = _after(page.requests, error, statuses)
         ended.sort()
-        calls: list[Call] = [(self._entries[i].ended, (count, code)) for i, count, code in ended]
+        calls: list[Call] = [(page.entries[i].ended, (count, code)) for i, count, code in ended]
         for i, _, _ in reversed(ended):
-            self._remove(i)
+            entry = page.entries[i]
+            if entry.kind is not None:
+                self.through[entry.kind] += 1
+            self._remove(page, i)
         self.call(calls)
+        if self._gone and (calls or self._dropped):
+            self._fail_what_is_left()
         return bool(calls)
+
+    def _turn_over(self, page: _Page) -> None:
+        """Look at the next page next time, and put this one behind the others, or what is left of it on the next."""
+        self._pages.popleft()
+        following = self._pages[0]
+        if page is not self._newest and len(page.requests) <= _SPARSE:
+            if len(following.requests) + len(page.requests) <= _PAGE and following is not self._newest:
+                following.requests[:0], following.entries[:0] = page.requests, page.entries
+                page.requests, page.entries = following.requests, following.entries
+                return
+            if not page.requests:
+                return
+        self._pages.append(page)
 
     def call(self, calls: Iterable[Call]) -> None:
         """Make callbacks; what one of them raises does not touch the others."""
@@ -106,61 +168,89 @@ class Table:
                     self.loop.call_exception_handler(context)
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Make a callback at the loop's next turn."""
-        assert self.loop is not None
-        self.loop.call_soon(self.call, [(function, args)])
+        """Make a callback at the loop's next turn; if that has been closed, nobody waits for it."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon(self.call, [(function, args)])
 
     def close(self) -> None:
         """Give everything up, and call back no more."""
         self._is_closed = True
         self.drop()
 
-    def drop(self, rank: int | None = None, *, only_receives: bool = False) -> list[Entry]:
+    def drop(self, which: Callable[[Entry], bool] = lambda _: True) -> list[Entry]:
         """Give requests up: receives are cancelled; what cannot be is left to MPI, and its memory kept until it ends.
 
         Args:
-            rank: Those that this rank has to do with; None for all.
-            only_receives: Leave the others.
+            which: Says whether one is given up.
 
         Returns:
             What they were about, in order.
         """
-        found = [
-            i
-            for i, entry in enumerate(self._entries)
-            if (rank is None or rank in entry.ranks) and (entry.is_receive or not only_receives)
-        ]
-        entries = [self._entries[i] for i in found]
-        for i in reversed(found):
-            request, is_receive = self._requests[i], self._entries[i].is_receive
-            self._remove(i)
-            with suppress(MPI.Exception):
-                if is_receive:
-                    request.Cancel()
-                self._dropped.append(request)
-        kept = []
-        for request in self._dropped:
-            with suppress(MPI.Exception):
-                if not request.Test():
-                    kept.append(request)
-        self._dropped = kept
+        entries = []
+        for page in sorted(self._pages, key=lambda page: page.number):
+            found = [i for i, entry in enumerate(page.entries) if which(entry)]
+            entries += [page.entries[i] for i in found]
+            for i in reversed(found):
+                request, entry = page.requests[i], page.entries[i]
+                self._remove(page, i)
+                with suppress(MPI.Exception):
+                    if entry.is_receive:
+                        request.Cancel()
+                    self._dropped.append((request, entry))
+        self._sweep()
         return entries
 
-    def lose(self, rank: int) -> None:
-        """A rank has died: what is under way with it has failed."""
-        self.call([(entry.ended, (0, MPI.ERR_PROC_FAILED)) for entry in self.drop(rank)])
+    def _sweep(self) -> None:
+        """Forget what was given up and has ended since; a message counts that came before it was cancelled."""
+        kept, status = [], MPI.Status()
+        for request, entry in self._dropped:
+            with suppress(MPI.Exception):
+                if not request.Test(status):
+                    kept.append((request, entry))
+                elif entry.kind is not None and not status.Is_cancelled():
+                    self.through[entry.kind] += 1
+        self._dropped = kept
 
-    def _remove(self, i: int) -> None:
-        self.sends -= not self._entries[i].is_receive
-        del self._requests[i], self._entries[i]
+    def lose(self, rank: int, done: Mapping[Hashable, int] | None = None) -> None:
+        """A rank has ended: what is under way with it has failed, and so does what is started from now on.
 
-    def _after(self, error: MPI.Exception, statuses: list[MPI.Status]) -> list[tuple[int, int, int]]:
-        """What has ended, when something has ended badly: which ones MPI's binding does not say then."""
-        indices = [i for i, request in enumerate(self._requests) if not request]
-        if error.Get_error_class() != MPI.ERR_IN_STATUS:
-            return [(i, 0, error.Get_error_code()) for i in indices]
-        pending = MPI.ERR_PROC_FAILED_PENDING
-        known = [status for status in statuses if MPI.Get_error_class(status.error) != pending]
-        if len(known) != len(indices):
-            return [(i, 0, MPI.ERR_OTHER) for i in indices]
-        return [(i, status.count, status.error) for i, status in zip(indices, known, strict=True)]
+        Args:
+            rank: Which one.
+            done: How many requests of each kind had ended there: as many end here, too. None if nobody knows.
+        """
+        if rank not in self._gone:
+            self._gone[rank] = {} if done is None else done
+            self._fail_what_is_left()
+
+    def _fail_what_is_left(self) -> None:
+        """Fail requests that ranks which have ended did not do their part of."""
+        self._sweep()
+        gone, through = self._gone, self.through
+
+        def is_left(entry: Entry) -> bool:
+            return any(rank in gone and through[entry.kind] >= gone[rank].get(entry.kind, 0) for rank in entry.ranks)
+
+        self.call([(entry.ended, (0, MPI.ERR_PROC_FAILED)) for entry in self.drop(is_left)])
+
+    def ranks(self) -> set[int]:
+        """The ranks that must do something for what is under way to end."""
+        return {rank for page in self._pages for entry in page.entries for rank in entry.ranks}
+
+    def _remove(self, page: _Page, i: int) -> None:
+        self._count -= 1
+        self.sends -= not page.entries[i].is_receive
+        page.remove(i)
+
+
+def _after(
+    requests: Sequence[MPI.Request], error: MPI.Exception, statuses: list[MPI.Status]
+) -> list[tuple[int, int, int]]:
+    """What has ended, when something has ended badly: which ones MPI's binding does not say then."""
+    indices = [i for i, request in enumerate(requests) if not request]
+    if error.Get_error_class() != MPI.ERR_IN_STATUS:
+        return [(i, 0, error.Get_error_code()) for i in indices]
+    pending = MPI.ERR_PROC_FAILED_PENDING
+    known = [status for status in statuses if MPI.Get_error_class(status.error) != pending]
+    if len(known) != len(indices):
+        return [(i, 0, MPI.ERR_OTHER) for i in indices]
+    return [(i, status.count, status.error) for i, status in zip(indices, known, strict=True)]

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import json
 import os
+import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from actorflow.errors import TransportError
-from actorflow.transport.base import Listener, Received, Sent, Transport, flat
+from actorflow.errors import PeerLostError, TransportError
+from actorflow.transport.base import Listener, PeerError, Received, Sent, Transport, flat
 from actorflow.transport.inbox import Inbox
+from actorflow.transport.liveness import Liveness, given_up, has_left, liveness_of
 from actorflow.transport.mpi.bell import Bell
 from actorflow.transport.mpi.cuda import bytes_on_device, knows_cuda
 from actorflow.transport.mpi.edges import Edges, Link
+from actorflow.transport.mpi.endings import end_interrupted, end_without, exit_status
 from actorflow.transport.mpi.failures import Failures
 from actorflow.transport.mpi.groups import MPIGroup, Operations
 from actorflow.transport.mpi.library import finalize_without_fence
 from actorflow.transport.mpi.notes import Notes
 from actorflow.transport.mpi.progress import Progress
+from actorflow.transport.mpi.pulse import Pulse
 from actorflow.transport.mpi.table import Table
 
 __all__ = ["CHUNK_BYTES", "MPITransport"]
@@ -31,6 +38,8 @@ __all__ = ["CHUNK_BYTES", "MPITransport"]
 #: of bytes of a message of MPI ends at 2 GiB.
 CHUNK_BYTES = 4 << 20
 _LARGEST_CHUNK_BYTES = 1 << 30
+#: How often a rank that has ended looks for what the others say, unless it is rung.
+_SHORTEST_S, _LONGEST_S = 1e-3, 0.05
 
 
 class MPITransport(Transport):
@@ -40,6 +49,8 @@ class MPITransport(Transport):
         chunk_bytes: The most that one message of MPI carries; the same on all ranks.
         host: Address by which other hosts reach this one; None to find it out.
         shared: Whether ranks of one host look in shared memory who must be woken.
+        liveness: For how many seconds a rank that this one waits for may not answer before it is lost; see
+            `actorflow.world`.
 
     Raises:
         TransportError: if MPI was started in a way that does not fit.
@@ -47,28 +58,41 @@ class MPITransport(Transport):
 
     name = "mpi"
 
-    def __init__(self, *, chunk_bytes: int = CHUNK_BYTES, host: str | None = None, shared: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        host: str | None = None,
+        shared: bool = True,
+        liveness: float | None = None,
+    ) -> None:
+        limit_s = liveness_of(liveness)
         if not 1 <= chunk_bytes <= _LARGEST_CHUNK_BYTES:
             raise TransportError(f"chunks have 1 to {_LARGEST_CHUNK_BYTES:,} bytes, got {chunk_bytes:,}")
         if MPI.Query_thread() < MPI.THREAD_FUNNELED:
             raise TransportError("MPI was initialized for programs without threads; it must be THREAD_FUNNELED or more")
         comm = MPI.COMM_WORLD.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
-        super().__init__(comm.rank, comm.size, _max_tag(comm))
-        self._comms = [comm, comm.Dup(), comm.Dup()]
-        for_edges, for_notes, self._for_groups = self._comms
+        super().__init__(comm.rank, comm.size, _max_tag(comm), limit_s)
+        self._comms = [comm, comm.Dup(), comm.Dup(), comm.Dup()]
+        for_edges, for_notes, self._for_all, self._for_groups = self._comms
         bell = Bell(comm, host, shared)
-        self._progress = Progress(self, bell, crowded=bell.local_size > _cores())
+        self._progress = Progress(self, bell, crowded=len(bell.neighbours) > _cores())
         self._table, self._note_table = Table(self._progress.wake), Table(self._progress.wake)
-        self._failures = Failures(for_notes)
-        self._link = Link(self._table, bell, self._failures, chunk_bytes)
         self._inbox = Inbox(self._note_table.call_soon)
+        self._failures = Failures(for_notes, self._inbox.ends)
+        self._link = Link(self._table, bell, self._failures, chunk_bytes)
         self._edges = Edges(for_edges, self._link)
-        self._notes = Notes(for_notes, self._link._replace(table=self._note_table), self._inbox.hear)
+        self._notes = Notes(for_notes, self._link._replace(table=self._note_table), self._inbox.hear, self._hear_last)
         self._operations = Operations()
         self._groups: dict[tuple[int, ...], MPIGroup] = {}
+        self._liveness = Liveness(limit_s, self._ask)
+        self._pulse = Pulse(comm, bell.host, bell.neighbours, self._liveness.answered)
+        self._said_last: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_closed = False
+        self._next_look: asyncio.TimerHandle | None = None
+        self._has_left = self._is_closed = False
+        atexit.register(self.close_with_others)
 
     # -- one loop at a time -------------------------------------------------------------------------------------
 
@@ -85,27 +109,78 @@ class MPITransport(Transport):
             if len(self._table) and not self._loop.is_closed():
                 raise TransportError(f"rank {self.rank} has messages under way on another event loop")
             # What other ranks count on goes on, though nobody here is told any more: parts of it may have gone already.
-            self._table.drop(only_receives=True)
+            self._table.drop(lambda entry: entry.is_receive)
             self._edges.clear()
         self._loop = loop
         self._table.bind(loop)
         self._note_table.bind(loop)
         self._progress.bind(loop)
+        self._look_for_lost(loop)
 
     def close(self) -> None:
+        self._leave()
         if self._is_closed:
             return
         self._is_closed = True
-        self._progress.close()
-        self._inbox.clear()
-        self._table.close()
+        atexit.unregister(self.close_with_others)
         self._note_table.close()
         self._notes.close()
+        self._pulse.close()
         self._link.bell.close()
         if self._failures.any_dead():
             finalize_without_fence()
         else:
             self._free()
+
+    def _leave(self) -> None:
+        """Give up what is under way, and tell the others."""
+        if self._has_left:
+            return
+        self._progress.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
+        if self._inbox.listener is not None:
+            self._inbox.listener.leaving()
+        self._has_left = True
+        self._inbox.clear()
+        self._table.close()
+        for rank in range(self.size):
+            if rank != self.rank and not isinstance(self._inbox.ends.get(rank), PeerLostError):
+                self._notes.post(rank, json.dumps(self._done_with(rank)).encode(), last=True)
+
+    def close_with_others(self) -> None:
+        """Close, when the others have closed too, or are lost.
+
+        At the end of the program: MPI ends for all ranks together, and would use a core to wait for the others. It
+        would wait for a frozen rank, too; if there is one, the job is ended as soon as all others are here.
+        """
+        if self._is_closed or exit_status():
+            return
+        self._leave()
+        self._link.bell.park(False)
+        try:
+            self._wait_for_others()
+        except KeyboardInterrupt:
+            end_interrupted()
+        silent = self._inbox.ends.keys() - self._said_last - self._failures.dead
+        if silent:
+            end_without(silent)
+        self.close()
+
+    def _wait_for_others(self) -> None:
+        looked_s, delay_s = 0.0, _SHORTEST_S
+        while self._others():
+            if self.poll(whole=True):
+                delay_s = _SHORTEST_S
+                continue
+            select.select([self._link.bell], [], [], delay_s)
+            self._link.bell.drain()
+            delay_s = min(2 * delay_s, _LONGEST_S)
+            now_s = monotonic()
+            if now_s - looked_s >= self._liveness.interval_s:
+                looked_s = now_s
+                self.check()
+                self._lose_silent(now_s, self._others())
 
     def _free(self) -> None:
         with suppress(MPI.Exception):
@@ -140,7 +215,7 @@ class MPITransport(Transport):
             self._note_table.call_soon(self._inbox.hear, rank, bytes(note))
             return
         self.check_rank(rank)
-        if rank not in self._failures.dead:
+        if rank not in self._inbox.ends:
             self._notes.post(rank, bytes(note))
 
     def listen(self, listener: Listener | None) -> None:
@@ -153,7 +228,8 @@ class MPITransport(Transport):
         group = self._groups.get(ascending)
         if group is None:
             try:
-                group = MPIGroup(ascending, self._for_groups, self._link, self._operations)
+                comm = self._for_all if len(ascending) == self.size else self._for_groups
+                group = MPIGroup(ascending, comm, self._link, self._operations)
             except MPI.Exception as error:  # a rank has died: MPI makes no group any more, with it or without it
                 code, everybody = error.Get_error_code(), range(self.size)
                 raise self._failures.error(code, everybody, f"making a group of ranks {list(ascending)}") from error
@@ -172,9 +248,11 @@ class MPITransport(Transport):
         """Whether others must do something for what is under way to end."""
         return self._table.sends > 0 or self._note_table.sends > 0
 
-    def poll(self) -> bool:
-        """Let MPI go on, and call back for what has ended; whether anything has."""
-        news = self._table.poll()
+    def poll(self, whole: bool = False) -> bool:
+        """Let MPI go on, and call back for what has ended, or for some of it; whether anything has."""
+        news = False
+        for _ in range(self._table.pages if whole else 1):
+            news = self._table.poll() or news
         if self._is_closed:
             return news
         try:
@@ -185,16 +263,71 @@ class MPITransport(Transport):
             return True
 
     def check(self) -> None:
-        """Look for ranks that have died, give up what is under way with them, and tell the listener."""
+        """Look for ranks that have died, as far as the MPI can tell."""
         for rank in self._failures.news():
-            for table in (self._table, self._note_table):
-                table.lose(rank)
-            self._note_table.call([(self._inbox.hear_of_death, (rank,))])
+            if rank not in self._inbox.ends:
+                self._end(PeerLostError(rank))
+
+    # -- the ends of other ranks --------------------------------------------------------------------------------
+
+    def _others(self) -> set[int]:
+        """The other ranks, but for those that have ended."""
+        return set(range(self.size)) - {self.rank} - self._inbox.ends.keys()
+
+    def _end(self, error: PeerError, done: Mapping[Hashable, int] | None = None) -> None:
+        """A rank has ended: tell the listener, and give up what is under way with it.
+
+        Args:
+            error: How.
+            done: How many requests of each kind it has done its part of, if it has left; see `Table.lose`.
+        """
+        self._note_table.call([(self._inbox.hear_of_end, (error,))])
+        self._table.lose(error.rank, done)
+        if isinstance(error, PeerLostError):  # one that has left still hears that others leave, too
+            self._note_table.lose(error.rank)
+
+    def _done_with(self, rank: int) -> dict[str, Any]:
+        """What this rank tells another as the last: how much has come through between the two."""
+        through = self._table.through
+        groups = [(ranks, through["group", *ranks]) for ranks in self._groups if rank in ranks]
+        return {"sent": through["send", rank], "received": through["receive", rank], "groups": groups}
+
+    def _hear_last(self, rank: int, note: bytes) -> None:
+        """A rank has left, or waits for this one no more (None)."""
+        self._said_last.add(rank)
+        words = json.loads(note)
+        if rank in self._inbox.ends:
+            return
+        if words is None:
+            self._end(given_up(rank))
+            return
+        done: dict[Hashable, int] = {("receive", rank): words["sent"], ("send", rank): words["received"]}
+        done |= {("group", *ranks): count for ranks, count in words["groups"]}
+        self._end(has_left(rank), done)
+
+    def _look_for_lost(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look from time to time whether the ranks that this one waits for answer."""
+        if loop is not self._loop or self._has_left:
+            return
+        listener = self._inbox.listener
+        awaited = self._table.ranks() | self._note_table.ranks() | set(() if listener is None else listener.awaited())
+        self._lose_silent(loop.time(), awaited & self._others())
+        if not self._has_left:  # whoever was told of a loss may have closed this
+            self._next_look = loop.call_later(self._liveness.interval_s, self._look_for_lost, loop)
+
+    def _lose_silent(self, now_s: float, awaited: set[int]) -> None:
+        self._liveness.limit_s = self.liveness_s
+        for rank in self._liveness.look(now_s, awaited):
+            self._notes.post(rank, b"null", last=True)  # should it go on one day, it need not wait for this one
+            self._end(self._liveness.error(rank))
+
+    def _ask(self, rank: int) -> None:
+        self._pulse.ask(rank)
 
     # -- checks -------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._has_left:
             raise TransportError(f"the transport of rank {self.rank} is closed")
 
     def _check_bound(self) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import sys
 
+from actorflow.errors import PeerFailedError
+from actorflow.transport import Listener, PeerError
 from actorflow.transport.mpi import MPITransport
 
 where = sys.argv[1]
@@ -10,6 +12,20 @@ transport = MPITransport(chunk_bytes=1 << 10)
 #: More parts than are under way at once.
 LARGE = bytes(100 << 10)
 called: list[str] = []
+
+
+class Watch(Listener):
+    """Waits until the other rank has closed."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def heard(self, rank: int, note: bytes) -> None:
+        raise AssertionError(note)
+
+    def ended(self, error: PeerError) -> None:
+        assert isinstance(error, PeerFailedError), error
+        self.event.set()
 
 
 async def main() -> None:
@@ -27,6 +43,9 @@ async def main() -> None:
         if where == "within":
             transport.receive(0, 5, memoryview(bytearray(LARGE)), lambda *result: came.set_result(result))
             assert await came == (len(LARGE), None)
+        watch = Watch()
+        transport.listen(watch)
+        await watch.event.wait()
         return
     transport.send(1, 5, memoryview(LARGE), close)
     for what in (b"small", LARGE, b"last"):

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 import actorflow as af
-from actorflow.transport import Listener
+from actorflow.transport import Listener, PeerError
 from actorflow.transport.mpi import MPITransport
 
 world = MPITransport(chunk_bytes=1 << 10)
@@ -25,8 +25,8 @@ class Heard(Listener):
         self.notes.append(note)
         self.event.set()
 
-    def lost(self, rank: int) -> None:
-        raise AssertionError(f"rank {rank} lives")
+    def ended(self, error: PeerError) -> None:
+        raise AssertionError(f"rank {error.rank} lives")
 
 
 def given_up(*_: object) -> None:

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 import actorflow as af
-from actorflow.transport import Listener
+from actorflow.transport import Listener, PeerError
 from actorflow.transport.mpi import MPITransport
 from actorflow.transport.mpi.library import library
 
@@ -31,8 +31,9 @@ class Watch(Listener):
     def heard(self, rank: int, note: bytes) -> None:
         assert world.rank == dead, "nobody posts to the living"
 
-    def lost(self, rank: int) -> None:
-        self.lost_ranks.append(rank)
+    def ended(self, error: PeerError) -> None:
+        assert isinstance(error, af.PeerLostError)
+        self.lost_ranks.append(error.rank)
         self.event.set()
 
 

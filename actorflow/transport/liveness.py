@@ -1,0 +1,109 @@
+"""Which of the ranks that this one waits for do not answer any more: frozen ones, and those that cannot be reached."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from actorflow.errors import PeerFailedError, PeerLostError, TransportError
+
+__all__ = ["Liveness", "given_up", "has_left", "liveness_of"]
+
+#: Seconds, unless the program or the environment says otherwise.
+_DEFAULT_S = 30.0
+_VARIABLE = "ACTORFLOW_LIVENESS"
+#: How often a rank is asked before it counts as lost: it may miss some, as datagrams get lost.
+_TIMES = 20
+_LONGEST_S = 5.0
+
+
+class Liveness:
+    """Asks the ranks that this one waits for whether they are alive, and finds those that do not answer.
+
+    What counts is the time in which this rank itself could have heard an answer: while its loop is blocked, or its own
+    process stopped, hardly any passes.
+
+    Args:
+        limit_s: After how many seconds without an answer a rank is lost; infinite for never.
+        ask: Asks a rank; its answer is told by `answered`.
+
+    Attributes:
+        limit_s: As given; may be changed.
+    """
+
+    def __init__(self, limit_s: float, ask: Callable[[int], object]) -> None:
+        self.limit_s = limit_s
+        self._ask = ask
+        self._silent_s: dict[int, float] = {}
+        self._answered: set[int] = set()
+        self._looked_s = 0.0
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two looks."""
+        return min(self.limit_s / _TIMES, _LONGEST_S)
+
+    def answered(self, rank: int) -> None:
+        """A rank has given a sign of life. May be called on any thread."""
+        self._answered.add(rank)
+
+    def look(self, now_s: float, awaited: Iterable[int]) -> list[int]:
+        """Ask the ranks that are waited for.
+
+        Args:
+            now_s: Time in seconds, on whatever clock.
+            awaited: Those ranks, at this moment.
+
+        Returns:
+            The ranks that are lost.
+        """
+        passed_s = max(0.0, min(now_s - self._looked_s, 2 * self.interval_s))
+        self._looked_s = now_s
+        answered, self._answered = self._answered, set()
+        before, self._silent_s = self._silent_s, {}
+        lost = []
+        for rank in awaited:
+            silent_s = before[rank] + passed_s if rank in before and rank not in answered else 0.0
+            if silent_s >= self.limit_s:
+                lost.append(rank)
+            else:
+                self._silent_s[rank] = silent_s
+                self._ask(rank)
+        return lost
+
+    def error(self, rank: int) -> PeerLostError:
+        """The error for a rank that this has found to be lost."""
+        return PeerLostError(
+            rank,
+            f"rank {rank} is lost: it has not answered for {self.limit_s:g} s, so its process is frozen or cannot be "
+            f"reached",
+        )
+
+
+def has_left(rank: int) -> PeerFailedError:
+    """The error for what is under way with a rank that has closed its transport."""
+    return PeerFailedError(rank, f"rank {rank} has left: its program has ended while others wait for it")
+
+
+def given_up(rank: int) -> PeerFailedError:
+    """The error on a rank that another one counts as lost, and waits for no more."""
+    return PeerFailedError(rank, f"rank {rank} has given this rank up, which did not answer for too long")
+
+
+def liveness_of(seconds: float | None, environment: Mapping[str, str] = os.environ) -> float:
+    """The seconds after which a rank that does not answer is lost: as given, else as the environment says, else 30.
+
+    Raises:
+        TransportError: if they are no positive number.
+    """
+    name, value = "liveness", seconds
+    if value is None:
+        name, text = _VARIABLE, environment.get(_VARIABLE, "").strip()
+        try:
+            value = float(text) if text else _DEFAULT_S
+        except ValueError:
+            raise TransportError(f"{name} must be a number of seconds, or inf for no limit, got {text!r}") from None
+    if math.isnan(value) or value <= 0:
+        raise TransportError(f"{name} must be a positive number of seconds, or inf for no limit, got {value:g}")
+    return value
