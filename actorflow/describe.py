@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from actorflow.node import Blob
 from actorflow.ops.function import Function
+from actorflow.text import visible
 
 if TYPE_CHECKING:
     from actorflow.contents import Contents
@@ -51,7 +52,7 @@ def plan_table(plan: Plan) -> str:
             f"fetched: {_types(plan.fetches) or 'nothing'}",
             f"updated: {_types(plan.updates) or 'nothing'}",
             *[f"captured: {_segment(plan, segment)}" for segment in plan.segments],
-            *[f"note: {note} ({', '.join(names)})" for note, names in plan.notes.items()],
+            *[visible(f"note: {note} ({', '.join(names)})") for note, names in plan.notes.items()],
         ]
     )
 
@@ -67,7 +68,7 @@ def step_name(op: PlannedOp) -> str:
 def _segment(plan: Plan, segment: Sequence[int]) -> str:
     """The steps of a segment, and its lane."""
     ops = [plan.ops[index] for index in segment]
-    return f"{', '.join(map(step_name, ops))} as one, {ops[0].place} {ops[0].lane}"
+    return visible(f"{', '.join(map(step_name, ops))} as one, {ops[0].place} {ops[0].lane}")
 
 
 def kernel_name(op: PlannedOp) -> str:
@@ -91,6 +92,7 @@ def _types(blobs: Iterable[Blob]) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     rule = ["-" * width for width in widths]
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, rule, *rows))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from actorflow.describe import kernel_name, step_name, time_text
 from actorflow.errors import GraphError, MissingExtraError
 from actorflow.node import Blob, Variable
+from actorflow.text import visible
 
 if TYPE_CHECKING:
     from actorflow.contents import Contents
@@ -132,5 +133,5 @@ def _slot(slot: Slot) -> str:
 
 
 def _quote(*lines: str) -> str:
-    escaped = (line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
+    escaped = (visible(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(escaped) + '"'

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from actorflow.text import visible
+
 if TYPE_CHECKING:
     from actorflow.contents import Contents
     from actorflow.node import Blob
@@ -19,7 +21,7 @@ _HEADER = ("op", "operation", "place", "inputs", "outputs")
 def graph_html(graph: Contents) -> str:
     """Counts, and of a graph of up to 100 ops what they are; nothing is run or served.
 
-    Names come from whoever built the graph, so they are escaped.
+    Names come from whoever built the graph, so they are escaped, and nothing in them is hidden.
     """
     variables = graph.variables
     size_bytes = sum(variable.spec.size_bytes for variable in variables)
@@ -44,4 +46,4 @@ def _types(blobs: Iterable[Blob]) -> str:
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+    return f"<tr>{''.join(f'<{tag}>{escape(visible(cell))}</{tag}>' for cell in cells)}</tr>"

@@ -169,7 +169,7 @@ def test_names_are_printed_whole_and_obeyed_by_no_terminal(tmp_path: Path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert all(character.isprintable() for line in lines for character in line)
     names = {row[0] for row in tables("\n".join(lines))["where the time went"][1:]}
-    assert names == {long, "\ufffd[31mred\ufffd\ufffd[bold]"}
+    assert names == {long, r"\x1b[31mred\n\u202e[bold]"}
 
 
 @pytest.mark.parametrize(

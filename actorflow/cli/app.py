@@ -11,6 +11,7 @@ from typing import Any
 
 import actorflow
 from actorflow.errors import ActorflowError
+from actorflow.text import visible
 
 __all__ = ["dispatch"]
 
@@ -31,7 +32,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
     try:
         return command(arguments)
     except (ActorflowError, OSError) as error:
-        print(f"actorflow: error: {_problem(error)}", file=sys.stderr)
+        print(f"actorflow: error: {visible(_problem(error), lines=True)}", file=sys.stderr)
         return 1
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import actorflow
 from actorflow.devices import device_kind, known_kinds
 from actorflow.devices.cuda import describe_cuda
+from actorflow.text import visible
 
 __all__ = ["Check", "doctor", "examine"]
 
@@ -87,7 +88,7 @@ def _show(checks: list[Check]) -> None:
     status_width = max(len(check.status) for check in checks)
     print(f"actorflow {actorflow.__version__}\n")
     for check in checks:
-        print(f"{check.name:{name_width}}  {check.status:{status_width}}  {check.detail}")
+        print(f"{check.name:{name_width}}  {check.status:{status_width}}  {visible(check.detail)}")
     advice = [check for check in checks if check.advice]
     if advice:
         print("\nTo add or repair:")

@@ -1,10 +1,10 @@
-"""What the commands print on, and how they write what others have named."""
+"""What the commands print on, and how they count."""
 
 from __future__ import annotations
 
 from rich.console import Console
 
-__all__ = ["count_text", "output", "plain"]
+__all__ = ["count_text", "output"]
 
 #: Of what is no terminal: nothing is cut off or broken there.
 _PLAIN_WIDTH = 240
@@ -14,11 +14,6 @@ def output() -> Console:
     """Standard output: as wide as the terminal is, and wide enough for anything where there is none."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
-
-
-def plain(text: str) -> str:
-    """Without what a terminal would obey: whoever named an op must not move the cursor or turn the text around."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def count_text(count: int, what: str) -> str:

@@ -11,8 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from actorflow.cli.output import count_text, plain
+from actorflow.cli.output import count_text
 from actorflow.history import NodeState
+from actorflow.text import visible
 
 if TYPE_CHECKING:
     from actorflow.web.client import Picture
@@ -78,8 +79,8 @@ def render(
 
 
 def _head(picture: Picture, rates: tuple[float, float] | None, url: str, problem: str | None) -> Iterator[Text]:
-    state = Text(" live", "green") if problem is None else Text(f" {plain(problem)}", "bold red")
-    yield _line(Text(plain(picture.name), "bold"), f"  {count_text(len(picture.ops), 'op')} at {plain(url)}", state)
+    state = Text(" live", "green") if problem is None else Text(f" {visible(problem)}", "bold red")
+    yield _line(Text(visible(picture.name), "bold"), f"  {count_text(len(picture.ops), 'op')} at {visible(url)}", state)
     frames = picture.frames
     in_flight = frames["started"] - frames["finished"] - frames["failed"] - frames["cancelled"]
     counts = [f"{frames[name]:,} {name}" for name in ("started", "finished", "failed", "cancelled")]
@@ -95,38 +96,38 @@ def _process(picture: Picture) -> Iterator[Text]:
     for device in picture.vitals.get("memory", []):
         budget = "" if device["budget"] is None else f", budget {_size(device['budget'])}"
         used, held, peak = (_size(device[kind]) for kind in ("used", "held", "peak"))
-        yield _line(_title("memory"), f"{plain(device['place'])}: {used} used, {held} held, peak {peak}{budget}")
+        yield _line(_title("memory"), f"{visible(device['place'])}: {used} used, {held} held, peak {peak}{budget}")
     lag = picture.vitals.get("lag_ms")
     if lag is not None:
         yield _line(_title("loop late"), f"p50 {lag['p50']:.1f} ms, p99 {lag['p99']:.1f} ms, max {lag['max']:.1f} ms")
     for pipeline in picture.vitals.get("pipelines", []):
-        widen = f"; {plain(pipeline['bottleneck'])}" if pipeline["bottleneck"] else ""
+        widen = f"; {visible(pipeline['bottleneck'])}" if pipeline["bottleneck"] else ""
         yield _line(_title("pipeline"), f"{pipeline['delivered']:,} items delivered{widen}")
 
 
 def _waits(picture: Picture) -> Iterator[Text]:
     if picture.paused is not None:
-        why = f" ({plain(picture.paused)})" if picture.paused else ""
+        why = f" ({visible(picture.paused)})" if picture.paused else ""
         yield _line(_title("paused"), Text(f"no frame starts{why}", "yellow"))
     stalled_s = picture.vitals.get("stalled_s")
     if stalled_s is not None:
         yield _line(_title("stalled"), Text(f"no call has ended for {stalled_s:.0f} s", "bold yellow"))
     for frame in picture.vitals.get("waiting", []):
         why = "; ".join(line.strip() for line in frame["waits"].splitlines())
-        text = f"frame {frame['frame']} for {frame['seconds']:.0f} s: {plain(why)}"
+        text = f"frame {frame['frame']} for {frame['seconds']:.0f} s: {visible(why)}"
         yield _line(_title("waits"), Text(text, "yellow"))
 
 
 def _failures(picture: Picture) -> Iterator[Text]:
     for failure in list(picture.failures)[-_SHOWN_FAILURES:]:
-        what = plain(failure["message"].partition("\n")[0])
+        what = visible(failure["message"].partition("\n")[0])
         yield _line(_title("failed"), Text(f"frame {failure['frame']}: {what}", "red"))
 
 
 def _curves(picture: Picture) -> Iterator[Text]:
     for name, (frame, value) in list(picture.curves.items())[:_SHOWN_CURVES]:
         shown = "not finite" if value is None else f"{value:.6g}"
-        yield _line(_title("curve"), f"{plain(name)}  {shown}  (frame {frame:,})")
+        yield _line(_title("curve"), f"{visible(name)}  {shown}  (frame {frame:,})")
     if (more := len(picture.curves) - _SHOWN_CURVES) > 0:
         yield _line(_title("curve"), f"and {more:,} more")
 
@@ -145,7 +146,7 @@ def _table(picture: Picture, rows: int, *, expand: bool) -> Table:
     for row in np.argsort(-total_us, kind="stable")[:rows].tolist():
         state = NodeState(states.state[row])
         table.add_row(
-            Text(plain(picture.ops[row])),
+            Text(visible(picture.ops[row])),
             Text(state.name.lower(), _STYLES.get(state, "dim")),
             f"{states.calls[row]:,}",
             *[f"{picture.failed[row]:,}" if picture.failed[row] else "" for _ in failures],

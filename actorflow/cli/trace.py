@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.analysis import Analysis, Frames, Step, analyse
-from actorflow.cli.output import count_text, output, plain
+from actorflow.cli.output import count_text, output
 from actorflow.describe import time_text
 from actorflow.recording import Recording
+from actorflow.text import visible
 from actorflow.trace_file import read_trace
 
 __all__ = ["show_trace"]
@@ -70,7 +71,7 @@ def _document(recording: Recording, analysis: Analysis) -> dict[str, object]:
 
 def _text(line: str) -> Text:
     """Without markup, which names may look like."""
-    return Text(plain(line))
+    return Text(visible(line))
 
 
 def _headline(path: Path, recording: Recording, analysis: Analysis) -> tuple[str, str]:

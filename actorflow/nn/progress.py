@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from actorflow.nn.metrics import Mean, means
+from actorflow.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,4 +105,4 @@ class Progress:
 
     def _text(self, validation: Mapping[str, float]) -> str:
         shown = {**means(self._gathered), **{f"validation {name}": value for name, value in validation.items()}}
-        return "  ".join(f"{name} {value:.3f}" for name, value in shown.items())
+        return "  ".join(f"{visible(name)} {value:.3f}" for name, value in shown.items())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from actorflow.node import Site
 from actorflow.pipeline.stage import Wait
+from actorflow.text import visible
 
 if TYPE_CHECKING:
     from actorflow.pipeline.stage import StageActor
@@ -121,7 +122,7 @@ class LoaderStats:
             f"{'wait put':>9} {'held':>5} {'p50 ms':>8} {'p99 ms':>8}"
         ]
         lines += [
-            f"{stage.name:20} {stage.kind:12} {stage.items_out:9} {stage.items_per_s:9.0f} "
+            f"{visible(stage.name):20} {stage.kind:12} {stage.items_out:9} {stage.items_per_s:9.0f} "
             f"{f'{stage.running}/{stage.concurrency}':>10} {stage.utilization:5.0%} {stage.wait_get_s:8.2f}s "
             f"{stage.wait_put_s:8.2f}s {stage.held:5} {stage.p50_s * 1e3:8.2f} {stage.p99_s * 1e3:8.2f}"
             for stage in self.stages

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.checkpoint import Checkpoints
 from actorflow.errors import CheckpointError, GraphError
+from actorflow.text import visible
 from actorflow.web.exchange import Refused, Request, Response, Route, to_json
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class Control:
         try:
             text, content = await command(arguments, by)
         except (_Conflict, GraphError, CheckpointError, OSError) as error:  # the last of a save of another kind
-            _log.warning("graph %r: %s could not %s from the live page: %s", self._graph.name, by, name, error)
+            why = visible(str(error), lines=True)
+            _log.warning("graph %r: %s could not %s from the live page: %s", self._graph.name, by, name, why)
             return Response.of_text(409, str(error))
         # A warning, as it is seen unless the program says otherwise: somebody else has changed what it does.
         _log.warning("graph %r: %s from the live page, by %s", self._graph.name, text, by)

@@ -118,7 +118,7 @@ class Request:
         except ConnectionError:
             raise Refused(Response.of_text(400, "the body has no end")) from None
         except ValueError as error:
-            raise Refused(Response.of_text(400, f"the body cannot be read: {visible(str(error))}")) from None
+            raise Refused(Response.of_text(400, f"the body cannot be read: {error}")) from None
         return body
 
 
@@ -145,8 +145,8 @@ class Response:
 
     @classmethod
     def of_text(cls, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-        """A line of text that begins with the status."""
-        return cls(status, [f"{status}: {text}\n".encode(errors="backslashreplace")], headers=headers or {})
+        """A text that begins with the status; it may have an error of any origin, and be read in a terminal."""
+        return cls(status, [f"{status}: {visible(text, lines=True)}\n".encode()], headers=headers or {})
 
     @classmethod
     def of_json(cls, content: str | Sequence[bytes], headers: Mapping[str, str] | None = None) -> Response:

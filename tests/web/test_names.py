@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import unicodedata
 from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.text import visible
 from actorflow.web import serve
 
 pytestmark = pytest.mark.browser
@@ -22,6 +26,11 @@ NAMES = {
     "right-to-left": "שלום עולם مرحبا (1) <b>",
     "emoji": "🚀🧮👩🏽🔬 ﷽ Z̴̨a̷l̸g̴o̵",
 }
+#: Texts and attributes with characters that are not seen, or turn others around.
+HIDDEN_IN = r"""[...document.querySelectorAll('*')].flatMap((e) => [
+    ...[...e.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE).map((node) => node.data),
+    ...[...e.attributes].map((attribute) => attribute.value),
+]).filter((text) => /[\p{C}\p{Z}]/u.test(text.replaceAll(/[ \n\t]/g, '')))"""
 #: What is wider than the window, by the tags and classes of it.
 TOO_WIDE = """[...document.querySelectorAll('body *')].filter((e) => {
     const box = e.getBoundingClientRect();
@@ -40,10 +49,10 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
             raise ValueError(name + CONTROLS)
         return x
 
-    fail.__qualname__ = name
+    fail.__qualname__ = name + CONTROLS
     x = graph.blob(f"{name} x", ())
     scope = graph.subgraph(f"{name} scope")
-    scope.function(name, fail, SCALAR, lane=f"{name} lane")(x)
+    scope.function(name, fail, SCALAR, lane=f"{name} lane{CONTROLS}")(x)
     op = f"{name} scope/{name}"
     loader = af.pipeline.source([np.float32(1), np.float32(-1)], name=name + CONTROLS)
     async with graph, loader, serve(graph, port=0) as view:
@@ -52,6 +61,8 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
         stream = graph.stream(loader.feed(x))
         await anext(stream)
         await page.until("actorflow.stages.length === 1")
+        listed = json.dumps(f"{name}{visible(CONTROLS)}")
+        await page.until(f"document.getElementById('pipeline-list').textContent.includes({listed})")
         with pytest.raises(af.OpError):
             await anext(stream)
         await page.until("actorflow.failures.length > 0")
@@ -64,13 +75,15 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
         await page.until(f"actorflow.selected === {op!r}")
         for selector, text in (("#node h2", name), ("#node .node-sub", f"Op · {op}"), (".failures .where", op)):
             assert await text_of(page, selector) == text
-        assert name in await text_of(page, "#failure-list pre")
+        assert f"ValueError: {name}{visible(CONTROLS)}" in await text_of(page, "#failure-list pre")
+        assert await text_of(page, "#node dd") == f"{name}{visible(CONTROLS)}"
         assert await text_of(page, "#curve-list .curve-head span") == f"{op}/out"
         assert op in await text_of(page, "#announcement")
         await page.page.mouse.move(*await page.middle_of(op))
         assert await text_of(page, "#tooltip strong") == op
         await page.page.select_option("#colour", "lane")
-        assert f"cpu {name} lane" in await page.page.locator("#legend li").all_text_contents()
+        lane = f"cpu {name} lane{visible(CONTROLS)}"
+        assert lane in await page.page.locator("#legend li").all_text_contents()
         await page.page.click("#timeline-toggle")
         await page.until("actorflow.bars.length > 0")
         bar = (await page.look("actorflow.bars"))[-1]
@@ -83,6 +96,7 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
             assert await page.look("document.documentElement.scrollWidth <= innerWidth")
             assert await page.look(TOO_WIDE) == []
         assert await page.look("typeof hacked") == "undefined"
+        assert await page.look(HIDDEN_IN) == []
         found = "document.querySelectorAll('main img, main script, main svg, header script, title *').length"
         assert await page.look(found) == 0
         await stream.aclose()
@@ -91,3 +105,26 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
 async def text_of(page: Any, selector: str) -> str:
     text: str = await page.page.locator(selector).first.text_content()
     return text
+
+
+async def test_what_is_hidden_is_written_as_python_writes_it(training, new_page) -> None:
+    """Of each character that there is, but for those of which Python and the browser may know more or less."""
+    codes = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in {"Cn", "Cs"}]
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        differing = await page.page.evaluate(
+            """async ([codes, hidden]) => {
+                const { parse, visible } = await import("./static/text.js"), written = new Map(hidden);
+                return codes.filter((code) => {
+                    const one = String.fromCodePoint(code), expected = written.get(code) ?? one;
+                    const message = parse(`{"text": ${JSON.stringify(one)}}`);
+                    return visible(one) !== expected || message.text !== expected;
+                });
+            }""",
+            [codes, [(code, visible(chr(code), lines=True)) for code in codes if not chr(code).isprintable()]],
+        )
+        assert [hex(code) for code in differing if unicodedata.category(chr(code)) != "Cn"] == []
+        escaped = r'{"a": ["\u202ex", 1], "b": "\ud800", "c": "\\u202e", "d": "a\nb\tc"}'
+        parsed = await page.page.evaluate("""async (text) => (await import("./static/text.js")).parse(text)""", escaped)
+        assert parsed == {"a": [r"\u202ex", 1], "b": r"\ud800", "c": r"\u202e", "d": "a\nb\\tc"}

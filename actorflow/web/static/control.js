@@ -2,6 +2,7 @@
 
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
+import { parse, visible } from "./text.js";
 import { shown } from "./token.js";
 
 const MOST_IN_FLIGHT = 1024;
@@ -33,7 +34,7 @@ export class ControlBar {
     this.model.control = null;
     try {
       const response = await fetch("api/control", { headers: shown() });
-      if (response.ok) this.#offer = await response.json();
+      if (response.ok) this.#offer = parse(await response.text());
     } catch {
       this.#offer = { offered: false, allowed: false, saves: false }; // the server has gone again
     }
@@ -52,7 +53,7 @@ export class ControlBar {
     if (!this.allowed || byId("cancel-dialog").open) return;
     let frames;
     try {
-      ({ frames } = await (await fetch("api/control", { headers: shown() })).json());
+      ({ frames } = parse(await (await fetch("api/control", { headers: shown() })).text()));
     } catch {
       this.#tell(GONE, true);
       return this.refresh();
@@ -105,7 +106,7 @@ export class ControlBar {
     try {
       const headers = { "Content-Type": "application/json", ...shown() };
       const response = await fetch(`api/control/${name}`, { method: "POST", headers, body: JSON.stringify(content) });
-      const text = response.ok ? (await response.json()).done : (await response.text()).replace(/^\d+: /, "");
+      const body = await response.text(), text = response.ok ? parse(body).done : visible(body).replace(/^\d+: /, "");
       if (!response.ok || (name !== "pause" && name !== "resume")) this.#tell(text.trim(), !response.ok);
     } catch {
       this.#tell(GONE, true);

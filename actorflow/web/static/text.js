@@ -1,4 +1,26 @@
-// Text on a canvas.
+// Text that others have written.
+
+/** What is hidden or turns text around: all that Python does not call printable, but for the space. */
+const HIDDEN = /[\p{C}\p{Z}]/gu;
+const SHORT = { "\t": "\\t", "\r": "\\r" };
+
+/** A text in which that is written as Python's `repr` does; ends of lines are kept. actorflow/text.py does the same. */
+export function visible(text) {
+  return text.replace(HIDDEN, (one) => (one === " " || one === "\n" ? one : SHORT[one] ?? escaped(one.codePointAt(0))));
+}
+
+function escaped(code) {
+  const [letter, length] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+  return `\\${letter}${code.toString(16).padStart(length, "0")}`;
+}
+
+/** What JSON may have so that there is something to do; the server writes no other escapes, and nothing but ASCII. */
+const MAY_HIDE = /\\(?!["\\n])|[^ -~]/;
+
+/** JSON with nothing hidden in its texts. */
+export function parse(json) {
+  return JSON.parse(json, MAY_HIDE.test(json) ? (_, value) => (typeof value === "string" ? visible(value) : value) : undefined);
+}
 
 /** Of a longer text than this only the ends are looked at: no card has room for more. */
 const MOST = 400;

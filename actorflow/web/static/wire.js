@@ -1,5 +1,7 @@
 // The messages of the WebSocket, decoded. actorflow/web/wire.py describes them.
 
+import { parse } from "./text.js";
+
 const HEADER_BYTES = 32;
 const FULL = 1, CALLS = 3;
 
@@ -56,5 +58,5 @@ function decodeStates(header, take) {
 }
 
 export function decode(data) {
-  return typeof data === "string" ? JSON.parse(data) : decodeBinary(data);
+  return typeof data === "string" ? parse(data) : decodeBinary(data);
 }
