@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     from actorflow.checkpoint import Checkpoints as Checkpoints
     from actorflow.checkpoint import load_checkpoint as load_checkpoint
     from actorflow.checkpoint import load_checkpoint_sync as load_checkpoint_sync
+    from actorflow.checkpoint import load_weights as load_weights
+    from actorflow.checkpoint import load_weights_sync as load_weights_sync
     from actorflow.checkpoint import save_checkpoint as save_checkpoint
     from actorflow.checkpoint import save_checkpoint_sync as save_checkpoint_sync
+    from actorflow.checkpoint import save_weights as save_weights
+    from actorflow.checkpoint import save_weights_sync as save_weights_sync
     from actorflow.composite import Chain as Chain
     from actorflow.composite import Composite as Composite
     from actorflow.errors import ActorflowError as ActorflowError
@@ -96,8 +100,12 @@ _HOMES = {
         "Checkpoints",
         "load_checkpoint",
         "load_checkpoint_sync",
+        "load_weights",
+        "load_weights_sync",
         "save_checkpoint",
         "save_checkpoint_sync",
+        "save_weights",
+        "save_weights_sync",
     ),
     "interchange": ("to_numpy",),
     "runtime": ("Result",),
@@ -185,12 +193,16 @@ __all__ = [
     "gradient",
     "load_checkpoint",
     "load_checkpoint_sync",
+    "load_weights",
+    "load_weights_sync",
     "nn",
     "ops",
     "pipeline",
     "run",
     "save_checkpoint",
     "save_checkpoint_sync",
+    "save_weights",
+    "save_weights_sync",
     "testing",
     "to_numpy",
     "trace",

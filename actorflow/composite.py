@@ -30,10 +30,12 @@ class Composite:
         name: Scope of its ops and variables; made unique in the graph.
         bottom: Input blobs of the latest build.
         top: Output blobs of the latest build.
+        scope: The sub-graph of the first build, where its variables are; None before.
     """
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or type(self).__name__.lower()
+        self.scope: Graph | None = None
         self.bottom: tuple[Blob, ...] = ()
         self.top: tuple[Blob, ...] = ()
         self._variables: dict[str, Variable] = {}
@@ -61,16 +63,20 @@ class Composite:
                     f"composite {self.name!r} has its variables in graph {variable.graph.root.name!r} "
                     f"and cannot be built in graph {root.name!r}"
                 )
-        with root._members.all_or_nothing(partial(self._restore, self.bottom, self.top, dict(self._variables))):
-            with root.unique_subgraph(self.name):
+        before = self.bottom, self.top, dict(self._variables), self.scope
+        with root._members.all_or_nothing(partial(self._restore, *before)):
+            with root.unique_subgraph(self.name) as scope:
+                self.scope = self.scope or scope
                 top = as_blobs(self.build(*bottom, training=training))
             if top is None:
                 raise GraphError(f"{type(self).__name__}.build() must return blobs")
         self.bottom, self.top = bottom, top
         return top[0] if len(top) == 1 else top
 
-    def _restore(self, bottom: tuple[Blob, ...], top: tuple[Blob, ...], variables: dict[str, Variable]) -> None:
-        self.bottom, self.top, self._variables = bottom, top, variables
+    def _restore(
+        self, bottom: tuple[Blob, ...], top: tuple[Blob, ...], variables: dict[str, Variable], scope: Graph | None
+    ) -> None:
+        self.bottom, self.top, self._variables, self.scope = bottom, top, variables, scope
 
     def variable(
         self,

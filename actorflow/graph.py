@@ -168,6 +168,28 @@ class Graph(Contents, Scopes, Runnable, Traced):
         members.add(variable)
         return variable
 
+    def replica(self, name: str, of: Blob, place: Place | str | None = None) -> Variable:
+        """Make a copy of a variable at another place, that the program keeps equal to it: by updates that are the same.
+
+        It is of the same type and begins alike. A checkpoint that was saved with fewer copies gives it the value of the
+        first; one that was saved with more can do without this one.
+
+        Args:
+            name: Unique in this graph.
+            of: The variable.
+            place: Where it lives; the default is that of `at`.
+        Raises:
+            GraphError: as for `variable`; if ``of`` is a variable of another graph.
+        """
+        if not isinstance(of, Variable) or of.graph.root is not self.root:
+            raise GraphError(f"replica {name!r}: expected a variable of graph {self.root.name!r}, got {of!r}")
+        first = of.replica_of or of
+        init = first._init
+        begins = (lambda spec, _: init(spec, first.name)) if callable(init) else init
+        copy = self.variable(name, of.shape, of.dtype, begins, place)
+        copy.replica_of, copy.is_state = first, first.is_state
+        return copy
+
     def op(
         self,
         name: str,

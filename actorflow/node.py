@@ -174,9 +174,15 @@ class Variable(Blob):
     Ops that read it in a frame see the value from before the frame's updates. An op that writes it gives the
     value for the next frame; the write replaces the array and never changes it in place, so an array once read
     from `value` stays as it was.
+
+    Attributes:
+        replica_of: The variable that this one is kept equal to, on another place; None if it is no copy. A checkpoint
+            that has no value of its own for it gives it that one's.
+        is_state: Whether only a training needs it, as an optimizer's rate, steps and moments: weights are saved without
+            it.
     """
 
-    __slots__ = ("_init", "_value")
+    __slots__ = ("_init", "_value", "is_state", "replica_of")
 
     def __init__(
         self,
@@ -190,6 +196,8 @@ class Variable(Blob):
         super().__init__(graph, node_id, name, place, spec)
         self._init: Initializer | npt.ArrayLike = init if callable(init) else np.array(self._initial(init))
         self._value: Any = None
+        self.replica_of: Variable | None = None
+        self.is_state = False
 
     @property
     def value(self) -> npt.NDArray[Any]:

@@ -4,18 +4,31 @@ A file has every variable by name, with shape and dtype (weights, optimizer stat
 number of the next frame, which random streams depend on, and what the application says of its place in the data. Its
 format is safetensors, which many tools read; the extra `checkpoint` brings the package that writes and reads it.
 
-`save_checkpoint` and `load_checkpoint` are for single files, `Checkpoints` for a folder that keeps the last ones.
+`save_checkpoint` and `load_checkpoint` are for single files, `Checkpoints` for a folder that keeps the last ones, also
+those of several ranks; `save_weights` and `load_weights` for a network that others are to compute with.
 """
 
 from actorflow.checkpoint.folder import Checkpoints
 from actorflow.checkpoint.restore import Checkpoint, load_checkpoint, load_checkpoint_sync
 from actorflow.checkpoint.snapshot import save_checkpoint, save_checkpoint_sync
+from actorflow.checkpoint.weights import (
+    LoadedWeights,
+    load_weights,
+    load_weights_sync,
+    save_weights,
+    save_weights_sync,
+)
 
 __all__ = [
     "Checkpoint",
     "Checkpoints",
+    "LoadedWeights",
     "load_checkpoint",
     "load_checkpoint_sync",
+    "load_weights",
+    "load_weights_sync",
     "save_checkpoint",
     "save_checkpoint_sync",
+    "save_weights",
+    "save_weights_sync",
 ]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from actorflow.checkpoint.files import LEFTOVER
+from actorflow.checkpoint.position import Position
 from actorflow.checkpoint.restore import Checkpoint, Fitting, put, read
-from actorflow.checkpoint.snapshot import PendingSnapshot, Position, check_at_rest, take_snapshot, to_the_end
+from actorflow.checkpoint.snapshot import PendingSnapshot, check_at_rest, take_snapshot, to_the_end
 from actorflow.checkpoint.tensors import DamagedError, require_format
 from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph import Graph
-from actorflow.ranks.gathering import gather
+from actorflow.ranks.gathering import Announcements, gather
 
 __all__ = ["Checkpoints"]
 
@@ -24,6 +28,24 @@ _log = logging.getLogger("actorflow")
 
 _NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 _LEFT = re.compile(rf"\.{_NAME.pattern}{LEFTOVER}")
+#: The folder of a rank within; those of earlier versions do not say of how many it is one.
+_RANK = re.compile(r"rank-(\d+)(?:-of-(\d+))?")
+
+_T = TypeVar("_T")
+
+
+class _Saved(NamedTuple):
+    """A checkpoint: what so many ranks have saved at a step."""
+
+    step: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"step {self.step}" + (f" of {self.size} ranks" if self.size > 1 else "")
+
+
+#: The files by rank.
+_Files = dict[int, Path]
 
 
 class Checkpoints:
@@ -35,14 +57,17 @@ class Checkpoints:
         found = await checkpoints.load()          # None at the first start
         await checkpoints.save(step=1000, position={"epoch": 2})
 
-    One process at a time may save into a folder. Of a graph that several ranks run, each has its own variables in a
-    folder within, ``rank-1`` say, and all must save and load the same steps; what is loaded is the last one that all
-    have.
+    One job at a time may save into a folder. Of a graph that several ranks run, each saves its own variables in a
+    folder within, ``rank-1-of-4`` say, and all must save and load the same steps; what is loaded is the last one that
+    all have saved. These folders may be on disks of the ranks' own.
+
+    Any number of ranks can load what any other number has saved, if all of them see all files: each takes the values of
+    its variables, by name, from where they are. See `load`.
 
     Args:
         graph: Any graph of the root; all variables of the root are saved.
         folder: Made when something is saved.
-        keep: How many are kept, at least 1; None for all.
+        keep: How many are kept, at least 1; None for all. A rank deletes a file when all ranks have so many later ones.
 
     Attributes:
         folder: As given, or this rank's within.
@@ -58,25 +83,29 @@ class Checkpoints:
             raise GraphError(f"Checkpoints: keep must be at least 1, got {keep}")
         require_format()  # now, not when the first one is to be saved
         self._graph = graph.root
-        self._world = self._graph.world
-        self.folder = Path(folder) if self._world.size == 1 else Path(folder) / f"rank-{self._world.rank}"
+        self._world = world = self._graph.world
+        self._top = Path(folder)
+        self.folder = self._top if world.size == 1 else self._top / f"rank-{world.rank}-of-{world.size}"
         self.keep = keep
         self._writing = asyncio.Lock()
         self._latest: int | None = None
+        self._whole: set[int] = set()  # steps that all ranks are known to have
+        self._leftovers: list[Path] = []  # files of this rank, of steps that others do not have
+        self._announced: Announcements | None = None
 
     def steps(self) -> dict[int, Path]:
-        """The files by step, in ascending order.
+        """The files by step, in ascending order: this rank's, or the first of those that another number of ranks saved.
 
         Raises:
             CheckpointError: if the folder cannot be read.
         """
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise CheckpointError(f"{self.folder}: the folder cannot be used: {error}") from error
-        found = {int(match[1]): self.folder / match[0] for match in map(_NAME.fullmatch, names) if match}
+        rank, size = self._world.rank, self._world.size
+        found: dict[int, Path] = {}
+        for saved, files in self._visible().items():
+            if saved.size == size and rank in files:
+                found[saved.step] = files[rank]
+            elif saved.size != size and len(files) == saved.size:
+                found.setdefault(saved.step, files[0])
         return dict(sorted(found.items()))
 
     def save(self, step: int, position: Position | None = None) -> asyncio.Task[Path]:
@@ -92,20 +121,32 @@ class Checkpoints:
             A task that ends with the file's path, and raises what `save_checkpoint` does. Await it some time.
         Raises:
             CheckpointError: if the folder has later steps than this one, which another training must have saved: a
-                checkpoint would be the oldest one there, and `load` would take theirs.
+                checkpoint would be the oldest one there, and `load` would take theirs. Or if another number of ranks
+                has saved this step.
         """
-        later = [known for known in self.steps() if known > max(step, self._latest or 0)]
+        steps = {known: path for known, path in self.steps().items() if path not in self._leftovers}
+        later = [known for known in steps if known > max(step, self._latest or 0)]
         if step < 0 or later or (self._latest is not None and step < self._latest):
             newest = later[-1] if later else self._latest
             raise CheckpointError(
                 f"{self.folder}: step {step} cannot be saved, there is a checkpoint of step {newest}: "
                 "load that one, delete it, or use another folder"
             )
+        if step in steps and steps[step].parent != self.folder:
+            raise CheckpointError(
+                f"{self.folder}: step {step} cannot be saved, another number of ranks has saved it in "
+                f"{steps[step].parent}: save a later one, delete that, or use another folder"
+            )
         self._latest = step
         return asyncio.ensure_future(self._save(step, take_snapshot(self._graph, position)))
 
     async def load(self, *, step: int | None = None, strict: bool = True, fallback: bool = False) -> Checkpoint | None:
         """Load the last checkpoint.
+
+        Where another number of ranks has saved it, each rank takes its variables, by name, from whichever files have
+        them: wherever they lived, weights, optimizer states, steps. Of what is copied (data parallel, `Graph.replica`)
+        a new copy gets the value of the first, and copies too many are left out. The number of the next frame is the
+        largest that a rank had. What the ranks said of their places in the data is in ``positions``.
 
         Args:
             step: Another one.
@@ -115,53 +156,153 @@ class Checkpoints:
         Returns:
             What was loaded; None if there is nothing.
         Raises:
-            CheckpointError, GraphError: as for `load_checkpoint`; if there is no such step; if all are damaged.
+            CheckpointError, GraphError: as for `load_checkpoint`, on all ranks if on one of them; if there is no such
+                step; if all are damaged; if there are files, but of no step all; if another number of ranks has saved
+                them, and this one does not see them all. Nothing has been changed then.
         """
         check_at_rest(self._graph, "loaded")
-        steps = await self._common_steps()
-        if step is not None and step not in steps:
-            known = ", ".join(map(str, steps)) or "none"
-            raise CheckpointError(f"{self.folder}: there is no checkpoint of step {step}; there are {known}")
-        damaged = []
-        for number in reversed(steps) if step is None else [step]:
-            content, error = await self._read(steps[number], strict)
-            problems = await gather(self._world, "checkpoint read", error and str(error))
-            problem = error or next((CheckpointError(text) for text in problems if text), None)
-            if problem is None:
-                assert content is not None
-                self._latest = number
-                return put(self._graph, content)
-            if not fallback:
-                raise problem
-            damaged.append(problem)
-            if error is not None:
-                _log.warning("%s; taking the one before", error)
-                os.replace(steps[number], f"{steps[number]}.damaged")
+        files, seen = await self._everywhere("checkpoint steps", self._visible, _told)
+        whole = self._whole_of(seen)
+        if step is not None and not any(saved.step == step for saved in whole):
+            known = ", ".join(str(saved.step) for saved in whole) or "none"
+            raise CheckpointError(f"{self._top}: there is no checkpoint of step {step}; there are {known}")
+        damaged: list[DamagedError] = []
+        for saved in [each for each in reversed(whole) if step is None or each.step == step]:
+            work = partial(self._fitting, saved, files.get(saved, {}), strict)
+            try:
+                content, _ = await self._everywhere("checkpoint read", work, lambda _: None)
+            except DamagedError as error:
+                if not fallback:
+                    raise
+                damaged.append(error)
+                whole.remove(saved)
+                if not isinstance(error, _DamagedElsewhereError):
+                    _log.warning("%s; taking the one before", error)
+                    with contextlib.suppress(FileNotFoundError):  # another rank that has read it was first
+                        os.replace(error.path, f"{error.path}.damaged")
+                continue
+            self._settle(saved, whole, files)
+            return put(self._graph, content)
         if damaged:
-            raise CheckpointError(f"{self.folder}: all checkpoints are damaged: {damaged[0]}") from damaged[0]
+            raise CheckpointError(f"{self._top}: all checkpoints are damaged: {damaged[0]}") from damaged[0]
         return None
 
-    async def _common_steps(self) -> dict[int, Path]:
-        """The files of the steps that all ranks have."""
-        steps = self.steps()
-        of_all = await gather(self._world, "checkpoint steps", list(steps))
-        return {number: path for number, path in steps.items() if all(number in known for known in of_all)}
+    # -- what is there --------------------------------------------------------------------------------------------
 
-    async def _read(self, path: Path, strict: bool) -> tuple[Fitting | None, DamagedError | None]:
-        """A file, or how it is damaged."""
+    def _visible(self) -> dict[_Saved, _Files]:
+        """The files that are seen from here; of one step, those of this number of ranks last.
+
+        Raises:
+            CheckpointError: if a folder cannot be read.
+        """
+        folders: list[tuple[int, int, Path]] = [(0, 1, self._top)]
+        within = [(match, self._top / match[0]) for match in map(_RANK.fullmatch, _names(self._top)) if match]
+        unsized = 1 + max((int(match[1]) for match, _ in within if not match[2]), default=0)
+        folders += [(int(match[1]), int(match[2] or unsized), path) for match, path in within]
+        found: dict[_Saved, _Files] = {}
+        for rank, size, folder in folders:
+            for match in filter(None, map(_NAME.fullmatch, _names(folder))):
+                found.setdefault(_Saved(int(match[1]), size), {})[rank] = folder / match[0]
+        return {saved: found[saved] for saved in self._ordered(found)}
+
+    def _ordered(self, found: Iterable[_Saved]) -> list[_Saved]:
+        return sorted(found, key=lambda saved: (saved.step, saved.size == self._world.size, saved.size))
+
+    def _whole_of(self, seen: Sequence[Sequence[tuple[int, int, list[int]]]]) -> list[_Saved]:
+        """The checkpoints that are whole, in ascending order, of what each rank sees.
+
+        Raises:
+            CheckpointError: if there are files, but none is whole.
+        """
+        ranks: dict[_Saved, set[int]] = {}
+        for of_rank in seen:
+            for step, size, there in of_rank:
+                ranks.setdefault(_Saved(step, size), set()).update(there)
+        order = self._ordered(ranks)
+        whole = [saved for saved in order if ranks[saved] >= set(range(saved.size))]
+        if order and not whole:
+            newest = order[-1]
+            missing = ", ".join(str(rank) for rank in range(newest.size) if rank not in ranks[newest])
+            raise CheckpointError(
+                f"{self._top}: there are files, but of no checkpoint all: of {newest}, the last one, ranks {missing} "
+                "have none; delete the folder to begin anew"
+            )
+        return whole
+
+    # -- loading --------------------------------------------------------------------------------------------------
+
+    async def _everywhere(self, topic: str, work: Callable[[], _T], tell: Callable[[_T], Any]) -> tuple[_T, list[Any]]:
+        """Do blocking work on all ranks; what it gave here, and what all tell of theirs.
+
+        Raises:
+            Exception: if it fails on any rank, on all of them: damage only if nothing is worse anywhere.
+        """
+        problem: Exception | None = None
+        answer: dict[str, Any] = {}
         try:
-            return await to_the_end(partial(read, self._graph, path, strict)), None
+            done = await to_the_end(work)
+            answer["value"] = tell(done)
         except DamagedError as error:
-            return None, error
+            problem, answer["damaged"] = error, [str(error.path), error.problem]
+        except Exception as error:  # noqa: BLE001  the others must hear of it before it is raised
+            problem, answer["failed"] = error, str(error)
+        answers = await gather(self._world, topic, answer)
+        failed = [(rank, each["failed"]) for rank, each in enumerate(answers) if "failed" in each]
+        damaged = [each["damaged"] for each in answers if "damaged" in each]
+        if failed and not (problem is not None and "failed" in answer):
+            rank, text = failed[0]
+            raise CheckpointError(f"on rank {rank}: {text}")
+        if problem is not None:
+            raise problem
+        if damaged:
+            path, text = damaged[0]
+            raise _DamagedElsewhereError(Path(path), text)
+        return done, [each["value"] for each in answers]
+
+    def _fitting(self, saved: _Saved, files: _Files, strict: bool) -> Fitting:
+        """Read what this rank needs of a checkpoint; blocks."""
+        rank, size = self._world.rank, self._world.size
+        needed = [rank] if saved.size == size else range(saved.size)
+        unseen = [of for of in needed if of not in files]
+        if unseen:
+            raise CheckpointError(
+                f"{self._top}: {saved} cannot be loaded: rank {rank} of {size} does not see the files of ranks "
+                f"{', '.join(map(str, unseen))}; they must be in one folder that all ranks see"
+            )
+        order = sorted(files, key=lambda of: (of != rank, of)) if saved.size == size else sorted(files)
+        return read(self._graph, [files[of] for of in order], strict, ranks=order, saved_on=saved.size)
+
+    def _settle(self, saved: _Saved, whole: list[_Saved], files: dict[_Saved, _Files]) -> None:
+        """A checkpoint is about to be put into the graph: later ones go on from there."""
+        rank, size = self._world.rank, self._world.size
+        self._latest = saved.step
+        self._whole = {each.step for each in whole}
+        # The others do not have them: they would be in the way of those that all will save.
+        self._leftovers = [
+            there[rank]
+            for each, there in files.items()
+            if each.size == size and rank in there and each.step > max(self._whole) and each not in whole
+        ]
+        if saved.size != size:
+            _log.info("%s: %s is loaded on %d", self._top, saved, size)
+
+    # -- saving ---------------------------------------------------------------------------------------------------
 
     async def _save(self, step: int, snapshot: PendingSnapshot) -> Path:
         path = self.folder / f"checkpoint-{step:010d}.safetensors"
+        if self._announced is None and self._world.size > 1:
+            self._announced = Announcements(self._world, f"checkpoints of {self._graph.name}")
         async with self._writing:
             try:
                 await to_the_end(self._prepare)
             except OSError as error:
                 raise CheckpointError(f"{self.folder}: the folder cannot be used: {error}") from error
             await snapshot.save(path)
+            if self._announced is None:
+                self._whole.add(step)
+            else:
+                self._announced.say(step)
+                self._whole |= set.intersection(*self._announced.said)
             await to_the_end(self._prune)
         return path
 
@@ -171,8 +312,47 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if _LEFT.fullmatch(path.name):
                 shutil.rmtree(path)
+        for path in self._leftovers:
+            path.unlink(missing_ok=True)
+        self._leftovers = []
 
     def _prune(self) -> None:
-        if self.keep is not None:
-            for path in list(self.steps().values())[: -self.keep]:
-                path.unlink(missing_ok=True)
+        """Delete what is older than the last ``keep`` that are whole: this rank's files, and those of other numbers."""
+        if self.keep is None:
+            return
+        visible = self._visible()
+        whole = self._whole | {saved.step for saved, files in visible.items() if len(files) == saved.size}
+        if len(whole) < self.keep:
+            return
+        oldest = sorted(whole)[-self.keep]
+        for saved, files in visible.items():
+            for rank, path in files.items():
+                is_own = saved.size == self._world.size
+                if saved.step < oldest and (rank == self._world.rank or not is_own):
+                    path.unlink(missing_ok=True)
+                    if not is_own and path.parent != self._top:
+                        with contextlib.suppress(OSError):  # there is more in it
+                            path.parent.rmdir()
+
+
+class _DamagedElsewhereError(DamagedError):
+    """Another rank has found a file damaged."""
+
+
+def _told(visible: dict[_Saved, _Files]) -> list[tuple[int, int, list[int]]]:
+    """Which files there are, as the ranks tell each other."""
+    return [(saved.step, saved.size, sorted(files)) for saved, files in visible.items()]
+
+
+def _names(folder: Path) -> list[str]:
+    """What is in a folder; nothing if it is not there.
+
+    Raises:
+        CheckpointError: if it cannot be read.
+    """
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{folder}: the folder cannot be used: {error}") from error

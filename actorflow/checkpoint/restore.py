@@ -1,71 +1,102 @@
-"""Loading: a file's values put into a graph's variables, all of them or none."""
+"""Loading: files' values put into a graph's variables, all of them or none."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from actorflow.checkpoint.snapshot import FORMAT, check_at_rest, own_variables, to_the_end
-from actorflow.checkpoint.tensors import Content, DamagedError, dtype_code, read_file
+from actorflow.checkpoint.reading import check_fit, find
+from actorflow.checkpoint.snapshot import check_at_rest, check_no_loop, own_variables, to_the_end
 from actorflow.errors import CheckpointError
 from actorflow.graph import Graph
+from actorflow.node import Variable
 
 __all__ = ["Checkpoint", "load_checkpoint", "load_checkpoint_sync"]
 
-#: Names that a message lists.
-_SHOWN = 10
 
-
-class Checkpoint(NamedTuple):
+@dataclass(frozen=True)
+class Checkpoint:
     """What has been loaded.
 
     Attributes:
-        path: The file.
+        path: The file; of a checkpoint that another number of ranks saved, the first one's.
         frame: Number of the graph's next frame; None in files of others.
-        position: What the application said of its place in the data.
-        missing: Variables that the file does not have, which keep their values.
+        positions: What the application said of its place in the data, by rank that saved it: this rank's alone where as
+            many ranks load it as have saved it, else that of all.
+        missing: Variables of this rank that the file does not have, which keep their values.
         unexpected: Names in the file that are no variables of the graph.
+        saved_on: How many ranks saved it.
+        rank: This one.
+        size: How many ranks load it.
     """
 
     path: Path
     frame: int | None
-    position: dict[str, Any]
-    missing: tuple[str, ...]
-    unexpected: tuple[str, ...]
+    positions: dict[int, dict[str, Any]]
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    saved_on: int = 1
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_resharded(self) -> bool:
+        """Whether another number of ranks saved it."""
+        return self.saved_on != self.size
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """What the application said of its place in the data: this rank's, or what all ranks said that saved it.
+
+        Raises:
+            CheckpointError: if another number of ranks saved it and they were at different places, so that this rank's
+                is to be made of ``positions``.
+        """
+        if not self.is_resharded and self.rank in self.positions:
+            return self.positions[self.rank]
+        known = list(self.positions.values())
+        if len(known) == self.saved_on and all(position == known[0] for position in known):
+            return known[0]
+        raise CheckpointError(
+            f"{self.path}: {self.saved_on} ranks have saved it, each at a place of its own in the data, none of which "
+            f"is that of rank {self.rank} of {self.size}: make it of `positions`"
+        )
 
 
 class Fitting(NamedTuple):
-    """A file that fits a graph, read."""
+    """Files that fit a graph, read."""
 
     checkpoint: Checkpoint
-    arrays: dict[str, npt.NDArray[Any]]
+    arrays: dict[Variable, npt.NDArray[Any]]
 
 
 async def load_checkpoint(graph: Graph, path: str | os.PathLike[str], *, strict: bool = True) -> Checkpoint:
     """Put a file's values into the variables of a graph; what it runs next is what ran after the file was saved.
 
     The file is read in a thread. Any safetensors file will do whose names are those of variables; without a frame's
-    number the graph's goes on.
+    number the graph's goes on. A copy of a variable (`Graph.replica`, data parallel) that the file does not have gets
+    the value of the variable itself; copies that the graph does not have are left out.
 
     Args:
-        graph: Any graph of the root; the root's variables are loaded.
+        graph: Any graph of the root; the root's variables are loaded, of a graph that several ranks run those whose
+            place is on this rank.
         path: The file.
-        strict: Whether variables that the file lacks, and names that are no variables, are errors.
+        strict: Whether variables that the file lacks, and names that are no variables, are errors; else they are given
+            back as ``missing`` and ``unexpected``.
     Raises:
         CheckpointError: if the file cannot be read or is damaged; if a shape or dtype differs from the variable's, with
-            both; or, if ``strict``, if names differ. Nothing has been changed then.
+            both; if nothing in it is a variable's; or, if ``strict``, if names differ. Nothing has been changed then.
         GraphError: if frames are in flight.
         MissingExtraError: if safetensors is not installed.
     """
     root = graph.root
     check_at_rest(root, "loaded")
-    content = await to_the_end(lambda: read(root, Path(path), strict))
+    content = await to_the_end(lambda: read(root, [Path(path)], strict))
     return put(root, content)
 
 
@@ -76,24 +107,49 @@ def load_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], *, strict: 
         RuntimeError: inside a running event loop; use ``await load_checkpoint(...)`` there.
         CheckpointError, GraphError: as for `load_checkpoint`.
     """
-    if asyncio._get_running_loop() is not None:
-        raise RuntimeError("load_checkpoint_sync() inside a running event loop would block it: use load_checkpoint()")
-    return put(graph.root, read(graph.root, Path(path), strict))
+    check_no_loop("load_checkpoint")
+    return put(graph.root, read(graph.root, [Path(path)], strict))
 
 
-def read(root: Graph, path: Path, strict: bool) -> Fitting:
-    """Read a file and check it, and that it fits; blocks.
+def read(
+    root: Graph, paths: Sequence[Path], strict: bool, *, ranks: Sequence[int] = (), saved_on: int | None = None
+) -> Fitting:
+    """Read files and check them, and that they fit; blocks.
 
+    Args:
+        root: The graph.
+        paths: The files: this rank's first, if there is one.
+        strict: As for `load_checkpoint`.
+        ranks: Which rank saved each file, where that is known.
+        saved_on: How many saved them together. If that is another number than there are, all files are looked into.
     Raises:
-        CheckpointError: as for `load_checkpoint`; `DamagedError` if the file is.
+        CheckpointError: as for `load_checkpoint`; `DamagedError` if one is damaged.
     """
-    try:
-        content = read_file(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: the checkpoint cannot be read: {error}") from error
-    checkpoint = _checked(root, path, content, strict)
-    variables = [variable for variable in own_variables(root) if variable.name in content.tensors]
-    return Fitting(checkpoint, {each.name: content.tensors[each.name].array(each.dtype) for each in variables})
+    own, world = own_variables(root), root.world
+    every = saved_on not in (None, world.size)
+    wanted = {each: (each.name,) if each.replica_of is None else (each.name, each.replica_of.name) for each in own}
+    found = find(paths, wanted, every=every)
+    known = dict.fromkeys(variable.name for variable in root.variables)  # of all ranks
+    missing = tuple(variable.name for variable in found.missing)
+    unexpected = tuple(
+        name
+        for part in found.parts
+        for name in sorted(part.names)
+        if name not in known and part.replicas.get(name) not in known
+    )
+    check_fit(f"graph {root.name!r}", found, missing, unexpected, strict, known)
+    parts = found.parts if every else found.parts[:1]
+    checkpoint = Checkpoint(
+        parts[0].path,
+        max((part.frame for part in parts if part.frame is not None), default=None),
+        {rank: part.position or {} for rank, part in zip(ranks or [part.rank for part in parts], parts, strict=False)},
+        missing,
+        unexpected,
+        parts[0].ranks if saved_on is None else saved_on,
+        world.rank,
+        world.size,
+    )
+    return Fitting(checkpoint, found.arrays)
 
 
 def put(root: Graph, content: Fitting) -> Checkpoint:
@@ -103,48 +159,8 @@ def put(root: Graph, content: Fitting) -> Checkpoint:
         GraphError: if frames are in flight.
     """
     check_at_rest(root, "loaded")
-    for name, array in content.arrays.items():
-        root[name].commit(array)
+    for variable, array in content.arrays.items():
+        variable.commit(array)
     if content.checkpoint.frame is not None:
         root.engine.next_number = content.checkpoint.frame
     return content.checkpoint
-
-
-def _checked(root: Graph, path: Path, content: Content, strict: bool) -> Checkpoint:
-    """What the file says of itself, if its tensors fit the variables."""
-    known = {variable.name: variable for variable in own_variables(root)}
-    problems = []
-    for name, variable in known.items():
-        tensor = content.tensors.get(name)
-        if tensor is not None and (tensor.shape, tensor.dtype) != (variable.shape, dtype_code(variable.dtype)):
-            code = dtype_code(variable.dtype) or str(variable.dtype)
-            problems.append(f"variable {name!r} is {code}{list(variable.shape)}, the file has {tensor}")
-    missing = tuple(name for name in known if name not in content.tensors)
-    unexpected = tuple(name for name in content.tensors if name not in known)
-    if strict and missing:
-        problems.append(f"the file lacks {_listed(missing)}")
-    if strict and unexpected:
-        problems.append(f"the graph has no variable {_listed(unexpected)}")
-    if problems:
-        shown = problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else [])
-        raise CheckpointError(f"{path} does not fit graph {root.name!r}: " + "; ".join(shown))
-    frame, position = _facts(path, content.metadata)
-    return Checkpoint(path, frame, position, missing, unexpected)
-
-
-def _facts(path: Path, metadata: Mapping[str, str]) -> tuple[int | None, dict[str, Any]]:
-    """The frame's number and the position."""
-    version = metadata.get("actorflow")
-    if version is None:
-        return None, {}
-    if version != FORMAT:
-        raise CheckpointError(f"{path}: expected a checkpoint of format {FORMAT}, got {version!r}")
-    try:
-        return int(metadata["frame"]), dict(json.loads(metadata["position"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"{path}: the metadata are damaged: {type(error).__name__}: {error}") from error
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

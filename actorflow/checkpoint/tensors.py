@@ -18,7 +18,17 @@ import numpy.typing as npt
 
 from actorflow.errors import CheckpointError, require
 
-__all__ = ["Content", "DamagedError", "Tensor", "dtype_code", "read_file", "require_format", "write_file"]
+__all__ = [
+    "Content",
+    "DamagedError",
+    "Outline",
+    "Tensor",
+    "dtype_code",
+    "read_file",
+    "read_outline",
+    "require_format",
+    "write_file",
+]
 
 _CODES = {
     "bool": "BOOL",
@@ -41,11 +51,24 @@ _CODES = {
 #: Names of the checksums in the metadata: of the tensors, and of the other metadata.
 _CRCS, _OWN_CRC = "crc32", "metadata_crc32"
 
+#: Bytes of a file's table of contents; the format allows no more.
+_LONGEST_HEADER = 100_000_000
+
 Array = npt.NDArray[Any]
 
 
 class DamagedError(CheckpointError):
-    """A file is not what was written: cut off, changed, or no checkpoint at all."""
+    """A file is not what was written: cut off, changed, or no checkpoint at all.
+
+    Attributes:
+        path: The file.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
 
 
 class Tensor(NamedTuple):
@@ -78,6 +101,18 @@ class Content(NamedTuple):
     """
 
     tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+
+class Outline(NamedTuple):
+    """What is in a file, without the values.
+
+    Attributes:
+        names: Of its tensors.
+        metadata: Texts by name, without the checksums.
+    """
+
+    names: frozenset[str]
     metadata: dict[str, str]
 
 
@@ -135,7 +170,7 @@ def read_file(path: Path) -> Content:
     try:
         found = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
-        raise DamagedError(f"{path}: the file is cut off, damaged or no checkpoint: {error}") from error
+        raise DamagedError(path, f"the file is cut off, damaged or no checkpoint: {error}") from error
     tensors = {name: Tensor(entry["dtype"], tuple(entry["shape"]), entry["data"]) for name, entry in found}
     # The package gives the metadata of a path alone, where there may be another file by now.
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
@@ -146,20 +181,47 @@ def read_file(path: Path) -> Content:
     return Content(tensors, metadata)
 
 
+def read_outline(path: Path) -> Outline:
+    """Read what is in a file, without the values: a few kilobytes, however large it is.
+
+    The metadata are checked. The rest is where the values are read.
+
+    Raises:
+        DamagedError, OSError, MissingExtraError: as for `read_file`.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(min(length, _LONGEST_HEADER))
+    try:
+        header = dict(json.loads(text))
+        metadata = dict(header.pop("__metadata__", None) or {})
+    except (TypeError, ValueError) as error:
+        raise DamagedError(path, f"the file is cut off, damaged or no checkpoint: {error}") from error
+    metadata.pop(_CRCS, None)
+    own = metadata.pop(_OWN_CRC, None)
+    if "actorflow" in metadata or own is not None:
+        _check_metadata(path, metadata, own)
+    return Outline(frozenset(header), metadata)
+
+
+def _check_metadata(path: Path, metadata: Mapping[str, str], own: Any) -> None:
+    if own != _metadata_crc(metadata):
+        raise DamagedError(path, f"the metadata are damaged: checksum {_metadata_crc(metadata)}, expected {own}")
+
+
 def _check(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Any, own: Any) -> None:
     """Compare a file's content with its checksums."""
-    if own != _metadata_crc(metadata):
-        raise DamagedError(f"{path}: the metadata are damaged: checksum {_metadata_crc(metadata)}, expected {own}")
+    _check_metadata(path, metadata, own)
     try:
         expected = dict(json.loads(crcs))
     except (TypeError, ValueError) as error:
-        raise DamagedError(f"{path}: the checksums are damaged: {error}") from error
+        raise DamagedError(path, f"the checksums are damaged: {error}") from error
     for name, tensor in tensors.items():
         crc = _crc_of(*tensor)
         if crc != expected.pop(name, None):
-            raise DamagedError(f"{path}: {name!r} is damaged: its checksum is {crc}, which is not what was written")
+            raise DamagedError(path, f"{name!r} is damaged: its checksum is {crc}, which is not what was written")
     if expected:
-        raise DamagedError(f"{path}: the file lacks {next(iter(expected))!r}, which was written")
+        raise DamagedError(path, f"the file lacks {next(iter(expected))!r}, which was written")
 
 
 def _crc_of(code: str, shape: tuple[int, ...], data: bytearray | memoryview) -> str:

@@ -8,7 +8,7 @@ from actorflow.data.draws import Draws
 from actorflow.data.idx import read_idx
 from actorflow.data.images import IMAGE_SUFFIXES, ImageFiles, ImageFolder, image_folder, read_image
 from actorflow.data.lmdb import Blocks, LmdbImages, image_label
-from actorflow.data.loader import Loader, Resumable
+from actorflow.data.loader import Counted, Loader, Reshardable, Resumable
 from actorflow.data.normalize import Column, Normalize
 from actorflow.data.sampler import Sampler
 from actorflow.data.sources import FASHION_MNIST_FILES, digits, fashion_mnist
@@ -20,6 +20,7 @@ __all__ = [
     "CIFAR10_CLASSES",
     "CenterCrop",
     "Column",
+    "Counted",
     "Crop",
     "Dataset",
     "Datum",
@@ -32,6 +33,7 @@ __all__ = [
     "Loader",
     "Mirror",
     "Normalize",
+    "Reshardable",
     "Resumable",
     "Sampler",
     "Split",

@@ -11,7 +11,7 @@ from actorflow.errors import PeerFailedError, TransportError
 from actorflow.ranks.hub import Done, Recipient, hub_of
 from actorflow.transport.base import Transport
 
-__all__ = ["gather"]
+__all__ = ["Announcements", "gather"]
 
 
 async def gather(world: Transport, topic: str, value: Any) -> list[Any]:
@@ -64,3 +64,37 @@ class _Gathering(Recipient):
 
     def awaited(self) -> Collection[int]:
         return () if self.complete.done() else set(range(self._size)) - self._values.keys()
+
+
+class Announcements(Recipient):
+    """What the ranks have said about something, each at a time of its own; nobody waits for it.
+
+    Args:
+        world: The ranks.
+        topic: What it is about; those of one topic are told apart by the order in which a rank makes them.
+    Attributes:
+        said: The values that each rank, this one included, is known to have said.
+    """
+
+    def __init__(self, world: Transport, topic: str) -> None:
+        self.said: list[set[Any]] = [set() for _ in range(world.size)]
+        self._hub = hub_of(world)
+        self._key = self._hub.open(f"announcements of {topic}", self)
+
+    def say(self, value: Any) -> None:
+        """Say something to all ranks: what JSON can hold, and a set."""
+        self._hub.bind(asyncio.get_running_loop(), self._key)
+        for rank in range(len(self.said)):
+            self._hub.post(self._key, rank, "value", value)
+
+    def heard(self, rank: int, kind: str, *content: Any) -> None:
+        self.said[rank].update(content)
+
+    def fail(self, error: TransportError) -> None:
+        """Nothing more will be said, and nobody waits for it."""
+
+    def left(self, error: PeerFailedError, done: Done) -> None:
+        """It says nothing more, and nobody waits for it."""
+
+    def awaited(self) -> Collection[int]:
+        return ()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorflow.data import Augmentation, Crop, ImageFiles, Loader, Mirror, Resumable, Sampler
+from actorflow.data import Augmentation, Blocks, Crop, ImageFiles, Loader, Mirror, Resumable, Sampler
 from actorflow.errors import DataError
 
 
@@ -187,3 +187,153 @@ class Named:
 def test_what_is_wrong_is_an_error(arguments, settings, message) -> None:
     with pytest.raises(DataError, match=message):
         Loader(*arguments, **settings)
+
+
+# -- one pass, and what only fills a batch --------------------------------------------------------------------------
+
+
+@given(st.integers(1, 20), st.none() | st.integers(0, 9), st.booleans(), st.data())
+def test_a_pass_of_its_own_is_the_whole_epoch_and_moves_nothing(count, seed, drop_last, data) -> None:
+    size = data.draw(st.integers(1, count))
+    loader, whole = (Loader({"x": np.arange(count)}, size, seed=seed, drop_last=drop_last) for _ in range(2))
+    state = {
+        **loader.state_dict(),
+        "epoch": data.draw(st.integers(0, 2)),
+        "batch": data.draw(st.integers(0, len(loader))),
+    }
+    loader.load_state_dict(state)
+    whole.load_state_dict({**state, "batch": 0})
+    first, second = loader.one_pass(), loader.one_pass()
+    expected = [(feed["x"].tolist(), rows) for feed, rows in whole.counted()]
+    found: list[Any] = [[], []]
+    for pair in zip(first, second, strict=True):  # neither disturbs the other
+        for part, (feed, rows) in zip(found, pair, strict=True):
+            part.append((feed["x"].tolist(), rows))
+    assert found == [expected, expected]
+    assert loader.state_dict() == state
+    assert loader.fills_up == any(rows < size for _, rows in expected)
+    assert sum(rows for _, rows in expected) == (count // size * size if drop_last else count)
+
+
+def test_what_is_counted_knows_the_loaders_place() -> None:
+    loader = Loader({"x": np.arange(6)}, 2)
+    counted = loader.counted()
+    place = counted.state_dict()
+    next(counted)
+    assert counted.state_dict() == loader.state_dict() != place
+    counted.load_state_dict(place)
+    assert loader.state_dict() == place
+
+
+# -- other numbers of loaders ---------------------------------------------------------------------------------------
+
+
+def of_ranks(count: int, ranks: int, size: int, seed: int | None, drop_last: bool = True) -> list[Loader]:
+    """One loader for each rank, which takes its share."""
+    samplers = [Sampler(count, seed, rank, ranks) for rank in range(ranks)]
+    return [Loader({"x": np.arange(count)}, size, sampler=sampler, drop_last=drop_last) for sampler in samplers]
+
+
+def steps_of(loaders: list[Loader]) -> list[list[int]]:
+    """What all take together in each step of the rest of the epoch."""
+    return [sorted(row for feed in feeds for row in feed["x"].tolist()) for feeds in zip(*loaders, strict=True)]
+
+
+@given(
+    st.sampled_from([12, 24, 60]),
+    st.integers(0, 250),
+    st.none() | st.integers(0, 9),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=5),
+)
+def test_what_some_have_taken_others_go_on_behind(together: int, more: int, seed: int | None, parts: Any) -> None:
+    """Of as many examples together, whatever their number; also over and over again."""
+    count = together + more
+    left = expected = steps_of(of_ranks(count, 1, together, seed))
+    found: list[list[int]] = []
+    states = None
+    for many, ranks in [*parts, (len(expected), 1)]:
+        if together % ranks:
+            continue
+        loaders = of_ranks(count, ranks, together // ranks, seed)
+        for loader in loaders:
+            loader.load_state_dicts(states or [Loader({"x": np.arange(count)}, together, seed=seed).state_dict()])
+        iterators = [iter(loader) for loader in loaders]
+        for _ in range(min(many, len(left))):
+            found.append(sorted(row for iterator in iterators for row in next(iterator)["x"].tolist()))
+        left = expected[len(found) :]
+        states = json.loads(json.dumps([loader.state_dict() for loader in loaders]))
+    assert found == expected
+    assert steps_of(loaders) == []
+    assert {loader.epoch for loader in loaders} == {1}
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_blocks_of_neighbours_are_shared_out_anew(epoch: int) -> None:
+    def made(ranks: int, size: int | None = None) -> list[Loader]:
+        block = 24 // ranks
+        orders = [Blocks(200, None, rank * block, 24, block) for rank in range(ranks)]
+        return [Loader({"x": np.arange(200)}, size or block, sampler=order) for order in orders]
+
+    (alone,) = made(1)
+    alone.epoch = epoch
+    expected = steps_of([alone])
+    states = [{**loader.state_dict(), "epoch": epoch, "batch": 3} for loader in made(4)]
+    for ranks in (1, 2, 3, 4):
+        loaders = made(ranks)
+        for loader in loaders:
+            loader.load_state_dicts(states)
+        assert steps_of(loaders) == expected[3:]
+    (other,) = made(1, 8)
+    with pytest.raises(
+        DataError, match=r"72 examples .* by 24 on 4 ranks, .* take 8 on 1: .* 24 together, and whole blocks"
+    ):
+        other.load_state_dicts(states)
+    wider = Loader({"x": np.arange(200)}, 48, sampler=Blocks(200, None, 0, 48, 48))
+    with pytest.raises(DataError, match="in the order of this one"):
+        wider.load_state_dicts(states)
+
+
+def test_loaders_that_take_everything_are_at_one_place() -> None:
+    states = [Loader({"x": np.arange(12)}, 4, seed=1).state_dict() | {"batch": 2} for _ in range(4)]
+    alone = Loader({"x": np.arange(12)}, 4, seed=1)
+    alone.load_state_dicts(states)
+    assert (alone.epoch, alone.batch) == (0, 2)
+    shares = of_ranks(12, 2, 2, 1)
+    for share in shares:
+        share.load_state_dicts(states)
+    assert steps_of(shares) == [sorted(Sampler(12, 1).rows(0)[8:].tolist())]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 2}, "the states of loaders in the order of this one, .*'seed': 1"),
+        ({"drop_last": False}, "in the order of this one"),
+        ({"interval": 5}, "at one place, of one share each"),
+        ({"more": 2}, "the states of loaders like this, .*'more': 2"),
+        ({"epoch": -1}, "an epoch and a batch from 0"),
+    ],
+)
+def test_what_is_no_place_of_all_shares_is_an_error(change: dict[str, Any], message: str) -> None:
+    states = [loader.state_dict() for loader in of_ranks(24, 4, 2, 1)]
+    (loader,) = of_ranks(24, 1, 8, 1)
+    with pytest.raises(DataError, match=message):
+        loader.load_state_dicts([{**state, **change} for state in states])
+    for wrong in (states[:3], [*states[:3], {**states[3], "batch": 1}], [*states[:3], {**states[3], "offset": 7}]):
+        with pytest.raises(DataError, match="at one place, of one share each"):
+            loader.load_state_dicts(wrong)
+    assert (loader.epoch, loader.batch) == (0, 0)
+
+
+def test_a_batch_that_is_cut_by_the_place_says_which_sizes_fit() -> None:
+    states = [{**loader.state_dict(), "batch": 1} for loader in of_ranks(60, 4, 6, None)]
+    (loader,) = of_ranks(60, 1, 10, None)
+    message = (
+        "24 examples of epoch 0 have been taken, by 24 on 4 ranks, .* take 10 on 1: give batches that are 24 together"
+    )
+    with pytest.raises(DataError, match=message):
+        loader.load_state_dicts(states)
+    loader.load_state_dicts([{**state, "batch": 0, "epoch": 3} for state in states])  # an epoch begins with any batch
+    assert (loader.epoch, loader.batch) == (3, 0)
+    loader.load_state_dicts([{**state, "batch": 2} for state in states])  # and ends with any
+    assert (loader.epoch, loader.batch) == (0, 6)

@@ -59,7 +59,7 @@ async def test_a_training_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [checkpoint.position for checkpoint in found] == [{"step": 3}] * 2
     await ranks.all(lambda graph, _: steps(graph, 3))
     assert values(ranks) == values(straight)
-    assert sorted(path.name for path in tmp_path.glob("rank-*")) == ["rank-0", "rank-1"]
+    assert sorted(path.name for path in tmp_path.glob("rank-*")) == ["rank-0-of-2", "rank-1-of-2"]
     await straight.aclose()
     await ranks.aclose()
 
@@ -74,7 +74,7 @@ async def test_what_not_all_ranks_have_is_not_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fallback", [False, True])
 async def test_what_is_damaged_on_one_rank_is_not_loaded_on_any(tmp_path: Path, fallback: bool) -> None:
     await (await trained(tmp_path, {0: [2, 4], 1: [2, 4]})).aclose()
-    (newest,) = (tmp_path / "rank-1").glob("*0004.safetensors")
+    (newest,) = (tmp_path / "rank-1-of-2").glob("*0004.safetensors")
     newest.write_bytes(newest.read_bytes()[:-8])
     ranks, found = await loaded(tmp_path, fallback)
     if fallback:

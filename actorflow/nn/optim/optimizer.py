@@ -174,9 +174,15 @@ class Optimizer(ABC):
         operations = [self.operation(self.multipliers(variable)) for variable in gradients[0]]
         clipped = [self._clipped(list(copy.values())) for copy in gradients]
         common = self._common(scope, any("step" in self.arguments(operation) for operation in operations))
+        firsts: list[Sequence[Variable]] = []
         for copy, grads in zip(gradients, clipped, strict=True):
-            for variable, grad, operation in zip(copy, grads, operations, strict=True):
-                self._update(scope, operation, {"weight": variable, "grad": grad, **common})
+            for i, (variable, grad, operation) in enumerate(zip(copy, grads, operations, strict=True)):
+                states = self._update(scope, operation, {"weight": variable, "grad": grad, **common})
+                if copy is gradients[0]:
+                    firsts.append(states)
+                for state, first in zip(states, firsts[i], strict=True):
+                    state.is_state = True
+                    state.replica_of = first if state is not first else None
 
     def _clipped(self, grads: list[Blob]) -> list[Blob]:
         value, norm = self.clip
@@ -190,9 +196,10 @@ class Optimizer(ABC):
         if not callable(policy):
             if self._rate is None:
                 self._rate = scope.variable("rate", (), "float64", policy, "cpu")
+                self._rate.is_state = True
             if not counts:
                 return {"rate": self._rate}
-            step = scope.variable("step", (), "int64", 0, "cpu")
+            step = self._step(scope)
             [step] >> scope.function("count", _next, place="cpu") >> [step]
             return {"rate": self._rate, "step": step}
 
@@ -202,12 +209,19 @@ class Optimizer(ABC):
             check_range(f"{policy} at step {step}", rate=rate)
             return np.float64(rate), _next(step)
 
-        step = scope.variable("step", (), "int64", 0, "cpu")
+        step = self._step(scope)
         rate = scope.blob("rate", (), "float64", "cpu")
         [step] >> scope.function("schedule", schedule, place="cpu") >> [rate, step]
         return {"rate": rate, "step": step}
 
-    def _update(self, scope: Graph, operation: ops.Operation, blobs: dict[str, Blob]) -> None:
+    def _step(self, scope: Graph) -> Variable:
+        """The number of steps taken."""
+        step = scope.variable("step", (), "int64", 0, "cpu")
+        step.is_state = True
+        return step
+
+    def _update(self, scope: Graph, operation: ops.Operation, blobs: dict[str, Blob]) -> Sequence[Variable]:
+        """One update; returns the variable's states."""
         weight = blobs["weight"]
         name = weight.name.replace("/", ".")
         spec = self.state_spec(weight.spec)
@@ -219,6 +233,7 @@ class Optimizer(ABC):
             }
             inputs = [(blobs | states)[argument] for argument in self.arguments(operation)]
             inputs >> scope.op(f"{name}.update", operation) >> [weight, *states.values()]
+        return tuple(states.values())
 
 
 def _next(step: Any) -> np.int64:

@@ -12,7 +12,7 @@ from actorflow.graph import Graph
 from actorflow.nn.optim import Optimizer
 from actorflow.nn.parallel.moving import as_places, moved, pieces_of
 from actorflow.nn.parallel.reducing import AllReduce, summed
-from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, start_alike
+from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, mark_replicas, start_alike
 from actorflow.nn.parallel.server import ParameterServer
 from actorflow.node import Blob, Variable
 from actorflow.place import Place
@@ -116,6 +116,8 @@ class DataParallel(Composite):
             scopes.append(scope)
         if not self._scopes:
             self._scopes = scopes
+            for scope in scopes[1:]:
+                mark_replicas(scopes[0], scope)
             self._place_variables(terms[0])
         if training:
             self._shares = terms

@@ -10,7 +10,7 @@ from actorflow.errors import GraphError, ShapeError
 from actorflow.graph import Graph
 from actorflow.node import Blob, Initializer, as_blobs
 
-__all__ = ["Loss", "copies_of", "loss_of", "start_alike"]
+__all__ = ["Loss", "copies_of", "loss_of", "mark_replicas", "start_alike"]
 
 #: Makes the loss, 0-d, of a network's top and the targets: ``ops.softmax_loss``, say.
 Loss = Callable[..., Blob]
@@ -45,6 +45,13 @@ def start_alike(scope: Graph) -> None:
         if callable(init):
             rest = variable.name[len(scope.name) + 1 :]
             variable._init = _renamed(init, f"{own}/{rest}", rest)
+
+
+def mark_replicas(first: Graph, scope: Graph) -> None:
+    """Note which variables of a scope are copies of those of the first one, by their names."""
+    twins = {variable.name.removeprefix(first.name): variable for variable in first.variables}
+    for variable in scope.variables:
+        variable.replica_of = twins.get(variable.name.removeprefix(scope.name))
 
 
 def _renamed(init: Initializer, old: str, new: str) -> Initializer:

@@ -1,0 +1,207 @@
+"""Weights alone: what a network needs to compute, of a graph or a part of one, for any other graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from actorflow.checkpoint.reading import Found, Wanted, check_fit, find
+from actorflow.checkpoint.snapshot import (
+    PendingSnapshot,
+    Snapshot,
+    check_at_rest,
+    check_no_loop,
+    check_storable,
+    metadata_of,
+    to_the_end,
+)
+from actorflow.composite import Composite
+from actorflow.errors import GraphError
+from actorflow.graph import Graph
+from actorflow.node import Variable
+
+__all__ = ["LoadedWeights", "load_weights", "load_weights_sync", "save_weights", "save_weights_sync"]
+
+#: Where a file is, or the files that ranks saved together.
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class LoadedWeights(NamedTuple):
+    """What `load_weights` has found.
+
+    Attributes:
+        missing: Weights that the file does not have, which keep their values; by the names that they would have there.
+        unexpected: Names in the file that are no weights of the scope.
+    """
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+async def save_weights(scope: Graph | Composite, path: str | os.PathLike[str]) -> None:
+    """Save the weights of a graph, a sub-graph or a layer to a file, while the graph runs.
+
+    Weights are all variables that not only a training needs: running statistics of a normalization, too, but no rates,
+    steps or moments of an optimizer, and of copies (`Graph.replica`, data parallel) the first alone. Their names in the
+    file are those within the scope, so that another scope can load them. The file is written as by `save_checkpoint`.
+
+    Args:
+        scope: A graph, a part of one (``graph["encoder"]``), or a composite that has been built.
+        path: The file, ``.safetensors`` by custom. Of a graph that several ranks run it has what is on this rank.
+    Raises:
+        CheckpointError: if the file cannot be written, or a variable's dtype cannot be stored.
+        GraphError: if the scope has no weights on this rank; if a frame started before this fails or is cancelled, so
+            that some of its updates may be missing.
+        MissingExtraError: if safetensors is not installed.
+    Cancellation: as for `save_checkpoint`.
+    """
+    weights = _storable(scope)
+    root = next(iter(weights)).graph.root
+    _, values = root.engine.snapshot(list(weights))
+    await PendingSnapshot(tuple(weights.values()), values, metadata_of(root, ())).save(Path(path))
+
+
+def save_weights_sync(scope: Graph | Composite, path: str | os.PathLike[str]) -> None:
+    """`save_weights` for scripts.
+
+    Raises:
+        RuntimeError: inside a running event loop; use ``await save_weights(...)`` there.
+        CheckpointError: as for `save_weights`.
+        GraphError: as for `save_weights`, and if frames are in flight.
+    """
+    check_no_loop("save_weights")
+    weights = _storable(scope)
+    root = next(iter(weights)).graph.root
+    check_at_rest(root, "saved")
+    arrays = {name: variable.held for variable, name in weights.items()}
+    Snapshot(arrays, metadata_of(root, ())).save(Path(path))
+
+
+async def load_weights(
+    scope: Graph | Composite, path: Paths, *, strict: bool = True, prefix: str = ""
+) -> LoadedWeights:
+    """Put the weights of a file into a graph, a sub-graph or a layer; nothing else is changed.
+
+    The file is one of `save_weights`, or a checkpoint, of which the rest is left out, or another safetensors file.
+
+    Args:
+        scope: As for `save_weights`; what is loaded are its weights, of a graph that several ranks run those whose
+            place is on this rank.
+        path: The file, or files that have the weights together.
+        strict: Whether weights that the file lacks, and names in it that are no weights of the scope, are errors.
+        prefix: Where in the file the weights are: the name of the scope that they had in a larger one, ``"encoder"``.
+    Returns:
+        What was missing and what unexpected: nothing, if ``strict``.
+    Raises:
+        CheckpointError: as for `load_checkpoint`; nothing has been changed then.
+        GraphError: if the scope has no weights, or frames are in flight.
+        MissingExtraError: if safetensors is not installed.
+    """
+    root = _scope_of(scope).root
+    check_at_rest(root, "loaded")
+    found, loaded = await to_the_end(lambda: _read(scope, path, strict, prefix))
+    return _put(root, found, loaded)
+
+
+def load_weights_sync(scope: Graph | Composite, path: Paths, *, strict: bool = True, prefix: str = "") -> LoadedWeights:
+    """`load_weights` for scripts.
+
+    Raises:
+        RuntimeError: inside a running event loop; use ``await load_weights(...)`` there.
+        CheckpointError, GraphError: as for `load_weights`.
+    """
+    check_no_loop("load_weights")
+    return _put(_scope_of(scope).root, *_read(scope, path, strict, prefix))
+
+
+def _scope_of(scope: Graph | Composite) -> Graph:
+    """The sub-graph that the names are within.
+
+    Raises:
+        GraphError: if a composite has not been built.
+    """
+    if isinstance(scope, Graph):
+        return scope
+    if not isinstance(scope, Composite):
+        raise GraphError(f"expected a graph, a sub-graph or a composite with weights, got {scope!r}")
+    if scope.scope is None:
+        raise GraphError(f"composite {scope.name!r} has not been built, so that it has no weights yet")
+    return scope.scope
+
+
+def _weights(scope: Graph | Composite) -> dict[Variable, str]:
+    """The weights, on whatever rank, with their names within the scope.
+
+    Raises:
+        GraphError: if there are none; if a composite has one that is not in its scope, which has no name there.
+    """
+    graph = _scope_of(scope)
+    prefix = "" if graph.parent is None else graph.name + "/"
+    found = {}
+    for variable in scope.variables:
+        if not variable.name.startswith(prefix):
+            raise GraphError(
+                f"variable {variable.name!r} of composite {graph.name!r} belongs to another scope, where its layer was "
+                f"built first: save and load that one, or the graph around both"
+            )
+        if not variable.is_state:
+            found[variable] = variable.name.removeprefix(prefix)
+    if not found:
+        raise GraphError(f"{graph.name!r} has no weights")
+    return found
+
+
+def _storable(scope: Graph | Composite) -> dict[Variable, str]:
+    """The weights that are on this rank, without copies of others, with their names."""
+    weights = _weights(scope)
+    rank = _scope_of(scope).world.rank
+    own = {each: name for each, name in weights.items() if each.place.rank == rank and each.replica_of not in weights}
+    if not own:
+        raise GraphError(
+            f"{_scope_of(scope).name!r} has no weights on rank {rank}, or copies alone: save on another rank"
+        )
+    check_storable(own)
+    return own
+
+
+def _read(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> tuple[Found, LoadedWeights]:
+    """Read files and check that they fit; blocks."""
+    graph, weights = _scope_of(scope), _weights(scope)
+    before = prefix.rstrip("/") + "/" if prefix else ""
+    rank = graph.world.rank
+    wanted: Wanted = {
+        each: tuple(before + weights[which] for which in (each, each.replica_of) if which in weights)
+        for each in weights
+        if each.place.rank == rank
+    }
+    paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(each) for each in path]
+    if not paths:
+        raise GraphError("load_weights: expected at least one file")
+    found = find(paths, wanted, every=strict)
+    known = dict.fromkeys(before + name for name in weights.values())
+    unexpected = tuple(
+        name
+        for part in found.parts
+        for name in sorted(part.names)
+        if name.startswith(before)
+        and name not in known
+        and name not in part.states
+        and part.replicas.get(name) not in known
+    )
+    missing = tuple(wanted[variable][0] for variable in found.missing)
+    check_fit(f"{graph.name!r}", found, missing, unexpected, strict, known)
+    return found, LoadedWeights(missing, unexpected)
+
+
+def _put(root: Graph, found: Found, loaded: LoadedWeights) -> LoadedWeights:
+    """Assign what has been read.
+
+    Raises:
+        GraphError: if frames are in flight.
+    """
+    check_at_rest(root, "loaded")
+    for variable, array in found.arrays.items():
+        variable.commit(array)
+    return loaded
