@@ -77,8 +77,7 @@ class Progress:
             self._epoch, self._count = step.epoch, 0
             self._task = self._bar.add_task(self._title, total=self._steps, means="")
         self._count += 1
-        for name, value in {"loss": step.loss, **step.metrics}.items():
-            self._gathered.setdefault(name, Mean()).add(value)
+        step.add_to(self._gathered)
         if self._count == self._steps or time.monotonic() >= self._next_refresh:
             self._refresh({})
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from actorflow.nn.metrics import Mean
 from actorflow.runnable import Feeds
 
-__all__ = ["Epoch", "Feeding", "Step", "Validate", "iterated"]
+__all__ = ["Epoch", "Feeding", "Step", "Validate", "counted", "iterated"]
 
-#: The feeds of one epoch.
-Epochful = AsyncIterable[Feeds] | Iterable[Feeds]
+#: The feeds of one epoch: each a mapping, or a pair of it and the number of its rows that count.
+Epochful = AsyncIterable[Any] | Iterable[Any]
 #: What can be trained on: the feeds of each epoch, or a function that gives those of an epoch, counted from 0.
 Feeding = Epochful | Callable[[int], Epochful]
 #: What measures the network after an epoch: numbers by name.
@@ -24,13 +35,21 @@ class Step(NamedTuple):
         number: Of the step in the whole training, counted from 1.
         epoch: That it belongs to, counted from 0.
         loss: Before the step's updates.
-        metrics: By name.
+        metrics: By name; means over the rows of the batch that count.
+        rows: How many rows of the batch count in the metrics, where others only fill it; else None.
     """
 
     number: int
     epoch: int
     loss: float
     metrics: dict[str, float]
+    rows: int | None = None
+
+    def add_to(self, gathered: MutableMapping[str, Mean]) -> None:
+        """Count the loss, and the metrics by the rows that count, in means over several steps."""
+        gathered.setdefault("loss", Mean()).add(self.loss)
+        for name, value in self.metrics.items():
+            gathered.setdefault(name, Mean()).add(value, 1 if self.rows is None else self.rows)
 
 
 class Epoch(NamedTuple):
@@ -47,6 +66,13 @@ class Epoch(NamedTuple):
     steps: int
     means: dict[str, float]
     validation: dict[str, float]
+
+
+async def counted(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[tuple[Feeds, int | None], None]:
+    """Feeds with the number of their rows that count in metrics, None for all of them; closed with ``items``."""
+    async with aclosing(iterated(items)) as feeds:
+        async for item in feeds:
+            yield item if isinstance(item, tuple) else (item, None)
 
 
 async def iterated(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[Any, None]:

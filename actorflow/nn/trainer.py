@@ -9,18 +9,17 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from actorflow.checkpoint import Checkpoints
-from actorflow.data import Resumable
+from actorflow.checkpoint import Checkpoint, Checkpoints
+from actorflow.data import Loader, Reshardable, Resumable
 from actorflow.errors import CheckpointError, DataError, GraphError
 from actorflow.graph import Graph
 from actorflow.interchange import to_numpy
-from actorflow.nn.metrics import Mean, means
+from actorflow.nn.metrics import Mean, check_counts, mean_of, means
 from actorflow.nn.parallel.moving import spread
 from actorflow.nn.progress import Progress
-from actorflow.nn.steps import Epoch, Feeding, Step, Validate, iterated
+from actorflow.nn.steps import Epoch, Feeding, Step, Validate, counted
 from actorflow.node import Blob
 from actorflow.place import Place
 from actorflow.program import Result
@@ -50,7 +49,8 @@ class Trainer:
     Args:
         loss: Shape ().
         train: What `Optimizer.minimize` gave.
-        metrics: Blobs of shape () that are fetched in each step, by name.
+        metrics: Blobs that are fetched in each step, by name: of shape () for a mean over the batch, or (batch, ...)
+            for a value per row.
         in_flight: Steps that may overlap, at least 1.
         checkpoints: Where to save; None for nowhere.
         every: Save after so many steps, positive; and at the end.
@@ -60,7 +60,7 @@ class Trainer:
         epoch: The epoch that is trained, counted from 0.
 
     Raises:
-        GraphError: if a metric is not 0-d, or a number is out of range.
+        GraphError: if the loss is not 0-d, or a number is out of range.
     """
 
     def __init__(
@@ -73,9 +73,8 @@ class Trainer:
         checkpoints: Checkpoints | None = None,
         every: int = 1000,
     ) -> None:
-        for name, blob in {"loss": loss, **(metrics or {})}.items():
-            if blob.shape:
-                raise GraphError(f"Trainer: {name} must have shape (), got {blob.spec}")
+        if loss.shape:
+            raise GraphError(f"Trainer: the loss must have shape (), got {loss.spec}")
         if in_flight < 1 or every < 1:
             raise GraphError(f"Trainer: in_flight and every must be positive, got {in_flight} and {every}")
         self.number = 0
@@ -89,9 +88,8 @@ class Trainer:
         self._checkpoints = checkpoints
         self._every = every
         self._batch = 0  # feeds of the epoch that have been taken
-        self._place: Mapping[str, Any] | None = None  # of the feeds, as they say it themselves
         self._resumable: Resumable | None = None
-        self._resumed = False
+        self._resumed: Checkpoint | None = None  # until the feeds have been brought to its place
         self._running = False
         self._saved: int | None = None
         self._saving: asyncio.Task[Path] | None = None
@@ -134,24 +132,27 @@ class Trainer:
         the first that is made. Other feeds of the epoch in which that was are taken from its start, and those that have
         been taken before are skipped; so they must be the same ones each time: seed their order by the epoch.
 
+        Any number of ranks can go on with what another number has saved. Feeds that know their place are then told
+        those of all ranks, if they are `af.data.Reshardable`, as `af.data.Loader` is.
+
         Args:
             fallback: As for `Checkpoints.load`.
         Returns:
             Whether there was one.
         Raises:
-            CheckpointError, GraphError: as for `Checkpoints.load`; if no trainer has saved it.
+            CheckpointError, GraphError: as for `Checkpoints.load`; if no trainer has saved it, or the ranks that have
+                were not at one step.
         """
         if self._checkpoints is None:
             raise GraphError("Trainer: there is nothing to resume from without checkpoints=")
         found = await self._checkpoints.load(fallback=fallback)
         if found is None:
             return False
-        try:
-            self.number, self.epoch, self._batch = (int(found.position[key]) for key in ("step", "epoch", "batch"))
-        except KeyError as error:
-            raise CheckpointError(f"{found.path}: expected the position of a trainer, got {found.position}") from error
-        self._place = found.position.get("feeds")
-        self._resumed = self._whole = True
+        steps = [_step_of(found.path, position) for position in found.positions.values()]
+        if any(step != steps[0] for step in steps):
+            raise CheckpointError(f"{found.path}: expected all ranks at one step, epoch and batch, got {steps}")
+        self.number, self.epoch, self._batch = steps[0]
+        self._resumed, self._whole = found, True
         self._saved = self.number
         return True
 
@@ -160,13 +161,16 @@ class Trainer:
 
         Args:
             feeds: The feeds of an epoch, from an iterable or an async iterable that can be iterated again, or a
-                function that gives them for an epoch.
+                function that gives them for an epoch. Each is a mapping, or a pair of a mapping and the number of its
+                rows that count: the others only fill the batch, and are trained on, but count in no metric. Of a
+                `af.data.Loader` that is known.
             epochs: Epochs in all, those before a `resume` or an earlier call included; None for no end.
             until: Number of the last step, within an epoch or not; None for that of the last epoch.
         Raises:
             Whatever `Graph.stream` raises; CheckpointError if a checkpoint cannot be saved, at a later step or at the
-            end, or if the one resumed from does not say where feeds that know their place were; DataError if that is no
-            place of theirs, or if an epoch has fewer feeds than had been taken when it was saved.
+            end, or if the one resumed from does not say where feeds that know their place were, or cannot say it to
+            this number of ranks; DataError if that is no place of theirs, or if an epoch has fewer feeds than had been
+            taken when it was saved; GraphError if rows only fill a batch and a metric is a mean over all of it.
         Cancellation, and leaving the ``async for`` early (use ``contextlib.aclosing``): cancels the steps in flight,
         some of whose updates may have been made, and waits for a checkpoint that is being written. `resume` goes back
         to the last one.
@@ -188,17 +192,17 @@ class Trainer:
             As `steps` does, and what ``validate`` raises.
         """
         size: int | None = getattr(feeds, "__len__", lambda: None)()
-        number, count, gathered = self.epoch, 0, self._gather()
+        number, count = self.epoch, 0
+        gathered: dict[str, Mean] = {}
         shown: AbstractContextManager[Progress | None] = Progress(epochs, size) if progress else nullcontext()
         with shown as bar:
             async with aclosing(self._steps(feeds, epochs, None, validate)) as steps:
                 async for step in steps:
                     if step.epoch != number and count:
                         yield self._epoch(number, count, gathered, bar)
-                        count, gathered = 0, self._gather()
+                        count, gathered = 0, {}
                     number, count = step.epoch, count + 1
-                    for name, value in {"loss": step.loss, **step.metrics}.items():
-                        gathered[name].add(value)
+                    step.add_to(gathered)
                     if bar is not None:
                         bar.advance(step)
             if count:
@@ -218,35 +222,52 @@ class Trainer:
 
         Build the network again with ``training=False``: it shares its variables with the one that is trained.
 
+        Of a `af.data.Loader` it takes a pass of its own over a whole epoch. Other feeds that know their place are taken
+        from there to the end of their epoch, and brought back to it, however the evaluation ends.
+
         Args:
             feeds: Each a mapping, or a pair of a mapping and the number of its rows that count: the others only fill
-                the batch.
+                the batch. Of a `af.data.Loader` that is known.
             metrics: Blobs by name: of shape () for a mean over the batch, or (batch, ...) for a value per row.
         Raises:
             GraphError: if only a part of a batch counts and a blob is a mean over all of it.
         """
+        if isinstance(feeds, Loader):
+            if feeds.fills_up:
+                return await self._means(feeds.one_pass(), metrics)
+            return await self._means((feed for feed, _ in feeds.one_pass()), metrics)
+        if not isinstance(feeds, Resumable):
+            return await self._means(feeds, metrics)
+        place = feeds.state_dict()
+        try:
+            found = await self._means(feeds, metrics)
+        except BaseException as error:
+            try:
+                feeds.load_state_dict(place)
+            except Exception as other:  # noqa: BLE001  the first one says why the evaluation has ended
+                error.add_note(f"the feeds could not be brought back to where they were: {other}")
+            raise
+        feeds.load_state_dict(place)
+        return found
+
+    async def _means(self, feeds: AsyncIterable[Any] | Iterable[Any], metrics: Mapping[str, Blob]) -> dict[str, float]:
         gathered = {name: Mean() for name in metrics}
         rows: deque[int | None] = deque()
 
         async def source() -> AsyncGenerator[Feeds, None]:
-            async for item in iterated(feeds):
-                feed, count = item if isinstance(item, tuple) else (item, None)
-                rows.append(count)
-                yield feed
+            async with aclosing(counted(feeds)) as items:
+                async for feed, count in items:
+                    if count is not None:
+                        check_counts(metrics)
+                    rows.append(count)
+                    yield feed
 
         stream = self._graph.stream(source(), fetch=self._everywhere(metrics.values()), in_flight=self._in_flight)
         async with aclosing(stream) as results:
             async for result in results:
                 count = rows.popleft()
                 for name, blob in metrics.items():
-                    value = self._value(result, blob)
-                    if blob.shape:
-                        part = value[:count]
-                        gathered[name].add(float(part.mean(dtype=np.float64)) if part.size else 0.0, len(part))
-                    elif count is None:
-                        gathered[name].add(float(value))
-                    else:
-                        raise GraphError(f"metric {name!r} is a mean over the whole batch: give a value per row")
+                    gathered[name].add(*mean_of(name, self._value(result, blob), count))
         return means(gathered)
 
     async def _steps(
@@ -254,7 +275,7 @@ class Trainer:
     ) -> AsyncGenerator[Step, None]:
         if self._running:
             raise GraphError("Trainer: steps are running already: one loop at a time can take them")
-        begun: deque[tuple[int, int]] = deque()
+        begun: deque[tuple[int, int, int | None]] = deque()
         self._settle(feeds)
         source = self._source(feeds, epochs, until, begun, validate)
         self._running, self._whole, self._taken, self._offered = True, False, 0, True
@@ -263,8 +284,11 @@ class Trainer:
             stream.call_at_starts(self._save_for_others)
             async with aclosing(stream) as results:
                 async for result in results:
-                    values = {name: float(self._value(result, blob)) for name, blob in self._metrics.items()}
-                    yield Step(*begun.popleft(), float(self._value(result, self._loss)), values)
+                    number, epoch, rows = begun.popleft()
+                    values = {
+                        name: mean_of(name, self._value(result, blob), rows)[0] for name, blob in self._metrics.items()
+                    }
+                    yield Step(number, epoch, float(self._value(result, self._loss)), values, rows)
             self._whole = True
             self._save_for_others()
             await self._save()
@@ -297,21 +321,18 @@ class Trainer:
     def _settle(self, feeds: object) -> None:
         """Bring feeds that know their place to where the training is."""
         self._resumable = feeds if isinstance(feeds, Resumable) else None
-        if self._resumable is not None and self._resumed:
-            if self._place is None:
-                raise CheckpointError(
-                    f"the checkpoint of step {self.number} was saved with feeds that do not know their place: "
-                    f"{type(feeds).__name__}, which knows its own, cannot tell where to go on"
-                )
-            self._resumable.load_state_dict(self._place)
-        self._resumed = False
+        if isinstance(feeds, Loader) and feeds.fills_up:
+            check_counts(self._metrics)
+        if self._resumable is not None and self._resumed is not None:
+            _bring(self._resumable, self._resumed)
+        self._resumed = None
 
     async def _source(
         self,
         feeds: Feeding,
         epochs: int | None,
         until: int | None,
-        begun: deque[tuple[int, int]],
+        begun: deque[tuple[int, int, int | None]],
         validate: Validate | None,
     ) -> AsyncGenerator[Feeds, None]:
         """The feeds of all epochs. What stands behind a yield happens when its step has begun, before the next one."""
@@ -319,14 +340,19 @@ class Trainer:
         while (epochs is None or self.epoch < epochs) and (until is None or self.number < until):
             taken, known = self._batch, 0
             skipped = 0 if self._resumable is not None else taken
-            async with aclosing(iterated(feeds(self.epoch) if callable(feeds) else feeds)) as items:
-                async for feed in items:
+            of_epoch = feeds(self.epoch) if callable(feeds) else feeds
+            if isinstance(of_epoch, Loader) and of_epoch.fills_up:
+                of_epoch = of_epoch.counted()
+            async with aclosing(counted(of_epoch)) as items:
+                async for feed, rows in items:
                     known += 1
                     if known <= skipped:
                         continue
+                    if rows is not None:
+                        check_counts(self._metrics)
                     self.number += 1
                     self._batch += 1
-                    begun.append((self.number, self.epoch))
+                    begun.append((self.number, self.epoch, rows))
                     self._taken += 1
                     self._offered = True
                     yield feed
@@ -377,11 +403,46 @@ class Trainer:
             position["feeds"] = self._resumable.state_dict()
         return position
 
-    def _gather(self) -> dict[str, Mean]:
-        return {name: Mean() for name in ("loss", *self._metrics)}
-
     def _epoch(self, number: int, count: int, gathered: dict[str, Mean], bar: Progress | None) -> Epoch:
         validation = self._validations.pop(number, {})
         if bar is not None:
             bar.validated(validation)
         return Epoch(number, count, means(gathered), validation)
+
+
+def _step_of(path: Path, position: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Step, epoch and batch of a trainer's position.
+
+    Raises:
+        CheckpointError: if it is none.
+    """
+    try:
+        step, epoch, batch = (int(position[key]) for key in ("step", "epoch", "batch"))
+    except KeyError as error:
+        raise CheckpointError(f"{path}: expected the position of a trainer, got {dict(position)}") from error
+    return step, epoch, batch
+
+
+def _bring(feeds: Resumable, found: Checkpoint) -> None:
+    """Bring feeds to the place of a checkpoint.
+
+    Raises:
+        CheckpointError: if it does not say where they were, or not to this number of ranks.
+        Exception: what the feeds raise, if it is no place of theirs.
+    """
+    kind, places = type(feeds).__name__, [position.get("feeds") for position in found.positions.values()]
+    states = [place for place in places if place is not None]
+    if len(states) < len(places):
+        raise CheckpointError(
+            f"{found.path} was saved with feeds that do not know their place: {kind}, which knows its own, cannot tell "
+            "where to go on"
+        )
+    if found.is_resharded and isinstance(feeds, Reshardable):
+        feeds.load_state_dicts(states)
+    elif all(state == states[0] for state in states):
+        feeds.load_state_dict(states[0])
+    else:
+        raise CheckpointError(
+            f"{found.path} was saved on {found.saved_on} ranks, whose feeds were each at a place of its own: {kind} on "
+            f"{found.size} cannot go on behind all of them, as it has no load_state_dicts()"
+        )

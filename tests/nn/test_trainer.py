@@ -141,8 +141,8 @@ def test_what_is_wrong_is_an_error() -> None:
     x, w = graph.blob("x", (2,)), graph.variable("w", ())
     loss = ops.scale(w, 2.0)
     train = nn.SGD(0.1).minimize(loss)
-    with pytest.raises(af.GraphError, match=r"Trainer: m must have shape \(\), got float32\[2\]"):
-        nn.Trainer(loss, train, {"m": x})
+    with pytest.raises(af.GraphError, match=r"Trainer: the loss must have shape \(\), got float32\[2\]"):
+        nn.Trainer(x, train)
     with pytest.raises(af.GraphError, match="in_flight and every must be positive, got 0 and 1000"):
         nn.Trainer(loss, train, in_flight=0)
 
