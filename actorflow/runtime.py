@@ -20,6 +20,7 @@ from actorflow.admission import Admission
 from actorflow.devices import Fence, Lane
 from actorflow.equipment import Claim, Equipment
 from actorflow.errors import GraphError, OpError, RunCancelledError, RunTimeoutError, text_of
+from actorflow.float_errors import traps_here, with_traps
 from actorflow.graph import Graph
 from actorflow.history import FailureRecord, FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
 from actorflow.launch import wait_out
@@ -118,13 +119,16 @@ class Engine(Equipment):
             self.common_budget()
             if self.monitor is not None and len(self.monitor.states) < self.graph.size:
                 self.monitor = Monitor(self.graph.size)
-        key = None if fetch is None else tuple(fetch)
+        targets, traps = None if fetch is None else tuple(fetch), traps_here()
+        key = (targets, traps)
         program = self._programs.get(key)
         if program is None:
             if len(self._programs) >= _MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
-            plan = self.plan(key)
+            plan = self.plan(targets)
             self._notes.take(plan)
+            if traps is not None:
+                plan = with_traps(plan, traps)
             program = self._programs[key] = self.make_program(plan, self)
         return program
 

@@ -101,7 +101,7 @@ def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -
             return converted
         raise DTypeError(f"{what}: expected dtype {spec.dtype}, got integers from {array.min()} to {array.max()}")
     if not has_dtype and np.can_cast(array.dtype, spec.dtype, "same_kind"):
-        with np.errstate(over="ignore"):  # to infinity
+        with np.errstate(all="ignore"):  # to infinity, or to 0
             return array.astype(spec.dtype)
     advice = f"; convert it, array.astype({spec.dtype.name!r})" if isinstance(value, np.ndarray | np.generic) else ""
     got = "None" if value is None else array.dtype

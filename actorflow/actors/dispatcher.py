@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import Context
 from time import perf_counter_ns
 from typing import Any, Protocol
+
+import numpy as np
 
 __all__ = ["Actor", "Dispatcher", "Work", "leave_loop"]
 
@@ -59,12 +62,15 @@ class Dispatcher:
         self.ready: deque[tuple[Actor, Work]] = deque()
         self.take = self.ready.popleft
         self._scheduled = False
+        # Slices have one of their own: what kernels do must not depend on whose run has woken the loop.
+        self._context = Context()
+        self._context.run(np.seterr, all="ignore")
 
     def wake(self) -> None:
         """Have the loop run a slice if something is ready."""
         if self.ready and not self._scheduled:
             self._scheduled = True
-            self.loop.call_soon(self._run_slice)
+            self.loop.call_soon(self._run_slice, context=self._context)
 
     def _run_slice(self) -> None:
         ready = self.ready

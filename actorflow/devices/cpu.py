@@ -121,6 +121,7 @@ class WorkerLane(Lane):
 
     def _work(self) -> None:
         queue, finished = self._queue, self._finished
+        np.seterr(all="ignore")  # of this thread: as on the loop, where kernels run, too
         member = team.join()
         while (fence := queue.get()) is not None:
             member.at_work = True

@@ -37,11 +37,6 @@ class _PipelineDispatcher(Dispatcher):
         super().__init__(loop)
         self._context = context
 
-    def wake(self) -> None:
-        if self.ready and not self._scheduled:
-            self._scheduled = True
-            self.loop.call_soon(self._run_slice, context=self._context)
-
     def help(self, outlet: Inbox, deadline: int) -> None:
         """Fire what is ready, without a turn of the loop, until there is an item or the time is over."""
         if self.ready:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ class StubLoop:
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.calls.append(callback)
+    def call_soon(self, callback: Callable[[], None], *, context: Context) -> None:
+        self.calls.append(lambda: context.run(callback))
 
     def turn(self) -> None:
         """One turn of the loop; what is asked for meanwhile comes in the next one."""
