@@ -81,6 +81,8 @@ __all__ = [
 _SHOWN = 10
 #: Characters of an item that a message shows.
 _MOST_SHOWN = 200
+#: In place of an item that was to be made when its stage failed.
+UNMADE: Any = object()
 #: Names that a message suggests, and how much of such a name must be the same, from 0 to 1.
 _MOST_NEAR, _NEAR = 3, 0.6
 
@@ -149,7 +151,7 @@ def _packed(value: object) -> bytes | None:
     """A pickle of its own, so that what cannot be pickled, or not be read, is missed alone."""
     try:
         return pickle.dumps(value)
-    except Exception:  # noqa: BLE001  an object's own methods may raise anything
+    except BaseException:  # noqa: BLE001  an object's own methods may raise anything
         return None
 
 
@@ -164,7 +166,7 @@ def _restored(kind: type[_Error], args: tuple[Any, ...], attributes: Mapping[str
     for name, packed in attributes.items():
         try:
             value = None if packed is None else pickle.loads(packed)  # noqa: S301  part of the pickle that is read
-        except Exception:  # noqa: BLE001  its class is not known here, say
+        except BaseException:  # noqa: BLE001  its class is not known here, say
             value = None
         setattr(error, name, value)
     return error
@@ -371,18 +373,22 @@ class StageError(ActorflowError, RuntimeError):
 
     Attributes:
         stage: Name of the stage.
-        number: Of the item in the stage, counted from 0 in this iteration.
-        item: What the stage was called with.
+        number: Of the item in the stage, counted from 0 in this iteration, in a source from 0 in this epoch; None if no
+            item is to blame.
+        item: What the stage was called with; None if it failed before there was an item, as sources do.
     """
 
-    def __init__(self, stage: str, kind: str, site: object, number: int, item: Any, what: str) -> None:
-        super().__init__(f"stage {stage!r} ({kind}) {what}\n  item {number}: {shown(item)}\n  created at {site}")
+    def __init__(self, stage: str, kind: str, site: object, number: int | None, item: Any, what: str) -> None:
+        lines = [f"stage {stage!r} ({kind}) {what}"]
+        if number is not None:
+            lines.append(f"item {number}" if item is UNMADE else f"item {number}: {shown(item)}")
+        super().__init__("\n  ".join([*lines, f"created at {site}"]))
         self.stage = stage
         self.number = number
-        self.item = item
+        self.item = None if item is UNMADE else item
 
     @classmethod
-    def of(cls, stage: str, kind: str, site: object, number: int, item: Any, cause: BaseException) -> StageError:
+    def of(cls, stage: str, kind: str, site: object, number: int | None, item: Any, cause: BaseException) -> StageError:
         """The error of a stage whose call raised ``cause``."""
         error = cls(stage, kind, site, number, item, f"failed with {type(cause).__name__}: {text_of(cause)}")
         error.__cause__ = cause

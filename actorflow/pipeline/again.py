@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from actorflow.errors import PipelineError, StageError
+from actorflow.errors import PipelineError
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.passing import PassActor
-from actorflow.pipeline.sizes import size_of
-from actorflow.pipeline.stage import INTERRUPTS, StageActor, Wait
+from actorflow.pipeline.sizes import bytes_of, size_of
+from actorflow.pipeline.stage import StageActor, Wait
 
 __all__ = ["Cache", "Repeat"]
 
@@ -60,9 +60,7 @@ class _RepeatActor(PassActor):
         if error is not None or self._done + 1 == times:
             self.finish(error)
         elif times is None and self._is_empty:
-            stage = self._stage
-            problem = PipelineError("an empty stream would be repeated for ever")
-            self.finish(StageError.of(stage.name, stage.kind, stage.site, 0, None, problem))
+            self.finish(self.caught(PipelineError("an empty stream would be repeated for ever")))
         else:
             self._begin_again()
 
@@ -132,15 +130,11 @@ class _CacheActor(PassActor):
         stage, items = self._stage, self._store.items
         if stage.size_bytes is not None:
             try:
-                self._bytes += self._size(value)
-            except INTERRUPTS:
-                raise
+                self._bytes += bytes_of(self._size, value)
+                if self._bytes > stage.size_bytes:
+                    raise PipelineError(f"the items take more than size_bytes={stage.size_bytes}")
             except BaseException as error:  # noqa: BLE001  it becomes the item's
-                self.finish(StageError.of(stage.name, stage.kind, stage.site, len(items), value, error))
-                return
-            if self._bytes > stage.size_bytes:
-                problem = PipelineError(f"the items take more than size_bytes={stage.size_bytes}")
-                self.finish(StageError.of(stage.name, stage.kind, stage.site, len(items), value, problem))
+                self.finish(self.caught(error, len(items), value))
                 return
             self.stats.holds_bytes(self._bytes)
         items.append(value)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from actorflow.errors import PipelineError, StageError
+from actorflow.errors import PipelineError, shown
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.joins import JoinActor
-from actorflow.pipeline.stage import INTERRUPTS, MARK, End, StageActor, Wait
+from actorflow.pipeline.stage import MARK, End, StageActor, Wait
 
 __all__ = ["Join", "Port", "Split"]
 
@@ -191,25 +191,24 @@ class _SplitActor(StageActor):
         if taken:
             inbox.source.wake()
         if not inbox.items and inbox.end is not None:
-            self._end(inbox.end.error)
+            self.finish(inbox.end.error)
             return Wait.NOTHING
         return Wait.PUT if inbox.items else Wait.GET
 
     def _port(self, value: Any) -> int | None:
-        """Index of an item's branch."""
+        """Index of an item's branch; None if it has none, which ends the run."""
         stage = self._stage
         try:
             key = stage.key(value)
-            if key not in self._indices:
-                raise PipelineError(f"no branch for key {key!r}; there are {', '.join(map(repr, stage.keys))}")
-        except INTERRUPTS:
-            raise
+            index = self._indices.get(key)
+            if index is None:
+                raise PipelineError(f"no branch for key {shown(key)}; there are {', '.join(map(shown, stage.keys))}")
         except BaseException as error:  # noqa: BLE001  it becomes the item's
-            self._end(StageError.of(stage.name, stage.kind, stage.site, self._number, value, error))
+            self.finish(self.caught(error, self._number, value))
             return None
-        return self._indices[key]
+        return index
 
-    def _end(self, error: BaseException | None) -> None:
+    def finish(self, error: BaseException | None = None) -> None:
         self.has_ended = True
         for port in self.ports:
             if not port.is_over:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections import deque
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.op import FOREVER_NS, INLINE_NS
 from actorflow.errors import DeviceError, StageError, StageTimeoutError
+from actorflow.pipeline.boundary import guarded, stage_error
 from actorflow.pipeline.job import Job, Slot, SlotState
 from actorflow.pipeline.order import InOrder, Unordered
 from actorflow.pipeline.remote import Answer
@@ -192,7 +195,7 @@ class CallActor(StageActor):
             self.workers = Workers(self)
         return self.workers
 
-    async def burst(self) -> None:
+    async def burst(self, task: asyncio.Task[Any]) -> None:
         """Await calls of items in the inbox, as long as these do not have to wait for anything."""
 
     def _is_inline(self) -> bool:
@@ -208,9 +211,10 @@ class CallActor(StageActor):
         try:
             items = [slot.value for slot in job.slots]
             job.task = how.pool.submit(items, how.timeout_s, loop, partial(self._answered, job))
-        except Exception as error:  # noqa: BLE001  pickle's, for instance; it becomes the items' error
+        except BaseException as error:  # noqa: BLE001  pickle's, for instance; it becomes the items' error
             loop.call_soon(self._answered, job, Answer(0, [], {}, error))
 
+    @guarded
     def _answered(self, job: Job, answer: Answer) -> None:
         """Calls in another process have ended; or none of them is known to have."""
         job.task = None
@@ -226,6 +230,7 @@ class CallActor(StageActor):
         job.is_expired = isinstance(job.error, TooLateError)
         self.ended(job)
 
+    @guarded
     def _expire(self, job: Job) -> None:
         """A call in a thread takes too long: it goes on, and what it gives is dropped."""
         job.timer = None
@@ -237,9 +242,10 @@ class CallActor(StageActor):
         self._leave()  # another call may run in its place
         if self.crew is not None:
             self.crew.grow()
-        self._failed(slot, self._timeout_error(slot))
+        self._failed(slot, TooLateError())
         self.wake()
 
+    @guarded
     def ended(self, job: Job) -> None:
         """A call has ended, in whatever way; on the loop."""
         self._leave_limiter(job)
@@ -249,9 +255,10 @@ class CallActor(StageActor):
         if not (job.is_dead and job.is_expired):
             self._leave()
         if job.is_dead or self.is_over:
+            leave_loop(job.error)
             self.dispose(job)
             return
-        error = job.error
+        error = TooLateError() if job.is_expired else job.error
         self.stats.timed_out += job.is_expired
         if error is None and self.how.pool is not None:
             self._timed(job.elapsed_ns, len(job.slots))
@@ -260,7 +267,7 @@ class CallActor(StageActor):
         else:
             self._timed(job.elapsed_ns, self._units(job))
             for slot in job.slots:
-                self._concluded(slot, job.results, self._timeout_error(slot) if job.is_expired else error)
+                self._concluded(slot, job.results, error)
         if self.how.is_async:
             self.refill()
         self.wake()
@@ -302,8 +309,10 @@ class CallActor(StageActor):
     # -- failures -----------------------------------------------------------------------------------------------
 
     def _failed(self, slot: Slot, error: BaseException) -> None:
-        if slot.attempt < self.how.retries and isinstance(error, Exception):
-            rest_s = self.how.backoff_s * 2**slot.attempt
+        leave_loop(error)
+        attempts = self.how.attempts
+        if slot.attempt < attempts.retries and isinstance(error, Exception):
+            rest_s = attempts.wait_s(slot.attempt)
             slot.attempt += 1
             slot.skip, slot.iterator = slot.emitted + len(slot.outputs), None
             slot.state = SlotState.RESTING
@@ -313,10 +322,15 @@ class CallActor(StageActor):
             else:
                 slot.timer = self.run.loop.call_later(rest_s, self.again, slot)
             return
+        self.gave_up(slot, error)
+
+    def gave_up(self, slot: Slot, error: BaseException) -> None:
+        """An item has failed for good; what becomes of it is decided in its turn."""
         slot.error = error
         slot.state = SlotState.DONE
         self.order.gained(slot)
 
+    @guarded
     def again(self, slot: Slot) -> None:
         """Call for an item once more, before all that has not begun."""
         slot.timer = None
@@ -334,17 +348,22 @@ class CallActor(StageActor):
         """An item has failed, and it is its turn: whether the stage goes on without it."""
         error = slot.error
         assert error is not None
+        if isinstance(error, TooLateError):
+            error = self._timeout_error(slot)
         if isinstance(error, Exception) and self.how.policy.allows(self.order.seen, self.order.skipped):
             self.stats.skipped += 1
             self.how.skips.add(self.stats.name, slot.number, slot.value, error)
             return True
-        self.finish(self._stage_error(slot, error))
+        self.finish(error if isinstance(slot.error, TooLateError) else self._stage_error(slot, error))
         return False
 
+    def cut_off(self, error: BaseException, number: int, item: Any) -> None:
+        """The task that awaits a call has been cancelled or closed. If it was not by this stage, the run ends."""
+        if isinstance(error, asyncio.CancelledError) and not self.is_over:
+            self.finish(stage_error(self.stats, error, number, item))
+
     def _stage_error(self, slot: Slot, error: BaseException) -> StageError:
-        if isinstance(error, StageError):
-            return error
-        return StageError.of(self.stats.name, self.stats.kind, self.stats.site, slot.number, slot.value, error)
+        return stage_error(self.stats, error, slot.number, slot.value)
 
     def _timeout_error(self, slot: Slot) -> StageTimeoutError:
         assert self.how.timeout_s is not None

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, shown
 from actorflow.modes import attempts_of
+from actorflow.node import Attempts
 from actorflow.pipeline.definition import check_at_least
 from actorflow.pipeline.limiter import Limiter
 from actorflow.pipeline.policy import Policy, Skips
@@ -56,7 +57,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
-            raise PipelineError(f"expected a function, got {self.fn!r}")
+            raise PipelineError(f"expected a function, got {shown(self.fn)}")
         check_at_least("concurrency", self.concurrency, 1)
         if self.buffer is not None:
             check_at_least("buffer", self.buffer, 0)
@@ -68,7 +69,7 @@ class Options:
             raise PipelineError(str(error)) from None
         Policy.of(self.on_error)
         if self.limiter is not None and not isinstance(self.limiter, Limiter):
-            raise PipelineError(f"limiter must be an af.pipeline.Limiter, got {self.limiter!r}")
+            raise PipelineError(f"limiter must be an af.pipeline.Limiter, got {shown(self.limiter)}")
         if self.is_async and self.executor != "auto":
             raise PipelineError(f"an async function runs on the loop as a task, not with executor={self.executor!r}")
         if self.executor == "loop" and (self.timeout is not None or self.concurrency > 1):
@@ -83,15 +84,15 @@ class Options:
 
     def bind(self, skips: Skips, make_pool: Callable[[], Processes]) -> Calling:
         """How a run calls it."""
+        attempts = attempts_of(self.timeout, self.retries, self.backoff) or Attempts(None, 0, 0.0)
         return Calling(
             fn=self.fn,
             concurrency=self.concurrency,
             ordered=self.ordered,
             executor="task" if self.is_async else self.executor,
             is_async=self.is_async,
-            timeout_s=self.timeout,
-            retries=self.retries,
-            backoff_s=self.backoff,
+            timeout_s=attempts.timeout_s,
+            attempts=attempts,
             policy=Policy.of(self.on_error),
             limiter=self.limiter,
             buffer=self.concurrency if self.buffer is None else self.buffer,
@@ -106,6 +107,7 @@ class Calling:
     """`Options` for one run; seconds in ``_s``.
 
     Attributes:
+        attempts: How often failed calls are repeated, and when.
         buffer: Results that may wait until it is their turn, besides those in calls.
         expands: Whether a call may give any number of outputs.
         skips: Where items that are left out are reported.
@@ -118,8 +120,7 @@ class Calling:
     executor: str
     is_async: bool
     timeout_s: float | None
-    retries: int
-    backoff_s: float
+    attempts: Attempts
     policy: Policy
     limiter: Limiter | None
     buffer: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,6 +69,10 @@ class Call(Stage):
         source = build.front(self, order.front(how, state))
         return self.actor(build.run, build.stats(self), how, source, state=state)
 
+    def for_processes(self) -> Callable[[Any], Any]:
+        """What processes call for each item: something that pickle can send."""
+        return self.options.fn
+
     @abstractmethod
     def actor(self, *args: Any, **kwargs: Any) -> StageActor:
         """The stage's actor; the arguments are those of `CallActor`."""
@@ -89,5 +94,18 @@ class Filter(Call):
 
     kind = "filter"
 
+    def for_processes(self) -> Callable[[Any], Any]:
+        return _Judged(self.options.fn)
+
     def actor(self, *args: Any, **kwargs: Any) -> StageActor:
         return self.one_each(*args, **kwargs, is_filter=True)
+
+
+class _Judged:
+    """A function with a bool of what it returns, made where it is called."""
+
+    def __init__(self, fn: Callable[[Any], Any]) -> None:
+        self._fn = fn
+
+    def __call__(self, item: Any) -> bool:
+        return bool(self._fn(item))

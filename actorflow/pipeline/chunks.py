@@ -12,6 +12,8 @@ from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
+from actorflow.actors.dispatcher import leave_loop
+from actorflow.pipeline.boundary import guarded
 from actorflow.pipeline.job import Job, Slot, SlotState
 from actorflow.pipeline.mapping import MapActor
 from actorflow.pipeline.remote import Answer
@@ -122,11 +124,12 @@ class ChunkActor(MapActor):
         assert self.how.pool is not None
         try:
             chunk.task = self.how.pool.submit(chunk.values, None, loop, partial(self._came, chunk))
-        except Exception as error:  # noqa: BLE001  pickle's, for instance; it becomes the items' error
+        except BaseException as error:  # noqa: BLE001  pickle's, for instance; it becomes the items' error
             loop.call_soon(self._came, chunk, Answer(0, [], {}, error))
 
     # -- what comes back ----------------------------------------------------------------------------------------
 
+    @guarded
     def _came(self, chunk: _Chunk, answer: Answer) -> None:
         if chunk.job is None and answer.error is not None and not self.is_over:
             self._place()
@@ -138,6 +141,8 @@ class ChunkActor(MapActor):
         if self.is_over:
             return
         chunk.results, chunk.errors = answer.results, answer.errors
+        for error in answer.errors.values():
+            leave_loop(error)
         self._timed(answer.elapsed_ns, len(answer.results))
         out = self.out
         if out.least is not None and out.least < self._share:  # what is here anyway goes on at once
@@ -211,7 +216,10 @@ class ChunkActor(MapActor):
                     slot.state, slot.job = SlotState.RUNNING, chunk.job
                 continue
             for index, slot in enumerate(slots, chunk.given):
-                self._concluded(slot, chunk.results[index], chunk.errors.get(index))
+                if index in chunk.errors:
+                    self.gave_up(slot, chunk.errors[index])
+                else:
+                    self.take(slot, chunk.results[index])
         self._open = 0
         self.wake()
 

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, shown
 
 __all__ = ["pad", "stack", "unstack"]
+
+#: What is stacked.
+_ARRAYS = (np.ndarray, np.generic, Number)
+#: Different types, and rows of each, that a message names.
+_FEW = 5
 
 
 def stack(items: Sequence[Any]) -> Any:
     """Make one batch of items of one form.
 
-    Arrays and numbers are stacked along a new first axis; tuples, lists and mappings part by part; anything else stays
-    a list.
+    Arrays and numbers are stacked along a new first axis, in the dtype that holds all numbers of them; tuples, lists
+    and mappings part by part; anything else stays a list.
 
     Raises:
-        PipelineError: if arrays differ in shape (`pad` is for those), or the parts do not correspond.
+        PipelineError: if rows are of different types, an int and a text or None say; if arrays differ in shape (`pad`
+            is for those), or the parts do not correspond. The message says which rows are what.
     """
-    return _joined(items, _stacked)
+    return _joined(items, _stacked, "")
 
 
 def pad(value: float = 0, *, multiple: int = 1) -> Callable[[Sequence[Any]], Any]:
@@ -51,7 +57,7 @@ def pad(value: float = 0, *, multiple: int = 1) -> Callable[[Sequence[Any]], Any
             batch[filled] = array
         return batch
 
-    return lambda items: _joined(items, padded)
+    return lambda items: _joined(items, padded, "")
 
 
 def unstack(batch: Any) -> Iterator[Any]:
@@ -67,6 +73,10 @@ def unstack(batch: Any) -> Iterator[Any]:
         for values in _together(batch):
             yield type(batch)(*values) if hasattr(batch, "_fields") else values
     else:
+        if not (isinstance(batch, Iterable) or hasattr(batch, "__getitem__")):
+            raise PipelineError(
+                f"expected a batch: an array, a list, or a tuple or mapping of these, got {shown(batch)}"
+            )
         yield from batch
 
 
@@ -74,28 +84,69 @@ def _together(parts: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     try:
         yield from zip(*(unstack(part) for part in parts), strict=True)
     except ValueError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise  # it comes out of one of the parts, not of zip
         raise PipelineError(f"expected the parts of a batch to be of one length: {error}") from None
 
 
-def _joined(items: Sequence[Any], join: Callable[[Sequence[npt.NDArray[Any]]], Any]) -> Any:
+def _joined(items: Sequence[Any], join: Callable[[Sequence[npt.NDArray[Any]]], Any], where: str) -> Any:
+    """One batch of rows; ``where`` says which part of them these are."""
     first = items[0]
-    if isinstance(first, np.ndarray | np.generic | Number):
-        return join([np.asarray(item) for item in items])
+    if len(set(map(type, items))) > 1:
+        _check_alike([_form(item) for item in items], [type(item).__name__ for item in items], where)
+    if isinstance(first, _ARRAYS):
+        arrays = [np.asarray(item) for item in items]
+        if len({array.dtype for array in arrays}) > 1:
+            families = ["number" if array.dtype.kind in "biufc" else array.dtype.kind for array in arrays]
+            _check_alike(families, [f"{array.dtype}" for array in arrays], where)
+        return join(arrays)
     if isinstance(first, Mapping):
         if any(item.keys() != first.keys() for item in items):
-            raise PipelineError(f"expected mappings with the keys {', '.join(map(repr, first))} in the whole batch")
-        return {key: _joined([item[key] for item in items], join) for key in first}
+            keys = [", ".join(map(shown, item.keys())) for item in items]
+            _check_alike([frozenset(item.keys()) for item in items], keys, where, "mappings with the same keys")
+        return {key: _joined([item[key] for item in items], join, f"{where}[{shown(key)}]") for key in first}
     if isinstance(first, tuple | list):
         if any(len(item) != len(first) for item in items):
-            raise PipelineError(f"expected {len(first)} parts in each item of a batch, got other numbers too")
-        parts = [_joined(part, join) for part in zip(*items, strict=True)]
+            counts = [len(item) for item in items]
+            _check_alike(
+                counts, [f"{count} part{'s' * (count != 1)}" for count in counts], where, "as many parts in each row"
+            )
+        parts = [_joined(part, join, f"{where}[{index}]") for index, part in enumerate(zip(*items, strict=True))]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     return list(items)
+
+
+def _form(item: Any) -> Any:
+    """What must be the same in all rows."""
+    if isinstance(item, _ARRAYS):
+        return "array"
+    if isinstance(item, Mapping):
+        return "mapping"
+    return type(item) if isinstance(item, tuple | list) else None
+
+
+def _check_alike(forms: Sequence[Any], texts: Sequence[str], where: str, what: str = "rows of one type") -> None:
+    """Refuse rows that differ in form.
+
+    Raises:
+        PipelineError: saying which rows are what.
+    """
+    if len(set(forms)) == 1:
+        return
+    rows: dict[str, list[int]] = {}
+    for row, text in enumerate(texts):
+        rows.setdefault(text, []).append(row)
+    found = [
+        f"{text} in row{'s' * (len(which) > 1)} {', '.join(map(str, which[:_FEW]))}{', ...' * (len(which) > _FEW)}"
+        for text, which in list(rows.items())[:_FEW]
+    ]
+    place = f"a batch of {len(forms)}" if not where else f"{where} of a batch of {len(forms)}"
+    raise PipelineError(f"expected {what} in {place}, got {'; '.join(found)}")
 
 
 def _stacked(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        shown = ", ".join(map(str, sorted(shapes)[:5]))
-        raise PipelineError(f"expected arrays of one shape in a batch, got {shown}; collate=af.pipeline.pad() fills up")
+        found = ", ".join(map(str, sorted(shapes)[:_FEW]))
+        raise PipelineError(f"expected arrays of one shape in a batch, got {found}; collate=af.pipeline.pad() fills up")
     return np.stack(arrays)

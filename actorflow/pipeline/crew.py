@@ -50,7 +50,7 @@ class Crew:
         self._woken = False
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        self._idle: asyncio.Future[None] | None = None
+        self._idle = asyncio.Event()
 
     def submit(self, job: Job) -> None:
         """Have ``job.work()`` called. Only from the loop's thread.
@@ -79,15 +79,16 @@ class Crew:
                 self._queue.put(None)
 
     @property
-    def is_done(self) -> bool:
-        """Whether nothing runs and nothing more will."""
-        return self._is_closed and not self.outstanding
+    def has_threads(self) -> bool:
+        """Whether there are threads that have not ended."""
+        return any(thread.is_alive() for thread in self._threads)
 
     async def closed(self) -> None:
         """After `close`: wait until all threads have ended."""
-        if self.outstanding and not self._loop.is_closed():
-            self._idle = self._loop.create_future()
-            await self._idle
+        if asyncio.get_running_loop() is self._loop:  # else nobody will tell
+            while self.outstanding:
+                self._idle.clear()
+                await self._idle.wait()
         for thread in self._threads:
             thread.join()
 
@@ -118,5 +119,5 @@ class Crew:
             job = finished.popleft()
             self.outstanding -= 1
             self._ended(job)
-        if not self.outstanding and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+        if not self.outstanding:
+            self._idle.set()

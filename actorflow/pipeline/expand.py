@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
+from actorflow.errors import PipelineError, shown
+from actorflow.pipeline.boundary import ends_task
 from actorflow.pipeline.call import CallActor
 from actorflow.pipeline.calls import Call
 from actorflow.pipeline.job import Job, Slot, SlotState
 from actorflow.pipeline.stage import SLICE_NS, StageActor
 
 __all__ = ["Expand", "ExpandActor"]
+
+
+def iterated(given: Any) -> Iterator[Any]:
+    """An iterator of what a function of the user's has given.
+
+    Raises:
+        PipelineError: if it is not an iterable.
+    """
+    if isinstance(given, Iterable) or hasattr(given, "__getitem__"):
+        return iter(given)
+    raise PipelineError(f"expected an iterable from the function, got {shown(given)}")
+
+
+def _is_async(iterator: Any) -> bool:
+    return hasattr(type(iterator), "__anext__")
 
 
 class _More:
@@ -33,7 +50,7 @@ class ExpandActor(CallActor):
 
     def open(self, slot: Slot) -> Any:
         """What gives the outputs of an item; an iterator, or an async one."""
-        return iter(self.how.fn(slot.value))
+        return iterated(self.how.fn(slot.value))
 
     def call(self, slot: Slot) -> _More:
         """Take some items, in whatever thread."""
@@ -58,10 +75,9 @@ class ExpandActor(CallActor):
         """Take items until as many wait as there is room for; each goes out as soon as it is there."""
         if slot.iterator is None:
             opened = self.open_async(slot)
-            slot.iterator = await opened if inspect.isawaitable(opened) else opened
-            if not isinstance(slot.iterator, AsyncIterator):
-                slot.iterator = iter(slot.iterator)
-        if not isinstance(slot.iterator, AsyncIterator):
+            given = await opened if inspect.isawaitable(opened) else opened
+            slot.iterator = aiter(given) if isinstance(given, AsyncIterable) else iterated(given)
+        if not _is_async(slot.iterator):
             return self.call(slot)
         while len(slot.outputs) < self.out.capacity:
             try:
@@ -106,20 +122,27 @@ class ExpandActor(CallActor):
             self.close(slot.iterator)
 
     def close(self, iterator: Any) -> None:
-        if isinstance(iterator, AsyncIterator):
-            aclose = getattr(iterator, "aclose", None)
-            if aclose is not None and not self.run.loop.is_closed():
-                self.run.start_task(_aclose(aclose), self.stats.name)
-        elif iterator is not None:
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                with suppress(Exception):  # nobody is left to be told
+        try:
+            if not _is_async(iterator):
+                close = getattr(iterator, "close", None)
+                if close is not None:
                     close()
+            elif not self.run.loop.is_closed():
+                aclose = getattr(iterator, "aclose", None)
+                if aclose is not None:
+                    self.run.start_closing(self._aclose(aclose), self.stats.name)
+        except BaseException as error:  # noqa: BLE001  nobody is left to be told
+            self.report(error)
 
-
-async def _aclose(aclose: Any) -> None:
-    with suppress(Exception):  # as above
-        await aclose()
+    async def _aclose(self, aclose: Callable[[], Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await aclose()
+        except BaseException as error:
+            if ends_task(error, task):
+                raise
+            self.report(error)  # as above
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -128,5 +151,18 @@ class Expand(Call):
 
     kind = "flat_map"
 
+    def for_processes(self) -> Callable[[Any], Any]:
+        return _Listed(self.options.fn)
+
     def actor(self, *args: Any, **kwargs: Any) -> StageActor:
         return ExpandActor(*args, **kwargs)
+
+
+class _Listed:
+    """A function with the items of what it returns in a list: an iterator cannot be sent."""
+
+    def __init__(self, fn: Callable[[Any], Any]) -> None:
+        self._fn = fn
+
+    def __call__(self, item: Any) -> list[Any]:
+        return list(iterated(self._fn(item)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, shown
 from actorflow.node import Blob
+from actorflow.pipeline.boundary import caught
+from actorflow.pipeline.definition import calling_site
 
 if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader
@@ -22,9 +24,16 @@ class Feeding:
         blobs: What their parts are fed to.
         parts: What their parts are fed to, by key.
 
+    Attributes:
+        name: What errors call it, as they name stages.
+        kind: As above.
+        site: The line of user code that made it.
+
     Raises:
         PipelineError: unless either is given.
     """
+
+    name = kind = "feed"
 
     def __init__(self, loader: Loader, blobs: tuple[Blob | str, ...], parts: Mapping[str, Blob | str]) -> None:
         if bool(blobs) == bool(parts):
@@ -32,6 +41,7 @@ class Feeding:
         self.loader = loader
         self._blobs = blobs
         self._parts = dict(parts)
+        self.site = calling_site()
         loader.fed_by(self)
 
     @property
@@ -57,9 +67,11 @@ class Feeding:
             PipelineError: if its parts do not correspond to the blobs.
         """
         if self._parts:
+            if not hasattr(type(item), "keys"):
+                raise PipelineError(f"feed: expected items that are mappings, got {type(item).__name__}")
             missing = [key for key in self._parts if key not in item]
             if missing:
-                raise PipelineError(f"feed: an item has no {missing[0]!r}; it has {', '.join(map(repr, item))}")
+                raise PipelineError(f"feed: an item has no {missing[0]!r}; it has {', '.join(map(shown, item.keys()))}")
             return {blob: item[key] for key, blob in self._parts.items()}
         if len(self._blobs) == 1:
             return {self._blobs[0]: item}
@@ -73,9 +85,16 @@ class _Feeds(AsyncIterator[dict[Any, Any]]):
     def __init__(self, feeding: Feeding, items: AsyncIterator[Any]) -> None:
         self._feeding = feeding
         self._items: Any = items
+        self._number = 0
 
     async def __anext__(self) -> dict[Any, Any]:
-        return self._feeding.feed_of(await anext(self._items))
+        item = await anext(self._items)
+        number = self._number
+        self._number += 1
+        try:
+            return self._feeding.feed_of(item)
+        except BaseException as error:
+            raise caught(self._feeding, error, number, item) from error
 
     async def aclose(self) -> None:
         await self._items.aclose()

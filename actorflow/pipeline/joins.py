@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actorflow.errors import PipelineError, StageError
+from actorflow.errors import PipelineError
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.stage import Inbox, StageActor, Wait
 
@@ -91,6 +91,7 @@ class _ZipActor(JoinActor):
     def __init__(self, stage: Zip, build: Build, sources: list[StageActor]) -> None:
         super().__init__(stage, build, sources)
         self._stage = stage
+        self._number = 0  # of the next item
         self.start = tuple(self.at)
 
     def next_item(self) -> tuple[Any, Any] | None:
@@ -98,6 +99,7 @@ class _ZipActor(JoinActor):
             self._look_for_end()
             return None
         values = tuple([self.taken(index) for index in range(len(self.inboxes))])
+        self._number += 1
         return values, tuple(self.at)
 
     def _look_for_end(self) -> None:
@@ -107,9 +109,9 @@ class _ZipActor(JoinActor):
         if not self._stage.strict or all(ended):
             self.finish()
         elif all(done or inbox.items for done, inbox in zip(ended, self.inboxes, strict=True)):
-            stage, count = self._stage, self.stats.items_out
-            problem = PipelineError("the streams are not of one length")
-            self.finish(StageError.of(stage.name, stage.kind, stage.site, count, ended, problem))
+            which = ", ".join([str(index) for index, done in enumerate(ended) if done])
+            problem = PipelineError(f"the streams are not of one length: there is no such item in number {which}")
+            self.finish(self.caught(problem, self._number))
 
     def freeze(self, position: Any) -> Any:
         return self.freeze_all(position)

@@ -51,6 +51,7 @@ class Loader:
         self._iteration: weakref.ref[Iteration] | None = None
         self._elapsed_ns = self._wait_ns = self._delivered = 0
         self._feeding: weakref.ref[Feeding] | None = None
+        self._ended: list[Run] = []  # those that have left threads, which may still be in a call
 
         _known.add(self)
 
@@ -110,12 +111,18 @@ class Loader:
             await self._session.aclose()
 
     async def stopped(self) -> None:
-        """End the iteration that is under way, and wait until nothing of it runs; what later ones need stays."""
+        """End the iteration that is under way, and wait until nothing of any runs; what later ones need stays."""
         run = self._run
         if run is not None:
             run.stop()
             self._leave()
             await run.closed()
+        for ended in self._ended[:]:
+            await ended.closed()
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        self._ended = [run for run in self._ended if run.has_threads]
 
     @property
     def _is_running(self) -> bool:
@@ -146,6 +153,8 @@ class Loader:
         self._elapsed_ns += run.ended_ns - run.started_ns
         self._wait_ns += run.wait_ns
         self._delivered += run.delivered
+        self._ended.append(run)
+        self._forget_ended()
 
     # -- positions ----------------------------------------------------------------------------------------------
 
@@ -178,7 +187,7 @@ class Loader:
         def tell() -> None:
             try:
                 state.set_result(self.state_dict(delivered=delivered))
-            except PipelineError as error:
+            except BaseException as error:  # noqa: BLE001  whoever asked gets it
                 state.set_exception(error)
 
         try:

@@ -7,15 +7,18 @@ from time import perf_counter_ns
 from typing import Any
 
 from actorflow.actors.op import INLINE_NS
+from actorflow.pipeline.boundary import ends_task
 from actorflow.pipeline.call import CallActor
 from actorflow.pipeline.job import Slot, SlotState
-from actorflow.pipeline.stage import INTERRUPTS, MARK, SLICE_NS, Wait
+from actorflow.pipeline.stage import MARK, SLICE_NS, Wait
 
 __all__ = ["AsyncMapActor", "MapActor"]
 
 
 class MapActor(CallActor):
     """One output for each item: what the function returns, or the item if the function says so.
+
+    What a filter's function returns is made a bool where the function runs, as a part of the call: it may fail, too.
 
     Attributes:
         is_filter: Whether the function says which items to keep.
@@ -27,7 +30,12 @@ class MapActor(CallActor):
         self._passes = False  # whether items pass through at the moment: decided once a turn
 
     def call(self, slot: Slot) -> Any:
-        return self.how.fn(slot.value)
+        result = self.how.fn(slot.value)
+        return bool(result) if self.is_filter else result
+
+    async def call_async(self, slot: Slot) -> Any:
+        result = await self.how.fn(slot.value)
+        return bool(result) if self.is_filter else result
 
     def take(self, slot: Slot, result: Any) -> None:
         if not self.is_filter:
@@ -70,8 +78,8 @@ class MapActor(CallActor):
                 continue
             try:
                 result = fn(value)
-            except INTERRUPTS:
-                raise
+                if is_filter:
+                    result = bool(result)
             except BaseException as error:  # noqa: BLE001  it becomes the item's, below
                 failure = value, error
                 break
@@ -150,9 +158,9 @@ class AsyncMapActor(MapActor):
             return Wait.CALLS
         return super().step(now)
 
-    async def burst(self) -> None:
+    async def burst(self, task: asyncio.Task[Any]) -> None:
         inbox, out, stats = self.inboxes[0], self.out, self.stats
-        items, outputs, fn, order = inbox.items, out.items, self.how.fn, self.order
+        items, outputs, fn, order, is_filter = inbox.items, out.items, self.how.fn, self.order, self.is_filter
         start = perf_counter_ns()
         deadline = start + SLICE_NS
         while items and self._may_begin():
@@ -171,14 +179,14 @@ class AsyncMapActor(MapActor):
             error: BaseException | None = None
             try:
                 result = await fn(value)
-            except asyncio.CancelledError as failure:
-                if self.is_over:
+                if is_filter:
+                    result = bool(result)
+            except BaseException as failure:
+                if ends_task(failure, task):
+                    number = order.accepted if current.slot is None else current.slot.number
                     self._abandon(current)
+                    self.cut_off(failure, number, value)
                     raise
-                error = failure  # of something that the function waited for
-            except (*INTERRUPTS, GeneratorExit):
-                raise
-            except BaseException as failure:  # noqa: BLE001  it becomes the item's
                 error = failure
             end = perf_counter_ns()
             elapsed_ns, start = end - start, end
@@ -192,7 +200,7 @@ class AsyncMapActor(MapActor):
             stats.durations.append(elapsed_ns)
             order.accepted += 1
             order.seen += 1
-            if not self.is_filter:
+            if not is_filter:
                 self._give(result, at)
                 stats.items_out += 1
             elif result:

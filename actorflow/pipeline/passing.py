@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from actorflow.errors import StageError
 from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.sizes import size_of
-from actorflow.pipeline.stage import INTERRUPTS, MARK, StageActor, Wait
+from actorflow.pipeline.sizes import bytes_of, size_of
+from actorflow.pipeline.stage import MARK, StageActor, Wait
 
 __all__ = ["Enumerate", "Group", "PassActor", "Prefetch", "Shard", "SkipFirst", "Take"]
 
@@ -323,11 +323,9 @@ class _PrefetchActor(StageActor):
         if stage.size_bytes is not None and value is not MARK:
             if self._next is None:
                 try:
-                    self._next = self._size(value)
-                except INTERRUPTS:
-                    raise
+                    self._next = bytes_of(self._size, value)
                 except BaseException as error:  # noqa: BLE001  it becomes the item's
-                    self._failure = StageError.of(stage.name, stage.kind, stage.site, self._number, value, error)
+                    self._failure = self.caught(error, self._number, value)
                     return False
             size_bytes = self._next
             # One that is larger than all the room there is has to pass, too: alone.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, shown, text_of
 from actorflow.pipeline.frames import pack
 from actorflow.pipeline.remote import Answer
-from actorflow.pipeline.worker import Task, TooLateError, Worker
+from actorflow.pipeline.worker import Task, Worker
 
 __all__ = ["Processes", "check_picklable"]
 
@@ -27,11 +27,10 @@ class Processes:
     Args:
         fn: The function, which pickle can find or hold.
         count: How many, at most.
-        expands: Whether what the function returns is iterated.
     """
 
-    def __init__(self, fn: Callable[[Any], Any], count: int, expands: bool = False) -> None:
-        self._fn = _Listed(fn) if expands else fn
+    def __init__(self, fn: Callable[[Any], Any], count: int) -> None:
+        self._fn = fn
         self._count = count
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []  # those that were killed, and are to be waited for
@@ -84,7 +83,7 @@ class Processes:
         workers = self._workers
         worker = min(workers, key=lambda one: len(one.tasks), default=None)
         if worker is not None and not worker.tasks and not worker.is_alive:
-            self._lost(worker, False)
+            self._lost(worker, None)
             worker = None
         if worker is None or (worker.tasks and len(workers) < self._count):
             worker = Worker(pack(self._fn), self._lost)
@@ -94,18 +93,20 @@ class Processes:
             atexit.register(self.close)
         worker.give(task, self._loop)
 
-    def _lost(self, worker: Worker, is_late: bool) -> None:
-        """A process has ended, or is to be since its call takes too long: others do what it has not begun."""
+    def _lost(self, worker: Worker, error: BaseException | None) -> None:
+        """A process has ended, or is to be since its call takes too long, say: others do what it has not begun."""
         tasks = list(worker.tasks)
-        self._workers.remove(worker)
-        self._ended.append(worker)
-        error: Exception
-        if is_late:
-            worker.kill()
-            error = TooLateError()
-        else:
-            worker.close()
-            error = BrokenProcessPool(f"the process ended in the middle of a call, with exit code {worker.exit_code}")
+        try:
+            self._workers.remove(worker)
+            self._ended.append(worker)
+            if error is not None:
+                worker.kill()
+            else:
+                worker.close()
+                code = worker.exit_code
+                error = BrokenProcessPool(f"the process ended in the middle of a call, with exit code {code}")
+        except BaseException as failure:  # noqa: BLE001  whoever waits would never be told
+            error = failure
         wanted = [task for task in tasks if task.is_wanted]
         running = tasks[0] if tasks else None
         for task in wanted:
@@ -117,18 +118,8 @@ class Processes:
     def _assign_again(self, task: Task) -> None:
         try:
             self._assign(task)
-        except OSError as error:  # no process can be started
+        except BaseException as error:  # noqa: BLE001  no process can be started, say
             task.done(Answer(0, [], {}, error))
-
-
-class _Listed:
-    """A function with the items of what it returns in a list: an iterator cannot be sent."""
-
-    def __init__(self, fn: Callable[[Any], Any]) -> None:
-        self._fn = fn
-
-    def __call__(self, item: Any) -> list[Any]:
-        return list(self._fn(item))
 
 
 def check_picklable(fn: Callable[..., Any]) -> None:
@@ -141,5 +132,6 @@ def check_picklable(fn: Callable[..., Any]) -> None:
         pickle.dumps(fn)
     except Exception as error:  # pickle raises whatever an object's own methods raise
         raise PipelineError(
-            f"executor='process' needs a function that pickle can send, at the top level of a module; {fn!r}: {error}"
+            f"executor='process' needs a function that pickle can send, at the top level of a module; "
+            f"{shown(fn)}: {text_of(error)}"
         ) from error

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from actorflow.errors import text_of
 from actorflow.pipeline.frames import Message, gathered, open_message, pack, reading
 
 __all__ = ["Answer", "serve"]
@@ -51,7 +52,7 @@ def serve(link: socket.socket) -> None:
 def _function(message: Message) -> Callable[[Any], Any]:
     try:
         fn: Callable[[Any], Any] = open_message(message)
-    except Exception as error:  # noqa: BLE001  each item gets it
+    except BaseException as error:  # noqa: BLE001  each item gets it
         failure = _sendable(error)
 
         def fail(_: Any) -> Any:
@@ -64,7 +65,7 @@ def _function(message: Message) -> Callable[[Any], Any]:
 def _answer(fn: Callable[[Any], Any], message: Message) -> list[memoryview]:
     try:
         items = open_message(message)
-    except Exception as error:  # noqa: BLE001  the loop gets it
+    except BaseException as error:  # noqa: BLE001  the loop gets it
         return pack(Answer(0, [], {}, _sendable(error)))
     results: list[Any] = []
     errors: dict[int, BaseException] = {}
@@ -78,22 +79,27 @@ def _answer(fn: Callable[[Any], Any], message: Message) -> list[memoryview]:
     elapsed_ns = perf_counter_ns() - start
     try:
         return pack(Answer(elapsed_ns, gathered(results), errors))
-    except Exception:  # noqa: BLE001  some of the results cannot be sent; the others shall be
+    except BaseException:  # noqa: BLE001  some of the results cannot be sent; the others shall be
         for index, result in enumerate(results):
             try:
                 pickle.dumps(result)
-            except Exception as error:  # noqa: BLE001  as above
+            except BaseException as error:  # noqa: BLE001  as above
                 results[index], errors[index] = None, _sendable(error)
         return pack(Answer(elapsed_ns, results, errors))
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """An error that survives the way back; some cannot be made again from their arguments."""
+    """An error that survives the way back, and means the same there: some cannot be made again from their arguments."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  it was made here
-    except Exception:  # noqa: BLE001  as above
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301  it was made here
+        if isinstance(copy, BaseException):
+            return error
+    except BaseException:  # noqa: BLE001, S110  as above
+        pass
+    message = f"{type(error).__name__}: {text_of(error)}"
+    kinds = (SystemExit, KeyboardInterrupt, Exception)
+    kind = next((kind for kind in kinds if isinstance(error, kind)), BaseException)
+    return RuntimeError(message) if kind is Exception else kind(message)
 
 
 def _receive(link: socket.socket) -> Message:

@@ -48,11 +48,8 @@ class _PipelineDispatcher(Dispatcher):
         try:
             while ready and not items and outlet.end is None:
                 actor, run = self.take()
-                try:
-                    if actor.fire(run) > deadline:
-                        break
-                except Exception as error:  # noqa: BLE001  as in a slice
-                    run.fail(actor, error)
+                if actor.fire(run) > deadline:
+                    break
         finally:
             self._scheduled = scheduled
             self.wake()
@@ -107,6 +104,7 @@ class Run:
         self.started_ns = perf_counter_ns()
         self.ended_ns: int | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[Any]] = set()
         self._crews: list[Crew] = []
         self._turn_ns = 0
 
@@ -123,10 +121,8 @@ class Run:
         self.dispatcher.wake()
 
     def fail(self, actor: StageActor, error: BaseException) -> None:
-        """A stage has failed outside of the user's code."""
-        if actor.is_over:
-            raise error
-        actor.finish(error)
+        """A stage could not be fired."""
+        actor.crash(error)
 
     def place(self, delivered: int | None = None) -> Any:
         """The position behind so many items, by default behind all that the application has got.
@@ -188,6 +184,12 @@ class Run:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def start_closing(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        """Run a coroutine that closes what the user's code has open. The run waits for it, and does not cancel it."""
+        task = self.loop.create_task(coroutine, name=name, context=self.context.copy())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
     def make_crew(self, name: str, size: int, ended: Callable[[Job], None]) -> Crew:
         """Threads that end with the run."""
         crew = Crew(name, size, self.loop, self.context, ended)
@@ -197,7 +199,7 @@ class Run:
     def forget_ended(self) -> None:
         """Stages in front of a repeated one have ended, and others have taken their place."""
         self.actors[:] = [actor for actor in self.actors if not actor.is_over]
-        self._crews[:] = [crew for crew in self._crews if not crew.is_done]
+        self._crews[:] = [crew for crew in self._crews if crew.has_threads]
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -212,6 +214,7 @@ class Run:
         self._outlet.wake()
         if self.loop.is_closed():  # in the middle: its tasks never go on
             self._tasks.clear()
+            self._closing.clear()
         for actor in self.actors:
             actor.stop()
         for task in self._tasks:
@@ -219,10 +222,15 @@ class Run:
         for crew in self._crews:
             crew.close()
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether there are threads that have not ended."""
+        return any(crew.has_threads for crew in self._crews)
+
     async def tasks_ended(self) -> None:
         """After `stop`: wait until the tasks have ended."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        while left := self._tasks | self._closing:
+            await asyncio.wait(left)
 
     async def closed(self) -> None:
         """After `stop`: wait until nothing runs any more."""

@@ -85,8 +85,7 @@ class Session:
     def _pool(self, stage: Call) -> Processes:
         pool = self._pools.get(stage)
         if pool is None:
-            options = stage.options
-            pool = self._pools[stage] = Processes(options.fn, options.concurrency, options.expands)
+            pool = self._pools[stage] = Processes(stage.for_processes(), stage.concurrency)
         return pool
 
 

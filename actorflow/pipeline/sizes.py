@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["size_of"]
+from actorflow.errors import PipelineError, shown
+
+__all__ = ["bytes_of", "size_of"]
+
+
+def bytes_of(size: Callable[[Any], int], item: Any) -> int:
+    """Bytes of an item, as the user's function says.
+
+    Raises:
+        PipelineError: if it says anything other than a number of bytes.
+    """
+    given = size(item)
+    try:
+        size_bytes = operator.index(given)
+    except TypeError:
+        size_bytes = -1
+    if size_bytes < 0:
+        raise PipelineError(
+            f"expected size= to give the bytes of an item, a whole number from 0 on, got {shown(given)}"
+        )
+    return size_bytes
 
 
 def size_of(item: Any) -> int:

@@ -13,14 +13,16 @@ import numpy as np
 
 from actorflow.data.loader import Resumable
 from actorflow.data.sampler import Sampler
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, StageError, shown
+from actorflow.node import Attempts
+from actorflow.pipeline.boundary import caught, stage_error
 from actorflow.pipeline.calling import Calling
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.expand import ExpandActor
 from actorflow.pipeline.job import Slot, SlotState
 from actorflow.pipeline.order import InOrder
 from actorflow.pipeline.policy import Policy
-from actorflow.pipeline.stage import INTERRUPTS, SLICE_NS, StageActor, Wait
+from actorflow.pipeline.stage import SLICE_NS, StageActor, Wait
 
 __all__ = ["Source", "is_indexable"]
 
@@ -55,17 +57,14 @@ class Source(Stage):
         return f"{self.kind}(seed={self.sampler.seed}, count={self.sampler.count})"
 
     def build(self, build: Build, state: Any) -> StageActor:
-        data = self.data
-        if callable(data) and not isinstance(data, Iterable | AsyncIterable):
-            data = data(build.epoch)
-        is_async = isinstance(data, AsyncIterable)
-        if not is_async and not isinstance(data, Iterable) and not is_indexable(data):
-            raise PipelineError(
-                f"source {self.name!r}: expected an iterable, got {type(data).__name__} for epoch {build.epoch}"
-            )
-        if isinstance(data, Iterator | AsyncIterator) and data is self.data:
+        try:
+            opening = _Opening(self, build.epoch, state)
+        except BaseException as error:
+            raise caught(self, error) from error
+        if opening.is_iterator and opening.data is self.data:
             build.session.use_up(self)
-        in_memory = isinstance(data, _IN_MEMORY) and self.place == "auto"
+        is_async = opening.is_async
+        in_memory = opening.is_in_memory and self.place == "auto"
         how = Calling(
             fn=iter,
             concurrency=1,
@@ -73,8 +72,7 @@ class Source(Stage):
             executor="task" if is_async else "loop" if in_memory else self.place,
             is_async=is_async,
             timeout_s=None,
-            retries=0,
-            backoff_s=0.0,
+            attempts=Attempts(None, 0, 0.0),
             policy=Policy(),
             limiter=None,
             buffer=0,
@@ -82,28 +80,48 @@ class Source(Stage):
             skips=build.session.skips,
             pool=None,
         )
-        opening = _Opening(data, self.sampler, build.epoch)
-        return _SourceActor(opening, build.run, build.stats(self), how, state=state)
+        return _SourceActor(opening, build.run, build.stats(self), how, state=opening.start)
 
 
 class _Opening:
     """How the items of one epoch are iterated, from any of them on.
 
+    It asks the data all that must be known of it, so that there is one place where the user's answers can be wrong.
+
+    Args:
+        source: Which stage.
+        epoch: Which epoch.
+        state: The position that was saved; None for the beginning.
+
     Attributes:
-        states: Of a source that knows its place: what it said behind each item that waits to go out.
+        data: What is iterated.
+        start: The position before the first item: how many are behind it, with what the source says itself if it knows
+            its place.
+        states: Of such a source: what it said behind each item that waits to go out.
+        seeks: Whether it can begin at any item, without giving those before it.
+
+    Raises:
+        PipelineError: if it is no iterable.
     """
 
-    def __init__(self, data: Any, sampler: Sampler | None, epoch: int) -> None:
+    def __init__(self, source: Source, epoch: int, state: Any) -> None:
+        data = source.data
+        if callable(data) and not isinstance(data, Iterable | AsyncIterable):
+            data = data(epoch)
         self.data = data
-        self.sampler = sampler
+        self.sampler = source.sampler
         self.epoch = epoch
         self.states: deque[Any] = deque()
-        self.is_resumable = isinstance(data, Resumable) and not isinstance(data, AsyncIterable)
-
-    @property
-    def seeks(self) -> bool:
-        """Whether it can begin at any item, without giving those before it."""
-        return self.is_resumable or (is_indexable(self.data) and not isinstance(self.data, Mapping))
+        self.is_async = isinstance(data, AsyncIterable)
+        if not (self.is_async or isinstance(data, Iterable) or is_indexable(data)):
+            raise PipelineError(f"expected an iterable, got {shown(data)} for epoch {epoch}")
+        self.is_iterator = isinstance(data, Iterator | AsyncIterator)
+        self.is_in_memory = isinstance(data, _IN_MEMORY)
+        self.is_resumable = isinstance(data, Resumable) and not self.is_async
+        self.seeks = self.is_resumable or (is_indexable(data) and not isinstance(data, Mapping))
+        if state is None:
+            state = (0, copy.deepcopy(data.state_dict())) if self.is_resumable else 0
+        self.start = state
 
     def open(self, first: int, state: Any) -> Iterator[Any]:
         """The items from a place on."""
@@ -145,9 +163,7 @@ class _SourceOrder(InOrder):
         self._is_simple = False
         opening = actor.opening
         self._states = opening.states if opening.is_resumable else None
-        self.start: Any = 0 if state is None else state
-        if self._states is not None and state is None:
-            self.start = 0, copy.deepcopy(opening.data.state_dict())
+        self.start: Any = state
         first = self.start if self._states is None else self.start[0]
         slot = Slot(0, None, None, None)
         slot.emitted = first
@@ -178,6 +194,9 @@ class _SourceActor(ExpandActor):
 
     def open_async(self, slot: Slot) -> Any:
         return aiter(self.opening.data)
+
+    def _stage_error(self, slot: Slot, error: BaseException) -> StageError:
+        return stage_error(self.stats, error, slot.emitted - slot.skip)
 
     def step(self, now: int) -> Wait:
         order, deadline = self.order, now + SLICE_NS
@@ -224,8 +243,6 @@ class _SourceActor(ExpandActor):
         except StopIteration:
             slot.iterator = None
             slot.state = SlotState.DONE
-        except INTERRUPTS:
-            raise
         except BaseException as failure:  # noqa: BLE001  what came before it goes out first
             error = failure
         slot.emitted = emitted

@@ -23,11 +23,15 @@ from enum import Enum
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
+from actorflow.actors.dispatcher import leave_loop
+from actorflow.errors import UNMADE, StageError
+from actorflow.pipeline.boundary import caught
+
 if TYPE_CHECKING:
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stats import StageStats
 
-__all__ = ["BURST", "INTERRUPTS", "MARK", "SLICE_NS", "End", "Inbox", "Owner", "StageActor", "Wait"]
+__all__ = ["BURST", "MARK", "SLICE_NS", "End", "Inbox", "Owner", "StageActor", "Wait"]
 
 #: How long a stage goes on within one turn, in nanoseconds; as long as the dispatcher's slice.
 SLICE_NS = 1_000_000
@@ -37,8 +41,6 @@ SLICE_NS = 1_000_000
 _NO_TIME_NS = 10_000
 #: How many of these may wait for a stage, so that firing it pays.
 BURST = 16
-#: What ends the program is no failure of an item where it is raised on the loop, as asyncio has it for tasks.
-INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 
 class _Mark(Enum):
@@ -155,7 +157,7 @@ class StageActor(ABC):
             self.run.post(self)
 
     def fire(self, run: Run) -> int:
-        """Do what can be done.
+        """Do what can be done. What goes wrong ends the run.
 
         Returns:
             The time, `perf_counter_ns`, at the end.
@@ -166,7 +168,11 @@ class StageActor(ABC):
             return now
         stats = self.stats
         stats.resume(now)
-        wait = self.step(now)
+        try:
+            wait = self.step(now)
+        except BaseException as error:  # noqa: BLE001  nobody would ever be told
+            self.crash(error)
+            wait = Wait.NOTHING
         now = perf_counter_ns()
         stats.pause(wait, now)
         return now
@@ -187,13 +193,34 @@ class StageActor(ABC):
             self.stop()
             self.out.owner.wake()
 
+    def caught(self, error: BaseException, number: int | None = None, item: Any = UNMADE) -> StageError:
+        """As `boundary.caught`."""
+        return caught(self.stats, error, number, item)
+
+    def crash(self, error: BaseException) -> None:
+        """Something has gone wrong that is no failed call; what is over already cannot end with it."""
+        if self.is_over:
+            self.report(error)
+        else:
+            self.finish(error if isinstance(error, StageError) else self.caught(error))
+
+    def report(self, error: BaseException) -> None:
+        """Something has gone wrong that nobody waits for: say so."""
+        message = f"stage {self.stats.name!r} has ended, and something went wrong behind that"
+        self.run.loop.call_exception_handler({"message": message, "exception": error})
+        if not self.run.loop.is_closed():
+            leave_loop(error)
+
     def stop(self) -> None:
         """Do nothing more, nor let the stages in front. Idempotent."""
         if self.is_over:
             return
         self.is_over = True
-        self.stats.left(self)
-        self.halt()
+        try:
+            self.stats.left(self)
+            self.halt()
+        except BaseException as error:  # noqa: BLE001  the others are to stop all the same
+            self.report(error)
         for inbox in self.inboxes:
             inbox.items.clear()
             inbox.source.stop()

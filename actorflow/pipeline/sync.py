@@ -68,10 +68,12 @@ class _Bridge:
         self._task.cancel()
 
     def _work(self) -> None:
+        error: BaseException | None = None
         try:
             run(self._main())
-        except BaseException as error:  # noqa: BLE001  there is no loop to be had, say: the program gets it
-            self._items.put((False, error))
+        except BaseException as failure:  # noqa: BLE001  the program gets it, also what has left the loop
+            error = failure
+        self._items.put((False, error))
 
     async def _main(self) -> None:
         self._wanted = asyncio.Event()
@@ -79,19 +81,15 @@ class _Bridge:
         with self._lock:
             self._loop = asyncio.get_running_loop()
             is_closed = self._is_closed
-        error: BaseException | None = None
         try:
             if not is_closed:
                 await self._pass_on()
         except asyncio.CancelledError:  # nobody takes anything any more
             pass
-        except BaseException as failure:  # noqa: BLE001  the program gets it
-            error = failure
         finally:
             await self._loader.stopped()
             with self._lock:
                 self._loop = None
-            self._items.put((False, error))
 
     async def _pass_on(self) -> None:
         items = aiter(self._loader)

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from actorflow.devices import Device, Fence
 from actorflow.devices.stream import StreamDevice, StreamLane
-from actorflow.errors import OutOfMemoryError, StageError
 from actorflow.graph import Graph
 from actorflow.pipeline.admission import Admission
+from actorflow.pipeline.boundary import guarded
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.stage import StageActor, Wait
 from actorflow.place import Place
@@ -72,14 +72,14 @@ class _Copies:
 
     __slots__ = ("at", "error", "item", "kept", "left", "number", "size_bytes", "started_ns", "value")
 
-    def __init__(self, number: int, item: Any, at: Any, size_bytes: int) -> None:
+    def __init__(self, number: int, item: Any, at: Any) -> None:
         self.number = number
         self.item = item
         self.value: Any = None
         self.at = at
         self.left = 0
         self.error: BaseException | None = None
-        self.size_bytes = size_bytes
+        self.size_bytes = 0
         self.kept: list[_Copy] = []
         self.started_ns = perf_counter_ns()
 
@@ -129,8 +129,7 @@ class _TransferActor(StageActor):
             return False
         copies = flight.popleft()
         if copies.error is not None:
-            stats = self.stats
-            self.finish(StageError.of(stats.name, stats.kind, stats.site, copies.number, copies.item, copies.error))
+            self.finish(self.caught(copies.error, copies.number, copies.item))
             return False
         self.stats.items_out += 1
         out.items.append((copies.value, copies.at))
@@ -143,14 +142,14 @@ class _TransferActor(StageActor):
         if not inbox.items or len(self._flight) >= self._stage.in_flight:
             return False
         item, at = inbox.items[0]
-        size_bytes = 0 if self._device is None else _host_bytes(item)
-        copies = _Copies(self._number, item, at, size_bytes)
-        if self._admission is not None and size_bytes:
-            try:
-                if not self._admission.admit(size_bytes, self.wake):
-                    return False
-            except OutOfMemoryError as error:
-                copies.error = error
+        copies = _Copies(self._number, item, at)
+        try:
+            copies.size_bytes = 0 if self._device is None else _host_bytes(item)
+            admission = self._admission if copies.size_bytes else None
+            if admission is not None and not admission.admit(copies.size_bytes, self.wake):
+                return False
+        except BaseException as error:  # noqa: BLE001  it becomes the item's; so does an item that can never fit
+            copies.error = error
         inbox.items.popleft()
         inbox.source.wake()
         self._number += 1
@@ -159,7 +158,7 @@ class _TransferActor(StageActor):
         if copies.error is None:
             try:
                 copies.value = item if self._device is None else self._moved(item, copies, self._device)
-            except Exception as error:  # noqa: BLE001  it becomes the item's
+            except BaseException as error:  # noqa: BLE001  it becomes the item's
                 copies.error = error
                 if self._admission is not None:  # of what was not begun
                     self._admission.release(copies.size_bytes)
@@ -196,6 +195,7 @@ class _TransferActor(StageActor):
                 weakref.finalize(copy.target, self._admission.release, spec.size_bytes).atexit = False
         return copy.target
 
+    @guarded
     def _passed(self, fence: Fence) -> None:
         copy: _Copy = fence.argument
         copies = copy.copies

@@ -55,14 +55,14 @@ class Worker:
 
     Args:
         function: The message with the function.
-        lost: Called when the process has ended by itself, or a task takes too long: with the worker, and whether it is
-            the time.
+        lost: Called when the process has ended by itself, a task takes too long, or what it sends cannot be dealt with:
+            with the worker and the error, which is None if the process has ended.
 
     Attributes:
         tasks: What it has got and not answered yet, the running one first.
     """
 
-    def __init__(self, function: list[memoryview], lost: Callable[[Worker, bool], None]) -> None:
+    def __init__(self, function: list[memoryview], lost: Callable[[Worker, BaseException | None], None]) -> None:
         methods = multiprocessing.get_all_start_methods()
         context: BaseContext = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         self.tasks: deque[Task] = deque()
@@ -174,27 +174,42 @@ class Worker:
         self._memory = next(self._steps)
 
     def _read(self) -> None:
-        """Take what has come, up to the end of an answer."""
         try:
-            while count := self._link.recv_into(self._memory):
-                self._memory = self._memory[count:]
+            if self._read_all():
+                return
+            error = None
+        except BaseException as failure:  # noqa: BLE001  whoever waits would never be told
+            error = failure
+        self._lost(self, error)
+
+    def _read_all(self) -> bool:
+        """Take all that has come; whether the process is still there.
+
+        All of it: where its end comes together with an answer, uvloop says so once only.
+        """
+        while self._loop is not None:  # an answer may have it look no more
+            try:
+                count = self._link.recv_into(self._memory)
+            except (BlockingIOError, InterruptedError):
+                return True
+            except OSError:
+                return False
+            if not count:
+                return False
+            self._memory = self._memory[count:]
+            try:
                 if not self._memory:
                     self._memory = next(self._steps)
-        except StopIteration as end:
-            self._begin_message()
-            self._answered(end.value)
-            return
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            pass
-        self._lost(self, False)
+            except StopIteration as end:
+                self._begin_message()
+                self._answered(end.value)
+        return True
 
     def _answered(self, message: Message) -> None:
         try:
             answer: Answer = open_message(message)
             answer = answer._replace(results=scattered(answer.results))
-        except Exception as error:  # noqa: BLE001  a result that cannot be made here; whoever waits gets it
+        except BaseException as error:  # noqa: BLE001  a result that cannot be made here; whoever waits gets it
             answer = Answer(0, [], {}, error)
         self._stop_time()
         if not self._is_ready:
@@ -213,7 +228,7 @@ class Worker:
         if self._is_ready and self.tasks and self._loop is not None:
             timeout_s = self.tasks[0].timeout_s
             if timeout_s is not None and self.tasks[0].is_wanted:
-                self._timer = self._loop.call_later(timeout_s, self._lost, self, True)
+                self._timer = self._loop.call_later(timeout_s, self._lost, self, TooLateError())
 
     def _stop_time(self) -> None:
         if self._timer is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from actorflow.pipeline.stage import INTERRUPTS
+from actorflow.pipeline.boundary import ends_task
 
 if TYPE_CHECKING:
     from actorflow.pipeline.call import CallActor
@@ -40,9 +40,12 @@ class Workers:
 
     def kick(self) -> None:
         """Have a task look for something to do."""
-        if self._idle:
-            self._idle.popleft().set_result(None)
-        elif len(self._tasks) < self._actor.how.concurrency:
+        while self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        if len(self._tasks) < self._actor.how.concurrency:
             self._tasks.append(self._actor.run.start_task(self._work(), self._actor.stats.name))
 
     def close(self) -> None:
@@ -55,28 +58,39 @@ class Workers:
             self._actor.ended(self._jobs.popleft())
 
     async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._calls(task)
+        except BaseException as error:
+            is_meant = ends_task(error, task)
+            if not (is_meant and (self._is_closed or isinstance(error, GeneratorExit))):
+                self._actor.crash(error)
+            if is_meant:
+                raise
+
+    async def _calls(self, task: asyncio.Task[Any]) -> None:
         jobs, actor = self._jobs, self._actor
         timeout_s = actor.how.timeout_s
         while self._goes_on():
             if not jobs:
-                await actor.burst()
+                await actor.burst(task)
                 await self._job()
                 continue
             job = jobs.popleft()
+            slot = job.slots[0]
             start = perf_counter_ns()
             try:
                 if timeout_s is None:
-                    job.results = await actor.call_async(job.slots[0])
+                    job.results = await actor.call_async(slot)
                 else:
                     await self._call_in_time(job, timeout_s)
-            except asyncio.CancelledError as error:
-                if self._is_closed:
-                    actor.ended(job)
+            except BaseException as error:
+                if ends_task(error, task):
+                    actor.cut_off(error, slot.number, slot.value)
+                    if isinstance(error, asyncio.CancelledError):
+                        actor.ended(job)
                     raise
-                job.error = error  # of something that the function waited for
-            except (*INTERRUPTS, GeneratorExit):
-                raise
-            except BaseException as error:  # noqa: BLE001  it becomes the item's
                 job.error = error
             job.elapsed_ns = perf_counter_ns() - start
             self._is_between = True

@@ -181,12 +181,22 @@ async def test_one_item_of_a_chunk_is_to_blame() -> None:
     assert not multiprocessing.active_children()
 
 
-async def test_what_is_no_exception_is_never_left_out() -> None:
+def test_what_is_no_exception_is_never_left_out() -> None:
     loader = source([1, 1000]).map(troublesome, executor="process", on_error="skip")
-    async with loader:
-        with pytest.raises(af.StageError, match="SystemExit: 3") as raised:
-            await collect(loader)
-    assert raised.value.number == 1
+
+    async def main() -> None:
+        async with loader:
+            with pytest.raises(af.StageError, match="SystemExit: 3") as raised:
+                await collect(loader)
+        assert raised.value.number == 1
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(main())
+    with pytest.raises(SystemExit) as left:
+        loop.run_until_complete(task)
+    assert left.value.code == 3
+    loop.run_until_complete(task)
+    loop.close()
 
 
 def once_more(item: tuple[str, int]) -> int:

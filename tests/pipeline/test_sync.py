@@ -90,9 +90,11 @@ async def test_feeds_of_tuples_mappings_and_single_items() -> None:
             assert results == [10, 11, 12, 13]
             assert feeds.state_dict()["epoch"] == 1
     assert source([1]).feed(x).feed_of(3) == {x: 3}
-    with pytest.raises(af.PipelineError, match="items of 2 parts, a tuple, got 3 parts"):
+    with pytest.raises(
+        af.StageError, match=r"stage 'feed' .* items of 2 parts, a tuple, got 3 parts\n  item 0: \(1, 2, 3\)"
+    ):
         await collect(source([(1, 2, 3)]).feed(x, y))  # type: ignore[arg-type]
-    with pytest.raises(af.PipelineError, match="an item has no 'b'; it has 'a'"):
+    with pytest.raises(af.StageError, match="an item has no 'b'; it has 'a'"):
         await collect(source([{"a": 1}]).feed(b=x))  # type: ignore[arg-type]
     for wrong in ({"blobs": (), "parts": {}}, {"blobs": (x,), "parts": {"a": y}}):
         with pytest.raises(af.PipelineError, match="either blobs"):
