@@ -3,6 +3,7 @@
 // A round orders by one digit of the keys: it counts the digits of each tile of pairs, adds the counts up, and places the
 // pairs. A thread has pairs that follow each other, and takes them one by one, so nothing is atomic.
 
+#define DIGIT_BITS 6
 #define DIGITS 64
 #define SORT_THREADS 128
 #define RUN 32  // pairs of a thread
@@ -60,18 +61,50 @@ extern "C" __global__ void add_up(long long* table, INDEX size) {
   }
 }
 
-// In the first round the value of a pair is its place.
-extern "C" __global__ void place(
+// To the places that the sums of all counts before give. In the first round the value of a pair is its place.
+__device__ inline void place_tile(
     const long long* keys, const long long* values, long long* new_keys, long long* new_values, const long long* table,
-    INDEX count, INDEX tiles, INDEX shift, INDEX is_first) {
-  __shared__ unsigned short counts[SORT_THREADS * DIGITS];
-  count_tile(keys, count, shift, counts);
+    unsigned short* counts, INDEX count, INDEX tiles, INDEX shift) {
   unsigned short* own = counts + threadIdx.x * DIGITS;
   const INDEX start = ((INDEX)blockIdx.x * SORT_THREADS + threadIdx.x) * RUN;
   for (INDEX i = start; i < least(start + RUN, count); ++i) {
     const int digit = digit_of(keys[i], shift);
     const INDEX to = (INDEX)table[(INDEX)digit * tiles + blockIdx.x] + own[digit]++;
     new_keys[to] = keys[i];
-    new_values[to] = is_first ? (long long)i : values[i];
+    new_values[to] = shift ? values[i] : (long long)i;
+  }
+}
+
+extern "C" __global__ void place(
+    const long long* keys, const long long* values, long long* new_keys, long long* new_values, const long long* table,
+    INDEX count, INDEX tiles, INDEX shift) {
+  __shared__ unsigned short counts[SORT_THREADS * DIGITS];
+  count_tile(keys, count, shift, counts);
+  place_tile(keys, values, new_keys, new_values, table, counts, count, tiles, shift);
+}
+
+// All rounds of a single tile. The last round's pairs are in `new_keys` and `new_values` if the rounds are odd.
+extern "C" __global__ void sort_tile(
+    long long* keys, long long* values, long long* new_keys, long long* new_values, INDEX count, INDEX bits) {
+  __shared__ unsigned short counts[SORT_THREADS * DIGITS];
+  __shared__ long long table[DIGITS];
+  for (INDEX shift = 0; shift < bits; shift += DIGIT_BITS) {
+    const INDEX own = count_tile(keys, count, shift, counts);
+    if (threadIdx.x < DIGITS) table[threadIdx.x] = own;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      long long total = 0;
+      for (int d = 0; d < DIGITS; ++d) {
+        const long long had = table[d];
+        table[d] = total;
+        total += had;
+      }
+    }
+    __syncthreads();
+    place_tile(keys, values, new_keys, new_values, table, counts, count, 1, shift);
+    __syncthreads();
+    long long *old_keys = keys, *old_values = values;
+    keys = new_keys, values = new_values;
+    new_keys = old_keys, new_values = old_values;
   }
 }
