@@ -59,7 +59,7 @@ class Writer:
         self._ending.set()
         for task in tasks:
             task.cancel()
-        self.__init__()  # type: ignore[misc]
+        self._turn, self._waiting, self._ending = asyncio.Lock(), {}, threading.Event()
         if tasks:
             await asyncio.wait(tasks)
 
