@@ -521,7 +521,7 @@ class TestPage:
 
         other, _, _ = make_training_graph("other")
         foreign = web.Application()
-        foreign.router.add_get("/", look_at_cookies)
+        foreign.router.add_get("/{path:.*}", look_at_cookies)  # browsers ask for an icon, too
         async with (
             other,
             serve(training.graph, port=0, control=True) as view,
