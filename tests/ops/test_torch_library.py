@@ -220,8 +220,28 @@ def test_numpys_kernel_is_taken_for_what_torch_cannot_do() -> None:
     assert library(ops.Conv(1, 5), "float64") == "torch"
     assert library(ops.Conv(1, ((1, 0),)), "float64") == "numpy"
     assert library(ops.Relu()) == "numpy"
+    for stride, pad in (((2, 2, 2), (3, 1, 2)), ((2, 1, 1), (3, 0, 0)), ((3, 1, 1), (4, 1, 1)), (2, 4)):
+        assert library(ops.ConvWeight(stride, pad, 1, 2, kernel=(8, 8, 8))) == "numpy"
+        assert library(ops.ConvDown(stride, pad, 1, 2, size=(9, 9, 9))) == "torch"
+        assert library(ops.Conv(stride, pad, 1, 2)) == "torch"
+    for stride, pad in ((1, 2), (2, 2), (2, 1), ((1, 2, 3), (4, 2, 3)), (4, 0)):
+        assert library(ops.ConvWeight(stride, pad, kernel=(8, 8, 8))) == "torch"
+    assert library(ops.ConvWeight((2, 2), (3, 3), kernel=(8, 8))) == "torch"
     with pytest.raises(KernelNotFoundError, match="library=torch"):
         find_kernel(ops.MaxPool(3, 1, 2), "cpu", np.dtype("float32"), libraries=["torch"])
+
+
+@needs_torch
+def test_a_plan_notes_that_numpy_computes_what_torch_would_spoil() -> None:
+    graph = af.Graph("volumes", libraries=["torch"])
+    x = graph.blob("x", (1, 2, 4, 6, 2))
+    weight = graph.variable("w", (4, 2, 4, 1, 8), init=af.nn.init.gaussian(std=0.1, seed=0))
+    y = af.ops.conv(x, weight, stride=2, pad=(3, 1, 2), groups=2)
+    (gradient,) = af.gradient(af.ops.sum(y), [weight])
+    plan = graph.compile(fetch=[y, gradient])
+    notes = {type(op.operation).__name__: op.note for op in plan.ops}
+    assert notes["Conv"] == ""
+    assert notes["ConvWeight"] == "ConvWeight by numpy: no kernel of torch"
 
 
 @needs_torch
@@ -239,6 +259,9 @@ def test_arrays_are_lent_not_copied() -> None:
     import torch
 
     assert images(array).is_contiguous(memory_format=torch.channels_last)
+    single = array[:1][::-1]  # a stride that is negative, and counts for nothing
+    assert tensor(single).data_ptr() == single.ctypes.data
+    assert tensor(single).stride() == (60, 20, 5, 1)
     odd = np.zeros((3, 2), np.dtype([("a", np.uint8), ("b", np.float32)]))["b"]  # strides that are no whole elements
     for copied in (array[::-1], odd):
         np.testing.assert_array_equal(tensor(copied).numpy(), copied)

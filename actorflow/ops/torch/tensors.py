@@ -27,8 +27,9 @@ _openmp = ThreadpoolController().select(user_api="openmp").lib_controllers
 
 def tensor(array: Array) -> Any:
     """The array's memory as a tensor; of a copy, where torch cannot have such strides."""
-    if not array.flags.c_contiguous and any(stride < 0 or stride % array.itemsize for stride in array.strides):
-        array = np.ascontiguousarray(array)
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        # Not a copy where only axes of length 1 have such strides: they mean nothing, and reshaping makes them anew.
+        array = np.ascontiguousarray(array).reshape(-1).reshape(array.shape)
     # `from_numpy` warns of what is read-only, and `from_dlpack` ends the process for a negative stride.
     return torch.from_numpy(array) if array.flags.writeable else torch.from_dlpack(array)
 
