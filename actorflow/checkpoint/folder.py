@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from actorflow.checkpoint.files import LEFTOVER
 from actorflow.checkpoint.position import Position
+from actorflow.checkpoint.reading import read_after
 from actorflow.checkpoint.restore import Checkpoint, Fitting, put, read
 from actorflow.checkpoint.snapshot import PendingSnapshot, check_at_rest, take_snapshot, to_the_end
 from actorflow.checkpoint.tensors import DamagedError, require_format
@@ -46,6 +47,8 @@ class _Saved(NamedTuple):
 
 #: The files by rank.
 _Files = dict[int, Path]
+#: What each rank has told of the files that it sees: step, number of ranks, and which of them.
+_Seen = Sequence[Sequence[tuple[int, int, list[int]]]]
 
 
 class Checkpoints:
@@ -138,7 +141,9 @@ class Checkpoints:
                 f"{steps[step].parent}: save a later one, delete that, or use another folder"
             )
         self._latest = step
-        return asyncio.ensure_future(self._save(step, take_snapshot(self._graph, position)))
+        snapshot = take_snapshot(self._graph, position)
+        snapshot.metadata["after"] = str(max(self._known_whole(), default=""))
+        return asyncio.ensure_future(self._save(step, snapshot))
 
     async def load(self, *, step: int | None = None, strict: bool = True, fallback: bool = False) -> Checkpoint | None:
         """Load the last checkpoint.
@@ -157,12 +162,15 @@ class Checkpoints:
             What was loaded; None if there is nothing.
         Raises:
             CheckpointError, GraphError: as for `load_checkpoint`, on all ranks if on one of them; if there is no such
-                step; if all are damaged; if there are files, but of no step all; if another number of ranks has saved
-                them, and this one does not see them all. Nothing has been changed then.
+                step; if all are damaged; if there are files, but of no step all, unless as many ranks have ended while
+                they saved their first one; if another number of ranks has saved them, and this one does not see them
+                all. Nothing has been changed then.
         """
         check_at_rest(self._graph, "loaded")
         files, seen = await self._everywhere("checkpoint steps", self._visible, _told)
         whole = self._whole_of(seen)
+        if not whole and any(seen):
+            await self._check_first(files, seen)
         if step is not None and not any(saved.step == step for saved in whole):
             known = ", ".join(str(saved.step) for saved in whole) or "none"
             raise CheckpointError(f"{self._top}: there is no checkpoint of step {step}; there are {known}")
@@ -208,26 +216,27 @@ class Checkpoints:
     def _ordered(self, found: Iterable[_Saved]) -> list[_Saved]:
         return sorted(found, key=lambda saved: (saved.step, saved.size == self._world.size, saved.size))
 
-    def _whole_of(self, seen: Sequence[Sequence[tuple[int, int, list[int]]]]) -> list[_Saved]:
-        """The checkpoints that are whole, in ascending order, of what each rank sees.
+    def _whole_of(self, seen: _Seen) -> list[_Saved]:
+        """The checkpoints that are whole, in ascending order, of what each rank sees."""
+        ranks = _together(seen)
+        return [saved for saved in self._ordered(ranks) if ranks[saved] >= set(range(saved.size))]
+
+    async def _check_first(self, files: dict[_Saved, _Files], seen: _Seen) -> None:
+        """None is whole: see whether that is since the ranks ended while they saved the first one.
 
         Raises:
-            CheckpointError: if there are files, but none is whole.
+            CheckpointError: if there has been a whole one, or another number of ranks has saved them.
         """
-        ranks: dict[_Saved, set[int]] = {}
-        for of_rank in seen:
-            for step, size, there in of_rank:
-                ranks.setdefault(_Saved(step, size), set()).update(there)
-        order = self._ordered(ranks)
-        whole = [saved for saved in order if ranks[saved] >= set(range(saved.size))]
-        if order and not whole:
-            newest = order[-1]
-            missing = ", ".join(str(rank) for rank in range(newest.size) if rank not in ranks[newest])
-            raise CheckpointError(
-                f"{self._top}: there are files, but of no checkpoint all: of {newest}, the last one, ranks {missing} "
-                "have none; delete the folder to begin anew"
-            )
-        return whole
+        paths = [path for of_saved in files.values() for path in of_saved.values()]
+        _, after = await self._everywhere("first checkpoint", lambda: [read_after(path) for path in paths], list)
+        ranks = _together(seen)
+        newest = self._ordered(ranks)[-1]
+        missing = ", ".join(str(rank) for rank in range(newest.size) if rank not in ranks[newest])
+        what = f"of {newest}, the last one, ranks {missing} have no file"
+        if any(saved.size != self._world.size for saved in ranks) or any(step != "" for told in after for step in told):
+            raise CheckpointError(f"{self._top}: no checkpoint is whole: {what}; delete the folder to begin anew")
+        _log.warning("%s: no checkpoint has ever been whole: %s; there is nothing to load", self._top, what)
+        self._leftovers = paths
 
     # -- loading --------------------------------------------------------------------------------------------------
 
@@ -302,9 +311,14 @@ class Checkpoints:
                 self._whole.add(step)
             else:
                 self._announced.say(step)
-                self._whole |= set.intersection(*self._announced.said)
-            await to_the_end(self._prune)
+            await to_the_end(partial(self._prune, self._known_whole()))
         return path
+
+    def _known_whole(self) -> frozenset[int]:
+        """The steps that all ranks are known to have saved."""
+        if self._announced is not None:
+            self._whole |= set.intersection(*self._announced.said)
+        return frozenset(self._whole)
 
     def _prepare(self) -> None:
         """Make the folder, and delete what a killed process left."""
@@ -313,15 +327,16 @@ class Checkpoints:
             if _LEFT.fullmatch(path.name):
                 shutil.rmtree(path)
         for path in self._leftovers:
-            path.unlink(missing_ok=True)
+            if path.parent == self.folder:
+                path.unlink(missing_ok=True)
         self._leftovers = []
 
-    def _prune(self) -> None:
+    def _prune(self, known: frozenset[int]) -> None:
         """Delete what is older than the last ``keep`` that are whole: this rank's files, and those of other numbers."""
         if self.keep is None:
             return
         visible = self._visible()
-        whole = self._whole | {saved.step for saved, files in visible.items() if len(files) == saved.size}
+        whole = known | {saved.step for saved, files in visible.items() if len(files) == saved.size}
         if len(whole) < self.keep:
             return
         oldest = sorted(whole)[-self.keep]
@@ -337,6 +352,15 @@ class Checkpoints:
 
 class _DamagedElsewhereError(DamagedError):
     """Another rank has found a file damaged."""
+
+
+def _together(seen: _Seen) -> dict[_Saved, set[int]]:
+    """Of which ranks there are files, wherever they are seen."""
+    ranks: dict[_Saved, set[int]] = {}
+    for of_rank in seen:
+        for step, size, there in of_rank:
+            ranks.setdefault(_Saved(step, size), set()).update(there)
+    return ranks
 
 
 def _told(visible: dict[_Saved, _Files]) -> list[tuple[int, int, list[int]]]:

@@ -14,7 +14,7 @@ from actorflow.checkpoint.tensors import DamagedError, Outline, Tensor, dtype_co
 from actorflow.errors import CheckpointError
 from actorflow.node import Variable
 
-__all__ = ["Found", "Part", "Wanted", "check_fit", "find"]
+__all__ = ["Found", "Part", "Wanted", "check_fit", "find", "read_after"]
 
 #: Names that a message lists.
 _SHOWN = 10
@@ -106,6 +106,15 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Found
                 problems.append(f"variable {variable.name!r} is {code}{list(variable.shape)}, the file has {tensor}")
         tensors.pop(part.path, None)
     return Found(parts, arrays, [variable for variable, home in homes.items() if home is None], problems)
+
+
+def read_after(path: Path) -> str | None:
+    """The step of the last whole checkpoint when a file was saved, "" if there was none; None where it does not say.
+
+    Raises:
+        CheckpointError: as for `find`.
+    """
+    return _outlined(path).metadata.get("after")
 
 
 def check_fit(

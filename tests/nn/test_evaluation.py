@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -203,7 +203,6 @@ async def test_a_place_that_cannot_be_gone_back_to_is_told_and_hides_nothing() -
 # -- rows that only fill a batch --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
 @given(st.integers(1, 30), st.integers(1, 12), st.none() | st.integers(0, 5), st.integers(0, 2), st.integers(1, 3))
 def test_what_fills_a_batch_counts_in_no_metric(
     count: int, size: int, seed: int | None, ndim: int, epochs: int

@@ -131,6 +131,7 @@ async def saved(size: int, build: Any, folder: Path, *steps: int, **settings: An
         for step in steps:
             await graph.run()
             await checkpoints.save(step, {"step": step})
+            await gather(graph.world, "steps of the test", step)  # what was said before has been heard
 
     assert await ranks.all(work) == [None] * size
     await ranks.aclose()
@@ -342,15 +343,34 @@ async def test_ranks_that_were_at_different_steps_are_no_training(tmp_path: Path
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-async def test_files_of_which_none_is_whole_are_never_a_first_start(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+async def test_files_of_which_none_is_whole_are_no_first_start(tmp_path: Path, size: int) -> None:
     await saved(4, by_hand, tmp_path, 1, 2)
     for path in (tmp_path / "rank-2-of-4").iterdir():
         path.unlink()
     ranks, found = await loaded(size, by_hand, tmp_path)
     for error in found:
         assert isinstance(error, af.CheckpointError)
-        assert "of no checkpoint all: of step 2 of 4 ranks, the last one, ranks 2 have none; delete the" in str(error)
+        assert "no checkpoint is whole: of step 2 of 4 ranks, the last one, ranks 2 have no file; delete" in str(error)
+    await ranks.aclose()
+
+
+async def test_ranks_that_end_while_they_save_for_the_first_time_begin_anew(tmp_path: Path, caplog: Any) -> None:
+    await saved(3, by_hand, tmp_path, 10)
+    (tmp_path / "rank-1-of-3" / "checkpoint-0000000010.safetensors").unlink()
+    ranks, found = await loaded(2, by_hand, tmp_path)
+    assert all(isinstance(error, af.CheckpointError) for error in found)  # it may be one that another number has lost
+    await ranks.aclose()
+    ranks = Ranks(by_hand, 3)
+
+    async def work(graph: af.Graph, _: Any) -> list[int]:
+        checkpoints = af.Checkpoints(graph, tmp_path)
+        assert await checkpoints.load() is None
+        await checkpoints.save(4, {"step": 4})
+        return list(checkpoints.steps())
+
+    assert await ranks.all(work) == [[4]] * 3
+    assert "no checkpoint has ever been whole: of step 10 of 3 ranks, the last one, ranks 1 have no file" in caplog.text
     await ranks.aclose()
 
 
