@@ -84,8 +84,9 @@ class _Bridge:
         try:
             if not is_closed:
                 await self._pass_on()
-        except asyncio.CancelledError:  # nobody takes anything any more
-            pass
+        except asyncio.CancelledError:
+            if not self._is_closed:  # something leaves the loop: items that have come through go before it
+                await self._drained()
         finally:
             await self._loader.stopped()
             with self._lock:

@@ -176,7 +176,7 @@ class _TransferActor(StageActor):
         return value
 
     def _copy(self, source: npt.NDArray[Any], copies: _Copies, device: Device) -> Any:
-        copy = _Copy(copies, device, np.ascontiguousarray(source))
+        copy = _Copy(copies, device, np.asarray(source, order="C"))
         lane, spec = device.lane(_LANE), TensorSpec(source.shape, source.dtype)
         if device.is_staged:
             copy.staged = device.staging.bucket(spec).take()

@@ -145,6 +145,12 @@ async def test_items_get_to_a_device_in_order() -> None:
         assert (item["name"], item["pair"][1]) == ("r", 3)
 
 
+async def test_numbers_keep_their_shape_on_a_device() -> None:
+    async with source([np.array(3.5)]).to("sim:0") as loader:
+        (item,) = await collect(loader)
+    assert af.to_numpy(item).shape == ()
+
+
 async def test_nothing_is_copied_on_the_host() -> None:
     async with source(ROWS).to("cpu") as loader:
         assert all(given is row for given, row in zip(await collect(loader), ROWS, strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import actorflow as af
-from actorflow.pipeline import Limiter, Pipeline, source
+from actorflow.pipeline import Limiter, source
 from tests.pipeline.recipes import collect
 
 
@@ -313,73 +313,6 @@ def test_async_function_has_no_executor() -> None:
         source([1]).map(call, executor="thread")
     with pytest.raises(af.PipelineError, match="expected a function, got 3"):
         source([1]).map(3)  # type: ignore[arg-type]
-
-
-class OutcomeError(BaseException):
-    """No Exception, as those of pytest.fail and asyncio's CancelledError are none."""
-
-
-def failing(error: type[BaseException], where: str) -> Pipeline:
-    """Fails at its fifth item, in some function of the user's."""
-
-    def body(x: int) -> int:
-        if x == 4:
-            raise error
-        return x
-
-    async def asynchronous(x: int) -> int:
-        return body(x)
-
-    class Data:
-        def __len__(self) -> int:
-            return 10
-
-        def __getitem__(self, row: int) -> int:
-            return body(row)
-
-    items = source(range(10))
-    match where:
-        case "map" | "filter":
-            return getattr(items, where)(lambda x: body(x) + 1, executor="loop")
-        case "thread":
-            return items.map(body, executor="thread")
-        case "task":
-            return items.map(asynchronous)
-        case "tasks":
-            return items.map(asynchronous, concurrency=2, ordered=False)
-        case "flat_map":
-            return items.flat_map(lambda x: [body(x)], executor="loop")
-        case "generator":
-            return source(lambda epoch: (body(x) for x in range(10)), executor="loop")
-        case "sequence":
-            return source(Data(), executor="loop")
-        case "branch":
-            return items.branch(lambda x: body(x) * 0, {0: lambda p: p})
-        case "prefetch":
-            return items.prefetch(3, size_bytes=100, size=body)
-        case _:
-            return items.cache(size_bytes=100, size=body)
-
-
-@pytest.mark.parametrize("error", [OutcomeError, asyncio.CancelledError, StopIteration])
-@pytest.mark.parametrize(
-    "where",
-    ["map", "filter", "thread", "task", "tasks", "flat_map", "generator", "sequence", "branch", "prefetch", "cache"],
-)
-async def test_whatever_a_function_raises_becomes_a_stage_error(error: type[BaseException], where: str) -> None:
-    loader, items = failing(error, where), []
-    with pytest.raises(af.StageError) as caught:
-        async for item in loader:
-            items.append(item)
-    await loader.aclose()
-    assert len(items) == 4
-    cause = caught.value.__cause__
-    assert isinstance(cause, error) or (error is StopIteration and isinstance(cause, RuntimeError))  # as Python has it
-
-
-def test_a_cancelled_error_of_a_function_does_not_end_a_loop_without_a_loop_early() -> None:
-    with pytest.raises(af.StageError, match="failed with CancelledError"):
-        list(failing(asyncio.CancelledError, "map").iter_sync())
 
 
 class Unspeakable(Exception):  # noqa: N818  it is an item, too

@@ -168,6 +168,37 @@ async def test_closing_one_iteration_waits_for_a_call_in_a_thread() -> None:
     await loader.aclose()
 
 
+async def test_the_end_waits_for_threads_of_iterations_that_have_ended() -> None:
+    """However many wait for it."""
+    release = threading.Event()
+
+    def block(x: int) -> int:
+        if x == 0:
+            assert release.wait(60)
+        return x
+
+    loader = source(range(4)).map(block, executor="thread", timeout=0.1, on_error="skip")
+    assert await collect(loader) == [1, 2, 3]
+    closing = [asyncio.ensure_future(loader.aclose()) for _ in range(3)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in closing)
+    closing[0].cancel()
+    release.set()
+    await asyncio.gather(*closing[1:])
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("actorflow-block")]
+
+
+async def test_threads_of_many_epochs_are_forgotten_when_they_have_ended() -> None:
+    async with source(range(4)).map(lambda x: x, executor="thread") as loader:
+        for _ in range(20):
+            assert await collect(loader) == [0, 1, 2, 3]
+            for thread in threading.enumerate():
+                if thread.name.startswith("actorflow-<lambda>"):
+                    thread.join(30)
+        assert len(loader._ended) <= 1
+
+
 async def test_thread_that_does_not_end_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

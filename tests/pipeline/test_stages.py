@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.pipeline import Pipeline, concat, interleave, merge, source, zip_
+from actorflow.pipeline import Pipeline, concat, interleave, merge, pad, source, zip_
 from tests.pipeline.recipes import Numbers, collect
 
 NUMBERS = st.lists(st.integers(-50, 50), max_size=30)
@@ -196,3 +196,53 @@ async def test_branch_that_batches_gives_the_rest_at_the_end() -> None:
 async def test_names_are_unique_and_shown() -> None:
     loader = source([1]).map(abs).map(abs).filter(abs, name="keep").zip(source([2]))
     assert repr(loader) == "<Pipeline source -> abs -> abs#2 -> keep -> source -> zip>"
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+OF_TYPES = "expected rows of one type in"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([1, "a"], f"{OF_TYPES} a batch of 2, got int in row 0; str in row 1"),
+        (["a", 1], f"{OF_TYPES} a batch of 2, got str in row 0; int in row 1"),
+        ([1, None, 2], f"{OF_TYPES} a batch of 3, got int in rows 0, 2; NoneType in row 1"),
+        ([None, 1], f"{OF_TYPES} a batch of 2, got NoneType in row 0; int in row 1"),
+        ([1] * 7 + ["a"], f"{OF_TYPES} a batch of 8, got int in rows 0, 1, 2, 3, 4, ...; str in row 7"),
+        ([np.zeros(2), [0, 0]], f"{OF_TYPES} a batch of 2, got ndarray in row 0; list in row 1"),
+        ([np.array(["a"]), np.array([1])], f"{OF_TYPES} a batch of 2, got <U1 in row 0; int64 in row 1"),
+        ([(1, 2), [1, 2]], f"{OF_TYPES} a batch of 2, got tuple in row 0; list in row 1"),
+        ([Pair(1, 2), (1, 2)], f"{OF_TYPES} a batch of 2, got Pair in row 0; tuple in row 1"),
+        ([{"x": 1}, [1]], f"{OF_TYPES} a batch of 2, got dict in row 0; list in row 1"),
+        ([{"x": (1, 2)}, {"x": (1, "b")}], f"{OF_TYPES} ['x'][1] of a batch of 2, got int in row 0; str in row 1"),
+        ([{"a": 1}, {"b": 1}], "expected mappings with the same keys in a batch of 2, got 'a' in row 0; 'b' in row 1"),
+        ([(1,), (1, 2)], "expected as many parts in each row in a batch of 2, got 1 part in row 0; 2 parts in row 1"),
+    ],
+)
+@pytest.mark.parametrize("collate", [None, pad()])
+async def test_rows_of_different_types_are_no_batch(rows: list[Any], message: str, collate: Any) -> None:
+    async with source(rows).batch(len(rows), collate=collate) as loader:
+        with pytest.raises(af.StageError, match=r"^stage 'batch/collate' \(map\) failed with") as raised:
+            await collect(loader)
+    assert str(raised.value.__cause__) == message
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([1, 2.5], np.array([1, 2.5])),
+        ([True, 2], np.array([1, 2])),
+        ([np.uint8(1), np.float32(2)], np.array([1, 2], "float32")),
+        ([np.str_("a"), np.str_("bc")], np.array(["a", "bc"])),
+        (["a", None], ["a", None]),
+    ],
+)
+async def test_rows_that_are_alike_enough(rows: list[Any], expected: Any) -> None:
+    (batch,) = await collect(source(rows).batch(len(rows)))
+    np.testing.assert_array_equal(batch, expected, strict=isinstance(expected, np.ndarray))
+    assert type(batch) is type(expected)

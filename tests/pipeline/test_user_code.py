@@ -7,13 +7,19 @@ once; nothing is left; and the next iteration gives the rest.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
+import multiprocessing
 import numbers
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,62 +27,42 @@ import pytest
 
 import actorflow as af
 from actorflow.pipeline import Limiter, Pipeline, concat, interleave, merge, source, zip_
+from actorflow.pipeline.branch import _SplitActor
+from actorflow.pipeline.call import CallActor
+from actorflow.pipeline.chunks import ChunkActor
+from actorflow.pipeline.crew import Crew
+from actorflow.pipeline.job import Job
+from actorflow.pipeline.joins import JoinActor
+from actorflow.pipeline.order import InOrder, Unordered
+from actorflow.pipeline.passing import PassActor
+from actorflow.pipeline.processes import Processes
+from actorflow.pipeline.source import _SourceOrder
+from actorflow.pipeline.stats import StageStats
+from actorflow.pipeline.worker import Worker
+from actorflow.pipeline.workers import Workers
 from tests.conftest import _loop_factories
+from tests.pipeline.failing import (
+    AT,
+    COUNT,
+    KINDS,
+    ON_THE_WAY,
+    Fault,
+    Judged,
+    Leaving,
+    Opens,
+    Trouble,
+    called,
+    iterated,
+    judged,
+    leave_when_asked,
+)
 
 FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
 #: Only a test that fails waits so long.
 PATIENCE_S = float(os.environ.get("ACTORFLOW_PATIENCE_S", "60"))
-COUNT, AT = 7, 3  # items; an odd one of them, at which it happens
-
-pytestmark = pytest.mark.usefixtures("calls_count_as_short")
-
-
-class OutcomeError(BaseException):
-    """No Exception, as those of pytest.fail are none."""
-
-
-class Unspeakable(Exception):  # noqa: N818  as above
-    """Cannot be shown."""
-
-    def __str__(self) -> str:
-        raise OutcomeError("no text")
-
-    __repr__ = __str__
-
-
-class Leaving(SystemExit):
-    """Ends the program, and cannot be pickled."""
-
-    def __reduce__(self) -> Any:
-        raise OutcomeError("no pickle")
-
-
-KINDS: tuple[type[BaseException], ...] = (
-    ValueError,
-    Unspeakable,
-    OutcomeError,
-    asyncio.CancelledError,
-    GeneratorExit,
-    StopIteration,
-    StopAsyncIteration,
-    KeyboardInterrupt,
-    SystemExit,
-    Leaving,
-)
 ENDING = (KeyboardInterrupt, SystemExit)
 
-
-class Fault:
-    """Raises at one item while it is armed."""
-
-    def __init__(self, kind: type[BaseException]) -> None:
-        self.kind = kind
-        self.is_armed = True
-
-    def __call__(self, x: Any = AT) -> Any:
-        if self.is_armed and x == AT:
-            raise self.kind
-        return x
+pytestmark = pytest.mark.usefixtures("calls_count_as_short")
 
 
 # -- where user code is called ----------------------------------------------------------------------------------
@@ -157,28 +143,6 @@ WAYS: dict[str, tuple[dict[str, Any], int | None]] = {
 }
 
 
-class Judged:
-    """Its truth value fails."""
-
-    def __init__(self, fault: Fault, x: Any) -> None:
-        self._fault, self._x = fault, x
-
-    def __bool__(self) -> bool:
-        self._fault(self._x)
-        return True
-
-
-class Opens:
-    """Its `__iter__` fails."""
-
-    def __init__(self, fault: Fault, x: Any) -> None:
-        self._fault, self._x = fault, x
-
-    def __iter__(self) -> Iterator[Any]:
-        self._fault(self._x)
-        return iter([self._x])
-
-
 class Gives:
     """Its `__next__` fails."""
 
@@ -256,12 +220,6 @@ def register_calls() -> None:
             PLACES[f"{what}, {way}"] = Place(add, "fails", **about)
         PLACES[f"flat_map next, {way}"] = Place(add_next, "fails", legal=(StopIteration,), **about)
         if turns:
-
-            def add_agen(p: Any, fault: Fault, o: Any = options) -> Pipeline:
-                return p.flat_map(lambda x: items_later(fault, [x]), name="fails", **o)
-
-            async def gives_agen(x: Any) -> Any:
-                return x
 
             def add_anext(p: Any, fault: Fault, o: Any = options) -> Pipeline:
                 async def give(x: Any) -> Any:
@@ -605,19 +563,6 @@ def ended(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) 
     return task.exception() or task.result(), left
 
 
-@dataclass
-class Left:
-    """What is there, to be the same before and after."""
-
-    threads: set[threading.Thread]
-    files: set[str]
-
-    @classmethod
-    def now(cls) -> Left:
-        files = {os.readlink(f"/proc/self/fd/{fd}") for fd in open_files()} if open_files() else set()
-        return cls(set(threading.enumerate()), files)
-
-
 def open_files() -> list[str]:
     found = []
     for fd in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
@@ -703,3 +648,537 @@ def test_an_error_that_names_the_stage(place: str, kind_of_loop: str) -> None:
     assert not wrong
     for options, _ in WAYS.values():
         assert options.get("limiter", Limiter(1)).running == 0
+
+
+# -- processes --------------------------------------------------------------------------------------------------
+
+FAR: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
+    "map": (called, ON_THE_WAY),
+    "filter": (judged, ("packed here", "opened there", "judged")),
+    "flat_map": (iterated, ("iterated", "packed there", "opened here")),
+}
+
+
+@pytest.mark.parametrize("kind_of_loop", _loop_factories())
+@pytest.mark.parametrize("method", FAR)
+def test_an_error_of_what_runs_in_processes(method: str, kind_of_loop: str) -> None:
+    forkserver.ensure_running()  # it stays
+    loop = _loop_factories()[kind_of_loop]()
+    files = len(open_files())
+    wrong: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda loop, context: wrong.append(context))
+    fn, places = FAR[method]
+    now: list[tuple[str, type[BaseException]]] = []
+
+    def make(x: int) -> Trouble:
+        where, kind = now[0] if now and x == AT else ("", ValueError)
+        return Trouble(where, kind, x)
+
+    front = source(range(COUNT)).map(make, name="front", executor="loop")
+    loader = getattr(front, method)(fn, executor="process", name="fails").map(lambda item: item.x, name="behind")
+    for where in places:
+        for kind in KINDS:
+            now[:] = [(where, kind)]
+            items: list[int] = []
+            error, left = ended(loop, take(loader, items, False))
+            assert isinstance(error, af.StageError), (where, kind, error)
+            assert (error.stage, error.number, items) == ("fails", AT, NUMBERS[:AT]), (where, kind, error)
+            cause = error.__cause__
+            # What cannot be sent back comes as something that means the same.
+            assert isinstance(cause, SystemExit if kind is Leaving else kind), (where, kind, cause)
+            assert left == ([cause] if issubclass(kind, ENDING) else []), (where, kind)
+            now.clear()
+            error, left = ended(loop, take(loader, items, False))
+            assert (error, left, items) == (None, [], NUMBERS), (where, kind)
+    assert ended(loop, loader.aclose()) == (None, [])
+    assert not asyncio.all_tasks(loop)
+    assert not multiprocessing.active_children()
+    assert len(open_files()) == files
+    loop.close()
+    assert not wrong
+
+
+@pytest.mark.parametrize("kind_of_loop", _loop_factories())
+def test_a_process_that_ends_while_items_wait_for_it(kind_of_loop: str) -> None:
+    """Its last answer and its end come at once, with items unread; uvloop tells of that once."""
+    loop = _loop_factories()[kind_of_loop]()
+    loader = source(range(COUNT)).map(leave_when_asked, executor="process")
+
+    async def main() -> None:
+        async with loader:
+            for _ in range(3 if FULL else 1):
+                with pytest.raises(af.StageError, match="exit code 3") as raised:
+                    async for _ in loader:
+                        pass
+                assert raised.value.number is not None
+
+    assert ended(loop, main()) == (None, [])
+    loop.close()
+
+
+# -- what goes wrong in this package ----------------------------------------------------------------------------
+
+
+def everything() -> Pipeline:
+    """Nearly all stages, with calls on the loop, in threads and in tasks."""
+    numbers = source(range(COUNT)).map(asynchronous(nothing), name="task").shuffle(2)
+    ways = numbers.branch(
+        lambda x: x % 2,
+        {0: lambda p: p.map(nothing, executor="thread", name="thread"), 1: lambda p: p.filter(lambda x: True)},
+    )
+    tasks = ways.map(asynchronous(nothing), concurrency=3, ordered=False, timeout=3600, name="tasks")
+    batches = tasks.flat_map(lambda x: [x]).batch(2, collate=list).unbatch().prefetch(2)
+    return batches.zip(source(lambda epoch: iter(range(COUNT)), name="other")).map(lambda pair: pair[0]).take(COUNT)
+
+
+class Planted(BaseException):
+    """A mistake in this package."""
+
+
+MISTAKES: list[tuple[type, str]] = [
+    (InOrder, "emit"),
+    (InOrder, "accept"),
+    (InOrder, "gained"),
+    (InOrder, "is_due"),
+    (Unordered, "emit"),
+    (Unordered, "gained"),
+    (_SourceOrder, "_position"),
+    (CallActor, "_begin"),
+    (CallActor, "_concluded"),
+    (CallActor, "_leave"),
+    (CallActor, "_timed"),
+    (JoinActor, "taken"),
+    (PassActor, "_end"),
+    (StageStats, "called"),
+    (StageStats, "holds"),
+    (Workers, "_goes_on"),
+    (Workers, "_job"),
+    (Workers, "submit"),
+    (_SplitActor, "_port"),
+]
+
+
+@pytest.mark.parametrize("nth", [1, 2, 5] if FULL else [2])
+@pytest.mark.parametrize(("owner", "name"), MISTAKES, ids=lambda what: what if isinstance(what, str) else what.__name__)
+async def test_mistakes_of_this_package_end_the_run(
+    owner: type, name: str, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ends_with_a_mistake(everything(), owner, name, nth, monkeypatch)
+
+
+async def ends_with_a_mistake(
+    loader: Pipeline, owner: type, name: str, nth: int, monkeypatch: pytest.MonkeyPatch, when: Any = None
+) -> None:
+    """Checks a run in which the n-th call of a method raises, and the next one."""
+    method, calls = getattr(owner, name), 0
+
+    def fail(self: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += when is None or when(self)
+        if calls == nth:
+            calls += 1
+            raise Planted
+        return method(self, *arguments, **named)
+
+    items: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        with pytest.raises(af.StageError) as raised:
+            await asyncio.wait_for(take(loader, items, True), PATIENCE_S)
+    assert raised.value.stage in [stage.name for stage in loader.stages]
+    assert isinstance(raised.value.__cause__, Planted)
+    assert calls > nth
+    async with loader:
+        items += [x async for x in loader]
+    assert sorted(items) == NUMBERS
+
+
+def falter(x: int) -> int:
+    if not FAILED:
+        FAILED.append(x)
+        raise OSError("not yet")
+    return x
+
+
+FAILED: list[int] = []
+
+
+async def test_mistakes_when_a_call_is_repeated_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    FAILED.clear()
+    loader = source(range(COUNT)).map(falter, retries=1, backoff=1e-3, executor="loop")
+    await ends_with_a_mistake(
+        loader, CallActor, "wake", 1, monkeypatch, lambda actor: any(slot.attempt for slot in actor.waiting)
+    )
+
+
+async def test_mistakes_when_a_call_takes_too_long_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def block(x: int) -> int:
+        assert x != AT or release.wait(60)
+        return x
+
+    loader = source(range(COUNT)).map(block, executor="thread", timeout=0.05)
+    wake = Crew.grow
+
+    def fail(crew: Crew) -> None:
+        release.set()
+        wake(crew)
+        raise Planted
+
+    items: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Crew, "grow", fail)
+        with pytest.raises(af.StageError, match=r"stage 'block' .* failed with Planted"):
+            await asyncio.wait_for(take(loader, items, True), PATIENCE_S)
+    assert items == NUMBERS[:AT]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "nth"),
+    [(ChunkActor, "_timed", 1), (Worker, "_answered", 1), (Worker, "_begin_message", 2), (Processes, "_assign", 1)],
+)
+def test_mistakes_around_processes_end_the_run(
+    owner: type, name: str, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        loader = source(range(COUNT)).map(abs, executor="process")
+        await ends_with_a_mistake(loader, owner, name, nth, monkeypatch)
+
+    af.run(main())
+
+
+async def test_mistakes_when_an_answer_has_come_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_expired = Job.__dict__["is_expired"]
+
+    def fail(job: Job, value: bool) -> None:
+        if sys._getframe(1).f_code.co_name == "_answered":
+            raise Planted
+        is_expired.__set__(job, value)
+
+    loader = source(range(COUNT)).map(abs, executor="process", timeout=3600)
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "is_expired", property(is_expired.__get__, fail))
+        with pytest.raises(af.StageError, match=r"stage 'abs' .* failed with Planted"):
+            await asyncio.wait_for(take(loader, [], True), PATIENCE_S)
+
+
+async def test_mistakes_around_copies_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = source(range(COUNT)).map(np.array, name="arrays").to("sim:0")
+    loader = loader.map(lambda x: int(af.to_numpy(x)), name="numbers")
+    await ends_with_a_mistake(loader, StageStats, "called", 1, monkeypatch, lambda stats: stats.kind == "to")
+
+
+# -- more of the user's -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["awaits", "returns", "swallows"])
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_a_function_that_cancels_the_task_that_calls_it(way: str, concurrency: int) -> None:
+    async def fail(x: int) -> int:
+        if x == AT:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            if way != "returns":
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    if way == "awaits":
+                        raise
+        return x
+
+    async with source(range(COUNT)).map(fail, concurrency=concurrency) as loader:
+        items: list[int] = []
+        outcome = await asyncio.gather(asyncio.wait_for(take(loader, items, False), PATIENCE_S), return_exceptions=True)
+    if outcome == [None]:  # the task has not awaited anything since, or it was nobody's business
+        assert way != "awaits"
+        assert items == NUMBERS
+        return
+    (error,) = outcome
+    assert isinstance(error, af.StageError)
+    assert isinstance(error.__cause__, asyncio.CancelledError)
+    assert way != "swallows"
+    assert way == "returns" or error.number == AT
+    assert (error.stage, items) == ("fail", NUMBERS[: len(items)])
+
+
+@pytest.mark.parametrize("kind_of_loop", _loop_factories())
+@pytest.mark.parametrize("place", ["map, at once", "map, tasks", "flat_map async body, tasks"])
+def test_a_loop_that_cancels_all_its_tasks(place: str, kind_of_loop: str) -> None:
+    """As `asyncio.run` does at its end, with an iteration that somebody keeps."""
+    loop = _loop_factories()[kind_of_loop]()
+    fault = Fault(ValueError)
+    fault.is_armed = False
+    loader = PLACES[place].add(source(range(COUNT)).map(asynchronous(nothing), name="front"), fault)
+
+    async def begin() -> Any:
+        iteration = aiter(loader)
+        await anext(iteration)
+        return iteration
+
+    iteration = loop.run_until_complete(begin())
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S))
+    assert not asyncio.all_tasks(loop)
+    rest: list[int] = []
+    del iteration
+    assert ended(loop, take(loader, rest, True)) == (None, [])
+    assert rest == NUMBERS[1:]
+    loop.close()
+
+
+class Closes:
+    """An iterator, of both kinds, whose end fails."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self._kind = kind
+        self.closed = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed += 1
+        raise self._kind
+
+
+class ClosesLater(Closes):
+    def __aiter__(self) -> AsyncIterator[int]:
+        return self
+
+    async def __anext__(self) -> int:
+        await asyncio.sleep(0)
+        return 0
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)
+        self.close()
+
+
+@pytest.mark.parametrize("kind_of_loop", _loop_factories())
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", ["break", "take"])
+def test_an_iterator_that_cannot_be_closed(kind: type[BaseException], end: str, kind_of_loop: str) -> None:
+    """Nobody is left to be told but the loop's exception handler; the loader ends all the same."""
+    for data in (Closes(kind), ClosesLater(kind)):
+        loop = _loop_factories()[kind_of_loop]()
+        told: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda loop, context, told=told: told.append(context))
+        loader = source(lambda epoch, data=data: data, executor="auto" if isinstance(data, ClosesLater) else "loop")
+        loader = loader.map(nothing, name="behind", executor="loop").take(2)
+
+        async def main(loader: Pipeline = loader) -> None:
+            async with loader:
+                async for _ in loader:
+                    if end == "break":
+                        break
+
+        error, left = ended(loop, main())
+        assert error is None
+        assert data.closed == 1
+        (context,) = told
+        assert context["message"].startswith("stage 'source' has ended")
+        assert type(context["exception"]) in (kind, RuntimeError)  # as Python has it for StopIteration
+        assert len(left) == issubclass(kind, ENDING)
+        assert not asyncio.all_tasks(loop)
+        loop.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loader_without_a_loop(kind: type[BaseException]) -> None:
+    """What ends programs comes out where the loader is iterated: there the loop is run."""
+    items: list[int] = []
+    fault = Fault(kind)
+    loader = source(range(COUNT)).map(fault, executor="thread")
+    with pytest.raises(kind if issubclass(kind, ENDING) else af.StageError) as raised:
+        items.extend(loader.iter_sync())
+    if not issubclass(kind, ENDING):
+        assert isinstance(raised.value.__cause__, kind)
+        assert items == NUMBERS[:AT]
+    fault.is_armed = False
+    items.extend(loader.iter_sync())
+    assert items == NUMBERS
+
+
+@pytest.mark.parametrize("kind_of_loop", _loop_factories())
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_a_feed_that_fail(kind: type[BaseException], kind_of_loop: str) -> None:
+    loop = _loop_factories()[kind_of_loop]()
+    fault = Fault(kind)
+    feeds = source(range(COUNT)).map(lambda x: Parts(fault, x), name="parts").feed(x="x")
+    given: list[Any] = []
+
+    async def main() -> None:
+        async for feed in feeds:
+            given.append(feed["x"])
+
+    error, left = ended(loop, main())
+    assert isinstance(error, af.StageError)
+    assert (error.stage, error.number, given) == ("feed", AT, NUMBERS[:AT])
+    assert f"created at {__file__}" in str(error)
+    assert isinstance(error.__cause__, kind)
+    assert left == ([error.__cause__] if issubclass(kind, ENDING) else [])
+    ended(loop, feeds.loader.aclose())
+    assert not asyncio.all_tasks(loop)
+    loop.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{"retries": 2}, {"retries": 2, "backoff": 1e-4}, {"on_error": "skip"}])
+@pytest.mark.parametrize("way", ["loop", "thread", "at once", "tasks"])
+def test_only_exceptions_are_repeated_and_left_out(
+    way: str, options: dict[str, Any], kind: type[BaseException]
+) -> None:
+    calls = 0
+
+    def fail(x: int) -> int:
+        nonlocal calls
+        calls += x == AT
+        return fault(x)
+
+    fault = Fault(kind)
+    how, turns = WAYS[way]
+    fn = fail if turns is None else asynchronous(fail, turns)
+    loader = source(range(COUNT)).map(fn, name="fails", **how, **options)
+    items: list[int] = []
+    loop = asyncio.new_event_loop()
+    error, _ = ended(loop, take(loader, items, True))
+    loop.close()
+    # A coroutine makes a RuntimeError of a StopIteration.
+    is_exception = issubclass(kind, Exception)
+    if is_exception and "on_error" in options:
+        assert error is None
+        assert items == [x for x in NUMBERS if x != AT]
+        assert [skip.number for skip in loader.skips] == [AT]
+    else:
+        assert (error.stage, error.number, items) == ("fails", AT, NUMBERS[:AT])
+    assert calls == (1 + options.get("retries", 0) if is_exception else 1)
+
+
+@pytest.mark.parametrize("turns", [None, 0])
+async def test_more_retries_than_a_float_has_doublings(turns: int | None) -> None:
+    calls = 0
+
+    def fail(x: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls <= 1_500:
+            raise ConnectionError
+        return x
+
+    fn = fail if turns is None else asynchronous(fail, turns)
+    async with source(range(5)).map(fn, retries=2_000) as loader:
+        assert [x async for x in loader] == list(range(5))
+
+
+async def test_an_error_of_a_loader_within_a_function_names_both_stages() -> None:
+    async def inner(x: int) -> list[int]:
+        async with source([x]).map(Fault(ValueError), name="inner") as loader:
+            return [y async for y in loader]
+
+    with pytest.raises(af.StageError, match=r"stage 'outer' .* failed with StageError: stage 'inner'") as raised:
+        async with source(range(COUNT)).map(inner, name="outer") as loader:
+            await take(loader, [], True)
+    assert isinstance(raised.value.__cause__, af.StageError)
+    assert raised.value.number == AT
+
+
+async def none(x: Any) -> None:
+    return None
+
+
+class Lying:
+    """Has fewer rows than it says."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, row: int) -> int:
+        return [0, 1][row]
+
+
+class NoIterator:
+    def __iter__(self) -> Any:
+        return 3
+
+
+class NoAwaitable:
+    def __aiter__(self) -> Any:
+        return self
+
+    def __anext__(self) -> Any:
+        return 3
+
+
+MESSAGES: list[tuple[Callable[[], Pipeline], str]] = [
+    (lambda: source(Lying()), r"'source' .* IndexError: list index out of range\n  item 2"),
+    (lambda: source(Lying(), shuffle=True), r"'source' .* IndexError: list index out of range\n  item \d"),
+    (lambda: source(NoIterator()), "'source' .* non-iterator of type 'int'"),
+    (lambda: source(NoAwaitable()), "'source' .* object int can't be used in 'await'"),
+    (lambda: source(lambda epoch: None), "'source' .* expected an iterable, got None for epoch 0"),
+    (lambda: source(range(3)).flat_map(none), "'none' .* expected an iterable from the function, got None"),
+    (lambda: source([1]).flat_map(np.array, name="each"), "'each' .* iteration over a 0-d array"),
+    (lambda: source([1, 2]).unbatch(), "'unbatch' .* expected a batch: an array, a list, .* got 1"),
+    (lambda: source([(np.zeros(2), np.zeros(3))]).unbatch(), "'unbatch' .* parts of a batch to be of one length"),
+    (lambda: source([1]).cache(size_bytes=9, size=str), "'cache' .* expected size= to give the bytes .* got '1'"),
+    (lambda: source([1]).prefetch(2, size_bytes=9, size=lambda x: None), "'prefetch' .* expected size= .* got None"),
+    (lambda: source([1]).prefetch(2, size_bytes=9, size=lambda x: -5), "'prefetch' .* expected size= .* got -5"),
+    (lambda: source([1]).branch(lambda x: [], {0: lambda p: p}), "'branch' .* unhashable type: 'list'"),
+    (lambda: source([1]).branch(lambda x: 2, {0: lambda p: p}), "'branch' .* no branch for key 2; there are 0"),
+    (lambda: source([1]).filter(lambda x: np.zeros(2), name="keep"), "'keep' .* truth value of an array"),
+    (lambda: source([np.zeros(2), np.zeros(3)]).batch(2), r"'batch/collate' .* of one shape .* got \(2,\), \(3,\)"),
+    (lambda: source([1, "a"]).batch(2), r"'batch/collate' .* of one type .* int in row 0; str in row 1"),
+    (lambda: zip_(source([1]), source([1, 2]), strict=True), "'zip' .* not of one length: .* in number 0\n  item 1"),
+    (lambda: source([]).repeat(), "'repeat' .* an empty stream would be repeated for ever"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), MESSAGES, ids=[message[:40] for _, message in MESSAGES])
+async def test_what_is_said_of_wrong_answers(make: Callable[[], Pipeline], message: str) -> None:
+    async with make() as loader:
+        with pytest.raises(af.StageError, match=f"(?s)^stage {message}.*\n  created at {__file__}"):
+            await asyncio.wait_for(take(loader, [], False), PATIENCE_S)
+
+
+# -- each boundary is needed ------------------------------------------------------------------------------------
+
+PACKAGE = Path(af.__file__).parent
+
+
+def boundaries() -> list[tuple[str, int]]:
+    """File and line of each handler and each decorator that stops whatever is raised in `actorflow.pipeline`."""
+    found = []
+    for path in sorted((PACKAGE / "pipeline").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name):
+                only_cleans = isinstance(node.body[-1], ast.Raise) and node.name is None
+                if node.type.id == "BaseException" and not only_cleans:
+                    found.append((path.name, node.lineno))
+            if isinstance(node, ast.FunctionDef):
+                found += [(path.name, one.lineno) for one in node.decorator_list if ast.unparse(one) == "guarded"]
+    return found
+
+
+@pytest.mark.skipif(not FULL, reason="a part of make test-full")
+@pytest.mark.parametrize(("file", "line"), boundaries())
+def test_fails_without_any_one_boundary(file: str, line: int, tmp_path: Path) -> None:
+    """The tests above, with a package in which one of the boundaries is taken out."""
+    shutil.copytree(PACKAGE, tmp_path / "actorflow")
+    shutil.copytree(Path(__file__).parents[1], tmp_path / "tests")
+    path = tmp_path / "actorflow" / "pipeline" / file
+    lines = path.read_text().splitlines(keepends=True)
+    changed = lines[line - 1].replace("except BaseException", "except ()").replace("@guarded", "")
+    assert changed != lines[line - 1]
+    path.write_text("".join([*lines[: line - 1], changed, *lines[line:]]))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ACTORFLOW_PATIENCE_S": "10", "ACTORFLOW_FULL_TESTS": ""}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n0", "--timeout=120"]
+    done = subprocess.run(
+        [*command, "tests/pipeline/test_user_code.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stdout[-2_000:]
