@@ -180,7 +180,7 @@ class TestTakenAway:
         graph = af.Graph("root")
         with graph.subgraph("inside") as inside:
             af.ops.relu(graph.blob("x", 3))
-        graph.run_sync({"x": [1, 2, 3]})
+        graph.run_sync({"inside/x": [1, 2, 3]})
         assert inside.recording().graph == "root"
         assert list(inside.recording().names) == ["inside/relu"]
 
