@@ -13,6 +13,7 @@ from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, open_device
 from actorflow.devices.blas import blas_threads
+from actorflow.forks import forget_in_child, held_at_fork
 from actorflow.graph import Graph
 from actorflow.node import Op, Variable
 from actorflow.ops.function import Function
@@ -63,9 +64,10 @@ class Equipment:
         limit_s = graph.modes.block_limit_s
         self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
         self._claim = Claim()
-        self._moving = threading.Lock()
+        self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
         weakref.finalize(self, _close_all, self._devices, self._watchdog, graph.modes.deterministic)
+        forget_in_child(self)
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -115,6 +117,13 @@ class Equipment:
         if self.budget is None and any(limit is not None for limit in limits):
             self.budget = Budget()
         return self.budget
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: loop, devices and what was under way are the parent's. It begins anew."""
+        self.budget = self._dispatcher = None
+        self._devices.clear()
+        self._forget_order()
+        self._claim = Claim()
 
     def _bind_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have everything run on a loop."""

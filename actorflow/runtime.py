@@ -396,6 +396,20 @@ class Engine(Equipment):
         if adopt is not None:
             adopt(self)
 
+    def forget_parent(self) -> None:
+        super().forget_parent()
+        for frame in self._running:
+            frame.state, frame.halted = FrameState.CANCELLED, True
+        self.frames.cancelled += len(self._running)
+        self._running, self._idle, self._revision = set(), None, -1
+        self._programs.clear()
+        self._channels = self._watching = None
+        self.admission.forget()
+        for made in [*self._streams]:
+            made.forget_parent()
+        self._snapshots = Snapshots(self)
+        self._supervisor = Supervisor(self.graph, self.admission)
+
     def fault(self, frame: Frame, error: BaseException) -> None:
         """Something went wrong at a frame outside the ops' own code: a fault of this package.
 

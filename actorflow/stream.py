@@ -17,7 +17,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.dispatcher import leave_loop
-from actorflow.errors import FeedError, text_of
+from actorflow.errors import FeedError, GraphError, text_of
 from actorflow.launch import wait_out
 from actorflow.program import Result
 
@@ -100,6 +100,12 @@ class FrameStream(AsyncGenerator[Result, None]):
         """Whether it has begun and not ended."""
         return self._feeder.is_running
 
+    def forget_parent(self) -> None:
+        """This is the child of a fork: a stream that has begun is the parent's."""
+        if self.is_running:
+            self._feeder.is_running = False
+            self._parents, self._results = self._results, _lost(self._feeder.name)
+
     def __anext__(self) -> Coroutine[Any, Any, Result]:
         return self._results.__anext__()
 
@@ -176,6 +182,13 @@ async def _stream(engine: Engine, feeder: _Feeder) -> AsyncGenerator[Result, Non
             claim.release()
 
 
+async def _lost(name: str) -> AsyncGenerator[Result, None]:
+    results: list[Result] = []
+    for result in results:  # none, but this makes it a generator
+        yield result
+    raise GraphError(f"{name} runs in the parent process, from which this one was forked: make another stream here")
+
+
 class _Feeder:
     """Takes feeds and starts their frames as long as there is room, also while the consumer is busy.
 
@@ -184,6 +197,7 @@ class _Feeder:
         exhausted: Whether no further one will come.
         in_flight: How many of them there may be.
         started: How many have been started so far.
+        name: Of the stream, for messages.
         is_running: Whether the stream has begun and not ended.
         at_start: Called right after the start of each.
     """
@@ -198,7 +212,7 @@ class _Feeder:
         self._admission = engine.admission
         self._start = start
         self._source = source
-        self._name = name
+        self.name = name
         self._pull: asyncio.Task[None] | None = None
 
     def refill(self, _: object = None) -> asyncio.Task[None]:
@@ -271,4 +285,4 @@ class _Feeder:
         if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and task.cancelling()):
             return
         leave_loop(error)
-        raise FeedError(f"the source of {self._name} raised {type(error).__name__} {when}: {text_of(error)}") from error
+        raise FeedError(f"the source of {self.name} raised {type(error).__name__} {when}: {text_of(error)}") from error

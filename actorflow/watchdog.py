@@ -12,6 +12,7 @@ from types import FrameType
 
 from actorflow.actors.op import OpActor
 from actorflow.errors import DeviceError
+from actorflow.forks import forget_in_child
 from actorflow.threads import start_thread
 
 __all__ = ["LoopWatchdog"]
@@ -34,6 +35,12 @@ class LoopWatchdog:
         self._limit_s = limit_s
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the thread."""
+        self._stopped = threading.Event()
+        self._thread = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch the loop that runs now."""

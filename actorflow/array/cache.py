@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from actorflow.forks import held_at_fork
+
 __all__ = ["Cache"]
 
 _T = TypeVar("_T")
@@ -22,7 +24,7 @@ class Cache(Generic[_T]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._entries: OrderedDict[Any, _T] = OrderedDict()
-        self._lock = Lock()
+        self._lock = held_at_fork(Lock())
 
     def __len__(self) -> int:
         return len(self._entries)

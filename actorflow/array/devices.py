@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from actorflow.array.memory import Memory
 from actorflow.devices import DeviceOptions
 from actorflow.errors import OutOfMemoryError
+from actorflow.forks import held_at_fork
 from actorflow.place import Place
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Devices:
         self._peaks: dict[Hashable, int] = {}
         self._options = dict(options)
         self._memories: dict[Place, DeviceMemory] = {}
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock(), is_outer=True)
         self._running: list[Service] = []  # one, or none
         self._end = weakref.finalize(self, _close, self._lock, self._running)
 
@@ -97,10 +98,10 @@ class Devices:
                 self._running.append(Service(self._budget_bytes, self._options, self._capture))
             self._running[0].submit(work)
 
-    def lose_threads(self) -> None:
-        """This is the child of a fork, in which the service's thread is not."""
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the service's thread."""
         self._end.detach()
-        self._lock, self._running = threading.Lock(), []
+        self._running = []
         self._end = weakref.finalize(self, _close, self._lock, self._running)
 
     def close(self) -> None:

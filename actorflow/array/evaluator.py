@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from actorflow.array.runner import WORTH_A_LOOK, Runner
 from actorflow.devices import DeviceOptions
 from actorflow.devices.blas import cores
 from actorflow.errors import GraphError
+from actorflow.forks import forget_in_child
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -62,7 +61,7 @@ class Evaluator(Runner):
         self._runs_ahead = run_ahead and not dry_run
         self._most_pending = _MOST_PENDING
         self.threshold = -1 if sequential else WORTH_A_LOOK
-        _all.add(self)
+        forget_in_child(self)
 
     # -- recording ----------------------------------------------------------------------------------------------
 
@@ -179,13 +178,6 @@ class Evaluator(Runner):
                 self._prepare(nodes, forced=False)
             self._drain(guard)
 
-    def lose_threads(self) -> None:
-        """This is the child of a fork, in which the workers are not."""
-        self._changed = threading.Condition()
-        self._workers = self._idle = 0
-        self._watching = False
-        self.devices.lose_threads()
-
     def close(self) -> None:
         """End the workers after what they are at. What is not computed then is computed by those who ask for it."""
         with Guard(self._changed):
@@ -201,17 +193,6 @@ class Evaluator(Runner):
 def _end_dry_run() -> None:
     Node.dry_runs -= 1
 
-
-_all: weakref.WeakSet[Evaluator] = weakref.WeakSet()
-
-
-def _lose_threads() -> None:
-    for evaluator in [*_all]:
-        evaluator.lose_threads()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_lose_threads)
 
 _current: ContextVar[Evaluator | None] = ContextVar("actorflow-array", default=None)
 _default = Evaluator()

@@ -15,21 +15,34 @@ from signal import SIGINT
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from actorflow.forks import forget_in_child
+
 __all__ = ["POLL_S", "Guard", "check_interrupt", "interruptible"]
 
 #: How often a main thread that waits looks whether it has been interrupted.
 POLL_S = 0.05
 
-_main = threading.main_thread()
-
 
 class _State:
     """Of the main thread: the application's handler while it is replaced, and the signal that has come since."""
 
+    main = threading.main_thread()
     handler: Any = None
     frame: FrameType | None = None
     is_noted = False
     is_open = False
+
+    @classmethod
+    def forget_parent(cls) -> None:
+        """This is the child of a fork, whose main thread is the one that forked, perhaps in the middle of a guard."""
+        cls.main = threading.main_thread()
+        cls.frame, cls.is_noted, cls.is_open = None, False, False
+        if cls.handler is not None:
+            handler, cls.handler = cls.handler, None
+            signal(SIGINT, handler)
+
+
+forget_in_child(_State)
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
@@ -42,7 +55,7 @@ def _note(signum: int, frame: FrameType | None) -> None:
 
 def interruptible(function: Callable[..., Any], arguments: Iterable[Any], **options: Any) -> Any:
     """Call a function that may take long in Python; interrupts are for it."""
-    if threading.get_ident() != _main.ident or _State.is_open:
+    if threading.get_ident() != _State.main.ident or _State.is_open:
         return function(*arguments, **options)
     _State.is_open = True
     try:
@@ -54,7 +67,7 @@ def interruptible(function: Callable[..., Any], arguments: Iterable[Any], **opti
 
 def check_interrupt() -> None:
     """Call the application's handler, which usually raises, if there was an interrupt. Where the state is whole."""
-    if _State.is_noted and threading.current_thread() is _main:
+    if _State.is_noted and threading.current_thread() is _State.main:
         frame, _State.frame, _State.is_noted = _State.frame, None, False
         _State.handler(SIGINT, frame)
 
@@ -74,7 +87,7 @@ class Guard:
         self.wait_s: float | None = None
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is _main:
+        if threading.current_thread() is _State.main:
             self.wait_s = POLL_S
             if _State.handler is None and callable(getsignal(SIGINT)):
                 _State.handler = signal(SIGINT, _note)
@@ -90,7 +103,7 @@ class Guard:
         self._lock.release()
         if self._was_open:
             _State.is_open = True
-        if self._holds:
+        if self._holds and _State.handler is not None:  # else this is the child of a fork, which has forgotten it
             handler, _State.handler = _State.handler, None
             signal(SIGINT, handler)  # first: nothing is noted any more once it has been looked at
             if _State.is_noted:

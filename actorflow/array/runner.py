@@ -20,6 +20,7 @@ from actorflow.array.records import Node, bytes_of
 from actorflow.array.units import Unit
 from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError
+from actorflow.forks import held_at_fork
 from actorflow.history import OpProfile
 from actorflow.threads import start_thread
 
@@ -70,10 +71,11 @@ class Runner:
         self.threshold: float = WORTH_A_LOOK
         self.recorded_bytes: deque[int] = deque()
         # The evaluator's side, under the lock. Units are ready, open, running, over, or wait for others of these.
-        self._changed = threading.Condition()
+        self._changed = held_at_fork(threading.Condition(), is_outer=True)
         self._ready: list[tuple[bool, int, int, Unit]] = []
         self._open: list[Unit] = []
         self._over: list[Unit] = []
+        self._begun: set[Unit] = set()  # open, or run by threads or devices
         self._planned = 0
         # Under a budget, what has no unit yet: what the program can ask for, and what it does ask for.
         self._late: list[weakref.ref[Array]] = []
@@ -269,6 +271,7 @@ class Runner:
             if unit is None:
                 return None
             self._open.append(unit)
+            self._begun.add(unit)
         share = unit.take_share()
         if not unit.has_shares:
             self._open.remove(unit)
@@ -311,6 +314,7 @@ class Runner:
         return unit.allocate()
 
     def _end(self, unit: Unit) -> None:
+        self._begun.discard(unit)
         self._over.append(unit)
         self._settle()
 
@@ -351,6 +355,23 @@ class Runner:
             is_closed = self._closed
         if is_closed:
             self.devices.close()
+
+    # -- forks --------------------------------------------------------------------------------------------------
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the threads: what they were at has no value here."""
+        self._workers = self._idle = 0
+        self._watching = False
+        self._callbacks.clear()
+        self._open.clear()
+        self.devices.forget_parent()
+        with self._changed:
+            while self._begun:
+                unit = self._begun.pop()
+                if not unit.ended:
+                    unit.fail(unit.lost("it was being computed in the parent process when this one was forked from it"))
+                self._over.append(unit)
+            self._settle()
 
     # -- workers ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.array.primitives import Value
 from actorflow.array.records import HOST, Input, Node, failure
-from actorflow.errors import OpError, OutOfMemoryError
+from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.history import OpProfile
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -213,6 +213,10 @@ class Unit(ABC):
         if isinstance(cause, OpError | OutOfMemoryError):
             return cause
         return failure(name, (self._codes[step], self._instructions[step]), inputs, cause, place)
+
+    def lost(self, why: str) -> Error:
+        """The error of a unit that nobody computes any more."""
+        return failure(self.name, (self._codes[-1], self._instructions[-1]), [], DeviceError(why), HOST)
 
     # -- in any thread ------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from actorflow.checkpoint.restore import Checkpoint, Fitting, put, read
 from actorflow.checkpoint.snapshot import PendingSnapshot, check_at_rest, take_snapshot, to_the_end
 from actorflow.checkpoint.tensors import DamagedError, require_format
 from actorflow.errors import CheckpointError, GraphError
+from actorflow.forks import forget_in_child
 from actorflow.graph import Graph
 from actorflow.ranks.gathering import Announcements, gather
 
@@ -90,11 +91,15 @@ class Checkpoints:
         self._top = Path(folder)
         self.folder = self._top if world.size == 1 else self._top / f"rank-{world.rank}-of-{world.size}"
         self.keep = keep
-        self._writing = asyncio.Lock()
         self._latest: int | None = None
         self._whole: set[int] = set()  # steps that all ranks are known to have
         self._leftovers: list[Path] = []  # files of this rank, of steps that others do not have
         self._announced: Announcements | None = None
+        forget_in_child(self).forget_parent()
+
+    def forget_parent(self) -> None:
+        """Begin: at first, and in the child of a fork, where nothing is being written."""
+        self._writing = asyncio.Lock()
 
     def steps(self) -> dict[int, Path]:
         """The files by step, in ascending order: this rank's, or the first of those that another number of ranks saved.

@@ -22,6 +22,7 @@ from actorflow.data.loader import Loader
 from actorflow.data.normalize import Normalize
 from actorflow.data.sampler import Sampler
 from actorflow.errors import DataError, require
+from actorflow.forks import held_at_fork
 
 __all__ = ["Blocks", "LmdbImages", "image_label"]
 
@@ -353,7 +354,7 @@ class _Opened:
 
     def __init__(self) -> None:
         self._environments: WeakValueDictionary[str, _Environment] = WeakValueDictionary()
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock())
 
     def __getitem__(self, path: Path) -> _Environment:
         place = os.path.realpath(path)
@@ -366,11 +367,5 @@ class _Opened:
                 found = self._environments[place] = _Environment(path)
         return found
 
-    def after_fork(self) -> None:
-        """In the child: a thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
-
 
 _opened = _Opened()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_opened.after_fork)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from actorflow.devices.memory import Pool
 from actorflow.errors import DeviceError
+from actorflow.forks import forget_in_child
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -92,6 +93,9 @@ class Lane(ABC):
     def join(self) -> None:
         """After `close`: block until the lane has stopped."""
 
+    def forget_parent(self) -> None:  # noqa: B027  nothing to forget where there are no threads
+        """This is the child of a fork, and the lane the parent's: it is closed here, with what was submitted to it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
@@ -145,6 +149,7 @@ class Device(ABC):
         self.memory.budget_bytes = self.options.memory_budget
         self._lanes: dict[str, Lane] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        forget_in_child(self)
 
     @classmethod
     def check(cls, place: Place) -> None:  # noqa: ARG003
@@ -193,6 +198,11 @@ class Device(ABC):
         """After `close`: block until all lanes have stopped."""
         for lane in self._lanes.values():
             lane.join()
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: the device is the parent's, and closed here."""
+        for lane in self._lanes.values():
+            lane.forget_parent()
 
     # -- memory -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from actorflow.forks import forget_in_child, held_at_fork
+
 __all__ = ["BlasThreads", "blas_threads", "cores"]
 
 
@@ -28,7 +30,7 @@ class BlasThreads:
     """Limits BLAS to ``cores // lanes`` threads while there are several lanes, and restores what was set before."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock())
         # A lane may be closed by the garbage collector at any moment, within this lock too: changes are only noted, and
         # whoever holds the lock applies them.
         self._changes: deque[tuple[int, int]] = deque()  # lanes, and calls within `single`
@@ -37,6 +39,12 @@ class BlasThreads:
         self._limiter: Any = None
         self._libraries: list[Any] | None = None
         self._lowered: list[tuple[Any, int]] = []  # within `single`, and what they go back to
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which has none of the lanes. BLAS hears of it when it has some."""
+        self._changes.clear()
+        self._lanes = self._singles = 0
 
     @property
     def share(self) -> int:

@@ -104,6 +104,11 @@ class WorkerLane(Lane):
         if self._thread is not None:
             self._thread.join()
 
+    def forget_parent(self) -> None:
+        self._closed = True  # what counted it has forgotten it, too
+        self._thread = None
+        self._queue, self._finished = SimpleQueue(), deque()
+
     def wake(self) -> None:
         """Have the loop look at the finished work. Any thread may call it."""
         if not self._woken:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
 
 __all__ = ["IN_TWO_LISTS", "UNSHARED", "Bucket", "Pool"]
@@ -101,7 +102,7 @@ class Pool:
         self.allocations = 0
         self.peak_bytes = 0
         self._buckets: dict[TensorSpec, Bucket] = {}
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock())
         self._held_bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
         # A buffer may die in any thread at any moment, within this lock too: its end is only noted, and counted later.

@@ -207,6 +207,12 @@ class StreamLane(Lane):
     def join(self) -> None:
         self._watcher.join()
 
+    def forget_parent(self) -> None:
+        self._closed = True
+        self._open.clear()
+        self._marks.clear()
+        self._watcher.forget_parent()
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Have the loop call something. Only from the loop's thread."""
         assert self._loop is not None
@@ -294,6 +300,11 @@ class _Watcher:
         """After `close`: block until the thread has stopped."""
         if self._thread is not None:
             self._thread.join()
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the thread."""
+        self._is_closed = True
+        self._thread = None
 
     def _look(self) -> None:
         lane, loop = self._lane, self._loop

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError
+from actorflow.forks import forget_in_child, held_at_fork
 from actorflow.threads import start_thread
 
 __all__ = ["Member", "Team", "team"]
@@ -151,10 +152,12 @@ class Team:
 
     def __init__(self, longest_pause: int = 63) -> None:
         self._longest_pause = longest_pause
-        self._reset()
+        self._lock = held_at_fork(threading.Lock())
+        self.forget_parent()
+        forget_in_child(self)
 
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
+    def forget_parent(self) -> None:
+        """Begin: at first, and in the child of a fork, which has none of these threads."""
         self._calls: SimpleQueue[tuple[_Call, Callable[..., Any]] | None] = SimpleQueue()
         self._members: tuple[Member, ...] = ()
         self._here = threading.local()
@@ -162,10 +165,6 @@ class Team:
         self._invited = 0
         self._pause = 0  # how many calls are not spread after the last one whose spreading brought nothing
         self._skips = 0  # how many of them are left
-
-    def forget(self) -> None:
-        """After a fork, in the child, which has none of these threads."""
-        self._reset()
 
     def join(self) -> Member:
         """The calling thread is a lane's from here on."""
@@ -255,5 +254,3 @@ class Team:
 
 
 team = Team()
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=team.forget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from actorflow.forks import forget_in_child
 from actorflow.pipeline.definition import check_at_least
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Limiter:
         self.name = name
         self.running = 0
         self._waiting: deque[StageActor] = deque()
+        forget_in_child(self)
 
     def enter(self, stage: StageActor) -> bool:
         """Whether a stage may begin a call; otherwise it is woken when it may try again."""
@@ -61,6 +63,11 @@ class Limiter:
             self._waiting.remove(stage)
             if self._waiting and self.running < self.limit:
                 self._waiting.popleft().wake()
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: the calls run in the parent."""
+        self.running = 0
+        self._waiting.clear()
 
     def __repr__(self) -> str:
         return f"<Limiter {self.name!r} {self.running}/{self.limit}>"

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Self
 
 from actorflow.errors import PipelineError
+from actorflow.forks import forget_in_child
 from actorflow.pipeline.branch import Port
 from actorflow.pipeline.definition import Build, Stage, signature, walk
 from actorflow.pipeline.policy import Skip
@@ -54,6 +55,7 @@ class Loader:
         self._ended: list[Run] = []  # those that have left threads, which may still be in a call
 
         _known.add(self)
+        forget_in_child(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """The stages, and the place; another process has neither the run nor what is counted of it."""
@@ -63,6 +65,16 @@ class Loader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         Loader.__init__(self, state["stage"])
         self.epoch, self._saved = state["epoch"], state["position"]
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: the run is the parent's; one here begins where that was."""
+        run = self._run
+        if run is not None:
+            run.forget_parent()
+            # A thread of the parent may have been in the middle of an item.
+            self._saved = self._frozen(run.recent[-1] if run.taken is None else run.place())
+            self._count(run)
+            self._run = self._last = self._iteration = None
 
     # -- iterating ----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from actorflow.errors import PipelineError, shown, text_of
+from actorflow.forks import forget_in_child
 from actorflow.pipeline.frames import pack
 from actorflow.pipeline.remote import Answer
 from actorflow.pipeline.worker import Task, Worker
@@ -35,6 +36,14 @@ class Processes:
         self._workers: list[Worker] = []
         self._ended: list[Worker] = []  # those that were killed, and are to be waited for
         self._loop: asyncio.AbstractEventLoop | None = None
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: the processes are its parent's, which must not notice."""
+        atexit.unregister(self.close)
+        for worker in self._workers:
+            worker.forget_parent()
+        self._workers, self._ended, self._loop = [], [], None
 
     def submit(
         self,

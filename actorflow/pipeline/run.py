@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from actorflow.pipeline.job import Job
     from actorflow.pipeline.stage import StageActor
 
-__all__ = ["Run"]
+__all__ = ["IN_PARENT", "Run"]
+
+#: What is said of what the child of a fork cannot go on with.
+IN_PARENT = "runs in the parent process, from which this one was forked: begin another one here"
 
 _log = logging.getLogger("actorflow")
 #: How long a call in a thread may outlive its stopped run before it is reported, in seconds.
@@ -85,6 +88,7 @@ class Run:
         drained: What waits, there, until all have come through.
         recent: Positions behind the last of them.
         wait_ns: Time in which it waited.
+        is_lost: Whether this is the child of a fork, and the run its parent's.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -103,6 +107,7 @@ class Run:
         self.wait_ns = 0
         self.started_ns = perf_counter_ns()
         self.ended_ns: int | None = None
+        self.is_lost = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[Any]] = set()
         self._crews: list[Crew] = []
@@ -123,6 +128,17 @@ class Run:
     def fail(self, actor: StageActor, error: BaseException) -> None:
         """A stage could not be fired."""
         actor.crash(error)
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: all that runs does in the parent, whose loop nothing here may touch."""
+        self.is_lost = True
+        self.ended_ns = self.ended_ns or perf_counter_ns()
+        self.outlet.items.clear()
+        self.dispatcher.ready.clear()
+        self._tasks.clear()
+        self._crews.clear()
+        for actor in self.actors:
+            actor.is_over = True
 
     def place(self, delivered: int | None = None) -> Any:
         """The position behind so many items, by default behind all that the application has got.
@@ -145,6 +161,8 @@ class Run:
 
         Cancellation: loses nothing.
         """
+        if self.is_lost:
+            raise PipelineError(f"the iteration {IN_PARENT}")
         outlet, loop = self.outlet, self.loop
         start = now = perf_counter_ns()
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from actorflow.devices import Device, open_device
 from actorflow.errors import DeviceError, PipelineError
+from actorflow.forks import forget_in_child
 from actorflow.graph import Graph
 from actorflow.pipeline.calling import Calling
 from actorflow.pipeline.calls import Call
@@ -42,6 +43,13 @@ class Session:
         self._devices: dict[Stage, Device] = {}
         self._used: set[Stage] = set()
         weakref.finalize(self, _close_all, self._pools, self._devices)
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: devices, and calls that run, are the parent's."""
+        self._devices.clear()
+        for stats in self.stats.values():
+            stats.running = 0
 
     def calling(self, stage: Call) -> Calling:
         """How a run calls the function of a stage."""

@@ -11,7 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError
+from actorflow.forks import forget_in_child, held_at_fork
 from actorflow.launch import run
+from actorflow.pipeline.run import IN_PARENT
 from actorflow.threads import start_thread
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class _Bridge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted: asyncio.Event | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock(), is_outer=True)
+        forget_in_child(self)
         self._is_closed = False
         self._thread = start_thread(partial(contextvars.copy_context().run, self._work), "actorflow-loader")
 
@@ -52,6 +55,12 @@ class _Bridge:
             self._is_closed = True
         self._call(self._cancel)
         self._thread.join()
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the thread."""
+        self._loop = None
+        self._items = queue.SimpleQueue()
+        self._items.put((False, PipelineError(f"the loader {IN_PARENT}")))
 
     def _call(self, callback: Any) -> None:
         with self._lock:

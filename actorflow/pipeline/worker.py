@@ -8,7 +8,6 @@ import socket
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from multiprocessing.context import BaseContext
 from typing import Any
 
 from actorflow.pipeline.frames import Message, open_message, pack, reading, scattered
@@ -63,18 +62,15 @@ class Worker:
     """
 
     def __init__(self, function: list[memoryview], lost: Callable[[Worker, BaseException | None], None]) -> None:
-        methods = multiprocessing.get_all_start_methods()
-        context: BaseContext = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         self.tasks: deque[Task] = deque()
         self._lost = lost
         self._link, far = socket.socketpair()
         self._link.setblocking(False)
-        self._process: Any = context.Process(target=serve, args=(far,), name="actorflow-worker")  # type: ignore[attr-defined]
         with far:
             try:
                 for end in (self._link, far):
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
-                self._process.start()
+                self._process = _started(far)
             except BaseException:  # the system has no process to give
                 self._link.close()
                 raise
@@ -133,6 +129,11 @@ class Worker:
             with suppress(OSError):  # the other end may be gone
                 self._link.shutdown(socket.SHUT_RDWR)
             self._link.close()
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: leave the process, and the loop that watches its socket, to the parent."""
+        self._loop = None
+        self._link.close()
 
     def kill(self) -> None:
         """End the process at once."""
@@ -234,3 +235,21 @@ class Worker:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _started(far: socket.socket) -> Any:
+    """A process that serves at the other end of a socket.
+
+    Raises:
+        OSError: if the system has none to give.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    for method in ("forkserver", "spawn") if "forkserver" in methods else ("spawn",):
+        context: Any = multiprocessing.get_context(method)
+        process = context.Process(target=serve, args=(far,), name="actorflow-worker")
+        try:
+            process.start()
+        except ChildProcessError:  # the server process is the parent's, from which this one was forked
+            continue
+        return process
+    raise ChildProcessError("no process can be started from this one")

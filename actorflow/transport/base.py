@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -94,6 +95,7 @@ class Transport(ABC):
         self.size = size
         self.max_tag = max_tag
         self.liveness_s = liveness_s
+        self._process = os.getpid()
 
     # -- one loop at a time -------------------------------------------------------------------------------------
 
@@ -169,6 +171,14 @@ class Transport(ABC):
     def bytes_of(self, array: Any) -> memoryview:
         """The memory of a C-contiguous array, of the host or of a kind of device that this transport `takes`."""
         return memoryview(array.reshape(-1).view(np.uint8))
+
+    def check_process(self) -> None:
+        """Raises TransportError in the child of a fork: there are other ranks, and it is none."""
+        if self.size > 1 and self._process != os.getpid():
+            raise TransportError(
+                f"this process was forked from rank {self.rank} of {self.size}, and is no rank itself: start processes "
+                "that run graphs of several ranks by their launcher, others by 'spawn' or 'forkserver'"
+            )
 
     def check_rank(self, rank: int) -> None:
         """Raises TransportError if there is no such rank, or if it is this one."""

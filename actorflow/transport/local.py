@@ -208,6 +208,7 @@ class LocalTransport(Transport):
         self._watched: asyncio.AbstractEventLoop | None = None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.check_process()
         self.world.bind(loop)
 
     def close(self) -> None:
@@ -262,8 +263,9 @@ class LocalTransport(Transport):
         """Whether this rank can make a call now: a dead one does nothing, a frozen one later.
 
         Raises:
-            TransportError: if the transport was closed.
+            TransportError: if the transport was closed, or is another process's.
         """
+        self.check_process()
         if self.closed and self.rank not in self.world.dead:
             raise TransportError(f"the transport of rank {self.rank} is closed")
         if self.world.mail.loop is None:

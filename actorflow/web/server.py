@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from types import TracebackType
@@ -67,6 +68,7 @@ class View:
         self._listener = listener
         self._title = title
         self._ancestors = ancestors
+        self._process = os.getpid()
 
     def show(self, height: int = 600) -> Frame:
         """The page inside a frame, as the last expression of a notebook's cell shows it.
@@ -92,9 +94,10 @@ class View:
         return f"<View of graph {self._title!r} at http://{_for_url(self.host)}:{self.port}/>"
 
     async def aclose(self) -> None:
-        """Close the browsers' connections and the port; idempotent."""
-        self._listener.close()
-        await self._runner.cleanup()
+        """Close the browsers' connections and the port; idempotent. Does nothing in the child of a fork."""
+        if self._process == os.getpid():
+            self._listener.close()
+            await self._runner.cleanup()
 
 
 _HOW_TO_FRAME = (

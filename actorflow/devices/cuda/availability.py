@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import sys
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +18,8 @@ _OLDEST, _NEWEST = 12, 13
 _DRIVER_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 _NO_DEVICE = 100  # an error of the CUDA runtime
+
+_process: int | None = None  # the one that has used CUDA
 
 
 class CudaFinding(NamedTuple):
@@ -71,11 +74,18 @@ def check_cuda(place: Place) -> None:
     Raises:
         DeviceUnavailableError: saying what was looked for and what to install.
     """
+    global _process  # noqa: PLW0603  CUDA is used by one process
+    if _process not in (None, os.getpid()):
+        raise DeviceUnavailableError(
+            f"place {str(place)!r}: CUDA was in use when this process was forked, and cannot be used in the child of a "
+            "fork: start processes by 'spawn' or 'forkserver'"
+        )
     cupy = load_cupy(place)
     problem = _problem(cupy)
     if problem is not None:
         what, advice = problem
         raise DeviceUnavailableError(f"place {str(place)!r}: {what}; {advice}")
+    _process = os.getpid()
     count = cupy.cuda.runtime.getDeviceCount()
     if place.device >= count:
         there = "only 'cuda:0'" if count == 1 else f"'cuda:0' to 'cuda:{count - 1}'"

@@ -20,6 +20,7 @@ from actorflow.devices.memory import Bucket, Pool
 from actorflow.devices.stream import StreamLane
 from actorflow.devices.stream_memory import StreamPool
 from actorflow.errors import DeviceError, DTypeError, OutOfMemoryError
+from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
 
 __all__ = ["CudaPool", "PinnedBucket", "PinnedPool", "allocate", "allocate_pinned", "check_dtype"]
@@ -140,7 +141,7 @@ class PinnedBucket(Bucket):
     def __init__(self, pool: Pool, spec: TensorSpec, lanes: Callable[[], Sequence[StreamLane]]) -> None:
         super().__init__(pool, spec)
         self._lanes = lanes
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock())
         self._waiting: deque[tuple[Any, tuple[tuple[StreamLane, int], ...]]] = deque()
 
     def take(self) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from actorflow.devices.sim.races import Access, Region
 from actorflow.errors import OutOfMemoryError
+from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Arena:
         self._where = where
         self._size_bytes = size_bytes
         self._races = races
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock())
         self._holes = [(0, size_bytes)]
         self._left: list[Access] = []  # uses of freed memory that the host has not seen end
         self.dead: deque[Block] = deque()

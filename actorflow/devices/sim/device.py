@@ -148,6 +148,11 @@ class SimDevice(StreamDevice):
     def download(self, value: SimArray) -> npt.NDArray[Any]:
         return value.get()
 
+    def forget_parent(self) -> None:
+        super().forget_parent()
+        self.timeline.forget_parent()
+        self._end.detach()  # what counted its thread has forgotten it, too
+
     def _make_lane(self, name: str) -> StreamLane:
         stream = self.make_stream(name)
         lane = StreamLane(name, self, stream)

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from itertools import count
 from time import perf_counter_ns
 
+from actorflow.forks import held_at_fork
 from actorflow.threads import start_thread
 
 __all__ = ["Timeline", "Work"]
@@ -57,7 +58,8 @@ class Timeline:
 
     def __init__(self, name: str, clock: Callable[[], int]) -> None:
         self.clock = clock
-        self.changed = threading.Condition()  # with a lock that the garbage collector may take again
+        # Its lock is one that the garbage collector may take again.
+        self.changed = held_at_fork(threading.Condition())
         self._name = name
         self._heap: list[tuple[int, int, Work]] = []
         self._thread: threading.Thread | None = None
@@ -94,6 +96,12 @@ class Timeline:
         """After `close`: block until the thread has stopped."""
         if self._thread is not None:
             self._thread.join()
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the thread: nothing that was launched is done."""
+        self._is_closing = True
+        self._thread = None
+        self._heap.clear()
 
     def _work(self) -> None:
         while (work := self._next()) is not None:

@@ -118,6 +118,8 @@ class MPITransport(Transport):
         self._look_for_lost(loop)
 
     def close(self) -> None:
+        if self._process != os.getpid():
+            return
         self._leave()
         if self._is_closed:
             return
@@ -154,7 +156,7 @@ class MPITransport(Transport):
         At the end of the program: MPI ends for all ranks together, and would use a core to wait for the others. It
         would wait for a frozen rank, too; if there is one, the job is ended as soon as all others are here.
         """
-        if self._is_closed or exit_status():
+        if self._is_closed or exit_status() or self._process != os.getpid():
             return
         self._leave()
         self._link.bell.park(False)
@@ -327,6 +329,7 @@ class MPITransport(Transport):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
+        self.check_process()
         if self._has_left:
             raise TransportError(f"the transport of rank {self.rank} is closed")
 
