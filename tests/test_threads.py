@@ -27,6 +27,7 @@ from actorflow.testing.conformance.bench import Bench
 from actorflow.threads import in_thread, start_thread
 from actorflow.web.api import routes
 from actorflow.web.stream import Stream
+from actorflow.web.writing import Writer
 
 PACKAGE = Path(af.__file__).parent
 #: Only a failing test waits this long.
@@ -278,13 +279,14 @@ def answer(path: str) -> Callable[[System, Path], AbstractAsyncContextManager[Ca
 
     @asynccontextmanager
     async def made(system: System, folder: Path) -> AsyncIterator[Call]:
-        stream = Stream(af.Graph("g"))
-        answers: dict[str, Any] = {route.path: route.answer for route in routes(stream)}
+        stream, writer = Stream(af.Graph("g")), Writer()
+        answers: dict[str, Any] = {route.path: route.answer for route in routes(stream, writer)}
 
         async def call() -> int:
             return int((await answers[path](None)).status)
 
         yield call
+        await writer.aclose()
         await stream.aclose()
 
     return made
