@@ -324,7 +324,7 @@ class Trainer:
         if isinstance(feeds, Loader) and feeds.fills_up:
             check_counts(self._metrics)
         if self._resumable is not None and self._resumed is not None:
-            _bring(self._resumable, self._resumed)
+            _bring(self._resumable, self._resumed, self.number)
         self._resumed = None
 
     async def _source(
@@ -423,8 +423,8 @@ def _step_of(path: Path, position: Mapping[str, Any]) -> tuple[int, int, int]:
     return step, epoch, batch
 
 
-def _bring(feeds: Resumable, found: Checkpoint) -> None:
-    """Bring feeds to the place of a checkpoint.
+def _bring(feeds: Resumable, found: Checkpoint, step: int) -> None:
+    """Bring feeds to the place of a checkpoint, which was saved behind a step.
 
     Raises:
         CheckpointError: if it does not say where they were, or not to this number of ranks.
@@ -434,8 +434,8 @@ def _bring(feeds: Resumable, found: Checkpoint) -> None:
     states = [place for place in places if place is not None]
     if len(states) < len(places):
         raise CheckpointError(
-            f"{found.path} was saved with feeds that do not know their place: {kind}, which knows its own, cannot tell "
-            "where to go on"
+            f"{found.path}: the checkpoint of step {step} was saved with feeds that do not know their place: {kind}, "
+            "which knows its own, cannot tell where to go on"
         )
     if found.is_resharded and isinstance(feeds, Reshardable):
         feeds.load_state_dicts(states)
@@ -443,6 +443,6 @@ def _bring(feeds: Resumable, found: Checkpoint) -> None:
         feeds.load_state_dict(states[0])
     else:
         raise CheckpointError(
-            f"{found.path} was saved on {found.saved_on} ranks, whose feeds were each at a place of its own: {kind} on "
-            f"{found.size} cannot go on behind all of them, as it has no load_state_dicts()"
+            f"{found.path}: the checkpoint of step {step} was saved on {found.saved_on} ranks, whose feeds were each "
+            f"at a place of its own: {kind} on {found.size} cannot go on behind all, as it has no load_state_dicts()"
         )
