@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, shown
 from actorflow.graph import Graph
 from actorflow.node import Blob
 from actorflow.pipeline.again import Cache, Repeat
@@ -276,7 +276,7 @@ class Pipeline(Loader):
         ports, ends = [], []
         names.add(split.name)
         for label, make in branches.items():
-            port = Port(name=f"{split.name}[{label!r}]", site=site, upstream=(split,))
+            port = Port(name=f"{split.name}[{shown(label)}]", site=site, upstream=(split,))
             made = make(Pipeline(port))
             _check_branch(label, made, port)
             ports.append(port)
@@ -330,13 +330,13 @@ class Pipeline(Loader):
 
 def _check_branch(label: Any, made: Any, port: Port) -> None:
     if not isinstance(made, Pipeline):
-        raise PipelineError(f"branch {label!r}: expected a pipeline, got {type(made).__name__}")
+        raise PipelineError(f"branch {shown(label)}: expected a pipeline, got {type(made).__name__}")
     inside = walk(made.stage)
     if port not in inside:
-        raise PipelineError(f"branch {label!r} must add stages to the pipeline that it is given")
+        raise PipelineError(f"branch {shown(label)} must add stages to the pipeline that it is given")
     for stage in inside[inside.index(port) :]:
         if not stage.keeps_marks or (isinstance(stage, Call) and not stage.options.ordered):
-            raise PipelineError(f"branch {label!r}: stage {stage.name!r} ({stage.shape}) cannot stand in a branch")
+            raise PipelineError(f"branch {shown(label)}: stage {stage.name!r} ({stage.shape}) cannot stand in a branch")
 
 
 def unique_name(name: str, names: set[str]) -> str:
@@ -351,5 +351,5 @@ def unique_name(name: str, names: set[str]) -> str:
 
 def _name_of(fn: Any) -> str:
     inner = getattr(fn, "func", fn)  # of a functools.partial
-    name: str = getattr(inner, "__name__", type(inner).__name__)
-    return name
+    name = getattr(inner, "__name__", None)
+    return name if isinstance(name, str) else type(inner).__name__

@@ -47,7 +47,7 @@ class Policy:
         if isinstance(on_error, float) and 0 < on_error < 1:
             return cls(None, on_error)
         raise PipelineError(
-            f"on_error must be 'raise', 'skip', a number of items, or a share between 0 and 1, got {on_error!r}"
+            f"on_error must be 'raise', 'skip', a number of items, or a share between 0 and 1, got {shown(on_error)}"
         )
 
     @property
