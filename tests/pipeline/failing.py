@@ -99,6 +99,25 @@ class Trouble:
         return opened, (self.where, self.kind, self.x, self.home)
 
 
+class Function:
+    """Can be sent, and fails where it is made again."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> Any:
+        return made_again, (self.kind, HERE)
+
+    def __call__(self, x: int) -> int:
+        return x
+
+
+def made_again(kind: type[BaseException], home: int) -> Any:
+    if os.getpid() != home:
+        raise kind
+    return Function(kind)
+
+
 def opened(where: str, kind: type[BaseException], x: int, home: int) -> Trouble:
     item = Trouble(where, kind, x, home)
     item.at("opened")

@@ -47,9 +47,11 @@ from tests.pipeline.failing import (
     KINDS,
     ON_THE_WAY,
     Fault,
+    Function,
     Judged,
     Leaving,
     Opens,
+    OutcomeError,
     Trouble,
     called,
     iterated,
@@ -348,6 +350,23 @@ class Parts(Mapping[str, Any]):
 @stage("to sim:0", in_branch=False)
 def _to_device(p: Pipeline, fault: Fault) -> Pipeline:
     return p.map(lambda x: Parts(fault, x)).to("sim:0").map(lambda parts: parts["x"])
+
+
+class LaterParts(Parts):
+    """Its values fail when they are asked for once more."""
+
+    def __init__(self, fault: Fault, x: Any) -> None:
+        super().__init__(fault, x)
+        self._asked = 0
+
+    def __getitem__(self, key: str) -> Any:
+        self._asked += 1
+        return self._fault(self.x) if self._asked == 2 else self.x
+
+
+@stage("to sim:0", in_branch=False)
+def _to_device_later(p: Pipeline, fault: Fault) -> Pipeline:
+    return p.map(lambda x: LaterParts(fault, x)).to("sim:0").map(lambda parts: parts["x"])
 
 
 @origin()
@@ -698,6 +717,18 @@ def test_an_error_of_what_runs_in_processes(method: str, kind_of_loop: str) -> N
     assert not wrong
 
 
+@pytest.mark.parametrize("kind", KINDS if FULL else [OutcomeError, KeyboardInterrupt])
+def test_a_function_that_cannot_be_made_again_in_a_process(kind: type[BaseException]) -> None:
+    loop = asyncio.new_event_loop()
+    loader = source(range(COUNT)).map(Function(kind), executor="process", name="fails")
+    error, left = ended(loop, take(loader, [], True))
+    assert isinstance(error, af.StageError)
+    assert (error.stage, error.number) == ("fails", 0)
+    assert isinstance(error.__cause__, SystemExit if kind is Leaving else kind)
+    assert bool(left) == issubclass(kind, ENDING)
+    loop.close()
+
+
 @pytest.mark.parametrize("kind_of_loop", _loop_factories())
 def test_a_process_that_ends_while_items_wait_for_it(kind_of_loop: str) -> None:
     """Its last answer and its end come at once, with items unread; uvloop tells of that once."""
@@ -848,6 +879,69 @@ def test_mistakes_around_processes_end_the_run(
     af.run(main())
 
 
+async def test_mistakes_when_a_process_is_lost_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(worker: Worker) -> int:
+        raise Planted
+
+    loader = source(range(COUNT)).map(leave_when_asked, executor="process")
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "exit_code", property(fail))
+        with pytest.raises(af.StageError, match=r"stage 'leave_when_asked' .* failed with Planted") as raised:
+            await asyncio.wait_for(take(loader, [], True), PATIENCE_S)
+    assert raised.value.number == AT
+
+
+async def test_a_process_that_cannot_be_replaced_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assign = Processes._assign
+
+    def fail(processes: Processes, task: Any) -> None:
+        if sys._getframe(1).f_code.co_name == "_assign_again":
+            raise Planted
+        assign(processes, task)
+
+    loader = source([AT, *NUMBERS]).map(leave_when_asked, executor="process", on_error="skip")
+    with monkeypatch.context() as patch:
+        patch.setattr(Processes, "_assign", fail)
+        with pytest.raises(af.StageError, match=r"stage 'leave_when_asked' .* failed with Planted"):
+            await asyncio.wait_for(take(loader, [], True), PATIENCE_S)
+
+
+async def test_mistakes_when_stages_stop_are_told_and_stop_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    halt, halted = CallActor.halt, 0
+
+    def fail(actor: CallActor) -> None:
+        nonlocal halted
+        halted += 1
+        halt(actor)
+        raise Planted
+
+    loader = everything()
+    with monkeypatch.context() as patch:
+        patch.setattr(CallActor, "halt", fail)
+        async with loader:
+            items = aiter(loader)
+            await anext(items)
+            del items
+    assert halted == len(told) > 5
+    assert all(isinstance(context["exception"], Planted) for context in told)
+
+
+async def test_mistakes_reach_who_asks_for_the_place_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(loader: Pipeline, position: Any) -> Any:
+        raise Planted
+
+    async with source(range(COUNT)) as loader:
+        items = aiter(loader)
+        await anext(items)
+        with monkeypatch.context() as patch:
+            patch.setattr(Pipeline, "_frozen", fail)
+            with pytest.raises(Planted):
+                await asyncio.wait_for(asyncio.to_thread(loader.state_dict), PATIENCE_S)
+        assert (await asyncio.to_thread(loader.state_dict))["position"] == 1
+
+
 async def test_mistakes_when_an_answer_has_come_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     is_expired = Job.__dict__["is_expired"]
 
@@ -988,6 +1082,23 @@ def test_an_iterator_that_cannot_be_closed(kind: type[BaseException], end: str, 
         assert len(left) == issubclass(kind, ENDING)
         assert not asyncio.all_tasks(loop)
         loop.close()
+
+
+async def test_all_iterators_are_closed_though_none_can_be() -> None:
+    opened: list[Closes] = []
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+
+    async def each(x: int) -> Closes:
+        opened.append(Closes(OSError))
+        return opened[-1]
+
+    async with source(range(3)).flat_map(each, concurrency=3) as loader:
+        items = aiter(loader)
+        for _ in range(50):
+            await anext(items)
+    assert [one.closed for one in opened] == [1, 1, 1]
+    assert len(told) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
