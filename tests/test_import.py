@@ -96,6 +96,8 @@ def imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
 def test_module_can_be_imported_alone(module: str, imports: Callable[..., Imports]) -> None:
     if module.startswith("actorflow.ops.cuda") and find_spec("cupy") is None:
         pytest.skip("CuPy is not installed: pip install 'actorflow[cuda12]'")
+    if module == "actorflow.ops.cuda.cudnn":
+        pytest.skip("it needs cuDNN, which `tests/gpu/test_cudnn.py` loads")
     if module.startswith("actorflow.ops.torch") and find_spec("torch") is None:
         pytest.skip("torch is not installed: make test WITH=torch")
     if module.startswith("actorflow.transport.mpi") and find_spec("mpi4py") is None:
@@ -106,6 +108,8 @@ def test_module_can_be_imported_alone(module: str, imports: Callable[..., Import
     loaded = imports(*needed).loaded_by(module)
     if module.startswith("actorflow.ops.torch"):
         assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"})
+    elif module.startswith("actorflow.ops.cuda"):
+        assert loaded.isdisjoint(OPTIONAL - {"cupy"} | {"aiohttp", "rich"})
     elif module.startswith("actorflow.web"):
         assert loaded.isdisjoint(OPTIONAL | {"rich"})
     elif module.startswith("actorflow.cli"):
