@@ -15,6 +15,7 @@ import actorflow as af
 from actorflow.transport import Transport
 
 SMALL, LARGE = 1024, 64 << 20
+_TINY, _MANY = 16, 10_000
 _TAG, _ANSWER = 1, 2
 
 
@@ -30,6 +31,13 @@ class Raw:
 
     async def receive(self, buffer: memoryview) -> None:
         self.comm.Recv((buffer, MPI.BYTE), self.other, _TAG)
+
+    async def flood(self, first: bool, count: int, under_way: int) -> None:
+        """Many messages one way, some of them under way at once."""
+        start = self.comm.Issend if first else self.comm.Irecv
+        for begun in range(0, count, under_way):
+            buffers = [bytearray(_TINY) for _ in range(min(under_way, count - begun))]
+            MPI.Request.Waitall([start((buffer, MPI.BYTE), self.other, _TAG) for buffer in buffers])
 
 
 class Over:
@@ -49,6 +57,31 @@ class Over:
         error = await future
         if error is not None:
             raise error
+
+    async def flood(self, first: bool, count: int, under_way: int) -> None:
+        """Many messages one way, some of them under way at once."""
+        left, ended, all_ended = count, 0, self.loop.create_future()
+
+        def start() -> None:
+            nonlocal left
+            left -= 1
+            if first:
+                self.transport.send(self.other, _TAG, memoryview(bytes(_TINY)), end)
+            else:
+                self.transport.receive(self.other, _TAG, memoryview(bytearray(_TINY)), lambda _, error: end(error))
+
+        def end(error: BaseException | None) -> None:
+            nonlocal ended
+            _nothing(error)
+            ended += 1
+            if left:
+                start()
+            elif ended == count:
+                all_ended.set_result(None)
+
+        for _ in range(min(under_way, count)):
+            start()
+        await all_ended
 
 
 def _nothing(error: BaseException | None) -> None:
@@ -87,6 +120,13 @@ async def one_way(end: Raw | Over, first: bool, buffer: bytearray) -> float:
     return (time.perf_counter() - start_s) * 1e3
 
 
+async def busy(end: Raw | Over, first: bool, count: int, under_way: int) -> float:
+    """Processor time in us that a small message costs its sender."""
+    before_s = time.process_time()
+    await end.flood(first, count, under_way)
+    return (time.process_time() - before_s) / count * 1e6
+
+
 async def idle(end: Over, first: bool, seconds: float) -> float:
     """Share of a core in percent that rank 0 uses while it waits for a message."""
     buffer = memoryview(bytearray(SMALL))
@@ -117,6 +157,10 @@ async def main(rounds: int, quick: bool, figures: list[str]) -> None:
         # The side that answers waits without a pause, as its peer's messages tell it when.
         "cold": lambda end: ping_pong(end, first, 2 if quick else 20, 0.02 if first else 0.0),
         "large": lambda end: one_way(end, first, buffer),
+        **{
+            f"busy {under_way}": lambda end, under_way=under_way: busy(end, first, _MANY >> (5 * quick), under_way)
+            for under_way in (1, 16, _MANY)
+        },
         "idle": lambda end: idle(end, first, 0.1 if quick else 1.0),
     }
     found: dict[str, dict[str, list[float]]] = {}

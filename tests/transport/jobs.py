@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -54,18 +54,25 @@ def need_mpi() -> None:
 
 
 @contextmanager
-def start_job(ranks: int, script: str, *arguments: object, module: bool = True) -> Iterator[subprocess.Popen[str]]:
-    """Start a script of the folder ``ranks``, and end it at the latest at the end of the block."""
+def start_job(
+    ranks: int, script: str, *arguments: object, module: bool = True, **environment: object
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a script of the folder ``ranks``, and end it at the latest at the end of the block.
+
+    Args:
+        module: Whether with ``-m mpi4py``.
+        environment: Variables that it has besides.
+    """
     need_mpi()
     command = [str(mpiexec()), "-n", str(ranks)]
     if is_openmpi():
         command += ["--with-ft", "ulfm", "--oversubscribe", "--allow-run-as-root"]
     command += [sys.executable, "-W", "error", *(["-m", "mpi4py"] if module else [])]
     command += [str(HERE / "ranks" / script), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in environment.items()}}
     job = subprocess.Popen(
         command,
-        env=environment,
+        env=variables,
         text=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -91,7 +98,7 @@ def ended(job: subprocess.Popen[str]) -> Done:
     return Done(job.returncode, out, err)
 
 
-def run_job(ranks: int, script: str, *arguments: object, module: bool = True) -> Done:
-    """Run a script of the folder ``ranks`` to its end."""
-    with start_job(ranks, script, *arguments, module=module) as job:
+def run_job(ranks: int, script: str, *arguments: object, **options: Any) -> Done:
+    """Run a script of the folder ``ranks`` to its end; see `start_job`."""
+    with start_job(ranks, script, *arguments, **options) as job:
         return ended(job)

@@ -37,6 +37,14 @@ class TestWorld:
         assert isinstance(world, LocalTransport)
         assert af.world() is world
 
+    def test_the_liveness(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ACTORFLOW_LIVENESS", "120")
+        assert af.world().liveness_s == 120
+        assert af.world(liveness=5).liveness_s == 5
+        assert af.world().liveness_s == 5
+        with pytest.raises(af.TransportError, match=r"liveness must be a positive number of seconds, .*got 0"):
+            af.world(liveness=0)
+
     def test_the_mpiexec_of_another_mpi(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "launched_size", lambda: 4)
         monkeypatch.setattr(module, "require", lambda *_, **__: fake_mpi())

@@ -83,9 +83,10 @@ def end_interrupted() -> None:
 
 
 def end_without(silent: Collection[int]) -> None:
-    """End the job, which MPI would wait for ranks for ever that do not answer."""
-    whom = ", ".join(map(str, sorted(silent)))
-    _say(f"rank{'s' if len(silent) > 1 else ''} {whom} did not answer: ending the job without", only_first=True)
+    """End the job, where MPI would wait for ever for ranks that do not answer."""
+    comm, whom = MPI.COMM_WORLD, ", ".join(map(str, sorted(silent)))
+    if comm.rank == min(set(range(comm.size)).difference(silent)):
+        _say(f"stopped, as rank{'s' if len(silent) > 1 else ''} {whom} did not answer")
     _abort(1)
 
 

@@ -13,9 +13,14 @@ __all__ = ["Progress", "Watched"]
 
 #: Looks in one callback of the loop: its own turn costs more than one look.
 _LOOKS = 4
-#: Looks without news before the rank parks: half a millisecond, about what it costs to be rung. Fewer where ranks
-#: outnumber cores, as another one may have to run first.
-_LOOKS_BEFORE_PARKING, _LOOKS_CROWDED = 800, 80
+#: Looks without news before the rank parks. Few cost less than to be rung, many somewhat more: those pay where the
+#: other ranks have cores of their own and answer soon. Where they have not, whoever looks only keeps the one from
+#: running whom it waits for.
+_FEW_LOOKS, _MANY_LOOKS = 12, 100
+#: Rings that come so soon after it has parked let a rank try many looks. When they were in vain, it lets some such
+#: rings go by before it tries again: twice as many each time, up to the most.
+_SOON_S = 2e-4
+_MOST_IGNORED = 255
 #: How often what is under way is looked at while the rank is parked: this share of the time for which nothing happened.
 _SHARE = 1 / 16
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05
@@ -69,14 +74,15 @@ class Progress:
     Args:
         watched: What is looked at.
         bell: How others wake this rank.
-        crowded: Whether ranks of this host outnumber its cores.
+        crowded: Whether the ranks of this host leave no core to others.
     """
 
     def __init__(self, watched: Watched, bell: Doorbell, crowded: bool) -> None:
         self._watched = watched
         self._bell = bell
         self._crowded = crowded
-        self._limit = _LOOKS_CROWDED if crowded else _LOOKS_BEFORE_PARKING
+        self._limit = _FEW_LOOKS
+        self._ignored = self._to_ignore = 0
         self._state = State.UNBOUND
         self._looks = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,6 +136,11 @@ class Progress:
 
     def _rung(self) -> None:
         self._bell.drain()
+        if self._state is State.PARKED and self._loop is not None and self._loop.time() - self._news_s < _SOON_S:
+            if self._to_ignore:
+                self._to_ignore -= 1
+            else:
+                self._limit = _MANY_LOOKS
         self.wake()
 
     def _turn(self) -> None:
@@ -138,6 +149,8 @@ class Progress:
         poll = self._watched.poll
         for _ in range(_LOOKS):
             if poll():
+                if self._looks >= _FEW_LOOKS:
+                    self._ignored = 0
                 self._looks = 0
                 break
             self._looks += 1
@@ -153,6 +166,9 @@ class Progress:
     def _park(self) -> None:
         assert self._loop is not None
         self._state = State.PARKED
+        if self._limit == _MANY_LOOKS:
+            self._limit = _FEW_LOOKS
+            self._ignored = self._to_ignore = min(2 * self._ignored + 1, _MOST_IGNORED)
         self._bell.park(self._watched.sending)
         self._news_s = self._loop.time()
         self._look()  # once more: what came before others could see that it is parked rang nobody

@@ -77,7 +77,7 @@ class MPITransport(Transport):
         self._comms = [comm, comm.Dup(), comm.Dup(), comm.Dup()]
         for_edges, for_notes, self._for_all, self._for_groups = self._comms
         bell = Bell(comm, host, shared)
-        self._progress = Progress(self, bell, crowded=len(bell.neighbours) > _cores())
+        self._progress = Progress(self, bell, crowded=len(bell.neighbours) >= _cores())
         self._table, self._note_table = Table(self._progress.wake), Table(self._progress.wake)
         self._inbox = Inbox(self._note_table.call_soon)
         self._failures = Failures(for_notes, self._inbox.ends)
