@@ -17,7 +17,7 @@ from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCanc
 from actorflow.ranks.collectives import Collectives
 from actorflow.ranks.exchange import WINDOW
 from actorflow.ranks.hub import Done, Recipient, hub_of
-from actorflow.ranks.identity import Identity, difference
+from actorflow.ranks.identity import difference
 from actorflow.transport.base import Transport
 
 if TYPE_CHECKING:
@@ -51,11 +51,12 @@ class Channels(Recipient):
         self._frames: dict[int, tuple[Frame, frozenset[int]]] = {}  # and the ranks that have to do with it
         self._refused: dict[int, PeerFailedError] = {}  # frames that stopped elsewhere before they started here
         self._proposals: dict[int, dict[int, tuple[str, int]]] = {}  # on rank 0: of each rank, by program
-        self._answers: dict[int, asyncio.Future[int]] = {}
-        self._proposed: dict[int, Identity] = {}
+        self._answers: dict[int, asyncio.Future[None]] = {}
+        self._proposed: dict[int, Exchange] = {}
         self._ends: dict[int, dict[int, int]] = {}  # by stream: where each rank ended it
         self._settled: asyncio.Future[None] | None = None
-        self._last: Exchange | None = None
+        self._speaks = False  # whether frames that exchange messages were to start
+        self._last: Exchange | None = None  # of the newest of them that all ranks have agreed on
         self.handlers: dict[str, Callable[..., None]] = {
             "plan": self._heard_plan,
             "agreed": self._heard_agreed,
@@ -91,7 +92,9 @@ class Channels(Recipient):
 
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """What must be awaited before a frame of a program may start; None if nothing must."""
-        self._last = exchange
+        self._speaks = True
+        if exchange.agreed:
+            self._last = exchange
         if exchange.agreed and self._settled is None and not self._hub.lost:
             return None
         return self._prepare(exchange)
@@ -121,11 +124,11 @@ class Channels(Recipient):
         self._done.plans += 1
         loop = asyncio.get_running_loop()
         answer = self._answers[number] = loop.create_future()
-        self._proposed[number] = exchange.identity
+        self._proposed[number] = exchange
         timer = loop.call_later(_PATIENCE_S, self._complain, number)
         try:
             self.post(0, "plan", number, exchange.identity.digest, exchange.most_edges)
-            exchange.agree(await answer)
+            await answer
         finally:
             timer.cancel()
             del self._answers[number], self._proposed[number]
@@ -152,7 +155,7 @@ class Channels(Recipient):
         own, _ = proposals[0]
         others = [rank for rank, (digest, _) in sorted(proposals.items()) if digest != own]
         if others:
-            lines = base64.b85encode(self._proposed[number].lines).decode()
+            lines = base64.b85encode(self._proposed[number].identity.lines).decode()
             self.post(others[0], "differs", number, lines)
             return
         block = max(edges for _, edges in proposals.values()) * WINDOW
@@ -167,18 +170,28 @@ class Channels(Recipient):
         self._post_to_all(range(self.transport.size), "agreed", number, first)
 
     def _heard_agreed(self, _: int, number: int, first_tag: int) -> None:
-        if not self._answers[number].done():
-            self._answers[number].set_result(first_tag)
+        answer = self._answers.get(number)
+        if answer is None or answer.done():  # who has waited for it was cancelled, as the loop ended
+            return
+        exchange = self._proposed[number]
+        try:
+            exchange.agree(first_tag)  # now: notes that come next may be about frames of it
+        except TransportError as error:
+            answer.set_exception(error)
+        else:
+            self._last = exchange
+            answer.set_result(None)
 
     def _heard_differs(self, _: int, number: int, lines: str) -> None:
         """To a rank whose program is not rank 0's: find out where, and say so."""
-        here = self._proposed[number].lines
+        here = self._proposed[number].identity.lines
         message = f"graph {self._name!r}: {difference(here, base64.b85decode(lines), self.transport.rank, 0)}"
         self._post_to_all(range(self.transport.size), "disagreed", number, message)
 
     def _heard_disagreed(self, _: int, number: int, message: str) -> None:
-        if not self._answers[number].done():
-            self._answers[number].set_exception(GraphError(message))
+        answer = self._answers.get(number)
+        if answer is not None and not answer.done():
+            answer.set_exception(GraphError(message))
 
     # -- frames -------------------------------------------------------------------------------------------------
 
@@ -278,7 +291,7 @@ class Channels(Recipient):
         The next frame has to wait until all have said how many: what some have started and others have not is made up
         for then, so that all go on with the same number.
         """
-        if self._last is None or self._hub.lost:
+        if not self._speaks or self._hub.lost:
             return
         number = self._done.streams
         self._done.streams += 1
@@ -315,10 +328,10 @@ class Channels(Recipient):
 
     def _settle(self, number: int) -> None:
         ends = self._ends.pop(number)
-        assert self._last is not None
         assert self._settled is not None
         last = max(ends.values())
         for serial in range(self._done.frames, last):
+            assert self._last is not None  # others have started frames that this rank has agreed to
             self._last.void(serial)
         self._done.frames = last
         self._refused = {serial: error for serial, error in self._refused.items() if serial >= last}
