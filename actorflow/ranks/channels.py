@@ -276,8 +276,10 @@ class Channels(Recipient):
             return self._others
         return set().union(*[ranks for _, ranks in self._frames.values()])
 
-    def _without(self, serial: int, ranks: frozenset[int]) -> PeerFailedError | None:
-        """Why a frame cannot end: a rank has left that it needs, and that has not done its part of it."""
+    def _without(self, serial: int, ranks: frozenset[int]) -> TransportError | None:
+        """Why a frame cannot end: a rank is lost, or one that it needs has left and not done its part of it."""
+        for error in self._hub.lost.values():
+            return copy.copy(error)
         for rank, gone in self._hub.gone.items():
             if rank in ranks and serial >= gone.done(self._key).frames:
                 return copy.copy(gone.error)

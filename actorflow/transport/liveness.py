@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 
-__all__ = ["Liveness", "given_up", "has_left", "liveness_of"]
+__all__ = ["Liveness", "given_up", "has_left", "liveness_of", "lost_elsewhere"]
 
 #: Seconds, unless the program or the environment says otherwise.
 _DEFAULT_S = 30.0
@@ -79,6 +79,11 @@ class Liveness:
             f"rank {rank} is lost: it has not answered for {self.limit_s:g} s, so its process is frozen or cannot be "
             f"reached",
         )
+
+
+def lost_elsewhere(rank: int, by: int) -> PeerLostError:
+    """The error for a rank that another one has found to be lost, before that left."""
+    return PeerLostError(rank, f"rank {rank} is lost: it has not answered rank {by}")
 
 
 def has_left(rank: int) -> PeerFailedError:

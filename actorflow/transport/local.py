@@ -17,7 +17,7 @@ import numpy.typing as npt
 from actorflow.errors import PeerLostError, TransportError
 from actorflow.transport.base import Group, Listener, PeerError, Received, Sent, Transport, flat
 from actorflow.transport.inbox import Inbox
-from actorflow.transport.liveness import Liveness, given_up, has_left, liveness_of
+from actorflow.transport.liveness import Liveness, given_up, has_left, liveness_of, lost_elsewhere
 from actorflow.transport.mail import Mail
 from actorflow.transport.reduction import OPERATIONS, check_reduction
 
@@ -86,6 +86,11 @@ class LocalWorld:
 
     def leave(self, rank: int) -> None:
         """A rank is done: nothing is called back there any more, and the others find out."""
+        lost = [error.rank for error in self.transports[rank].inbox.ends.values() if isinstance(error, PeerLostError)]
+        for other in range(len(self.transports)):  # it is for those that it leaves
+            for gone in lost:
+                if other not in (rank, gone):
+                    self.tell(other, lost_elsewhere(gone, rank), rank)
         self._take_out(rank)
         self.tell_others(has_left(rank))
 
@@ -95,9 +100,10 @@ class LocalWorld:
             if transport.rank != error.rank:
                 self.tell(transport.rank, error)
 
-    def tell(self, rank: int, error: PeerError) -> None:
-        """Have one rank know that another has ended."""
-        self.mail.put(("notes", error.rank, rank), rank, self.transports[rank].give_up, error)
+    def tell(self, rank: int, error: PeerError, by: int | None = None) -> None:
+        """Have one rank know that another has ended, from that or from a third."""
+        stream = "notes", error.rank if by is None else by, rank
+        self.mail.put(stream, rank, self.transports[rank].give_up, error)
 
     def _take_out(self, rank: int) -> None:
         """Drop what a rank has under way."""

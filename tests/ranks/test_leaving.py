@@ -240,6 +240,24 @@ def test_a_frozen_rank_is_lost(seed: int | None) -> None:
     in_virtual_time(_frozen(seed))
 
 
+def test_whoever_leaves_for_a_lost_rank_says_so() -> None:
+    async def main() -> None:
+        ranks = Ranks(ring, 3)
+        await ranks.all(lambda graph, _: graph.run(FEED))
+        ranks.local.transports[2].liveness_s = float("inf")
+        ranks.local.freeze(1)
+        runs = [asyncio.create_task(raised(ranks.graphs[rank].run(FEED))) for rank in (0, 2)]
+        assert isinstance(await runs[0], af.PeerLostError)
+        await leave(ranks, 0)
+        error = await runs[1]
+        assert isinstance(error, af.PeerLostError)
+        assert str(error) == "rank 1 is lost: it has not answered rank 0"
+        ranks.local.close()
+        await ranks.aclose()
+
+    in_virtual_time(main())
+
+
 def test_a_rank_that_is_thawed_in_time_is_not_lost() -> None:
     async def main() -> None:
         ranks = Ranks(ring, 3)

@@ -19,7 +19,7 @@ from mpi4py import MPI
 from actorflow.errors import PeerLostError, TransportError
 from actorflow.transport.base import Listener, PeerError, Received, Sent, Transport, flat
 from actorflow.transport.inbox import Inbox
-from actorflow.transport.liveness import Liveness, given_up, has_left, liveness_of
+from actorflow.transport.liveness import Liveness, given_up, has_left, liveness_of, lost_elsewhere
 from actorflow.transport.mpi.bell import Bell
 from actorflow.transport.mpi.cuda import bytes_on_device, knows_cuda
 from actorflow.transport.mpi.edges import Edges, Link
@@ -289,10 +289,16 @@ class MPITransport(Transport):
             self._note_table.lose(error.rank)
 
     def _done_with(self, rank: int) -> dict[str, Any]:
-        """What this rank tells another as the last: how much has come through between the two."""
+        """What this rank tells another as the last: how much has come through between the two, and who is lost."""
         through = self._table.through
         groups = [(ranks, through["group", *ranks]) for ranks in self._groups if rank in ranks]
-        return {"sent": through["send", rank], "received": through["receive", rank], "groups": groups}
+        lost = [error.rank for error in self._inbox.ends.values() if isinstance(error, PeerLostError)]
+        return {
+            "sent": through["send", rank],
+            "received": through["receive", rank],
+            "groups": groups,
+            "lost": lost,
+        }
 
     def _hear_last(self, rank: int, note: bytes) -> None:
         """A rank has left, or waits for this one no more (None)."""
@@ -303,6 +309,9 @@ class MPITransport(Transport):
         if words is None:
             self._end(given_up(rank))
             return
+        for other in words["lost"]:  # it is for those that it leaves
+            if other != self.rank and other not in self._inbox.ends:
+                self._end(lost_elsewhere(other, rank))
         done: dict[Hashable, int] = {("receive", rank): words["sent"], ("send", rank): words["received"]}
         done |= {("group", *ranks): count for ranks, count in words["groups"]}
         self._end(has_left(rank), done)
