@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -41,8 +42,11 @@ _L = TypeVar("_L", bound=Lock)
 _heirs: dict[weakref.ref[Any], None] = {}
 _outer: dict[weakref.ref[Any], None] = {}
 _inner: dict[weakref.ref[Any], None] = {}
-_held: list[Any] = []
-_collects = False
+# Threads fork one after the other: none may switch the collector on, or release the locks, within another one's fork.
+_turn = threading.RLock()
+# The forks that are under way: whether the collector ran before, and the locks that were taken. A signal's handler may
+# fork within one.
+_forks: list[tuple[bool, list[Any]]] = []
 
 
 def forget_in_child(heir: _T) -> _T:
@@ -71,21 +75,24 @@ def _alive(known: dict[weakref.ref[Any], None]) -> list[Any]:
 
 
 def _before() -> None:
-    global _collects  # noqa: PLW0603  of the fork that is under way
-    _collects = gc.isenabled()
+    _turn.acquire()
+    held: list[Any] = []
+    _forks.append((gc.isenabled(), held))
     gc.disable()  # what it finds may want one of the locks
-    _held.extend(lock for lock in (*_alive(_outer), *_alive(_inner)) if lock.acquire(timeout=_PATIENCE_S))
+    held.extend(lock for lock in (*_alive(_outer), *_alive(_inner)) if lock.acquire(timeout=_PATIENCE_S))
 
 
 def _release() -> None:
-    while _held:
-        _held.pop().release()
-    if _collects:
+    collects, held = _forks.pop()
+    while held:
+        held.pop().release()
+    if collects:
         gc.enable()
+    _turn.release()
 
 
 def _in_child() -> None:
-    held = {id(lock) for lock in _held}
+    held = {id(lock) for lock in _forks[-1][1]}
     for lock in (*_alive(_outer), *_alive(_inner)):
         if id(lock) not in held:  # it took too long, or another thread has just made it: no thread here knows it yet
             lock._at_fork_reinit()  # as the standard library does with its own

@@ -605,6 +605,41 @@ def test_the_collector_does_not_run_during_a_fork_and_runs_again_after_it() -> N
         gc.enable()
 
 
+def test_threads_that_fork_at_once_leave_the_collector_on_and_no_lock_taken() -> None:
+    lock, forks, begun = held_at_fork(threading.Lock()), [], threading.Event()
+
+    def child() -> None:
+        assert gc.isenabled()
+        assert not lock.locked()
+
+    def fork() -> None:
+        begun.set()
+        forks.append(forking.begin(child))
+
+    class Begun:
+        """Taken by the first fork when it has begun; the other one begins within it."""
+
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            if threading.current_thread() is first and not begun.is_set():
+                second.start()
+                assert begun.wait(PATIENCE_S)
+            return True
+
+        def release(self) -> None:
+            return
+
+    first, second = threading.current_thread(), threading.Thread(target=fork)
+    inside = held_at_fork(Begun())
+    forks.append(forking.begin(child))
+    second.join(PATIENCE_S)
+    for child_id in forks:
+        forking.end(child_id)
+    assert gc.isenabled()
+    assert not lock.locked()
+    assert len(forks) == 2
+    del inside
+
+
 #: Where locks are made that no child of a fork ever takes: of work that ends with its parent's threads, and of tests.
 OWN_LOCKS = {"devices.team": 2, "testing.faults": 1}
 #: Whose threads somebody else forgets, or nobody keeps.

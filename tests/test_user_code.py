@@ -351,6 +351,7 @@ def check(case: Case, shape: str, place: str, options: dict[str, Any], sequentia
         coroutine_stop = isinstance(cause, RuntimeError) and case.kind in ("StopIteration", "StopAsyncIteration")
         assert any(cause is raised for raised in case.raised) or coroutine_stop, cause
         assert {type(error) for error in left} == {type(case.raised[0])} & set(ENDS_PROGRAM)
+        assert len(left) <= len(case.raised), "it has left the loop twice"
     case.armed = False
     task, left = settle(loop, graph.run({"x": np.array([3.0, 4.0])}, fetch=[y]))
     assert not left
@@ -398,6 +399,32 @@ def a_loop(kind: str) -> Iterator[asyncio.AbstractEventLoop]:
 def test_every_place_and_kind(place: str, kind: str, kind_of_loop: str) -> None:
     with a_loop(kind_of_loop) as loop:
         check(Case(kind), "alone", place, {}, False, loop)
+
+
+@both_loops
+@pytest.mark.parametrize("kind", [kind.__name__ for kind in ENDS_PROGRAM])
+@pytest.mark.parametrize("place", ["plain", "slow", "async at once", "async after an await"])
+def test_a_program_that_is_ended_still_ends_in_order(place: str, kind: str, kind_of_loop: str) -> None:
+    graph, _ = build(Case(kind), "alone", place, {}, False)
+    steps = 0
+
+    async def main() -> None:
+        nonlocal steps
+        running = asyncio.ensure_future(graph.run({"x": np.array([1.0, 2.0])}))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):  # whatever a program awaits at its end: all of it must have its turns
+                await asyncio.sleep(0)
+                steps += 1
+            await asyncio.gather(running, return_exceptions=True)
+            await graph.aclose()
+
+    make = asyncio.new_event_loop if kind_of_loop == "asyncio" else pytest.importorskip("uvloop").new_event_loop
+    with pytest.raises(ENDS_PROGRAM), asyncio.Runner(loop_factory=make) as runner:
+        runner.run(main())
+    assert steps == 10
+    assert graph.engine.frames.in_flight == 0
 
 
 @both_loops

@@ -156,6 +156,12 @@ class AsyncActor(FunctionActor):
             frame.fail(self, failure)
         frame.settle(self)
 
+    def _leave_loop(self, frame: Frame, error: BaseException) -> None:
+        task = frame.outstanding.get(self)
+        if isinstance(task, asyncio.Task) and not task.cancelled() and task.exception() is error:
+            return  # it has raised that on the loop; a second time would cut off what the program does at its end
+        super()._leave_loop(frame, error)
+
 
 def _checked(value: Any, spec: TensorSpec, what: str) -> Any:
     """A function's result as an array of its declared type."""

@@ -365,8 +365,12 @@ class OpActor(ABC):
         self._account_failed(frame, error, elapsed_ns, end_ns, key)
         if frame.monitor is not None:
             self._show(frame, _FAILED)
-        leave_loop(error)
+        self._leave_loop(frame, error)
         frame.op_failed(self, error)
+
+    def _leave_loop(self, frame: Frame, error: BaseException) -> None:
+        """As `dispatcher.leave_loop`, where the loop does not know of the error."""
+        leave_loop(error)
 
 
 def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
