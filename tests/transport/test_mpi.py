@@ -54,6 +54,11 @@ def test_conformance(ranks: int, kind: str, chunk: int, memory: str, end: str) -
         assert line.endswith(f"not checked: {sorted(expected)}")
 
 
+def test_a_rank_whose_own_words_are_lost_closes() -> None:
+    done = run_job(1, "unheard.py", module=False)
+    assert (done.status, done.out) == (0, "closed\n"), done.err
+
+
 def test_one_loop_after_the_other() -> None:
     done = run_job(2, "loops.py")
     assert done.status == 0, done.out + done.err

@@ -17,6 +17,8 @@ __all__ = ["Pulse"]
 _ASK, _ANSWER, _END = b"?", b"!", b"."
 _SECRET_BYTES = 16
 _RANK_BYTES = 4
+#: The thread looks so often whether it is to end, should the word of that get lost.
+_LOOK_S = 1.0
 #: Fields of /proc/PID/stat behind the name: state, ticks of user and of system time, and when the process was started.
 _STATE, _USER, _SYSTEM, _STARTED = 0, 11, 12, 19
 
@@ -40,6 +42,8 @@ class Pulse:
     ) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((host, 0))
+        self._socket.settimeout(_LOOK_S)
+        self._is_closed = False
         self._secret = comm.bcast(os.urandom(_SECRET_BYTES) if comm.rank == 0 else b"")
         own = _stat(os.getpid())
         cards = comm.allgather((self._socket.getsockname(), os.getpid(), own[_STARTED] if own else ""))
@@ -61,6 +65,7 @@ class Pulse:
 
     def close(self) -> None:
         """End the thread, and free the socket."""
+        self._is_closed = True
         if self._thread.is_alive():
             self._send(_END, self._rank)
             self._thread.join()
@@ -72,10 +77,10 @@ class Pulse:
             self._socket.sendto(message, self._addresses[rank])
 
     def _answer(self) -> None:
-        while True:
+        while not self._is_closed:
             try:
                 message = self._socket.recv(64)
-            except OSError:  # what was sent has not arrived, on some systems
+            except OSError:  # nothing has come; or what was sent has not arrived, on some systems
                 continue
             kind, rank = message[:1], int.from_bytes(message[1 : 1 + _RANK_BYTES], "little")
             if message[1 + _RANK_BYTES :] != self._secret:
