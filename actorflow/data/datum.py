@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,10 +92,12 @@ def read_mean(path: str | Path, *, bgr: bool = True) -> npt.NDArray[np.float32]:
         content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: expected a mean image, but {error.strerror}") from error
-    known, numbers = _read(content, f"{path}: BlobProto", _BLOB, _BLOB_DATA, _BLOB_DOUBLE_DATA)
+    what = f"{path}: BlobProto"
+    known, numbers = _read(content, what, _BLOB, _BLOB_DATA, _BLOB_DOUBLE_DATA)
     shape = [known.get(number, 0) for number in _BLOB_SIZES]
     if _BLOB_SHAPE in known:
-        shape = _dimensions(known[_BLOB_SHAPE])
+        with _checked(what):
+            shape = _dimensions(known[_BLOB_SHAPE])
     while len(shape) > 3 and shape[0] == 1:
         shape = shape[1:]
     if len(shape) != 3 or min(shape) < 1 or math.prod(shape) != numbers.size:
@@ -113,7 +116,7 @@ def _read(
     """The fields of a message of some kinds, the last of each number, and all numbers of those that are repeated."""
     known: dict[int, Any] = {}
     parts: list[npt.NDArray[Any]] = []
-    try:
+    with _checked(what):
         for number, value in _fields(memoryview(message)):
             if number in repeated:
                 wide = "<f8" if number == _BLOB_DOUBLE_DATA else "<f4"
@@ -122,9 +125,16 @@ def _read(
                 if not isinstance(value, kinds[number]):
                     raise ValueError(f"field {number} is a {type(value).__name__}")
                 known[number] = value
+    return known, np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+
+@contextmanager
+def _checked(what: str) -> Iterator[None]:
+    """Raises DataError for bytes that are no such message."""
+    try:
+        yield
     except (ValueError, TypeError) as error:
         raise DataError(f"{what}: expected a protocol buffer of this kind, but {error}") from None
-    return known, np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 
 def _dimensions(message: memoryview) -> list[int]:
@@ -135,6 +145,8 @@ def _dimensions(message: memoryview) -> list[int]:
             if isinstance(value, int):
                 found.append(value)
                 continue
+            if not isinstance(value, memoryview):
+                raise ValueError(f"field {number} of its shape is a {type(value).__name__}")
             at = 0
             while at < len(value):
                 size, at = _varint(value, at)

@@ -129,3 +129,13 @@ def test_what_is_no_mean(tmp_path) -> None:
     path.write_bytes(field(2, 3) + field(3, 2) + field(5, 1.0))
     with pytest.raises(DataError, match=r"mean: expected a mean of channels x height x width numbers, got 1 for"):
         read_mean(path)
+
+
+@pytest.mark.parametrize(
+    "shape", [b"\x08", b"\x08\x80", b"\x0a\x02\x80\x80", b"\xff", b"\x09" + bytes(8), b"\x0d" + bytes(4)]
+)
+def test_a_mean_of_a_damaged_shape(tmp_path, shape: bytes) -> None:
+    path = tmp_path / "mean"
+    path.write_bytes(bytes([7 << 3 | 2, len(shape)]) + shape)
+    with pytest.raises(DataError, match="mean: BlobProto: expected a protocol buffer of this kind, but"):
+        read_mean(path)

@@ -181,9 +181,11 @@ class TestSharing:
             other.close()
         np.testing.assert_array_equal(images[:], IMAGES)  # here it is still open
 
-    def test_a_fork_while_another_thread_opens(self, path: Path) -> None:
+    def test_a_fork_in_the_middle_of_opening(self, path: Path, monkeypatch) -> None:
+        from actorflow import forks
         from actorflow.data import lmdb as module
 
+        monkeypatch.setattr(forks, "_PATIENCE_S", 0.0)  # the thread that forks has the lock: no patience helps
         context = multiprocessing.get_context("fork")
         images = LmdbImages(path)
         mine, other = context.Pipe()
