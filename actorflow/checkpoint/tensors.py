@@ -195,7 +195,7 @@ def read_outline(path: Path) -> Outline:
     try:
         header = dict(json.loads(text))
         metadata = dict(header.pop("__metadata__", None) or {})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DamagedError(path, f"the file is cut off, damaged or no checkpoint: {error}") from error
     metadata.pop(_CRCS, None)
     own = metadata.pop(_OWN_CRC, None)

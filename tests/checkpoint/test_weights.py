@@ -271,3 +271,12 @@ def test_parts_of_several_ranks_are_loaded_together(tmp_path: Path) -> None:
         af.load_weights_sync(build(LocalWorld(1).transports[0], 1), paths[0])
     with pytest.raises(af.CheckpointError, match="the 2 files lack 'w1'"):
         af.load_weights_sync(build(LocalWorld(1).transports[0], 1), [paths[0], paths[0]])
+
+
+def test_a_file_whose_contents_nest_without_end_is_damaged(tmp_path: Path) -> None:
+    network = Network()
+    af.save_weights_sync(network.graph, tmp_path / "whole")
+    (tmp_path / "nested").write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000)
+    for paths in ([tmp_path / "nested"], [tmp_path / "whole", tmp_path / "nested"]):
+        with pytest.raises(af.CheckpointError, match="nested: the file is cut off, damaged or no checkpoint"):
+            af.load_weights_sync(network.graph, paths)
