@@ -97,8 +97,14 @@ def _in_child() -> None:
         if id(lock) not in held:  # it took too long, or another thread has just made it: no thread here knows it yet
             lock._at_fork_reinit()  # as the standard library does with its own
     _release()
+    errors: list[BaseException] = []
     for heir in _alive(_heirs):
-        heir.forget_parent()
+        try:
+            heir.forget_parent()
+        except BaseException as error:  # noqa: BLE001  the others must forget all the same
+            errors.append(error)
+    if errors:
+        raise BaseExceptionGroup("what a child of a fork has of its parent could not all be forgotten", errors)
 
 
 _register: Callable[..., None] | None = getattr(os, "register_at_fork", None)

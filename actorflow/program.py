@@ -50,16 +50,27 @@ class Result(Mapping["Blob | str", Any]):
         self._values = values
 
     def __getitem__(self, key: Blob | str) -> Any:
-        index = self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
+        index = self._index(key)
         if index is None:
             raise KeyError(self._why_not(key))
         return self._values[index]
+
+    def __contains__(self, key: Any) -> bool:
+        return self._index(key) is not None
+
+    def get(self, key: Blob | str, default: Any = None) -> Any:
+        """The value, or the default if it was not fetched."""
+        index = self._index(key)  # not by the KeyError, whose message takes long to make in a large graph
+        return default if index is None else self._values[index]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def _index(self, key: Blob | str) -> int | None:
+        return self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
 
     def _why_not(self, key: object) -> str:
         """What a message says of what is not there."""

@@ -539,6 +539,25 @@ def test_who_asks_for_it_is_told_in_the_child_alone() -> None:
     assert told.count == 0
 
 
+def test_who_cannot_forget_keeps_nobody_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def forget_parent(self) -> None:
+            raise ValueError("not now")
+
+    said: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda said_of: said.append(said_of.exc_value))
+    heirs = [forget_in_child(Failing()), forget_in_child(Told()), forget_in_child(Failing()), forget_in_child(Told())]
+
+    def child() -> None:
+        assert [getattr(heir, "count", None) for heir in heirs] == [None, 1, None, 1]
+        (group,) = said
+        assert isinstance(group, BaseExceptionGroup)
+        assert [str(error) for error in group.exceptions] == ["not now", "not now"]
+
+    forking.fork(child)
+    assert not said
+
+
 @pytest.mark.parametrize("is_outer", [False, True])
 def test_a_fork_waits_for_locks(is_outer: bool) -> None:
     lock, is_held, is_whole = held_at_fork(threading.Lock(), is_outer=is_outer), threading.Event(), [True]

@@ -49,6 +49,23 @@ class TestFeedsAndFetches:
         with pytest.raises(KeyError, match=r"<Op 'f' .*> is no blob, which have values; its outputs: f/out; fetched"):
             by_name["f"]
 
+    async def test_whether_something_was_fetched_costs_no_message(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        graph, x, y = one_op(lambda a: a + 1)
+        async with graph:
+            result = await graph.run({x: ones()})
+
+        def unwanted(*_: object) -> str:
+            raise AssertionError("it looks through the names of the whole graph")
+
+        monkeypatch.setattr("actorflow.program.did_you_mean", unwanted)
+        assert y in result
+        assert "f/out" in result
+        assert x not in result
+        assert "f/otu" not in result
+        assert result.get("f/otu") is None
+        assert result.get(x, 5) == 5
+        np.testing.assert_array_equal(result.get(y), ones(2))
+
     async def test_nothing_was_fetched(self) -> None:
         graph, x, _ = one_op(lambda a: a)
         async with graph:

@@ -7,6 +7,7 @@ ended.
 
 from __future__ import annotations
 
+from asyncio import Task
 from collections.abc import Iterable, Iterator
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING
@@ -43,7 +44,8 @@ def check_turns(graph: str, ops: Iterable[OpActor], gates: Iterable[Gate]) -> No
     Raises:
         GraphError: if it would wait for a turn that comes only after such a call.
     """
-    outer = list(callers())
+    # A task that a call has started and left behind is awaited by nobody there.
+    outer = [(frame, caller) for frame, caller in callers() if _runs(frame, caller)]
     wanted = {op.turnstile: op for op in ops if op.turnstile is not None}
     for frame, caller in outer:
         if frame.halted:
@@ -70,6 +72,12 @@ def check_turns(graph: str, ops: Iterable[OpActor], gates: Iterable[Gate]) -> No
                     f"never read variable {variable.variable.name!r}: frame {frame.number} updates it first, when "
                     f"{caller.what!r} has ended; fetch=[...] what does not need it, or run it from outside the op"
                 )
+
+
+def _runs(frame: Frame, caller: OpActor) -> bool:
+    """Whether a call of an async function has not ended."""
+    task = frame.outstanding.get(caller)
+    return isinstance(task, Task) and not task.done()
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:

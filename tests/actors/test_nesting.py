@@ -169,3 +169,19 @@ async def test_runs_that_an_op_leaves_behind_go_on() -> None:
     async with graph, asyncio.timeout(LIMIT_S):
         assert (await graph.run({"x": 2.0}))[y] == 2.0
         assert (await tasks[0])[y] == 1.0
+
+
+async def test_a_run_that_a_call_has_left_behind_is_not_awaited_by_it() -> None:
+    graph, left = af.Graph("nested"), []
+
+    async def leave(value: Any) -> Any:
+        if value == 2.0:
+            left.append(asyncio.ensure_future(graph.run({"x": 1.0})))
+        return value
+
+    left_behind = graph.function("leave", leave, VALUE, concurrency=1)(graph.blob("x", (), "float64"))
+    graph.function("plain", lambda value: value + 1.0, VALUE)(left_behind)
+    async with graph, asyncio.timeout(LIMIT_S):
+        assert float((await graph.run({"x": 2.0}))["plain/out"]) == 3.0
+        (run,) = left
+        assert float((await run)["plain/out"]) == 2.0
