@@ -688,6 +688,7 @@ def test_an_error_of_what_runs_in_processes(method: str, kind_of_loop: str) -> N
     loop.set_exception_handler(lambda loop, context: wrong.append(context))
     fn, places = FAR[method]
     now: list[tuple[str, type[BaseException]]] = []
+    processes: set[int | None] = set()
 
     def make(x: int) -> Trouble:
         where, kind = now[0] if now and x == AT else ("", ValueError)
@@ -709,6 +710,8 @@ def test_an_error_of_what_runs_in_processes(method: str, kind_of_loop: str) -> N
             now.clear()
             error, left = ended(loop, take(loader, items, False))
             assert (error, left, items) == (None, [], NUMBERS), (where, kind)
+            processes |= {child.pid for child in multiprocessing.active_children()}
+    assert len(processes) == 1  # none had to be replaced
     assert ended(loop, loader.aclose()) == (None, [])
     assert not asyncio.all_tasks(loop)
     assert not multiprocessing.active_children()
@@ -789,7 +792,7 @@ MISTAKES: list[tuple[type, str]] = [
 ]
 
 
-@pytest.mark.parametrize("nth", [1, 2, 5] if FULL else [2])
+@pytest.mark.parametrize("nth", [1, 2, 5] if FULL else [1, 3])
 @pytest.mark.parametrize(("owner", "name"), MISTAKES, ids=lambda what: what if isinstance(what, str) else what.__name__)
 async def test_mistakes_of_this_package_end_the_run(
     owner: type, name: str, nth: int, monkeypatch: pytest.MonkeyPatch
@@ -798,7 +801,13 @@ async def test_mistakes_of_this_package_end_the_run(
 
 
 async def ends_with_a_mistake(
-    loader: Pipeline, owner: type, name: str, nth: int, monkeypatch: pytest.MonkeyPatch, when: Any = None
+    loader: Pipeline,
+    owner: type,
+    name: str,
+    nth: int,
+    monkeypatch: pytest.MonkeyPatch,
+    when: Any = None,
+    count: int = COUNT,
 ) -> None:
     """Checks a run in which the n-th call of a method raises, and the next one."""
     method, calls = getattr(owner, name), 0
@@ -821,7 +830,7 @@ async def ends_with_a_mistake(
     assert calls > nth
     async with loader:
         items += [x async for x in loader]
-    assert sorted(items) == NUMBERS
+    assert sorted(items) == NUMBERS[:count]
 
 
 def falter(x: int) -> int:
@@ -865,16 +874,17 @@ async def test_mistakes_when_a_call_takes_too_long_end_the_run(monkeypatch: pyte
     assert items == NUMBERS[:AT]
 
 
+@pytest.mark.parametrize("count", [1, COUNT])  # what is lost with one item, others may end
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
     [(ChunkActor, "_timed", 1), (Worker, "_answered", 1), (Worker, "_begin_message", 2), (Processes, "_assign", 1)],
 )
 def test_mistakes_around_processes_end_the_run(
-    owner: type, name: str, nth: int, monkeypatch: pytest.MonkeyPatch
+    owner: type, name: str, nth: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        loader = source(range(COUNT)).map(abs, executor="process")
-        await ends_with_a_mistake(loader, owner, name, nth, monkeypatch)
+        loader = source(range(count)).map(abs, executor="process")
+        await ends_with_a_mistake(loader, owner, name, nth, monkeypatch, count=count)
 
     af.run(main())
 
