@@ -94,6 +94,7 @@ class Checkpoints:
         self._latest: int | None = None
         self._whole: set[int] = set()  # steps that all ranks are known to have
         self._leftovers: list[Path] = []  # files of this rank, of steps that others do not have
+        self._any_leftovers = False  # on whichever rank
         self._announced: Announcements | None = None
         forget_in_child(self).forget_parent()
 
@@ -126,7 +127,9 @@ class Checkpoints:
             step: Its number, more than those of the files that are there; a file of the same step is replaced.
             position: As for `save_checkpoint`.
         Returns:
-            A task that ends with the file's path, and raises what `save_checkpoint` does. Await it some time.
+            A task that ends with the file's path, and raises what `save_checkpoint` does. Await it some time. The first
+            one after a load that found files of a step not all ranks had waits until all ranks have deleted theirs; it
+            raises PeerLostError or PeerFailedError if one of them ends before.
         Raises:
             CheckpointError: if the folder has later steps than this one, which another training must have saved: a
                 checkpoint would be the oldest one there, and `load` would take theirs. Or if another number of ranks
@@ -194,7 +197,7 @@ class Checkpoints:
                     with contextlib.suppress(FileNotFoundError):  # another rank that has read it was first
                         os.replace(error.path, f"{error.path}.damaged")
                 continue
-            self._settle(saved, whole, files)
+            self._settle(saved, whole, files, seen)
             return put(self._graph, content)
         if damaged:
             raise CheckpointError(f"{self._top}: all checkpoints are damaged: {damaged[0]}") from damaged[0]
@@ -241,7 +244,7 @@ class Checkpoints:
         if any(saved.size != self._world.size for saved in ranks) or any(step != "" for told in after for step in told):
             raise CheckpointError(f"{self._top}: no checkpoint is whole: {what}; delete the folder to begin anew")
         _log.warning("%s: no checkpoint has ever been whole: %s; there is nothing to load", self._top, what)
-        self._leftovers = paths
+        self._leftovers, self._any_leftovers = paths, True
 
     # -- loading --------------------------------------------------------------------------------------------------
 
@@ -286,17 +289,17 @@ class Checkpoints:
         order = sorted(files, key=lambda of: (of != rank, of)) if saved.size == size else sorted(files)
         return read(self._graph, [files[of] for of in order], strict, ranks=order, saved_on=saved.size)
 
-    def _settle(self, saved: _Saved, whole: list[_Saved], files: dict[_Saved, _Files]) -> None:
+    def _settle(self, saved: _Saved, whole: list[_Saved], files: dict[_Saved, _Files], seen: _Seen) -> None:
         """A checkpoint is about to be put into the graph: later ones go on from there."""
         rank, size = self._world.rank, self._world.size
         self._latest = saved.step
         self._whole = {each.step for each in whole}
         # The others do not have them: they would be in the way of those that all will save.
-        self._leftovers = [
-            there[rank]
-            for each, there in files.items()
-            if each.size == size and rank in there and each.step > max(self._whole) and each not in whole
-        ]
+        left = {
+            each for each in _together(seen) if each.size == size and each.step > max(self._whole) and each not in whole
+        }
+        self._leftovers = [there[rank] for each, there in files.items() if each in left and rank in there]
+        self._any_leftovers = bool(left)
         if saved.size != size:
             _log.info("%s: %s is loaded on %d", self._top, saved, size)
 
@@ -311,6 +314,9 @@ class Checkpoints:
                 await to_the_end(self._prepare)
             except OSError as error:
                 raise CheckpointError(f"{self.folder}: the folder cannot be used: {error}") from error
+            if self._any_leftovers:  # else one rank's file, with those that others still have, would be a whole step
+                await gather(self._world, f"checkpoint leftovers of {self._graph.name}", None)
+                self._any_leftovers = False
             await snapshot.save(path)
             if self._announced is None:
                 self._whole.add(step)

@@ -416,6 +416,25 @@ async def test_what_one_rank_alone_has_saved_later_does_not_stop_the_others(tmp_
     await ranks.aclose()
 
 
+@pytest.mark.parametrize("before", [(), (50,)])
+async def test_files_of_two_jobs_are_never_one_checkpoint(tmp_path: Path, before: tuple[int, ...]) -> None:
+    """Rank 1 died while it saved step 100; in the next job it saves that step before rank 0 has saved any, and ends."""
+    await saved(2, by_hand, tmp_path, *before, 100)
+    (tmp_path / "rank-1-of-2" / "checkpoint-0000000100.safetensors").unlink()
+    ranks = Ranks(by_hand, 2)
+    found = [af.Checkpoints(graph, tmp_path) for graph in ranks.graphs]
+    await asyncio.gather(*(checkpoints.load() for checkpoints in found))
+    save = found[1].save(100)
+    await ranks.graphs[0].aclose()
+    ranks.local.transports[0].close()
+    with pytest.raises(af.PeerFailedError, match="rank 0 has left"):
+        await save
+    await ranks.aclose()
+    ranks, again = await loaded(2, by_hand, tmp_path)
+    assert [checkpoint and checkpoint.position for checkpoint in again] == [{"step": 50} if before else None] * 2
+    await ranks.aclose()
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 async def test_a_rank_that_is_ahead_deletes_nothing_that_the_others_need(tmp_path: Path, ahead: int) -> None:
     ranks = Ranks(by_hand, 2)
