@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -425,6 +426,39 @@ def test_a_program_that_is_ended_still_ends_in_order(place: str, kind: str, kind
         runner.run(main())
     assert steps == 10
     assert graph.engine.frames.in_flight == 0
+
+
+@both_loops
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["plain", "async at once", "async after an await"])
+def test_what_ends_programs_is_not_repeated(place: str, kind: str, kind_of_loop: str) -> None:
+    case = Case(kind)
+    with a_loop(kind_of_loop) as loop:
+        check(case, "alone", place, {"retries": 2}, False, loop)
+    assert case.strikes == (1 if isinstance(case.raised[0], ENDS_PROGRAM) else 3)
+
+
+@both_loops
+@pytest.mark.parametrize("kind", ENDS_PROGRAM)
+def test_what_ends_programs_does_so_from_a_thread_that_was_given_up(
+    kind: type[BaseException], kind_of_loop: str
+) -> None:
+    given_up = threading.Event()
+
+    def call(value: Any) -> Any:
+        assert given_up.wait(LIMIT_S)
+        raise kind
+
+    graph = af.Graph("user")
+    graph.function("struck", call, VALUE, timeout=0.01)(graph.blob("x", VALUE.shape, "float64"))
+    with a_loop(kind_of_loop) as loop:
+        task, left = settle(loop, graph.run({"x": np.array([1.0, 2.0])}))
+        assert isinstance(task.exception(), af.OpTimeoutError)
+        assert not left
+        given_up.set()
+        task, left = settle(loop, graph.aclose())
+        assert task.result() is None
+    assert [type(error) for error in left] == [kind]
 
 
 @both_loops

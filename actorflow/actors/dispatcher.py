@@ -10,7 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Actor", "Dispatcher", "Work", "leave_loop"]
+__all__ = ["ENDS_PROGRAM", "Actor", "Dispatcher", "Work", "leave_loop"]
+
+#: What ends a program wherever it is raised.
+ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
 
 
 class Actor(Protocol):
@@ -28,12 +31,12 @@ class Work(Protocol):
 
 
 def leave_loop(error: BaseException | None) -> None:
-    """End the program for what ends programs, KeyboardInterrupt and SystemExit, as a task that raises them does.
+    """End the program for what ends programs (`ENDS_PROGRAM`), as a task that raises them does.
 
     On the loop's thread, before whoever awaits the work is told: the loop raises the error as soon as it can. So it
     does not matter whether the code that has raised it ran on the loop, in a thread or as a task.
     """
-    if isinstance(error, KeyboardInterrupt | SystemExit):
+    if isinstance(error, ENDS_PROGRAM):
         asyncio.get_running_loop().call_soon(_raise, error)
 
 

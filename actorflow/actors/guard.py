@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from actorflow.actors.dispatcher import ENDS_PROGRAM
 from actorflow.errors import OpTimeoutError
 
 if TYPE_CHECKING:
@@ -40,21 +41,26 @@ class Guard:
             self._timers[frame] = loop.call_later(self._policy.timeout_s, frame.guarded, self._expire, frame, running)
 
     def end(self, frame: Frame, error: BaseException | None) -> BaseException | None:
-        """A call has ended. Returns its error: that of one which took too long is an `OpTimeoutError`."""
+        """A call has ended. Returns its error: `OpTimeoutError` if it took too long, unless that ends the program."""
         timer = self._timers.pop(frame, None)
         if timer is not None:
             timer.cancel()
         if frame in self._expired:
             self._expired.discard(frame)
+            if isinstance(error, ENDS_PROGRAM):
+                return error
             # An async function may have ended well in spite of it all; a thread was given up.
             if error is not None or not isinstance(frame.outstanding[self._actor], asyncio.Task):
                 return self._timeout_error()
         return error
 
-    def retry(self, frame: Frame) -> bool:
-        """A call has failed: whether it will be tried again. The wait before it doubles with each failure."""
+    def retry(self, frame: Frame, error: BaseException) -> bool:
+        """A call has failed: whether it will be tried again. The wait before it doubles with each failure.
+
+        What ends programs is not repeated: it leaves the loop.
+        """
         failures = self._failures.pop(frame, 0)
-        if failures >= self._policy.retries or frame.halted:
+        if failures >= self._policy.retries or frame.halted or isinstance(error, ENDS_PROGRAM):
             return False
         self._failures[frame] = failures + 1
         loop = asyncio.get_running_loop()

@@ -303,7 +303,7 @@ class OpActor(ABC):
             error = guard.end(frame, error)
             if error is None:
                 guard.succeeded(frame)
-            elif guard.retry(frame):
+            elif guard.retry(frame, error):
                 self._account_failed(frame, error, elapsed_ns, end_ns, self.key)
                 return
         if not frame.halted:
@@ -359,13 +359,13 @@ class OpActor(ABC):
         frame.trace.add_failed(end_ns, elapsed_ns, key, frame.number, in_brief(error))
         if frame.spans is not None:
             frame.spans.failed(self.node, frame.trace.track_of(key), end_ns - elapsed_ns, end_ns, error)
+        self._leave_loop(frame, error)
 
     def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         """A call has failed, and so has the frame."""
         self._account_failed(frame, error, elapsed_ns, end_ns, key)
         if frame.monitor is not None:
             self._show(frame, _FAILED)
-        self._leave_loop(frame, error)
         frame.op_failed(self, error)
 
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:
