@@ -18,6 +18,7 @@ from actorflow.errors import GraphError
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
+    from actorflow.actors.turnstile import Turnstile
     from actorflow.actors.variable import Gate
 
 __all__ = ["callers", "check_turns", "within"]
@@ -55,7 +56,7 @@ def check_turns(graph: str, ops: Iterable[OpActor], gates: Iterable[Gate]) -> No
             turnstile = op.turnstile
             if turnstile not in wanted or turnstile is None:
                 continue
-            if op is caller and sum(inner.turnstile is turnstile for _, inner in outer) < turnstile.limit:
+            if op is caller and _has_room(turnstile, outer):
                 continue
             raise GraphError(
                 f"op {caller.what!r} of frame {frame.number} runs its own graph {graph!r}, and that run could never "
@@ -72,6 +73,19 @@ def check_turns(graph: str, ops: Iterable[OpActor], gates: Iterable[Gate]) -> No
                     f"never read variable {variable.variable.name!r}: frame {frame.number} updates it first, when "
                     f"{caller.what!r} has ended; fetch=[...] what does not need it, or run it from outside the op"
                 )
+
+
+def _has_room(turnstile: Turnstile, outer: list[tuple[Frame, OpActor]]) -> bool:
+    """Whether a place in an op is, or will be, free for a frame that some calls of it are to await.
+
+    It is not if each place is taken by a call that awaits a frame which has yet to enter.
+    """
+    if turnstile.running < turnstile.limit:
+        return True
+    waiting = {call for call in outer if call[1].turnstile is turnstile}
+    for frame in turnstile.expected:
+        waiting.update(call for call in callers(frame.context) if call[1].turnstile is turnstile and _runs(*call))
+    return len(waiting) < turnstile.limit
 
 
 def _runs(frame: Frame, caller: OpActor) -> bool:

@@ -47,6 +47,11 @@ class Turnstile:
                 self._later = deque()
             self._later.append(frame)
 
+    @property
+    def expected(self) -> list[Frame]:
+        """The frames that have yet to enter, in their order."""
+        return [] if self._next is None else [self._next, *(self._later or ())]
+
     def enter(self, frame: Frame, actor: OpActor) -> bool:
         """Whether the frame may run the op now; otherwise its actor becomes ready again when it may."""
         if self._next is frame and self.running < self.limit:

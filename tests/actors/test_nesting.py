@@ -171,6 +171,26 @@ async def test_runs_that_an_op_leaves_behind_go_on() -> None:
         assert (await tasks[0])[y] == 1.0
 
 
+async def test_calls_that_have_taken_all_places_cannot_all_wait_for_another() -> None:
+    graph, together = af.Graph("nested"), asyncio.Barrier(3)
+
+    async def ask(value: Any) -> Any:
+        if value == 1.0:
+            return value
+        await together.wait()  # now each place is taken
+        return value + float((await graph.run({"x": 1.0}, fetch=["ask/out"]))["ask/out"])
+
+    graph.function("ask", ask, VALUE, concurrency=3)(graph.blob("x", (), "float64"))
+    async with graph, asyncio.timeout(LIMIT_S):
+        for _ in range(2):
+            outcomes = await asyncio.gather(*[graph.run({"x": 2.0}) for _ in range(3)], return_exceptions=True)
+            failed = [outcome for outcome in outcomes if isinstance(outcome, af.OpError)]
+            assert [type(error.__cause__) for error in failed] == [af.GraphError]
+            assert "could never call op 'ask'" in str(failed[0].__cause__)
+            assert [float(each["ask/out"]) for each in outcomes if not isinstance(each, BaseException)] == [3.0, 3.0]
+        assert graph.engine.frames.in_flight == 0
+
+
 async def test_a_run_that_a_call_has_left_behind_is_not_awaited_by_it() -> None:
     graph, left = af.Graph("nested"), []
 
