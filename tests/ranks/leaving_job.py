@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -34,11 +33,7 @@ def end() -> None:
     if now == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif now in ("freeze", "thaw"):
-        if now == "thaw":
-            seconds = 1.5 * world.liveness_s
-            waker = subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
-        waker.wait()
     elif now == "compute":
         end_s = time.monotonic() + 3 * world.liveness_s
         while time.monotonic() < end_s:
@@ -64,6 +59,17 @@ async def count() -> None:
         end()
 
 
+def tell(found: str) -> None:
+    (folder / "unfinished").with_suffix(f".{world.rank}").write_text(found)
+    (folder / "unfinished").with_suffix(f".{world.rank}").rename(folder / f"{world.rank}.end")
+
+
+async def told(*ranks: int) -> None:
+    """Wait until some ranks have told what they have found."""
+    while not all((folder / f"{rank}.end").exists() for rank in ranks):
+        await asyncio.sleep(0.01)
+
+
 async def main() -> None:
     global task
     task = asyncio.current_task()
@@ -84,13 +90,13 @@ async def main() -> None:
     except asyncio.CancelledError:  # the program of this rank is over
         return
     except af.TransportError as error:
-        found = f"{type(error).__name__} of {error.rank} after {time.monotonic() - before_s:.3f} s"
-        if sys.argv[1] == "thaw" and world.rank != victim:  # the job is not to end before that rank goes on
-            await asyncio.sleep(2 * world.liveness_s)
+        tell(f"{type(error).__name__} of {error.rank} after {time.monotonic() - before_s:.3f} s")
+        if sys.argv[1] == "thaw" and world.rank != victim:
+            await told(*{*range(world.size)} - {victim})  # all have lost it: now it may go on
+            os.kill(int((folder / f"{victim}.pid").read_text()), signal.SIGCONT)
+            await told(victim)  # else the job would end without it
     else:
-        found = f"{frames} frames"
-    (folder / "unfinished").with_suffix(f".{world.rank}").write_text(found)
-    (folder / "unfinished").with_suffix(f".{world.rank}").rename(folder / f"{world.rank}.end")
+        tell(f"{frames} frames")
 
 
 task: asyncio.Task[None] | None = None
