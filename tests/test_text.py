@@ -18,7 +18,7 @@ from rich.console import Console
 import actorflow as af
 from actorflow.cli import main
 from actorflow.cli.screen import render
-from actorflow.nn import Progress
+from actorflow.nn import Progress, Step
 from actorflow.text import visible
 from actorflow.web.client import Picture
 from actorflow.web.exchange import Response
@@ -107,7 +107,7 @@ async def test_stages() -> None:
 
 
 def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    step = type("Step", (), {"epoch": 0, "loss": 1.0, "metrics": {NAME: 0.5}})
+    step = Step(number=1, epoch=0, loss=1.0, metrics={NAME: 0.5})
     with Progress(epochs=1) as progress:
         progress.advance(step)
     clear(capsys.readouterr().out)

@@ -120,7 +120,7 @@ class OddList(list[Any]):
 
 
 @dataclass(frozen=True)
-class Doubled(ops.Operation):
+class Struck(ops.Operation):
     """A user's operation whose kernel, and text, are the user's code."""
 
     arguments = ("x",)
@@ -135,11 +135,11 @@ class Doubled(ops.Operation):
     def __str__(self) -> str:
         if self.where == "text":
             self.case.strike()
-        return "Doubled"
+        return "Struck"
 
 
-@ops.kernel(Doubled)
-def doubled_cpu(operation: Doubled, inputs: list[Any], outputs: list[Any]) -> None:
+@ops.kernel(Struck)
+def struck_cpu(operation: Struck, inputs: list[Any], outputs: list[Any]) -> None:
     if operation.where == "kernel":
         operation.case.strike()
     if operation.where == "text" and operation.case.armed:
@@ -246,7 +246,7 @@ def text_of_error(case: Case, graph: af.Graph, x: af.Blob, options: dict[str, An
 def operation(where: str) -> Place:
     def place(case: Case, graph: af.Graph, x: af.Blob, options: dict[str, Any]) -> af.Blob:
         armed, case.armed = case.armed, False  # a definition shows its operations, and that is the user's own call
-        blob: af.Blob = graph.op("struck", Doubled(case, where), **options)(x)
+        blob: af.Blob = graph.op("struck", Struck(case, where), **options)(x)
         case.armed = armed
         return blob
 

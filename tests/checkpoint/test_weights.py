@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 import actorflow as af
 from actorflow import nn, ops
 from actorflow.checkpoint.tensors import read_file
 from actorflow.transport.local import LocalWorld
+
+safetensors = pytest.importorskip("safetensors")
+pytest.importorskip("safetensors.numpy")
 
 BATCH = 4
 

@@ -64,7 +64,7 @@ async def test_every_call_is_imported(browser: Any, perfetto: Path) -> None:
             raise ValueError('"no good"')
         return x
 
-    graph.function("retried", fail_at_first, SQUARE, retries=1, backoff=0)(z)
+    graph.function("retried", fail_at_first, SQUARE, retries=1, backoff=0, concurrency=1)(z)
     feed = {x: np.ones((4, 4), "float32")}
     app = web.Application()
     app.add_subapp("/graph", create_app(graph))

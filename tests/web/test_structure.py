@@ -86,7 +86,7 @@ def test_an_operation_that_cannot_say_its_name_is_shown() -> None:
     graph = af.Graph("mute")
     graph.op("op", Mute(np.negative))
     message, _ = captured(graph)
-    assert message["nodes"][0]["operation"] == "Mute"
+    assert message["nodes"][0]["operation"] == "<Mute that cannot be shown: RuntimeError>"
 
 
 def test_nodes_that_came_later_are_left_to_the_next_revision() -> None:
