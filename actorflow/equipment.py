@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
@@ -98,6 +98,11 @@ class Equipment:
         if actor is None:
             actor = self._variables[variable] = VariableActor(variable, self.device(variable.place))
         return actor
+
+    @property
+    def turnstiles(self) -> Collection[Turnstile]:
+        """All that there are."""
+        return self._turnstiles.values()
 
     def turnstile(self, op: Op) -> Turnstile:
         """What keeps the frames of a function op in order; one for all programs."""

@@ -281,7 +281,7 @@ class Program:
         Raises:
             GraphError: if it could not.
         """
-        check_turns(self.graph.name, self._ops, self._gates)
+        check_turns(self.graph.name, self._ops, self._gates, self._engine.turnstiles)
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""

@@ -8,7 +8,7 @@ ended.
 from __future__ import annotations
 
 from asyncio import Task
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING
 
@@ -35,63 +35,91 @@ def callers(context: Context | None = None) -> Iterator[tuple[Frame, OpActor]]:
         call = call[0].context.get(within)
 
 
-def check_turns(graph: str, ops: Iterable[OpActor], gates: Iterable[Gate]) -> None:
+def check_turns(graph: str, ops: Iterable[OpActor], gates: Iterable[Gate], turnstiles: Collection[Turnstile]) -> None:
     """Check that a frame that is to start now could end before the calls that it is part of do.
 
     Args:
         graph: Name of the graph.
         ops: What the frame will run.
         gates: Where it will read or update variables whose frames take turns.
+        turnstiles: All of the graph.
     Raises:
         GraphError: if it would wait for a turn that comes only after such a call.
     """
     # A task that a call has started and left behind is awaited by nobody there.
     outer = [(frame, caller) for frame, caller in callers() if _runs(frame, caller)]
+    if not outer:
+        return
     wanted = {op.turnstile: op for op in ops if op.turnstile is not None}
     for frame, caller in outer:
-        if frame.halted:
-            continue
+        when = f"when {caller.what!r} has ended"
         later = _followers(caller)
         for op in later:
-            turnstile = op.turnstile
-            if turnstile not in wanted or turnstile is None:
-                continue
-            if op is caller and _has_room(turnstile, outer):
-                continue
-            raise GraphError(
-                f"op {caller.what!r} of frame {frame.number} runs its own graph {graph!r}, and that run could never "
-                f"call op {op.what!r}: frames come there in order, and frame {frame.number} has yet to "
-                + ("leave it" if op is caller else f"go there when {caller.what!r} has ended")
-                + "; fetch=[...] what does not need it, or run it from outside the op"
-            )
+            if op is not caller and op.turnstile in wanted:
+                why = f"frames come there in order, and frame {frame.number} has yet to go there {when}"
+                raise _refusal(graph, frame, caller, f"call op {op.what!r}: {why}")
         updated = {blob.variable for op in later for blob in op.outputs if isinstance(blob, UpdateActor)}
         for gate in gates:
             variable = gate.variable
             if variable.is_awaited_by(frame) and (frame.atomic or variable in updated):
-                raise GraphError(
-                    f"op {caller.what!r} of frame {frame.number} runs its own graph {graph!r}, and that run could "
-                    f"never read variable {variable.variable.name!r}: frame {frame.number} updates it first, when "
-                    f"{caller.what!r} has ended; fetch=[...] what does not need it, or run it from outside the op"
-                )
+                what = f"read variable {variable.variable.name!r}: frame {frame.number} updates it first, {when}"
+                raise _refusal(graph, frame, caller, what)
+    stuck = _stuck(turnstiles, wanted, outer)
+    for turnstile, op in wanted.items():
+        if turnstile in stuck:
+            frame, caller = next((call for call in outer if call[1].turnstile is turnstile), outer[0])
+            is_there = caller.turnstile is turnstile
+            why = (
+                f"frame {frame.number} has yet to leave it"
+                if is_there
+                else "each call there waits for one that cannot begin"
+            )
+            what = f"call op {op.what!r}: frames come there in order, and {why}"
+            raise _refusal(graph, frame, caller, what)
 
 
-def _has_room(turnstile: Turnstile, outer: list[tuple[Frame, OpActor]]) -> bool:
-    """Whether a place in an op is, or will be, free for a frame that some calls of it are to await.
+def _refusal(graph: str, frame: Frame, caller: OpActor, what: str) -> GraphError:
+    return GraphError(
+        f"op {caller.what!r} of frame {frame.number} runs its own graph {graph!r}, and that run could never {what}; "
+        "fetch=[...] what does not need it, or run it from outside the op"
+    )
 
-    It is not if each place is taken by a call that awaits a frame which has yet to enter.
+
+def _stuck(
+    turnstiles: Collection[Turnstile], wanted: Collection[Turnstile], outer: list[tuple[Frame, OpActor]]
+) -> set[Turnstile]:
+    """Where no place would ever be free if some calls awaited a frame.
+
+    That is so where each place is taken by a call that awaits a frame which has yet to enter such an op.
+
+    Args:
+        turnstiles: All of the graph.
+        wanted: Where the frame would have to enter.
+        outer: The calls.
     """
-    if turnstile.running < turnstile.limit:
-        return True
-    waiting = {call for call in outer if call[1].turnstile is turnstile}
-    for frame in turnstile.expected:
-        waiting.update(call for call in callers(frame.context) if call[1].turnstile is turnstile and _runs(*call))
-    return len(waiting) < turnstile.limit
+    if all(turnstile.running < turnstile.limit for turnstile in wanted):
+        return set()
+    awaited = {call: set(wanted) for call in outer}
+    for turnstile in turnstiles:
+        for frame in turnstile.expected:
+            for call in callers(frame.context):
+                if _runs(*call):
+                    awaited.setdefault(call, set()).add(turnstile)
+    stuck = {turnstile for turnstile in turnstiles if turnstile.running >= turnstile.limit}
+    while free := {
+        turnstile
+        for turnstile in stuck
+        if sum(op.turnstile is turnstile and not stuck.isdisjoint(to) for (_, op), to in awaited.items())
+        < turnstile.limit
+    }:
+        stuck -= free
+    return stuck
 
 
 def _runs(frame: Frame, caller: OpActor) -> bool:
-    """Whether a call of an async function has not ended."""
+    """Whether a call of an async function has not ended, and goes on."""
     task = frame.outstanding.get(caller)
-    return isinstance(task, Task) and not task.done()
+    return isinstance(task, Task) and not task.done() and not frame.halted
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:

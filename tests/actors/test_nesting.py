@@ -191,6 +191,31 @@ async def test_calls_that_have_taken_all_places_cannot_all_wait_for_another() ->
         assert graph.engine.frames.in_flight == 0
 
 
+async def test_calls_of_several_ops_cannot_wait_for_each_other() -> None:
+    graph, together = af.Graph("nested"), asyncio.Barrier(3)
+    names = ["a", "b", "c"]
+
+    def asking_for(other: str) -> Callable[[Any], Awaitable[Any]]:
+        async def ask(value: Any) -> Any:
+            if value == 1.0:
+                return value
+            await together.wait()
+            return value + float((await graph.run({f"to {other}": 1.0}, fetch=[f"{other}/out"]))[f"{other}/out"])
+
+        return ask
+
+    for name, other in zip(names, ["b", "c", "a"], strict=True):
+        graph.function(name, asking_for(other), VALUE, concurrency=1)(graph.blob(f"to {name}", (), "float64"))
+    async with graph, asyncio.timeout(LIMIT_S):
+        for _ in range(2):
+            runs = [graph.run({f"to {name}": 2.0}, fetch=[f"{name}/out"]) for name in names]
+            outcomes = await asyncio.gather(*runs, return_exceptions=True)
+            failed = [outcome for outcome in outcomes if isinstance(outcome, af.OpError)]
+            assert [type(error.__cause__) for error in failed] == [af.GraphError]
+            assert "each call there waits for one that cannot begin" in str(failed[0].__cause__)
+        assert graph.engine.frames.in_flight == 0
+
+
 async def test_a_run_that_a_call_has_left_behind_is_not_awaited_by_it() -> None:
     graph, left = af.Graph("nested"), []
 
