@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Mapping
-from importlib import import_module
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -176,9 +178,21 @@ def _hint(module: str, name: str) -> str:
     if ours is not None:
         return f"; here: {ours}" if " " in ours or "." in ours else f"; here: {short}.{ours}"
     for home in _HOMES:
-        if home != module and name in import_module(home).__all__:
+        if home != module and name in _public(home):
             return f"; it is {home.replace('actorflow', 'af', 1)}.{name}"
     for home in ("actorflow.nn", "actorflow.ops"):
         if home != module and name in HINTS[home]:
             return _hint(home, name)
-    return did_you_mean(name, import_module(module).__all__)
+    return did_you_mean(name, _public(module))
+
+
+@cache
+def _public(module: str) -> tuple[str, ...]:
+    """Public names of a module, read from its source: asking for a name that is nowhere must load nothing."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and [ast.unparse(target) for target in statement.targets] == ["__all__"]:
+            return tuple(ast.literal_eval(statement.value))
+    raise AssertionError(f"{module} has no __all__")

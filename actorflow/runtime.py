@@ -225,12 +225,15 @@ class Engine(Equipment):
         self.next_number += 1
         self.frames.started += 1
         self._running.add(frame)
-        if self._watchdog is not None:
-            self._watchdog.start(dispatcher.loop)
-        self._supervisor.begin(frame, dispatcher.loop)
-        frame.guarded(program.begin, frame)
+        frame.guarded(self._set_out, program, frame)
         dispatcher.wake()
         return frame
+
+    def _set_out(self, program: Program, frame: Frame) -> None:
+        if self._watchdog is not None:
+            self._watchdog.start(self.dispatcher.loop)
+        self._supervisor.begin(frame, self.dispatcher.loop)
+        program.begin(frame)
 
     def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
         """The values that variables have between the frames started so far and those to come; see `Snapshots.take`."""

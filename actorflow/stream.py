@@ -164,18 +164,18 @@ async def _stream(engine: Engine, feeder: _Feeder) -> AsyncGenerator[Result, Non
         feeder.refill().result()  # raises what the source, or a wrong feed, has raised
     finally:
         feeder.is_running = False
-        # All that must happen happens here or in a task, which no cancellation of the consumer keeps from its end.
-        ending = feeder.stop()
-        for _, frame in frames:
-            frame.cancel()
-            ending |= frame.tasks
-            if frame.ended.done() and not frame.ended.cancelled():
-                frame.ended.exception()  # it failed behind the result that ended the stream
-            else:
-                frame.ended.cancel()
-        engine.end_stream()
-        closing = asyncio.ensure_future(feeder.close(ending))
         try:
+            # All that must happen happens here or in a task, which no cancellation of the consumer keeps from its end.
+            ending = feeder.stop()
+            for _, frame in frames:
+                frame.cancel()
+                ending |= frame.tasks
+                if frame.ended.done() and not frame.ended.cancelled():
+                    frame.ended.exception()  # it failed behind the result that ended the stream
+                else:
+                    frame.ended.cancel()
+            engine.end_stream()
+            closing = asyncio.ensure_future(feeder.close(ending))
             await wait_out({closing})
             closing.result()
         finally:

@@ -27,6 +27,7 @@ from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import Gate, Turn, VariableActor
 from actorflow.history import Trace
 from actorflow.program import Program
+from actorflow.supervision import Supervisor
 
 #: Only a failing test waits this long.
 LIMIT_S = 30.0
@@ -58,6 +59,7 @@ STEPS: tuple[tuple[type[Any], str], ...] = (
     (OpActor, "_input_passed"),
     (OpActor, "_take_end"),
     (Program, "begin"),
+    (Supervisor, "begin"),
     (Trace, "add_failed"),
     (Turn, "leave"),
     (Turn, "when_passed"),

@@ -81,3 +81,16 @@ def test_submodules_are_imported_as_ever() -> None:
     """Also those that nothing has loaded yet."""
     lines = "from actorflow import graph, history; from actorflow.ops import sim; from actorflow.nn import layers"
     subprocess.run([sys.executable, "-W", "error", "-c", lines], check=True, timeout=120)
+
+
+def test_asking_for_a_name_that_is_nowhere_loads_nothing() -> None:
+    program = """
+import sys, actorflow
+before = set(sys.modules)
+for name in ("Foo", "Linear", "Trainer", "softmax"):
+    assert not hasattr(actorflow, name), name
+loaded = {name for name in set(sys.modules) - before if name.startswith("actorflow")}
+print(sorted(loaded - {"actorflow.foreign", "actorflow.errors"}))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")
