@@ -201,6 +201,8 @@ class Loader:
                 raise DataError(f"Loader: expected the states of loaders like this, {made}, got {state}")
             if state not in shares:  # several may have taken the same
                 shares.append(state)
+        if not shares:
+            raise DataError("Loader: expected the states of one loader or more, got none")
         first = shares[0]
         block, own_block = first.get("block", 1), made.get("block", 1)
         offsets = sorted(state["offset"] for state in shares)

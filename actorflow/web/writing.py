@@ -44,7 +44,7 @@ class Writer:
         Cancellation: the answer is written all the same, as others may wait for it.
         """
         task = self._waiting.get(what)
-        if task is None:
+        if task is None or task.done():  # done before its turn came: its loop has ended
             task = self._waiting[what] = asyncio.create_task(self._write(what, begin))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -66,7 +66,7 @@ class Writer:
     async def _write(self, what: str, begin: Callable[[], Iterable[str]]) -> list[bytes]:
         waiting, ending = self._waiting, self._ending
         async with self._turn:
-            del waiting[what]  # who asks from now on is to get what happens from now on
+            waiting.pop(what, None)  # who asks from now on is to get what happens from now on
             return await in_thread(partial(_written, begin(), ending))
 
 

@@ -319,6 +319,8 @@ def test_what_is_no_place_of_all_shares_is_an_error(change: dict[str, Any], mess
     (loader,) = of_ranks(24, 1, 8, 1)
     with pytest.raises(DataError, match=message):
         loader.load_state_dicts([{**state, **change} for state in states])
+    with pytest.raises(DataError, match="one loader or more, got none"):
+        loader.load_state_dicts([])
     for wrong in (states[:3], [*states[:3], {**states[3], "batch": 1}], [*states[:3], {**states[3], "offset": 7}]):
         with pytest.raises(DataError, match="at one place, of one share each"):
             loader.load_state_dicts(wrong)
