@@ -43,6 +43,8 @@ for line in sys.stdin:
         os.dup2(writing, 2)
         __import__(line.strip())
         print(*sorted(name for name in third_party() - at_start if not name.startswith("_")), flush=True)
+        if "mpi4py.MPI" in sys.modules:
+            sys.modules["mpi4py.MPI"].Finalize()  # or its shared memory stays behind
         os._exit(0)
     os.close(writing)
     with open(reading) as pipe:
