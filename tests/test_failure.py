@@ -204,7 +204,7 @@ class TestTimeouts:
         release, reports = threading.Event(), asyncio.Queue[str]()
         monkeypatch.setattr(supervision._log, "warning", lambda text, *names: reports.put_nowait(text % names))
         graph = af.Graph("timeout")
-        y = graph.function("slow", lambda: release.wait(10) and 1, SPEC, timeout=0.005)()
+        y = graph.function("slow", lambda: release.wait(10) and 1, SPEC, timeout=0.5)()  # by which it has begun
         graph.function("queued", lambda _: 1, SPEC)(y)
         async with graph:
             with pytest.raises(af.OpTimeoutError):
