@@ -9,6 +9,7 @@ import signal
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,18 @@ def _die_alone(connection: Any) -> None:
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=let_go)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    """Let nobody fail over a worker that dies while it is told what to do next: `pytest_testnodedown` comes then."""
+    send = node.sendcommand
+
+    def send_if_alive(name: str, **arguments: Any) -> None:
+        with suppress(OSError):
+            send(name, **arguments)
+
+    node.sendcommand = send_if_alive
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -26,7 +26,7 @@ DEATHS = {
     # A child that outlives the worker, and may be killed by its number.
     "orphan": "child = os.fork() or time.sleep(1_000)\n    open('ORPHAN', 'w').write(str(child))\n    os._exit(1)",
 }
-HOOKS = "from tests.conftest import pytest_configure, pytest_testnodedown\n"
+HOOKS = "from tests.conftest import pytest_configure, pytest_testnodedown, pytest_testnodeready\n"
 
 
 class Run(NamedTuple):
