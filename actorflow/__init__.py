@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from actorflow import pipeline as pipeline
     from actorflow import testing as testing
     from actorflow import web as web
-    from actorflow.admission import Pause as Pause
     from actorflow.array.tracing import grad as grad
-    from actorflow.array.tracing import trace as trace
+    from actorflow.array.tracing import to_graph as to_graph
     from actorflow.array.tracing import value_and_grad as value_and_grad
-    from actorflow.autograd import gradient as gradient
     from actorflow.checkpoint import Checkpoint as Checkpoint
     from actorflow.checkpoint import Checkpoints as Checkpoints
     from actorflow.checkpoint import load_checkpoint as load_checkpoint
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
     from actorflow.checkpoint import save_checkpoint_sync as save_checkpoint_sync
     from actorflow.checkpoint import save_weights as save_weights
     from actorflow.checkpoint import save_weights_sync as save_weights_sync
-    from actorflow.composite import Chain as Chain
-    from actorflow.composite import Composite as Composite
     from actorflow.errors import ActorflowError as ActorflowError
     from actorflow.errors import AxisError as AxisError
     from actorflow.errors import CheckpointError as CheckpointError
@@ -69,32 +65,36 @@ if TYPE_CHECKING:
     from actorflow.errors import StageTimeoutError as StageTimeoutError
     from actorflow.errors import StallError as StallError
     from actorflow.errors import TransportError as TransportError
-    from actorflow.graph import Graph as Graph
+    from actorflow.graph.composite import Chain as Chain
+    from actorflow.graph.composite import Composite as Composite
+    from actorflow.graph.gradient import gradient as gradient
+    from actorflow.graph.graph import Graph as Graph
+    from actorflow.graph.nodes import Blob as Blob
+    from actorflow.graph.nodes import Op as Op
+    from actorflow.graph.nodes import Variable as Variable
     from actorflow.interchange import to_numpy as to_numpy
-    from actorflow.launch import run as run
-    from actorflow.node import Blob as Blob
-    from actorflow.node import Op as Op
-    from actorflow.node import Variable as Variable
+    from actorflow.loop import run as run
     from actorflow.place import Place as Place
-    from actorflow.plan import Plan as Plan
-    from actorflow.runtime import Result as Result
+    from actorflow.plan.plan import Plan as Plan
+    from actorflow.runtime.engine import Result as Result
+    from actorflow.runtime.pause import Pause as Pause
+    from actorflow.runtime.stream import FrameStream as FrameStream
     from actorflow.spec import TensorSpec as TensorSpec
-    from actorflow.stream import FrameStream as FrameStream
     from actorflow.transport.world import world as world
 
 __version__ = "0.1.0"
 
 _SUBMODULES = ("array", "data", "devices", "nn", "ops", "pipeline", "testing", "web")
 _HOMES = {
-    "launch": ("run",),
-    "graph": ("Graph",),
-    "node": ("Blob", "Op", "Variable"),
-    "composite": ("Chain", "Composite"),
+    "loop": ("run",),
+    "graph.graph": ("Graph",),
+    "graph.nodes": ("Blob", "Op", "Variable"),
+    "graph.composite": ("Chain", "Composite"),
     "place": ("Place",),
     "spec": ("TensorSpec",),
-    "plan": ("Plan",),
-    "array.tracing": ("grad", "trace", "value_and_grad"),
-    "autograd": ("gradient",),
+    "plan.plan": ("Plan",),
+    "array.tracing": ("grad", "to_graph", "value_and_grad"),
+    "graph.gradient": ("gradient",),
     "checkpoint": (
         "Checkpoint",
         "Checkpoints",
@@ -108,9 +108,9 @@ _HOMES = {
         "save_weights_sync",
     ),
     "interchange": ("to_numpy",),
-    "runtime": ("Result",),
-    "stream": ("FrameStream",),
-    "admission": ("Pause",),
+    "runtime.engine": ("Result",),
+    "runtime.stream": ("FrameStream",),
+    "runtime.pause": ("Pause",),
     "errors": (
         "ActorflowError",
         "AxisError",
@@ -204,8 +204,8 @@ __all__ = [
     "save_weights",
     "save_weights_sync",
     "testing",
+    "to_graph",
     "to_numpy",
-    "trace",
     "value_and_grad",
     "web",
     "world",

@@ -43,7 +43,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
-    from actorflow.node import Op
+    from actorflow.graph.nodes import Op
 
 __all__ = [
     "ActorflowError",

@@ -135,7 +135,7 @@ _ROOT = {
     "DataLoader": "af.data.Loader",
     "save": "af.save_checkpoint(graph, path)",
     "load": "af.load_checkpoint(graph, path)",
-    **dict.fromkeys(["jit", "compile"], "graph.compile() shows a graph's plan; af.trace makes a graph of a function"),
+    **dict.fromkeys(["jit", "compile"], "graph.compile() shows the plan; af.to_graph makes a graph of a function"),
     **dict.fromkeys(["device", "cuda"], 'with graph.at("cuda:0"): ...'),
     "no_grad": "nothing, gradients are ops that af.gradient makes",
     "backward": "af.gradient(loss, wrt)",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.program import Program
+from actorflow.runtime.program import Program
 from benchmarks.dispatch import trivial
 from benchmarks.harness import Budget, Harness, Relation, Table
 from benchmarks.workloads import build_graph, layered

@@ -79,7 +79,7 @@ def test_an_import_says_as_much() -> None:
 
 def test_submodules_are_imported_as_ever() -> None:
     """Also those that nothing has loaded yet."""
-    lines = "from actorflow import graph, history; from actorflow.ops import sim; from actorflow.nn import layers"
+    lines = "from actorflow import graph, trace; from actorflow.ops import sim; from actorflow.nn import layers"
     subprocess.run([sys.executable, "-W", "error", "-c", lines], check=True, timeout=120)
 
 

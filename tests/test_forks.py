@@ -24,7 +24,7 @@ from actorflow.devices.cuda import availability
 from actorflow.errors import DeviceUnavailableError
 from actorflow.forks import forget_in_child, held_at_fork
 from actorflow.place import Place
-from tests import forking
+from tests.support import forking
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
@@ -41,7 +41,7 @@ import actorflow.array as xp
 from actorflow.devices import open_device
 from actorflow.devices.blas import blas_threads
 from actorflow.place import Place
-from tests.forking import LOOP, PATIENCE_S, begin, end, fork, raises, run
+from tests.support.forking import LOOP, PATIENCE_S, begin, end, fork, raises, run
 
 gate, begun = threading.Event(), threading.Event()
 FORKS = int(os.environ.get("FORKING_COUNT", "1"))

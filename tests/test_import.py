@@ -104,7 +104,7 @@ def test_module_can_be_imported_alone(module: str, imports: Callable[..., Import
         pytest.skip("torch is not installed: make test WITH=torch")
     if module.startswith("actorflow.transport.mpi") and find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed: pip install 'actorflow[mpi]'")
-    if module == "actorflow.otel" and find_spec("opentelemetry") is None:
+    if module == "actorflow.trace.spans" and find_spec("opentelemetry") is None:
         pytest.skip("OpenTelemetry is not installed: pip install 'actorflow[otel]'")
     needed = next((needed for family, needed in FAMILIES.items() if module.startswith(family)), COMMON)
     loaded = imports(*needed).loaded_by(module)
@@ -116,7 +116,7 @@ def test_module_can_be_imported_alone(module: str, imports: Callable[..., Import
         assert loaded.isdisjoint(OPTIONAL | {"rich"})
     elif module.startswith("actorflow.cli"):
         assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
-    elif module == "actorflow.otel":
+    elif module == "actorflow.trace.spans":
         assert loaded <= {"numpy", "opentelemetry", "typing_extensions"}
     elif module.startswith("actorflow.transport.mpi"):
         assert loaded.isdisjoint(OPTIONAL - {"mpi4py"} | {"aiohttp", "rich"})
@@ -189,8 +189,8 @@ def test_public_names() -> None:
         "save_weights",
         "save_weights_sync",
         "testing",
+        "to_graph",
         "to_numpy",
-        "trace",
         "value_and_grad",
         "web",
         "world",

@@ -334,7 +334,7 @@ CASES = {
     "simulated": Case("devices.sim.timeline", simulated, "actorflow-sim", E, (af.OpError, f"(?s)op 'exp.*{SIM}")),
     "watched": Case("devices.stream", watched, "-events", [1.0] * 3),
     "helped": Case("devices.team", helped, "actorflow-team", 16.0),
-    "looked after": Case("watchdog", looked_after, "actorflow-watchdog", 2.0),
+    "looked after": Case("runtime.watchdog", looked_after, "actorflow-watchdog", 2.0),
     "arrays": Case("array.runner", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]),
     "placed arrays": Case(
         "array.service",
@@ -358,7 +358,7 @@ CASES = {
         "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
     "checkpoint": Case("checkpoint.snapshot", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
-    "trace": Case("traced", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
+    "trace": Case("graph.traced", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
     "page": Case("web.stream", page, EXECUTORS, 0),
     "page's state": Case("web.writing", answer("/api/state"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
     "page's trace": Case("web.writing", answer("/trace.json"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
@@ -472,7 +472,7 @@ def test_a_loader_without_a_loop_says_that_it_gets_none(monkeypatch: pytest.Monk
         raise OSError(24, "Too many open files")
 
     data = af.pipeline.source(range(3))
-    monkeypatch.setattr("actorflow.launch._loop_factory", lambda: no_loop)
+    monkeypatch.setattr("actorflow.loop._loop_factory", lambda: no_loop)
     with pytest.raises(OSError, match="Too many open files"):
         list(data.iter_sync())
     monkeypatch.undo()
@@ -484,7 +484,7 @@ async def test_arrays_on_a_device_say_that_there_is_no_loop(monkeypatch: pytest.
         raise OSError(24, "Too many open files")
 
     with xp.session():
-        monkeypatch.setattr("actorflow.launch._loop_factory", lambda: no_loop)
+        monkeypatch.setattr("actorflow.loop._loop_factory", lambda: no_loop)
         with pytest.raises(af.OpError, match="Too many open files"):
             float(xp.sum(xp.ones(5).to_device("sim:0")))
         monkeypatch.undo()

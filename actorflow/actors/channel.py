@@ -21,7 +21,7 @@ from actorflow.actors.blob import release
 from actorflow.actors.op import OpActor
 from actorflow.devices.base import Fence, Lane
 from actorflow.errors import DeviceError, GraphError, TransportError
-from actorflow.history import NodeState
+from actorflow.trace.ring import NodeState
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame

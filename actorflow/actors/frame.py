@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
-from actorflow.node import PACKAGE
+from actorflow.graph.nodes import PACKAGE
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import UpdateActor
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from actorflow.actors.op import OpActor
     from actorflow.actors.variable import Turn
     from actorflow.devices.base import Fence
-    from actorflow.history import Monitor, Trace
-    from actorflow.otel import FrameSpans
+    from actorflow.trace.ring import Monitor, Trace
+    from actorflow.trace.spans import FrameSpans
 
 __all__ = ["Expectant", "Frame", "FrameState"]
 

@@ -13,9 +13,9 @@ from actorflow.actors.blob import release
 from actorflow.actors.nesting import within
 from actorflow.actors.op import OpActor
 from actorflow.errors import GraphError
-from actorflow.history import NodeState
 from actorflow.ops.callables import NOT_RUN, check_has_run
 from actorflow.spec import TensorSpec, as_array
+from actorflow.trace.ring import NodeState
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame

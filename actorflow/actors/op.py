@@ -16,7 +16,7 @@ from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.guard import Guard
 from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.errors import GraphError
-from actorflow.history import CALL_BYTES, NodeState, OpProfile, in_brief, pack_call
+from actorflow.trace.ring import CALL_BYTES, NodeState, OpProfile, in_brief, pack_call
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from actorflow.actors.turnstile import Turnstile
     from actorflow.devices.base import Fence, Lane
     from actorflow.devices.memory import Bucket
-    from actorflow.node import Op
+    from actorflow.graph.nodes import Op
     from actorflow.ops.operation import Operation
     from actorflow.ops.registry import Kernel
 

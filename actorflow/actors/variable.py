@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.devices.base import Device
     from actorflow.devices.stream import StreamLane
-    from actorflow.node import Variable
+    from actorflow.graph.nodes import Variable
 
 __all__ = ["Gate", "Turn", "VariableActor"]
 

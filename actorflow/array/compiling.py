@@ -16,8 +16,8 @@ from actorflow.array.lifting import GraphOperation
 from actorflow.array.placement import TRANSFER
 from actorflow.array.primitives import DType, Primitive, Value
 from actorflow.array.records import Node, Origin
-from actorflow.graph import Graph
-from actorflow.node import Blob
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from actorflow.array.planning import common
 from actorflow.array.records import HOST, Node
-from actorflow.history import OpProfile
+from actorflow.trace.ring import OpProfile
 
 if TYPE_CHECKING:
     from actorflow.array.evaluator import Evaluator

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from actorflow.checks import needed_ops
 from actorflow.devices import device_kind
-from actorflow.graph import Graph
-from actorflow.node import Blob, Op, Variable
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.ops.basic import Fill
 from actorflow.ops.broadcast import Reduction
 from actorflow.ops.fused import Fused, FusedColumns, FusedStep, columns_of, may_fuse, may_reduce
 from actorflow.ops.libraries import load_libraries
 from actorflow.ops.registry import registered_kernels
 from actorflow.place import Place
+from actorflow.plan.validate import needed_ops
 
 __all__ = ["Joined", "join"]
 

@@ -16,12 +16,12 @@ from actorflow.array.primitives import PART, Primitive, Value
 from actorflow.array.records import Node, record
 from actorflow.array.surroundings import signature_of
 from actorflow.errors import GraphError
-from actorflow.graph import Graph
-from actorflow.node import Blob
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 from actorflow.ops.function import Function
 from actorflow.place import Place
-from actorflow.plan import PlannedOp, Slot
-from actorflow.planner import make_plan
+from actorflow.plan.plan import PlannedOp, Slot
+from actorflow.plan.planner import make_plan
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array

@@ -18,7 +18,7 @@ from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["Constant", "Recorded", "evaluate"]
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from actorflow.array.primitives import DType, Primitive, Value
 from actorflow.errors import OpError, OutOfMemoryError
-from actorflow.node import Site
+from actorflow.graph.nodes import Site
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.array.evaluator import Evaluator
     from actorflow.array.units import Unit
-    from actorflow.node import Op
+    from actorflow.graph.nodes import Op
 
 __all__ = [
     "HOST",

@@ -21,8 +21,8 @@ from actorflow.array.units import Unit
 from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError
 from actorflow.forks import held_at_fork
-from actorflow.history import OpProfile
 from actorflow.threads import start_thread
+from actorflow.trace.ring import OpProfile
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array

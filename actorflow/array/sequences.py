@@ -13,8 +13,8 @@ from actorflow.array.primitives import Primitive, Value
 from actorflow.array.records import Node, bytes_of
 from actorflow.array.units import Error, Unit, is_own
 from actorflow.errors import ShapeError
-from actorflow.history import OpProfile
 from actorflow.spec import TensorSpec
+from actorflow.trace.ring import OpProfile
 
 __all__ = ["Sequence"]
 

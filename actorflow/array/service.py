@@ -13,11 +13,11 @@ from weakref import WeakValueDictionary
 from actorflow.array.cache import Cache
 from actorflow.array.compiling import Compiled, Job
 from actorflow.devices import Device, DeviceOptions, open_device
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
 from actorflow.interchange import to_numpy
-from actorflow.launch import run
+from actorflow.loop import run
 from actorflow.place import Place
-from actorflow.runtime import Engine
+from actorflow.runtime.engine import Engine
 from actorflow.threads import start_thread
 
 __all__ = ["Service"]

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from actorflow.array.evaluator import Evaluator, evaluating
 from actorflow.array.evaluator import current as current_evaluator
 from actorflow.devices import DeviceOptions
-from actorflow.history import OpProfile
 from actorflow.place import Place
+from actorflow.trace.ring import OpProfile
 
 __all__ = ["Session", "current", "session"]
 

@@ -1,4 +1,4 @@
-"""From array code to graphs: `trace`."""
+"""From array code to graphs: `to_graph`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from actorflow.array.records import Node
 from actorflow.array.surroundings import signature_of
 from actorflow.array.translation import translate_all
 from actorflow.errors import DTypeError
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob
+    from actorflow.graph.nodes import Blob
 
-__all__ = ["grad", "trace", "value_and_grad"]
+__all__ = ["grad", "to_graph", "value_and_grad"]
 
 
-def trace(
+def to_graph(
     function: Callable[..., Any], *examples: Any, name: str | None = None, place: Place | str | None = None
 ) -> Graph:
     """Turn array code into a graph: to run, stream, differentiate, place and watch.
@@ -46,8 +46,8 @@ def trace(
     Raises:
         GraphError: if the function asks for a value; `DTypeError` if it returns what is no array.
     """
-    title = name or getattr(function, "__name__", "trace").strip("<>")
-    arguments = Arguments("trace", examples, {}, lambda _: False)
+    title = name or getattr(function, "__name__", "graph").strip("<>")
+    arguments = Arguments("to_graph", examples, {}, lambda _: False)
     stand_ins = StandIns()
     graph = Graph(title)
     known: dict[Node, Any] = {}

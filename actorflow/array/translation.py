@@ -20,8 +20,8 @@ from actorflow.array.recipes import needed
 from actorflow.array.recorded import Constant, Recorded, evaluate
 from actorflow.array.records import Node, site_of
 from actorflow.errors import GraphError
-from actorflow.graph import Graph
-from actorflow.node import Blob
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 from actorflow.spec import TensorSpec
 
 __all__ = ["translate", "translate_all"]

@@ -12,9 +12,9 @@ import numpy as np
 from actorflow.array.primitives import Value
 from actorflow.array.records import HOST, Input, Node, failure
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
-from actorflow.history import OpProfile
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
+from actorflow.trace.ring import OpProfile
 
 if TYPE_CHECKING:
     from actorflow.array.evaluator import Evaluator

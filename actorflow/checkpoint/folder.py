@@ -21,7 +21,7 @@ from actorflow.checkpoint.snapshot import PendingSnapshot, check_at_rest, take_s
 from actorflow.checkpoint.tensors import DamagedError, require_format
 from actorflow.errors import CheckpointError, GraphError
 from actorflow.forks import forget_in_child
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
 from actorflow.ranks.gathering import Announcements, gather
 
 __all__ = ["Checkpoints"]

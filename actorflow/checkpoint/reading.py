@@ -12,7 +12,7 @@ import numpy.typing as npt
 from actorflow.checkpoint.snapshot import FORMAT
 from actorflow.checkpoint.tensors import DamagedError, Outline, Tensor, dtype_code, read_file, read_outline
 from actorflow.errors import CheckpointError
-from actorflow.node import Variable
+from actorflow.graph.nodes import Variable
 
 __all__ = ["Found", "Part", "Wanted", "check_fit", "find", "read_after"]
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from actorflow.checkpoint.reading import check_fit, find
 from actorflow.checkpoint.snapshot import check_at_rest, check_no_loop, own_variables, to_the_end
 from actorflow.errors import CheckpointError
-from actorflow.graph import Graph
-from actorflow.node import Variable
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Variable
 
 __all__ = ["Checkpoint", "load_checkpoint", "load_checkpoint_sync"]
 

@@ -13,9 +13,9 @@ from actorflow.checkpoint.files import write_atomically
 from actorflow.checkpoint.position import Position, position_text
 from actorflow.checkpoint.tensors import dtype_code, require_format, write_file
 from actorflow.errors import CheckpointError, GraphError
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Variable
 from actorflow.interchange import to_numpy
-from actorflow.node import Variable
 from actorflow.threads import in_thread
 
 __all__ = [

@@ -17,10 +17,10 @@ from actorflow.checkpoint.snapshot import (
     metadata_of,
     to_the_end,
 )
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
-from actorflow.graph import Graph
-from actorflow.node import Variable
+from actorflow.graph.composite import Composite
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Variable
 
 __all__ = ["LoadedWeights", "load_weights", "load_weights_sync", "save_weights", "save_weights_sync"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import actorflow
 from actorflow.errors import ActorflowError
-from actorflow.text import visible
+from actorflow.show.text import visible
 
 __all__ = ["dispatch"]
 

@@ -16,8 +16,8 @@ from actorflow.cli.interrupts import cancel_on_interrupt
 from actorflow.cli.report import time_table
 from actorflow.cli.training import Training
 from actorflow.data import Dataset, digits, fashion_mnist
-from actorflow.graph import Graph
-from actorflow.launch import run
+from actorflow.graph.graph import Graph
+from actorflow.loop import run
 
 __all__ = ["Options", "demo"]
 

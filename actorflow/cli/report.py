@@ -6,7 +6,7 @@ from collections import Counter
 
 from rich.table import Table
 
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
 
 __all__ = ["time_table"]
 

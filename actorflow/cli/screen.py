@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.cli.output import count_text
-from actorflow.history import NodeState
-from actorflow.text import visible
+from actorflow.show.text import visible
+from actorflow.trace.ring import NodeState
 
 if TYPE_CHECKING:
     from actorflow.web.client import Picture

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from actorflow.analysis import Analysis, Frames, Step, analyse
 from actorflow.cli.output import count_text, output
-from actorflow.describe import time_text
-from actorflow.recording import Recording
-from actorflow.text import visible
-from actorflow.trace_file import read_trace
+from actorflow.show.tables import time_text
+from actorflow.show.text import visible
+from actorflow.trace.analysis import Analysis, Frames, Step, analyse
+from actorflow.trace.file import read_trace
+from actorflow.trace.recording import Recording
 
 __all__ = ["show_trace"]
 

@@ -10,8 +10,8 @@ import numpy as np
 from actorflow import nn, ops
 from actorflow.data import Dataset
 from actorflow.errors import DataError
-from actorflow.graph import Graph
-from actorflow.node import Blob
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 
 __all__ = ["Training"]
 

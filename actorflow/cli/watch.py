@@ -13,7 +13,7 @@ from rich.live import Live
 from actorflow.cli.interrupts import cancel_on_interrupt
 from actorflow.cli.output import output
 from actorflow.cli.screen import Rates, render
-from actorflow.launch import run
+from actorflow.loop import run
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy.typing as npt
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
 from actorflow.nn.layers import bottoms
-from actorflow.node import Blob, Initializer
 
 __all__ = ["Embedding"]
 

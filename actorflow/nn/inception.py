@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actorflow import ops
-from actorflow.composite import Composite
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn.layers import Pool, bottoms
 from actorflow.nn.weighted import Conv
-from actorflow.node import Blob, Initializer
 
 __all__ = ["Inception"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import GraphError
-from actorflow.node import Initializer
+from actorflow.graph.nodes import Initializer
 from actorflow.ops.fills import fans
 from actorflow.spec import TensorSpec
 

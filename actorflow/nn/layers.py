@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
-from actorflow.node import Blob
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob
 
 __all__ = [
     "Activation",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import GraphError
-from actorflow.node import Blob
+from actorflow.graph.nodes import Blob
 
 __all__ = ["Mean", "check_counts", "mean_of", "means"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn.layers import bottoms
 from actorflow.nn.weighted import Conv
-from actorflow.node import Blob, Initializer
 
 __all__ = ["NINBlock"]
 

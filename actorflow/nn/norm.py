@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn import init
 from actorflow.nn.layers import bottoms
-from actorflow.node import Blob, Variable
 
 __all__ = ["LRN", "BatchNorm", "LayerNorm"]
 

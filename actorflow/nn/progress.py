@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from actorflow.nn.metrics import Mean, means
-from actorflow.text import visible
+from actorflow.show.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

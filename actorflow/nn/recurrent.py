@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
-from actorflow.node import Blob, Initializer
 
 __all__ = ["LSTM", "LSTMCell"]
 

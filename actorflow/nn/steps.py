@@ -15,8 +15,8 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from actorflow.graph.runnable import Feeds
 from actorflow.nn.metrics import Mean
-from actorflow.runnable import Feeds
 
 __all__ = ["Epoch", "Feeding", "Step", "Validate", "counted", "iterated"]
 

@@ -14,17 +14,17 @@ import numpy.typing as npt
 from actorflow.checkpoint import Checkpoint, Checkpoints
 from actorflow.data import Loader, Reshardable, Resumable
 from actorflow.errors import CheckpointError, DataError, GraphError
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
+from actorflow.graph.runnable import Feeds
 from actorflow.interchange import to_numpy
 from actorflow.nn.metrics import Mean, check_counts, mean_of, means
 from actorflow.nn.parallel.moving import spread
 from actorflow.nn.progress import Progress
 from actorflow.nn.steps import Epoch, Feeding, Step, Validate, counted
-from actorflow.node import Blob
 from actorflow.place import Place
-from actorflow.program import Result
-from actorflow.runnable import Feeds
-from actorflow.stream import FrameStream
+from actorflow.runtime.program import Result
+from actorflow.runtime.stream import FrameStream
 
 __all__ = ["Trainer"]
 

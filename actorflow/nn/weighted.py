@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
 from actorflow.nn.layers import activation_of, bottoms
-from actorflow.node import Blob, Initializer
 from actorflow.ops.windows import as_pads, as_steps, check_image, per_axis
 
 __all__ = ["Conv", "ConvTranspose", "InnerProduct"]

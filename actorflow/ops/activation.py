@@ -13,7 +13,7 @@ from actorflow.ops.terms import plus, scaled, times
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = [
     "Activation",

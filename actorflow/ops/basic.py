@@ -16,8 +16,8 @@ from actorflow.ops.operation import Operation, axes_of
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
-    from actorflow.node import Blob, Op
+    from actorflow.graph.graph import Graph
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = [
     "Copy",

@@ -15,7 +15,7 @@ from actorflow.ops.operation import Operation, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["BatchNorm", "BatchNormDown", "BatchNormInference", "BatchNormInferenceDown", "batch_norm"]
 
@@ -187,7 +187,7 @@ def batch_norm(
     Gradient: by x through the batch's statistics, too; by scale and shift; none by running statistics.
     Source: Ioffe and Szegedy, Batch normalization, 2015; `torch.nn.functional.batch_norm`.
     """
-    from actorflow.node import Variable
+    from actorflow.graph.nodes import Variable
 
     scale = filled(1.0, x.shape[-1:], x) if scale is None else scale
     shift = filled(0.0, x.shape[-1:], x) if shift is None else shift

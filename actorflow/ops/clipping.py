@@ -19,7 +19,7 @@ from actorflow.ops.terms import plus, scaled, times, total
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["NormFactor", "ScaleBy", "SquareSum", "clip_by_global_norm"]
 

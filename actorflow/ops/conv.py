@@ -30,7 +30,7 @@ from actorflow.ops.windows import (
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["Conv", "ConvDown", "ConvWeight", "conv", "conv_transpose"]
 

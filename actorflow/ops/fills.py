@@ -19,8 +19,8 @@ from actorflow.ops.operation import Operation, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
-    from actorflow.node import Blob
+    from actorflow.graph.graph import Graph
+    from actorflow.graph.nodes import Blob
 
 __all__ = ["Bernoulli", "Gaussian", "Uniform", "bernoulli", "fans", "gaussian", "he", "uniform", "xavier"]
 

@@ -11,8 +11,8 @@ from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
-    from actorflow.node import Blob
+    from actorflow.graph.graph import Graph
+    from actorflow.graph.nodes import Blob
 
 __all__ = ["apply", "blob_of", "spec_of", "whole"]
 
@@ -26,7 +26,7 @@ def spec_of(kind: str, argument: str, blob: object) -> TensorSpec:
     Raises:
         GraphError: if it is no blob; the message names the argument.
     """
-    from actorflow.node import Blob  # nodes are built on operations
+    from actorflow.graph.nodes import Blob  # nodes are built on operations
 
     if not isinstance(blob, Blob):
         raise GraphError(f"{kind}: {argument} must be a blob, got {type(blob).__name__}")
@@ -69,7 +69,7 @@ def whole(form: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
 def _graphs_of(values: Sequence[object]) -> Iterator[Graph]:
     """The graphs of the blobs among some arguments, or in a sequence or mapping of theirs."""
-    from actorflow.node import Blob
+    from actorflow.graph.nodes import Blob
 
     for value in values:
         if isinstance(value, Blob):

@@ -14,7 +14,7 @@ from actorflow.ops.operation import Operation, axes_of
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["Concat", "Split", "concat", "split", "stack"]
 

@@ -15,7 +15,7 @@ from actorflow.ops.terms import plus, scaled
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["LRN", "ChannelWindowSum", "LRNDown", "LRNScale", "lrn"]
 

@@ -19,7 +19,7 @@ from actorflow.ops.terms import scaled
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["check_epsilon", "check_statistics", "second", "shape_is", "wide_dtype"]
 

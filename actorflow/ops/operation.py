@@ -11,7 +11,7 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["Layout", "Operation", "axes_of", "rank_is", "same_dtype", "same_numbers"]
 

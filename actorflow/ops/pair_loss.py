@@ -15,7 +15,7 @@ from actorflow.ops.terms import constant_like, plus, scaled, spread, times, tota
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = [
     "BinaryCrossEntropy",

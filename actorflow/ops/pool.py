@@ -14,7 +14,7 @@ from actorflow.ops.windows import CHANNELS_FIRST, Pads, Steps, Windows, as_pads,
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = [
     "AveragePool",

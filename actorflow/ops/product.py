@@ -18,7 +18,7 @@ from actorflow.ops.terms import plus, times
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["ReduceProd", "ReduceProdDown", "prod"]
 

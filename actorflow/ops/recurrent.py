@@ -29,7 +29,7 @@ from actorflow.ops.terms import constant_like, plus
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = ["LSTM", "LSTMGates", "lstm", "lstm_cell"]
 

@@ -10,7 +10,7 @@ from actorflow.ops.broadcast import BroadcastTo, ReduceSum
 from actorflow.ops.functional import apply, blob_of
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob
+    from actorflow.graph.nodes import Blob
 
 __all__ = ["constant_like", "plus", "scaled", "spread", "times", "total"]
 

@@ -15,7 +15,7 @@ from actorflow.ops.operation import Operation, same_dtype, same_numbers
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.node import Blob, Op
+    from actorflow.graph.nodes import Blob, Op
 
 __all__ = [
     "Absolute",

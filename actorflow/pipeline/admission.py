@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from actorflow.actors.budget import Budget
 from actorflow.errors import OutOfMemoryError
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
 from actorflow.place import Place
 
 __all__ = ["Admission"]

@@ -20,7 +20,7 @@ from actorflow.actors.dispatcher import leave_loop
 from actorflow.errors import UNMADE, StageError
 
 if TYPE_CHECKING:
-    from actorflow.node import Site
+    from actorflow.graph.nodes import Site
     from actorflow.pipeline.stage import StageActor
 
 __all__ = ["Named", "caught", "ends_task", "guarded", "stage_error"]

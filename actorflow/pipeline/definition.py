@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorflow.errors import PipelineError
-from actorflow.node import PACKAGE, Site
+from actorflow.graph.nodes import PACKAGE, Site
 
 if TYPE_CHECKING:
     from actorflow.pipeline.run import Run

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError, shown
-from actorflow.node import Blob
+from actorflow.graph.nodes import Blob
 from actorflow.pipeline.boundary import caught
 from actorflow.pipeline.definition import calling_site
 

@@ -22,7 +22,7 @@ from actorflow.pipeline.stats import LoaderStats, bottleneck
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from actorflow.node import Blob
+    from actorflow.graph.nodes import Blob
     from actorflow.pipeline.feeding import Feeding
     from actorflow.pipeline.stage import StageActor
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from actorflow.errors import PipelineError, shown
-from actorflow.graph import Graph
-from actorflow.node import Blob
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 from actorflow.pipeline.again import Cache, Repeat
 from actorflow.pipeline.branch import Join, Port, Split
 from actorflow.pipeline.calling import CallOptions, Executor, Options

@@ -10,7 +10,7 @@ from typing import Any
 from actorflow.devices import Device, open_device
 from actorflow.errors import DeviceError, PipelineError
 from actorflow.forks import forget_in_child
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
 from actorflow.pipeline.calling import Calling
 from actorflow.pipeline.calls import Call
 from actorflow.pipeline.definition import Stage

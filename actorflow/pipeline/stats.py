@@ -9,9 +9,9 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from actorflow.node import Site
+from actorflow.graph.nodes import Site
 from actorflow.pipeline.stage import Wait
-from actorflow.text import visible
+from actorflow.show.text import visible
 
 if TYPE_CHECKING:
     from actorflow.pipeline.stage import StageActor

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError
 from actorflow.forks import forget_in_child, held_at_fork
-from actorflow.launch import run
+from actorflow.loop import run
 from actorflow.pipeline.run import IN_PARENT
 from actorflow.threads import start_thread
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from actorflow.devices import Device, Fence
 from actorflow.devices.stream import StreamDevice, StreamLane
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
 from actorflow.pipeline.admission import Admission
 from actorflow.pipeline.boundary import guarded
 from actorflow.pipeline.definition import Build, Stage

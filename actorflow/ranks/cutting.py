@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actorflow.node import Blob, Op, Variable
+from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.ops.collective import AllReduce
 
 __all__ = ["crosses_ranks", "home_of", "is_gathered", "ranks_of_edges"]

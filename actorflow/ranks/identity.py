@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from actorflow.node import Blob, Op
+from actorflow.graph.nodes import Blob, Op
 from actorflow.ranks.cutting import ranks_of_edges
 
 __all__ = ["Identity", "difference", "identity_of"]

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.channel import messages_under_way
-from actorflow.history import OpProfile
+from actorflow.trace.ring import OpProfile
 
 if TYPE_CHECKING:
-    from actorflow.history import Changes, Trace
     from actorflow.ranks.channels import Channels
-    from actorflow.runtime import Engine
+    from actorflow.runtime.engine import Engine
+    from actorflow.trace.ring import Changes, Trace
 
 __all__ = ["Watching"]
 

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 if TYPE_CHECKING:
     from actorflow.devices import Lane
-    from actorflow.runtime import Engine
+    from actorflow.runtime.engine import Engine
 
 __all__ = ["VirtualTimeLoop", "sleep_in_thread", "virtual_time_loop"]
 

@@ -12,16 +12,16 @@ from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
 from actorflow.errors import GraphError
-from actorflow.node import Op
-from actorflow.program import Program
+from actorflow.graph.nodes import Op
+from actorflow.runtime.build import Wiring
+from actorflow.runtime.program import Program
 from actorflow.testing.clock import sleep_in_thread
-from actorflow.wiring import Wiring
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
-    from actorflow.graph import Graph
-    from actorflow.plan import Plan, PlannedOp
-    from actorflow.runtime import Engine
+    from actorflow.graph.graph import Graph
+    from actorflow.plan.plan import Plan, PlannedOp
+    from actorflow.runtime.engine import Engine
 
 __all__ = ["Injection", "inject"]
 

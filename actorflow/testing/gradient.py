@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 import actorflow.ops.cpu  # noqa: F401  registers the kernels that `check_gradient` looks up
-from actorflow.autograd import gradient
 from actorflow.errors import GraphError
-from actorflow.graph import Graph
-from actorflow.launch import run
-from actorflow.node import Blob
+from actorflow.graph.gradient import gradient
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
+from actorflow.loop import run
 from actorflow.ops.arithmetic import add
 from actorflow.ops.basic import reshape
 from actorflow.ops.linear import inner

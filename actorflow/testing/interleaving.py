@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from actorflow.actors.dispatcher import Actor, Dispatcher, Work
 from actorflow.actors.op import OpActor
-from actorflow.runtime import Engine
+from actorflow.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.graph.graph import Graph
 
 __all__ = ["interleave"]
 

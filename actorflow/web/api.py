@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from actorflow.errors import MissingExtraError
-from actorflow.history import NodeState, OpProfile
-from actorflow.recording import Snapshot
+from actorflow.trace.recording import Snapshot
+from actorflow.trace.ring import NodeState, OpProfile
 from actorflow.web.exchange import CHUNK_BYTES, Request, Response, Route, to_json
 from actorflow.web.latency import Latencies
 from actorflow.web.metrics import exposition

@@ -11,7 +11,7 @@ from actorflow.web.exchange import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCod
 from actorflow.web.page import Page, PageOptions
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.graph.graph import Graph
 
 __all__ = ["ASGIPage", "asgi"]
 

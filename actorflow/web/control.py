@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.checkpoint import Checkpoints
 from actorflow.errors import CheckpointError, GraphError
-from actorflow.text import visible
+from actorflow.show.text import visible
 from actorflow.web.exchange import Refused, Request, Response, Route, to_json
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.graph.graph import Graph
     from actorflow.web.guard import TokenGuard
     from actorflow.web.stream import Stream
 

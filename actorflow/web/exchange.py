@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Protocol
 from urllib.parse import parse_qsl
 
-from actorflow.text import visible
+from actorflow.show.text import visible
 
 __all__ = [
     "CHUNK_BYTES",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.history import Trace
+from actorflow.trace.ring import Trace
 
 __all__ = ["Latencies"]
 

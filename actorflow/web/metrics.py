@@ -10,7 +10,7 @@ from actorflow.errors import require
 from actorflow.web.vitals import memory_of
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.graph.graph import Graph
 
 __all__ = ["exposition"]
 

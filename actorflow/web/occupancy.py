@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from actorflow.actors.channel import messages_under_way
 from actorflow.actors.segment import SegmentActor
-from actorflow.node import Variable
+from actorflow.graph.nodes import Variable
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
     from actorflow.actors.turnstile import Turnstile
-    from actorflow.runtime import Engine
+    from actorflow.runtime.engine import Engine
 
 __all__ = ["Occupancy"]
 

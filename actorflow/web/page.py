@@ -18,7 +18,7 @@ from actorflow.web.writing import Writer
 
 if TYPE_CHECKING:
     from actorflow.checkpoint import Checkpoints
-    from actorflow.graph import Graph
+    from actorflow.graph.graph import Graph
 
 __all__ = ["STREAM_PATH", "Page", "PageOptions"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from actorflow.node import Blob
+from actorflow.graph.nodes import Blob
 from actorflow.pipeline import live_loaders
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.graph.graph import Graph
     from actorflow.pipeline.definition import Stage
 
 __all__ = ["pipelines"]

@@ -15,13 +15,13 @@ from urllib.parse import quote
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from actorflow.text import visible
+from actorflow.show.text import visible
 from actorflow.web.app import app_of
 from actorflow.web.frame import Frame, frame_url
 from actorflow.web.page import Page, PageOptions
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
+    from actorflow.graph.graph import Graph
 
 __all__ = ["Serving", "View", "serve"]
 

@@ -24,8 +24,8 @@ from actorflow.web.vitals import Vitals
 from actorflow.web.wire import encode_control, encode_heartbeat, encode_vitals
 
 if TYPE_CHECKING:
-    from actorflow.graph import Graph
-    from actorflow.runtime import Engine
+    from actorflow.graph.graph import Graph
+    from actorflow.runtime.engine import Engine
 
 __all__ = ["Client", "Stream"]
 

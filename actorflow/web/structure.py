@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import text_of
-from actorflow.node import Blob, Node, Op, Variable
+from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.web.exchange import to_json
 
 __all__ = ["Structure", "capture"]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.history import NodeState, OpProfile
+from actorflow.trace.ring import NodeState, OpProfile
 from actorflow.web.latency import Latencies
 from actorflow.web.structure import Structure
 from actorflow.web.wire import OpStates, encode_calls, encode_states, encode_status
 
 if TYPE_CHECKING:
-    from actorflow.history import Changes, Monitor
-    from actorflow.runtime import Engine
+    from actorflow.runtime.engine import Engine
+    from actorflow.trace.ring import Changes, Monitor
 
 __all__ = ["Position", "Telemetry"]
 

@@ -11,7 +11,7 @@ from actorflow.web.occupancy import Occupancy
 from actorflow.web.pipelines import pipelines
 
 if TYPE_CHECKING:
-    from actorflow.runtime import Engine
+    from actorflow.runtime.engine import Engine
 
 __all__ = ["Vitals", "memory_of"]
 

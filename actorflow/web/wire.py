@@ -36,7 +36,7 @@ offset type    meaning
 ...    f32[n]  time of the latest call, microseconds
 ...    f32[n]  median time of a call, microseconds, estimated; 0 if unknown
 ...    f32[n]  99th percentile, likewise
-...    u8[n]   `actorflow.history.NodeState`
+...    u8[n]   `actorflow.trace.ring.NodeState`
 ...    u8[n]   index in the ``tracks`` of the ``vitals`` message of what the latest call ran on; 255 if unknown
 ...    u32[m]  from the next multiple of 4 on: index of each op of which calls have failed
 ...    u32[m]  how many of its calls have failed, repeated or not
@@ -70,7 +70,7 @@ import numpy.typing as npt
 from actorflow.web.exchange import to_json
 
 if TYPE_CHECKING:
-    from actorflow.history import Calls, Note, Trace
+    from actorflow.trace.ring import Calls, Note, Trace
 
 __all__ = [
     "HEADER",
@@ -100,7 +100,7 @@ class OpStates(NamedTuple):
         p50_us: float32, estimated; 0 if unknown.
         p99_us: float32.
         state: uint8, `NodeState`.
-        track: uint8, index in `actorflow.history.Trace.tracks`; 255 if unknown.
+        track: uint8, index in `actorflow.trace.ring.Trace.tracks`; 255 if unknown.
     """
 
     node: npt.NDArray[np.uint32]
@@ -126,7 +126,7 @@ class OpStates(NamedTuple):
 
 
 class FrameNumbers(Protocol):
-    """What is sent of `actorflow.history.FrameCounts`."""
+    """What is sent of `actorflow.trace.ring.FrameCounts`."""
 
     started: int
     finished: int

@@ -70,7 +70,7 @@ class TestAnnotationsThatCannotBeEvaluated:
         def doubled(weight: Missing) -> Missing:
             return weight * 2
 
-        graph = af.trace(doubled, xp.ones(3))
+        graph = af.to_graph(doubled, xp.ones(3))
         assert graph.blobs[0].name == "weight"
 
     def test_of_a_function_that_is_lifted(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.digits import write_digits
+from tests.support.digits import write_digits
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_mlp_lazy.py"
 

@@ -132,7 +132,7 @@ def test_traced_graphs_have_the_same_gradients(name: str) -> None:
     function, _, arrays = CASES[name]
     loss = loss_of(function)
     expected = af.grad(loss, argnums=range(len(arrays)))(*[xp.asarray(array) for array in arrays])
-    graph = af.trace(lambda *values: loss(*values), *arrays)
+    graph = af.to_graph(lambda *values: loss(*values), *arrays)
     blobs = [graph[f"x{i}"] for i in range(len(arrays))]
     grads = af.gradient(graph["result/out"], blobs)
     found = graph.run_sync(dict(zip(blobs, arrays, strict=True)), fetch=grads)
@@ -145,7 +145,7 @@ def test_traced_graphs_have_gradients_of_gradients(name: str) -> None:
     function, _, arrays = CASES[name]
     loss = loss_of(lambda *values: [y * y for y in listed(function(*values))])
     expected = af.grad(lambda *values: weighted([af.grad(loss)(*values)]))(*[xp.asarray(array) for array in arrays])
-    graph = af.trace(lambda *values: loss(*values), *arrays)
+    graph = af.to_graph(lambda *values: loss(*values), *arrays)
     slope = af.gradient(graph["result/out"], graph["x0"])
     weights = graph.variable("weights", slope.shape, "float64", np.random.default_rng(0).uniform(0.5, 1.5, slope.shape))
     found = af.gradient(af.ops.sum(af.ops.multiply(slope, weights)), graph["x0"])
@@ -163,7 +163,7 @@ def test_gradients_of_graphs_go_through_complex_blobs_where_rules_do() -> None:
     loss = af.ops.sum(af.ops.multiply(x, x))
     with pytest.raises(af.DTypeError, match="only floating blobs have gradients"):
         af.gradient(loss, x)
-    traced = af.trace(lambda x: xp.sum(xp.abs(xp.fft.fft(x) * (1.0 + 2.0j)) ** 2.0), numbers(4))
+    traced = af.to_graph(lambda x: xp.sum(xp.abs(xp.fft.fft(x) * (1.0 + 2.0j)) ** 2.0), numbers(4))
     found = af.gradient(traced["result/out"], traced["x"])
     np.testing.assert_allclose(traced.run_sync({"x": numbers(4)}, fetch=[found])[found], 2 * 5 * 4 * numbers(4))
 
@@ -355,7 +355,7 @@ def test_random_programs_have_right_gradients_as_arrays_and_as_graphs(program: l
     found = [each.to_numpy() for each in af.grad(loss, argnums=(0, 1))(*arrays)]
     for i, grad in enumerate(found):
         np.testing.assert_allclose(grad, slopes(loss, arrays, i), rtol=1e-4, atol=1e-5)
-    graph = af.trace(lambda x, y: loss(x, y), *arrays)
+    graph = af.to_graph(lambda x, y: loss(x, y), *arrays)
     grads = af.gradient(graph["result/out"], [graph["x"], graph["y"]])
     result = graph.run_sync({"x": arrays[0], "y": arrays[1]}, fetch=grads)
     for grad, each in zip(grads, found, strict=True):

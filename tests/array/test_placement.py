@@ -269,7 +269,7 @@ def test_random_numbers_are_those_of_the_cpu() -> None:
 
 def test_a_traced_function_may_use_arrays_of_a_device() -> None:
     w = xp.asarray([1.0, 2.0], device="sim:0")
-    graph = af.trace(lambda x: x.to_device("sim:0") * w, xp.ones(2))
+    graph = af.to_graph(lambda x: x.to_device("sim:0") * w, xp.ones(2))
     assert graph.run_sync({"x": [3.0, 4.0]})["result/out"].tolist() == [3.0, 8.0]
 
 

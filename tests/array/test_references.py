@@ -17,7 +17,7 @@ from actorflow.array.chains import ChainUnit
 from actorflow.array.memory import Memory
 from actorflow.array.planning import collect
 from actorflow.array.sequences import Sequence
-from tests.holders import CALLS, HOLDS, LOOKS, Call, Hold, Place, check_hold, check_holds
+from tests.support.holders import CALLS, HOLDS, LOOKS, Call, Hold, Place, check_hold, check_holds
 
 #: Just as large as a buffer that is used again.
 SHAPE = (1 << 18,)

@@ -10,7 +10,7 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.autograd import trainable
+from actorflow.graph.gradient import trainable
 
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> np.ndarray:
@@ -98,7 +98,7 @@ def polynomial(x: Any, w: Any) -> Any:
 
 async def test_trace_gives_a_graph_that_computes_the_same() -> None:
     a, b = numbers(3, 4), numbers(4, 2, seed=1)
-    graph = af.trace(polynomial, xp.asarray(a), af.TensorSpec.of((4, 2), "float64"))
+    graph = af.to_graph(polynomial, xp.asarray(a), af.TensorSpec.of((4, 2), "float64"))
     assert [blob.name for blob in graph.sources if not isinstance(blob, af.Variable)][:2] == ["x", "w"]
     async with graph:
         result = await graph.run({"x": a, "w": b})
@@ -113,7 +113,7 @@ async def test_trace_gives_a_graph_that_computes_the_same() -> None:
 async def test_a_traced_graph_computes_where_it_is_placed() -> None:
     a, b = numbers(3, 4), numbers(4, 2, seed=1)
     shift = xp.asarray(1.0)
-    graph = af.trace(lambda x, w: polynomial(x, w) + shift, xp.asarray(a), xp.asarray(b), place="sim:0")
+    graph = af.to_graph(lambda x, w: polynomial(x, w) + shift, xp.asarray(a), xp.asarray(b), place="sim:0")
     places = {str(op.place) for op in graph.compile().ops if op.operation.kind in ("Matmul", "ReduceSum", "Sum")}
     assert places == {"sim:0"}
     async with graph:
@@ -128,7 +128,7 @@ async def test_what_ops_does_not_have_is_computed_too_and_what_was_there_is_a_va
     def function(x: Any) -> Any:
         return xp.linalg.inv(x + table), xp.sort(x, axis=0, descending=True) * xp.eye(3)
 
-    graph = af.trace(function, af.TensorSpec.of((3, 3), "float64"))
+    graph = af.to_graph(function, af.TensorSpec.of((3, 3), "float64"))
     async with graph:
         result = await graph.run({"x": a})
     np.testing.assert_allclose(result["result0/out"], np.linalg.inv(2 * a + 1))
@@ -139,9 +139,9 @@ async def test_what_ops_does_not_have_is_computed_too_and_what_was_there_is_a_va
 
 def test_a_traced_function_has_no_values() -> None:
     with pytest.raises(af.GraphError, match="dry run"):
-        af.trace(lambda x: x if x > 0 else -x, af.TensorSpec.of(()))
+        af.to_graph(lambda x: x if x > 0 else -x, af.TensorSpec.of(()))
     with pytest.raises(af.DTypeError, match="what the function returns must be an array"):
-        af.trace(lambda x: [3.0], af.TensorSpec.of(()))
+        af.to_graph(lambda x: [3.0], af.TensorSpec.of(()))
     assert xp.asarray([1.0]).to_numpy().tolist() == [1.0]
 
 
@@ -167,7 +167,7 @@ def expected_of(weights: Any, x: Any) -> tuple[np.ndarray, np.ndarray]:
 
 async def test_containers_of_arguments_and_results() -> None:
     weights, x = example()
-    graph = af.trace(network, weights, x)
+    graph = af.to_graph(network, weights, x)
     async with graph:
         result = await graph.run(feeds_of(weights, x))
     hidden, spread = expected_of(weights, x)
@@ -178,7 +178,7 @@ async def test_containers_of_arguments_and_results() -> None:
 
 async def test_traced_graphs_are_differentiated() -> None:
     weights, x = example()
-    graph = af.trace(network, weights, x)
+    graph = af.to_graph(network, weights, x)
     blobs = [graph["weights.w1"], graph["weights.b1"]]
     grads = af.gradient(graph["result.loss/out"], blobs)
     slopes = af.grad(lambda weights, x: network(weights, x)["loss"])(weights, x)
@@ -191,7 +191,7 @@ async def test_traced_graphs_are_differentiated() -> None:
 async def test_traced_graphs_are_streamed() -> None:
     weights, x = example()
     known = {name: xp.asarray(value) for name, value in weights.items()}
-    graph = af.trace(lambda x: network(known, x)["loss"], x, name="scores")
+    graph = af.to_graph(lambda x: network(known, x)["loss"], x, name="scores")
     batches = [numbers(5, 4, seed=seed) for seed in range(6)]
     async with graph:
         losses = [float(r["result/out"]) async for r in graph.stream(({"x": batch} for batch in batches), in_flight=2)]
@@ -205,7 +205,7 @@ async def test_traced_graphs_are_trained() -> None:
     def loss(x: Any, y: Any) -> Any:
         return xp.mean(xp.square((x * xp.asarray([1.0, 2.0, 3.0, 4.0])) @ table - y))
 
-    graph = af.trace(loss, x, y)
+    graph = af.to_graph(loss, x, y)
     result = graph["result/out"]
     assert [variable.name for variable in trainable(result)] == ["captured"]  # no constants
     train = af.nn.SGD(0.05).minimize(result)
@@ -217,7 +217,7 @@ async def test_traced_graphs_are_trained() -> None:
 
 async def test_what_ops_does_not_have_runs_on_the_cpu_and_its_gradient_too() -> None:
     weights, x = example()
-    graph = af.trace(lambda weights, x: network(weights, x)["loss"], weights, x, place="sim:0")
+    graph = af.to_graph(lambda weights, x: network(weights, x)["loss"], weights, x, place="sim:0")
     with graph.at("sim:0"):
         grad = af.gradient(graph["result/out"], graph["weights.w1"])
     places = {op.operation.kind: str(op.place) for op in graph.compile().ops}
@@ -230,7 +230,7 @@ async def test_what_ops_does_not_have_runs_on_the_cpu_and_its_gradient_too() -> 
 
 
 def test_ops_have_the_names_and_the_lines_of_the_code() -> None:
-    graph = af.trace(network, *example())
+    graph = af.to_graph(network, *example())
     sites = {op.name: op.site for op in graph.ops}
     first = network.__code__.co_firstlineno
     lines = {"matmul": 1, "add": 1, "maximum": 1, "argsort": 2, "take_along_axis": 3, "vector_norm": 3, "sum": 4}
@@ -241,14 +241,14 @@ def test_ops_have_the_names_and_the_lines_of_the_code() -> None:
 
 
 async def test_failures_name_the_line_of_the_code() -> None:
-    graph = af.trace(lambda x: xp.sum(xp.linalg.inv(x)), af.TensorSpec.of((2, 2), "float64"))
+    graph = af.to_graph(lambda x: xp.sum(xp.linalg.inv(x)), af.TensorSpec.of((2, 2), "float64"))
     async with graph:
         with pytest.raises(af.OpError, match=r"op 'inv' \(inv\) failed with LinAlgError.*\n(.*\n)*.*test_tracing\.py"):
             await graph.run({"x": np.zeros((2, 2))})
 
 
 async def test_random_numbers_of_graphs_are_others_in_each_frame() -> None:
-    graph = af.trace(lambda x: (x * xp.randn((4,)), x * xp.randb((64,), 0.5)[:4], x * xp.randn((4,), seed=1)), DRAWN)
+    graph = af.to_graph(lambda x: (x * xp.randn((4,)), x * xp.randb((64,), 0.5)[:4], x * xp.randn((4,), seed=1)), DRAWN)
     async with graph:
         runs = [await graph.run({"x": np.ones(4, "float32")}) for _ in range(2)]
     drawn = [[run[f"result{i}/out"] for run in runs] for i in range(3)]
@@ -261,13 +261,13 @@ DRAWN = af.TensorSpec.of((4,))
 
 
 def test_what_a_function_makes_of_numbers_alone() -> None:
-    graph = af.trace(lambda x: (xp.arange(3), xp.asarray([4, 5]), xp.ones(2) + 1.0, x), af.TensorSpec.of(()))
+    graph = af.to_graph(lambda x: (xp.arange(3), xp.asarray([4, 5]), xp.ones(2) + 1.0, x), af.TensorSpec.of(()))
     result = graph.run_sync({"x": np.float32(2.0)})
     assert [result[f"result{i}/out"].tolist() for i in range(4)] == [[0, 1, 2], [4, 5], [2.0, 2.0], 2.0]
 
 
 def test_operations_of_networks_take_labels_made_inside() -> None:
     x = numbers(3, 4)
-    graph = af.trace(lambda x: xp.nn.softmax_loss(x, xp.asarray([1, 0, 3])), x)
+    graph = af.to_graph(lambda x: xp.nn.softmax_loss(x, xp.asarray([1, 0, 3])), x)
     expected = xp.nn.softmax_loss(xp.asarray(x), xp.asarray([1, 0, 3]))
     np.testing.assert_allclose(graph.run_sync({"x": x})["result/out"], expected.to_numpy())

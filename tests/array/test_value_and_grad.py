@@ -491,7 +491,7 @@ def test_a_trace_that_read_arrays_of_another_trace_is_not_kept() -> None:
 
 
 def test_traces_of_gradients_are_graphs() -> None:
-    graph = af.trace(lambda w, x: af.value_and_grad(lambda w: xp.nn.mse_loss(x @ w, xp.ones((3, 1))))(w), *DATA)
+    graph = af.to_graph(lambda w, x: af.value_and_grad(lambda w: xp.nn.mse_loss(x @ w, xp.ones((3, 1))))(w), *DATA)
     w, x = DATA
     found = graph.run_sync({"w": w, "x": x})
     np.testing.assert_allclose(found["result1/out"], 2 * x.T @ (x @ w - 1.0) / 3, rtol=1e-12)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from actorflow.data import read_datum, read_mean
 from actorflow.data.datum import label_of
 from actorflow.errors import DataError
-from tests.datums import blob_proto, datum, field
+from tests.support.datums import blob_proto, datum, field
 
 COLORS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3) * 13
 GREY = np.array([[[7], [200]], [[0], [255]], [[1], [2]]], np.uint8)

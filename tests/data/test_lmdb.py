@@ -26,7 +26,7 @@ from actorflow.data import (
     image_label,
 )
 from actorflow.errors import DataError
-from tests.datums import blob_proto, database, datum
+from tests.support.datums import blob_proto, database, datum
 
 pytest.importorskip("lmdb")
 

@@ -21,7 +21,7 @@ from actorflow.actors.segment import SegmentActor, _Arrays, _release
 from actorflow.actors.stream import StreamViewActor
 from actorflow.actors.variable import VariableActor
 from actorflow.devices.memory import Bucket, Pool
-from tests.holders import CALLS, HOLDS, LOOKS, Call, Hold, check_hold, check_holds
+from tests.support.holders import CALLS, HOLDS, LOOKS, Call, Hold, check_hold, check_holds
 
 SPEC = af.TensorSpec.of((4, 8))
 #: The flat view of a buffer.

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-from tests.digits import write_digits
+from tests.support.digits import write_digits
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

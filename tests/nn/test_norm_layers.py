@@ -7,7 +7,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.autograd import trainable
+from actorflow.graph.gradient import trainable
 
 
 def image(dtype: str = "float32") -> tuple[af.Graph, af.Blob]:

@@ -11,7 +11,7 @@ import pytest
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow.ops import Operation, find_kernel
 from actorflow.spec import TensorSpec
-from tests import layouts
+from tests.support import layouts
 
 Compute = Callable[..., list[np.ndarray]]
 Layout = Callable[[np.ndarray, str], np.ndarray]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
-from actorflow.autograd import trainable
+from actorflow.graph.gradient import trainable
 from actorflow.testing import check_gradient
 
 batches = st.lists(st.integers(1, 4), max_size=2).map(tuple)

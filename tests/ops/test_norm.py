@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
-from actorflow.autograd import trainable
+from actorflow.graph.gradient import trainable
 from actorflow.testing import check_gradient
 
 

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
-from tests.layouts import laid_out
 from tests.oracle.comparison import TOLERANCE, check, drawn, examples, ours, theirs
+from tests.support.layouts import laid_out
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test WITH=torch")
 

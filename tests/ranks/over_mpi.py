@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import actorflow as af
 from tests.ranks.ranks import PLACES, Rank
-from tests.recipes import Recipe, Reference, recipes
+from tests.support.recipes import Recipe, Reference, recipes
 
 
 async def check(rank: Rank, recipe: Recipe) -> None:

@@ -13,7 +13,7 @@ import actorflow as af
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.transport.base import Transport
 from actorflow.transport.local import LocalWorld
-from tests.recipes import Array, Recipe, Reference, Step, evaluate, initial, is_view
+from tests.support.recipes import Array, Recipe, Reference, Step, evaluate, initial, is_view
 
 #: Where ops and blobs of random graphs are.
 PLACES = ("0/cpu", "1/cpu", "1/cpu", "2/cpu", "0/sim:0", "2/sim:0")

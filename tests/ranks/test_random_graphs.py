@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.actors.frame import FrameState
 from tests.ranks.ranks import PLACES, PlantedError, Rank, World
-from tests.recipes import Recipe, recipes
+from tests.support.recipes import Recipe, recipes
 
 GRAPHS = settings(max_examples=max(25, settings.default.max_examples // 10))
 SEEDS = st.none() | st.integers(0, 2**16)

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.devices.sim import SimArray, SimDevice, SimOptions, SimSegment, current_stream, launch_kernel
 from actorflow.devices.stream import StreamLane
-from actorflow.history import NodeState, SegmentProfile
 from actorflow.ops import kernel
 from actorflow.ops.libraries import load_library
 from actorflow.ops.registry import _kernels
 from actorflow.testing import inject
-from tests.loads import GRAPHS, cancel_at_every_turn, fail_at_every_op, leaves_nothing
-from tests.recipes import PLACES, Recipe, recipes
+from actorflow.trace.ring import NodeState, SegmentProfile
 from tests.sim.conftest import Standstill
+from tests.support.loads import GRAPHS, cancel_at_every_turn, fail_at_every_op, leaves_nothing
+from tests.support.recipes import PLACES, Recipe, recipes
 
 SIM = af.Place.parse("sim:0")
 FRAMES = 40

@@ -16,9 +16,9 @@ from actorflow import ops
 from actorflow.devices.sim import SimArray, SimDevice, SimOptions, launch_kernel
 from actorflow.devices.stream import StreamLane
 from actorflow.ops import registry
-from tests.loads import GRAPHS, Subject
-from tests.recipes import PLACES, Recipe, recipes
 from tests.sim.conftest import Standstill
+from tests.support.loads import GRAPHS, Subject
+from tests.support.recipes import PLACES, Recipe, recipes
 
 
 def device_of(graph: af.Graph, place: str = "sim:0") -> SimDevice:

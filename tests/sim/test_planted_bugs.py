@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-import actorflow.wiring
+import actorflow.runtime.build
 from actorflow import ops
 from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.op import OpActor
@@ -23,7 +23,7 @@ from actorflow.devices.cpu import CPU
 from actorflow.devices.sim import RaceError
 from actorflow.devices.stream import StreamLane
 from actorflow.devices.stream_memory import StreamBucket, StreamPool, _CommonBucket
-from actorflow.wiring import Wiring
+from actorflow.runtime.build import Wiring
 from tests.sim.conftest import Standstill
 
 SHAPE = (4, 4)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorflow.testing import inject
-from tests.loads import GRAPHS, Subject, cancel_at_every_turn, fail_at_every_op, leaves_nothing
-from tests.recipes import PLACES, Recipe, recipes
+from tests.support.loads import GRAPHS, Subject, cancel_at_every_turn, fail_at_every_op, leaves_nothing
+from tests.support.recipes import PLACES, Recipe, recipes
 
 
 @pytest.fixture(scope="module", autouse=True)

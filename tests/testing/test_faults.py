@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.program import Program
+from actorflow.runtime.program import Program
 from actorflow.testing import inject, interleave
 
 KINDS = ["kernel", "plain", "async"]

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 import actorflow as af
-from actorflow.history import NodeState
+from actorflow.trace.ring import NodeState
 from actorflow.web.client import Address, Picture, follow
 from actorflow.web.stream import Stream
 

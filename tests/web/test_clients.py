@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.history import NodeState
+from actorflow.trace.ring import NodeState
 from actorflow.web import serve
 from actorflow.web.stream import Stream
 from tests.web.browsing import Page, browse

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorflow.history import Trace
+from actorflow.trace.ring import Trace
 from actorflow.web import latency
 from actorflow.web.latency import Latencies
 

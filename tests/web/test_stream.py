@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.history import NodeState
+from actorflow.trace.ring import NodeState
 from actorflow.web import stream as stream_module
 from actorflow.web import vitals as vitals_module
 from actorflow.web.stream import Client, Stream

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorflow.history import FailureRecord, FrameCounts, Note
+from actorflow.trace.ring import FailureRecord, FrameCounts, Note
 from actorflow.web.wire import HEADER, OpStates, encode_heartbeat, encode_states, encode_status
 
 _U32 = st.integers(0, 2**32 - 1)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.recording import Snapshot
+from actorflow.trace.recording import Snapshot
 from actorflow.web import writing
 from actorflow.web.exchange import CHUNK_BYTES, Refused
 from actorflow.web.writing import Writer

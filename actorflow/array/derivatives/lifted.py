@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.array.lifting import GraphOperation, Replay
 from actorflow.errors import GraphError
-from actorflow.graph import Graph
-from actorflow.node import Blob
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
-    from actorflow.node import Op
+    from actorflow.graph.nodes import Op
 
 __all__ = ["pull_back_lifted"]
 

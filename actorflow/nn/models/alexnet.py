@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorflow.composite import Composite
+from actorflow.graph.composite import Composite
 from actorflow.nn import init
 from actorflow.nn.layers import Dropout, Pool
 from actorflow.nn.models.layered import Layered

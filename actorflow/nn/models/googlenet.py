@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actorflow import ops
-from actorflow.composite import Chain, Composite
 from actorflow.errors import GraphError
+from actorflow.graph.composite import Chain, Composite
+from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
 from actorflow.nn.inception import Inception
 from actorflow.nn.layers import Dropout, GlobalAverage, Pool
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.norm import LRN
 from actorflow.nn.weighted import Conv, InnerProduct
-from actorflow.node import Blob, Initializer
 
 __all__ = ["GoogLeNet"]
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy.typing as npt
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob
 from actorflow.nn import init
 from actorflow.nn.embedding import Embedding
 from actorflow.nn.layers import Dropout
 from actorflow.nn.recurrent import LSTM
 from actorflow.nn.weighted import InnerProduct
-from actorflow.node import Blob
 
 __all__ = ["LSTMLanguageModel"]
 

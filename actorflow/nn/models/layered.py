@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
-from actorflow.node import Blob
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob
 
 __all__ = ["Layered"]
 

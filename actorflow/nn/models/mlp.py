@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actorflow.composite import Composite
+from actorflow.graph.composite import Composite
 from actorflow.nn import init
 from actorflow.nn.layers import Dropout
 from actorflow.nn.models.layered import Layered

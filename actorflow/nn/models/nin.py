@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Initializer
 from actorflow.nn import init
 from actorflow.nn.layers import Dropout, GlobalAverage, Pool
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.nin_block import NINBlock
 from actorflow.nn.weighted import Conv
-from actorflow.node import Initializer
 
 __all__ = ["NIN"]
 

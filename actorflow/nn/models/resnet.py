@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
 from actorflow.nn.layers import Activation, GlobalAverage, Pool, bottoms
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.norm import BatchNorm
 from actorflow.nn.weighted import Conv, InnerProduct
-from actorflow.node import Blob, Initializer
 
 __all__ = ["ResNet"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
+from actorflow.graph.composite import Composite
 from actorflow.nn import init
 from actorflow.nn.layers import Dropout, Pool
 from actorflow.nn.models.layered import Layered

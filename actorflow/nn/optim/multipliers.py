@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
-from actorflow.node import Variable
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Variable
 
 __all__ = ["ChooseMultipliers", "Multipliers", "bias_multipliers", "layer_multipliers"]
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow import ops
-from actorflow.autograd import gradient, trainable
 from actorflow.errors import GraphError
-from actorflow.graph import Graph
+from actorflow.graph.gradient import gradient, trainable
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.optim.multipliers import ChooseMultipliers, Multipliers
 from actorflow.nn.rates import Policy
-from actorflow.node import Blob, Variable
 from actorflow.ops.update import state_spec
 from actorflow.spec import TensorSpec
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from actorflow import ops
-from actorflow.autograd import gradient, trainable
-from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
-from actorflow.graph import Graph
+from actorflow.graph.composite import Composite
+from actorflow.graph.gradient import gradient, trainable
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.optim import Optimizer
 from actorflow.nn.parallel.moving import as_places, moved, pieces_of
 from actorflow.nn.parallel.reducing import AllReduce, summed
 from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, mark_replicas, start_alike
 from actorflow.nn.parallel.server import ParameterServer
-from actorflow.node import Blob, Variable
 from actorflow.place import Place
 
 __all__ = ["DataParallel"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
-from actorflow.node import Blob
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob
 from actorflow.ops.operation import axes_of
 from actorflow.place import Place
 

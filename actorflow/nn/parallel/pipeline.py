@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from actorflow import ops
-from actorflow.autograd import gradient, trainable
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
-from actorflow.graph import Graph
+from actorflow.graph.composite import Composite
+from actorflow.graph.gradient import gradient, trainable
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.optim import Optimizer
 from actorflow.nn.parallel.moving import as_places, moved, pieces_of
 from actorflow.nn.parallel.reducing import summed
 from actorflow.nn.parallel.replicas import Loss, loss_of, start_alike
-from actorflow.node import Blob, Variable
 from actorflow.place import Place
 
 __all__ = ["Pipeline"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actorflow import ops
-from actorflow.composite import Composite
 from actorflow.errors import DTypeError, ShapeError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob
 from actorflow.nn.parallel.moving import moved, spread
-from actorflow.node import Blob
 from actorflow.place import Place
 
 __all__ = ["Aggregate", "AllReduce", "summed"]

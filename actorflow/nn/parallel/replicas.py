@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 
-from actorflow.composite import Composite
 from actorflow.errors import GraphError, ShapeError
-from actorflow.graph import Graph
-from actorflow.node import Blob, Initializer, as_blobs
+from actorflow.graph.composite import Composite
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Initializer, as_blobs
 
 __all__ = ["Loss", "copies_of", "loss_of", "mark_replicas", "start_alike"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.parallel.moving import as_places
 from actorflow.nn.parallel.reducing import summed
-from actorflow.node import Blob, Variable
 from actorflow.place import Place
 
 __all__ = ["ParameterServer"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from actorflow.composite import Composite
 from actorflow.errors import GraphError
+from actorflow.graph.composite import Composite
+from actorflow.graph.nodes import Blob
 from actorflow.nn.parallel.moving import as_places
 from actorflow.nn.parallel.replicas import start_alike
-from actorflow.node import Blob
 from actorflow.place import Place
 
 __all__ = ["Vectorize"]

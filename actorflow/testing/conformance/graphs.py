@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import OpError, OutOfMemoryError
-from actorflow.graph import Graph
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 from actorflow.interchange import to_numpy
-from actorflow.node import Blob
 from actorflow.ops import Copy, Scale, Sum, add, scale
 from actorflow.ops.transfer import Transfer
 from actorflow.spec import TensorSpec

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.checks import needed_ops
 from actorflow.nn.parallel import DataParallel
 from actorflow.ops.transfer import Receive, Send
+from actorflow.plan.validate import needed_ops
 from actorflow.transport.local import LocalWorld
 from tests.nn.parallel.ranks import Ranks, size_of
 

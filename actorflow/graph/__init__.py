@@ -1,0 +1,1 @@
+"""The definition: graphs, their nodes, and what is built of them."""

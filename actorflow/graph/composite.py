@@ -1,0 +1,185 @@
+"""Composites: sub-graphs with a bottom and a top, connectable with ``>>``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy.typing as npt
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Initializer, Op, Variable, as_blobs
+from actorflow.ops.basic import Copy
+
+__all__ = ["Chain", "Composite"]
+
+
+class Composite:
+    """A part of a graph that is described first and built when its bottom is connected.
+
+    Layers and models are composites. Building one again, on other blobs of the same graph, makes new ops on the
+    same variables: build a network with ``training=True`` and again with ``training=False`` to train and to test it.
+
+    ``[x] >> composite``, ``composite >> [y]`` and ``composite >> composite`` connect it; so does a call,
+    ``top = composite(x)``. A subclass defines `build`. A build that raises leaves the graph as it was, and the
+    variables, the bottom and the top of the composites that take part.
+
+    Attributes:
+        name: Scope of its ops and variables; made unique in the graph.
+        bottom: Input blobs of the latest build.
+        top: Output blobs of the latest build.
+        scope: The sub-graph of the first build, where its variables are; None before.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or type(self).__name__.lower()
+        self.scope: Graph | None = None
+        self.bottom: tuple[Blob, ...] = ()
+        self.top: tuple[Blob, ...] = ()
+        self._variables: dict[str, Variable] = {}
+
+    def build(self, *bottom: Blob, training: bool) -> Blob | Sequence[Blob]:
+        """Make the ops on ``bottom`` and return the top; called inside the composite's own scope."""
+        raise GraphError(f"{type(self).__name__} does not say what it is made of: define build()")
+
+    def __call__(self, *bottom: Blob, training: bool = True) -> Any:
+        """Build it on ``bottom``; returns the top: one blob, or a tuple of them.
+
+        Args:
+            bottom: The input blobs.
+            training: Whether layers behave as in training (dropout drops) or as in inference.
+        """
+        if not bottom:
+            raise GraphError(f"composite {self.name!r} needs at least one input blob")
+        for blob in bottom:
+            if not isinstance(blob, Blob):
+                raise GraphError(f"composite {self.name!r} connects blobs, got {type(blob).__name__}")
+        root = bottom[0].graph.root
+        for variable in self._variables.values():
+            if variable.graph.root is not root:
+                raise GraphError(
+                    f"composite {self.name!r} has its variables in graph {variable.graph.root.name!r} "
+                    f"and cannot be built in graph {root.name!r}"
+                )
+        before = self.bottom, self.top, dict(self._variables), self.scope
+        with root._members.all_or_nothing(partial(self._restore, *before)):
+            with root.unique_subgraph(self.name) as scope:
+                self.scope = self.scope or scope
+                top = as_blobs(self.build(*bottom, training=training))
+            if top is None:
+                raise GraphError(f"{type(self).__name__}.build() must return blobs")
+        self.bottom, self.top = bottom, top
+        return top[0] if len(top) == 1 else top
+
+    def _restore(
+        self, bottom: tuple[Blob, ...], top: tuple[Blob, ...], variables: dict[str, Variable], scope: Graph | None
+    ) -> None:
+        self.bottom, self.top, self._variables, self.scope = bottom, top, variables, scope
+
+    def variable(
+        self,
+        like: Blob,
+        name: str,
+        shape: Sequence[int],
+        init: Initializer | npt.ArrayLike,
+        dtype: npt.DTypeLike | None = None,
+    ) -> Variable:
+        """The variable of this name: made at the first build, shared by all later ones.
+
+        Args:
+            like: Blob whose graph, dtype and place it takes.
+            name: Its name in the composite's scope.
+            shape: Its shape; a later build that needs another one is an error.
+            init: How its first value is made.
+            dtype: Its dtype, where that is not the one of ``like``.
+        Raises:
+            ShapeError: if an earlier build made it with another shape.
+        """
+        known = self._variables.get(name)
+        if known is None:
+            scope: Graph = like.graph.root.current_scope
+            known = scope.variable(name, shape, like.dtype if dtype is None else dtype, init, like.place)
+            self._variables[name] = known
+        elif known.shape != tuple(shape):
+            raise ShapeError(
+                f"variable {known.name!r} was built with shape {known.shape}, this build needs {tuple(shape)}"
+            )
+        return known
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Variables of this composite and of those inside it, in order of creation."""
+        found = dict.fromkeys(self._variables.values())
+        for child in self.children():
+            found.update(dict.fromkeys(child.variables))
+        return tuple(found)
+
+    def children(self) -> Sequence[Composite]:
+        """Composites that this one is made of: every composite among its attributes, lists and tuples included."""
+        found: list[Composite] = []
+        for value in vars(self).values():
+            items = value if isinstance(value, list | tuple) else (value,)
+            found += [item for item in items if isinstance(item, Composite)]
+        return found
+
+    def __rrshift__(self, bottom: Blob | Sequence[Blob]) -> Composite:
+        if isinstance(bottom, Op):
+            raise GraphError(f"connect op {bottom.name!r} to composite {self.name!r} through a blob: op >> [y] >> ...")
+        blobs = as_blobs(bottom)
+        if blobs is None:
+            return NotImplemented
+        self(*blobs)
+        return self
+
+    def __rshift__(self, other: Any) -> Any:
+        if isinstance(other, Composite):
+            if not self.top:
+                return Chain(self, other)
+            other(*self.top)
+            return other
+        if isinstance(other, Op):
+            raise GraphError(f"connect composite {self.name!r} to op {other.name!r} through a blob: ... >> [y] >> op")
+        blobs = as_blobs(other)
+        if blobs is None:
+            return NotImplemented
+        if len(blobs) != len(self.top):
+            raise GraphError(
+                f"composite {self.name!r} has {len(self.top)} top blobs, got {len(blobs)}"
+                + ("" if self.top else ": connect its bottom first, [x] >> composite >> [y]")
+            )
+        for top, blob in zip(self.top, blobs, strict=True):
+            root = top.graph.root
+            if blob.graph.root is not root:
+                raise GraphError(
+                    f"composite {self.name!r} is built in graph {root.name!r}, "
+                    f"blob {blob.name!r} is of another one, {blob.graph.root.name!r}"
+                )
+            if blob.spec != top.spec:
+                kind = ShapeError if blob.shape != top.shape else DTypeError
+                raise kind(f"composite {self.name!r} gives {top.spec}, blob {blob.name!r} is declared as {blob.spec}")
+        with blobs[0].graph.root._members.all_or_nothing():
+            for top, blob in zip(self.top, blobs, strict=True):
+                root = top.graph.root
+                copy = root.current_scope._add_op(root.unique_name("copy"), Copy(), blob.place, None)
+                [top] >> copy >> [blob]
+        return other
+
+
+class Chain(Composite):
+    """Composites one after the other; ``a >> b`` makes one while ``a`` has no bottom yet."""
+
+    def __init__(self, *parts: Composite, name: str | None = None) -> None:
+        super().__init__(name)
+        self._named: bool = name is not None
+        self.parts: list[Composite] = [
+            inner for part in parts for inner in (part.parts if type(part) is Chain and not part._named else (part,))
+        ]
+
+    def build(self, *bottom: Blob, training: bool) -> Blob | Sequence[Blob]:
+        """Build each part on the top of the one before."""
+        for part in self.parts:
+            part(*bottom, training=training)
+            bottom = part.top
+        return bottom

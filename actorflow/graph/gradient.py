@@ -1,0 +1,286 @@
+"""Gradients: the backward part of a graph, built as more of the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, cast, overload
+
+from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Hints, Op, Variable
+from actorflow.ops.arithmetic import Sum
+from actorflow.ops.basic import Fill
+from actorflow.spec import TensorSpec
+
+__all__ = ["gradient", "trainable"]
+
+
+@overload
+def gradient(loss: Blob, wrt: Blob) -> Blob: ...
+
+
+@overload
+def gradient(loss: Blob, wrt: Sequence[Blob]) -> list[Blob]: ...
+
+
+def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
+    """Build the gradient of a scalar blob.
+
+    Everything made goes into a sub-graph "gradient" of the current scope, in scopes named as those of the ops it
+    belongs to; the gradient of an op is on the op's place and lane. Only what ``wrt`` needs is built. Where several ops
+    read a blob, their contributions are added in the order in which these were connected. A variable is differentiated
+    as the value that the frame reads; updates are not looked through.
+
+    Args:
+        loss: Shape (), floating.
+        wrt: The blob or blobs, variables or not, to differentiate by; floating, and ``loss`` depends on each.
+    Returns:
+        One blob per blob of ``wrt``, of its shape and dtype: one for one, a list for a sequence.
+    Raises:
+        ShapeError: if ``loss`` is not 0-d.
+        DTypeError: if ``loss`` or one of ``wrt`` is not floating.
+        GraphError: if ``loss`` does not depend on one of ``wrt``, or does so through an op that has no gradient.
+        CycleError: if the ops that ``loss`` needs wait for each other.
+    """
+    if loss.shape != ():
+        raise ShapeError(f"the loss must be 0-d, blob {loss.name!r} is {loss.spec}")
+    targets = [wrt] if isinstance(wrt, Blob) else list(wrt)
+    root = loss.graph.root
+    for blob in (loss, *targets):
+        if blob.graph.root is not root:
+            raise GraphError(f"blob {blob.name!r} is of graph {blob.graph.root.name!r}, the loss of {root.name!r}")
+        if not _is_floating(blob):
+            raise DTypeError(f"only floating blobs have gradients, blob {blob.name!r} is {blob.spec}")
+    order = _ops_before(loss)
+    active = _active(order, targets)
+    path = _path(order, active, loss)
+    for blob in targets:
+        if blob not in path:
+            raise GraphError(_why_not(loss, blob, order))
+    for op in order:
+        if (
+            not op.operation.differentiable
+            and any(b in path for b in _smooth(op))
+            and any(b in path for b in op.outputs)
+        ):
+            raise GraphError(
+                f"loss {loss.name!r} depends on {_first(targets, op, order).name!r} through op {op.name!r} "
+                f"({op.operation}), which has no gradient; created at {op.site}"
+            )
+    with root._members.all_or_nothing(), root.unique_subgraph("gradient") as scope:
+        found = _Backward(scope, path, loss).run(order, targets)
+    return found[0] if isinstance(wrt, Blob) else found
+
+
+def trainable(loss: Blob) -> tuple[Variable, ...]:
+    """The variables by which ``loss`` can be differentiated, in order of creation.
+
+    Raises:
+        CycleError: if the ops that ``loss`` needs wait for each other.
+    """
+    order = _ops_before(loss)
+    variables = {b for op in order for b in _smooth(op) if isinstance(b, Variable) and _is_floating(b)}
+    path = _path(order, _active(order, variables), loss)
+    return tuple(sorted((v for v in variables if v in path), key=lambda variable: variable.id))
+
+
+def _is_floating(blob: Blob) -> bool:
+    return blob.dtype.kind in "fV" and not blob.dtype.hasobject  # ml_dtypes' bfloat16 has kind V
+
+
+def _producers(blob: Blob) -> Sequence[Op]:
+    return () if isinstance(blob, Variable) else blob.producers
+
+
+def _ops_before(loss: Blob) -> list[Op]:
+    """The ops that ``loss`` needs, each after those that it needs itself."""
+    order: list[Op] = []
+    state: dict[Op, bool] = {}  # False while what the op needs is looked at, True when it is in the order
+    stack: list[tuple[Op, bool]] = [(op, False) for op in reversed(_producers(loss))]
+    while stack:
+        op, entered = stack.pop()
+        if entered:
+            state[op] = True
+            order.append(op)
+            continue
+        if op in state:
+            continue
+        state[op] = False
+        stack.append((op, True))
+        for blob in reversed(op.inputs):
+            for producer in reversed(_producers(blob)):
+                known = state.get(producer)
+                if known is False:
+                    raise CycleError(*_cycle([o for o, is_open in stack if is_open], producer))
+                if known is None:
+                    stack.append((producer, False))
+    return order
+
+
+def _smooth(op: Op) -> Sequence[Blob]:
+    """The inputs that an op may be differentiated by."""
+    operation = op.operation
+    if not operation.constants:
+        return op.inputs
+    return [blob for i, blob in enumerate(op.inputs) if not operation.is_constant(i)]
+
+
+def _cycle(open_ops: list[Op], closing: Op) -> tuple[list[str], dict[str, object]]:
+    """What a `CycleError` is told."""
+    cycle = [*open_ops[open_ops.index(closing) :], closing]
+    return [op.name for op in cycle], {op.name: op.site for op in cycle}
+
+
+def _active(order: Iterable[Op], sources: Iterable[Blob]) -> set[Blob]:
+    """Blobs whose value changes smoothly with one of ``sources``: reached through floating blobs only."""
+    active = set(sources)
+    for op in order:
+        if any(blob in active and _is_smooth(op, blob) for blob in _smooth(op)):
+            active.update(blob for blob in op.outputs if _is_smooth(op, blob) and not isinstance(blob, Variable))
+    return active
+
+
+def _is_smooth(op: Op, blob: Blob) -> bool:
+    """Whether an op's input or output is floating; complex if the op has gradients for that."""
+    return _is_floating(blob) or (op.operation.takes_complex and blob.dtype.kind == "c")
+
+
+def _path(order: Sequence[Op], active: set[Blob], loss: Blob) -> set[Blob]:
+    """The active blobs that ``loss`` depends on through active blobs."""
+    path = {loss} & active
+    for op in reversed(order):
+        if any(blob in path for blob in op.outputs):
+            path.update(blob for blob in _smooth(op) if blob in active)
+    return path
+
+
+def _why_not(loss: Blob, blob: Blob, order: Sequence[Op]) -> str:
+    reached = {blob}
+    for op in order:
+        if any(b in reached for b in op.inputs):
+            reached.update(op.outputs)
+    if loss not in reached:
+        return f"loss {loss.name!r} does not depend on blob {blob.name!r}"
+    stops = next((b.name for op in order for b in op.outputs if b in reached and not _is_floating(b)), None)
+    if stops is None:
+        return f"loss {loss.name!r} depends on blob {blob.name!r} only through inputs that their ops hold constant"
+    return f"loss {loss.name!r} depends on blob {blob.name!r} only through blob {stops!r}, which is not floating"
+
+
+def _first(targets: Iterable[Blob], op: Op, order: Sequence[Op]) -> Blob:
+    """The first of ``targets`` that ``op`` depends on."""
+    return next(t for t in targets if any(blob in _active(order, [t]) for blob in _smooth(op)))
+
+
+def _with_own_outputs(op: Op) -> Op:
+    """The op as its gradient must see it: gradients that use an output mean the op's own, not a sum with others'."""
+    if all(len(blob.producers) == 1 for blob in op.outputs):
+        return op
+    return cast(Op, _OneOfSeveralProducers(op))
+
+
+class _OneOfSeveralProducers:
+    """An op that shares its output blobs; `outputs` computes its own ones again, when they are asked for."""
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+    @cached_property
+    def outputs(self) -> tuple[Blob, ...]:
+        made = self._op.graph.root.apply(self._op.operation, *self._op.inputs, name="again")
+        return (made,) if isinstance(made, Blob) else tuple(made)
+
+
+class _Backward:
+    """One walk back from the loss.
+
+    Attributes:
+        scope: Where everything is made.
+        path: Blobs whose gradients are built.
+    """
+
+    def __init__(self, scope: Graph, path: set[Blob], loss: Blob) -> None:
+        self.scope = scope
+        self.root = scope.root
+        self.path = path
+        self.loss = loss
+        self._scopes: dict[Graph, Graph] = {self.root: scope}
+        self._terms: dict[Blob, list[tuple[Op, Blob]]] = {}  # contributions by consumer
+        self._grads: dict[Blob, Blob | None] = {}
+
+    def run(self, order: Sequence[Op], targets: Sequence[Blob]) -> list[Blob]:
+        """Build everything; the gradients of ``targets``."""
+        with self.root.at(self.loss.place):
+            self._grads[self.loss] = self.root.apply(Fill(1.0, TensorSpec((), self.loss.dtype)), name="one")
+        for op in reversed(order):
+            if any(blob in self.path for blob in op.outputs) and any(blob in self.path for blob in _smooth(op)):
+                self._through(op)
+        found = []
+        for blob in targets:
+            grad = self._grad(blob)
+            if grad is None:  # an operation said that the gradient is zero
+                with self.root.at(blob.place):
+                    grad = self._grads[blob] = self.root.apply(Fill(0.0, blob.spec), name="zero")
+            found.append(grad)
+        return found
+
+    def _through(self, op: Op) -> None:
+        grads = [self._grad(blob) if blob in self.path else None for blob in op.outputs]
+        if all(grad is None for grad in grads):
+            return
+        wanted = [blob in self.path and not op.operation.is_constant(i) for i, blob in enumerate(op.inputs)]
+        hints = op.hints or Hints()
+        with (
+            self._scope_like(op.graph),
+            self.root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu),
+        ):
+            results = op.operation.gradient(_with_own_outputs(op), grads, wanted)
+        if len(results) != len(op.inputs):
+            raise GraphError(
+                f"{op.operation.kind}.gradient() must return one blob or None per input: "
+                f"{len(op.inputs)}, got {len(results)}, for op {op.name!r}"
+            )
+        for blob, grad, want in zip(op.inputs, results, wanted, strict=True):
+            if grad is not None and want:
+                if grad.spec != blob.spec:
+                    raise ShapeError(
+                        f"{op.operation.kind}.gradient() must give {blob.spec} for {blob.name!r}, "
+                        f"got {grad.spec}, for op {op.name!r}"
+                    )
+                self._terms.setdefault(blob, []).append((op, grad))
+
+    def _grad(self, blob: Blob) -> Blob | None:
+        """The whole gradient of a blob, all of whose consumers have been walked through; None if it is zero."""
+        if blob in self._grads:
+            return self._grads[blob]
+        terms = self._terms.pop(blob, [])
+        grad: Blob | None
+        if len(terms) > 1:
+            rank = {op: i for i, op in reversed(list(enumerate(blob.consumers)))}
+            terms.sort(key=lambda term: rank[term[0]])
+            # Where the terms are, if that is one place: a weight that lives elsewhere gets the sum, not each term.
+            places = {term.place for _, term in terms}
+            place = places.pop() if len(places) == 1 else blob.place
+            with self._scope_like(blob.graph), self.root.at(place, terms[0][0].lane):
+                grad = self.root.apply(Sum(), *(term for _, term in terms))
+        else:
+            grad = terms[0][1] if terms else None
+        self._grads[blob] = grad
+        return grad
+
+    def _scope_like(self, graph: Graph) -> Graph:
+        """The scope for gradients of what is in ``graph``, named like it."""
+        missing = []
+        while graph not in self._scopes:
+            missing.append(graph)
+            assert graph.parent is not None
+            graph = graph.parent
+        scope = self._scopes[graph]
+        for graph in reversed(missing):
+            with scope:
+                scope = self._scopes[graph] = self.root.unique_subgraph(graph.name.rpartition("/")[2])
+        return scope

@@ -1,0 +1,468 @@
+"""The nodes of a graph: blobs hold tensors, ops compute them; ``>>`` connects the two."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
+from actorflow.interchange import to_numpy
+from actorflow.ops.function import Function
+from actorflow.ops.operation import Operation
+from actorflow.place import Place
+from actorflow.spec import TensorSpec, as_array
+
+if TYPE_CHECKING:
+    from actorflow.graph.graph import Graph
+
+__all__ = ["Blob", "Initializer", "Node", "Op", "Site", "Variable"]
+
+_Before = tuple[int, int, tuple["Blob", ...], tuple["Blob", ...], bool, tuple[TensorSpec, ...] | None]
+
+#: Where the library's own lines are, which errors leave out.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+#: ``init(spec, name)`` returns the first value of a variable; `name` lets an unseeded initializer differ per variable.
+Initializer = Callable[[TensorSpec, str], npt.ArrayLike]
+
+
+class Site(NamedTuple):
+    """The line of user code that created a node."""
+
+    filename: str
+    line: int
+    function: str
+
+    @classmethod
+    def caller(cls) -> Site:
+        """The innermost line outside this package, for a node that is being made."""
+        # A frame looked at costs an object. The first ones are those of `Node`, of its subclass and of the graph.
+        frame = sys._getframe(4)
+        while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
+            frame = frame.f_back
+        code = frame.f_code
+        return _site(code.co_filename, frame.f_lineno, code.co_name)
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line} in {self.function}"
+
+
+@lru_cache(maxsize=4096)
+def _site(filename: str, line: int, function: str) -> Site:
+    """One object for all that one line makes: large graphs are made in loops."""
+    return Site(filename, line, function)
+
+
+#: Longest wait before a repetition that doubling leads to.
+_LONGEST_WAIT_S = 86_400.0
+
+
+class Attempts(NamedTuple):
+    """How an op is tried: how long a call may take, how often a failed one is repeated, the first wait before that."""
+
+    timeout_s: float | None
+    retries: int
+    backoff_s: float
+
+    def wait_s(self, failures: int) -> float:
+        """Seconds before a call that has failed again is repeated: doubled each time, a day at most.
+
+        Args:
+            failures: How often it had failed before.
+        """
+        doubled = self.backoff_s * 2.0 ** min(failures, 64)
+        return max(self.backoff_s, min(doubled, _LONGEST_WAIT_S))
+
+
+class Hints(NamedTuple):
+    """Which kernels the user prefers.
+
+    Attributes:
+        libraries: In the order of preference, before the device's own; None leaves the choice to the device.
+        force_cpu: Whether to compute on the CPU wherever the arrays live.
+    """
+
+    libraries: tuple[str, ...] | None = None
+    force_cpu: bool = False
+
+
+class Node:
+    """What blobs and ops have in common.
+
+    Attributes:
+        graph: The graph or sub-graph that the node was created in.
+        id: Position in the order of creation in the root graph; never used again after a deletion.
+        name: Full name, scopes joined by ``/``.
+        place: Where it lives.
+        site: The line of user code that created it.
+    """
+
+    __slots__ = ("graph", "id", "name", "place", "site")
+
+    def __init__(self, graph: Graph, node_id: int, name: str, place: Place) -> None:
+        self.graph = graph
+        self.id = node_id
+        self.name = name
+        self.place = place
+        self.site = Site.caller()
+
+
+class Blob(Node):
+    """A tensor slot of known shape and dtype.
+
+    With several producers its value is their sum, added up in the order in which they were connected.
+
+    Attributes:
+        spec: Shape and dtype.
+        consumers: Ops that read it, once per argument.
+    """
+
+    __slots__ = ("_producers", "consumers", "spec")
+
+    def __init__(self, graph: Graph, node_id: int, name: str, place: Place, spec: TensorSpec) -> None:
+        super().__init__(graph, node_id, name, place)
+        self.spec = spec
+        self._producers: Op | list[Op] | None = None  # bare where there is one, as nearly always: large graphs feel it
+        self.consumers: list[Op] = []
+
+    @property
+    def producers(self) -> list[Op]:
+        """Ops that write it, in the order in which they were connected."""
+        producers = self._producers
+        return [] if producers is None else [producers] if isinstance(producers, Op) else [*producers]
+
+    @property
+    def has_several_producers(self) -> bool:
+        """Whether its value is a sum."""
+        return type(self._producers) is list
+
+    def _set_producers(self, producers: list[Op]) -> None:
+        self._producers = producers if len(producers) > 1 else producers[0] if producers else None
+
+    def _add_producer(self, op: Op) -> None:
+        producers = self._producers
+        if producers is None:
+            self._producers = op
+        elif isinstance(producers, Op):
+            self._producers = [producers, op]
+        else:
+            producers.append(op)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.spec.dtype
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} {self.spec} on {self.place}>"
+
+
+class Variable(Blob):
+    """A blob whose value outlives the frame: weights, optimizer state, running statistics.
+
+    Ops that read it in a frame see the value from before the frame's updates. An op that writes it gives the
+    value for the next frame; the write replaces the array and never changes it in place, so an array once read
+    from `value` stays as it was.
+
+    Attributes:
+        replica_of: The variable that this one is kept equal to, on another place; None if it is no copy. A checkpoint
+            that has no value of its own for it gives it that one's.
+        is_state: Whether only a training needs it, as an optimizer's rate, steps and moments: weights are saved without
+            it.
+    """
+
+    __slots__ = ("_init", "_value", "is_state", "replica_of")
+
+    def __init__(
+        self,
+        graph: Graph,
+        node_id: int,
+        name: str,
+        place: Place,
+        spec: TensorSpec,
+        init: Initializer | npt.ArrayLike,
+    ) -> None:
+        super().__init__(graph, node_id, name, place, spec)
+        self._init: Initializer | npt.ArrayLike = init if callable(init) else np.array(self._initial(init))
+        self._value: Any = None
+        self.replica_of: Variable | None = None
+        self.is_state = False
+
+    @property
+    def value(self) -> npt.NDArray[Any]:
+        """The current value, a NumPy array; of a variable on an accelerator, a copy.
+
+        The first access computes the initial value. Of a graph that several ranks run, a variable's value is on the
+        rank of its place alone.
+
+        Assigning checks shape and dtype and keeps a copy; frames already running go on with the old value. As for
+        feeds, an array's dtype is only widened, and Python numbers take the variable's.
+
+        Raises:
+            ShapeError, DTypeError: if the assigned or initial value does not fit.
+            PlaceError: if it is on another rank.
+        """
+        rank = self.graph.world.rank
+        if self.place.rank != rank:
+            raise PlaceError(f"the value of variable {self.name!r} is on rank {self.place.rank}, this is rank {rank}")
+        held = self.held
+        return held if type(held) is np.ndarray else to_numpy(held)
+
+    @value.setter
+    def value(self, value: npt.ArrayLike) -> None:
+        self._value = np.array(as_array(value, self.spec, f"value of variable {self.name!r}"), order="C", copy=True)
+
+    @property
+    def held(self) -> Any:
+        """The current value where it is: the array itself, of the host or of the device that it was computed on."""
+        if self._value is None:
+            try:
+                initial = self._init(self.spec, self.name) if callable(self._init) else self._init
+                array = self._initial(initial)
+            except (ActorflowError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # the user's own function may raise anything
+                what = f"{type(error).__name__}: {text_of(error)}"
+                raise GraphError(
+                    f"the init of variable {self.name!r} failed with {what}\n  created at {self.site}"
+                ) from error
+            self._value = np.array(np.broadcast_to(array, self.shape), order="C", copy=True)
+        return self._value
+
+    def _initial(self, initial: npt.ArrayLike) -> npt.NDArray[Any]:
+        """An initial value, checked: an array of the variable's type, or a scalar for all elements."""
+        spec = self.spec if np.ndim(initial) else TensorSpec((), self.dtype)
+        return as_array(initial, spec, f"init of variable {self.name!r}", narrow=True)
+
+    def commit(self, value: Any) -> Any:
+        """Replace the value by an array of the right type without a copy; for the runtime. Returns the old one."""
+        old, self._value = self._value, value
+        return old
+
+
+class Op(Node):
+    """An operation placed on a lane, between the blobs that it reads and writes.
+
+    Connect it by ``[x, w] >> op >> [y]``, or call it, ``y = op(x, w)``, to have the output blobs made.
+
+    Attributes:
+        operation: What it computes.
+        lane: Name of the FIFO of its device that it runs on; None leaves the choice to the plan.
+        attempts: Its timeout and retries, if it has any.
+        hints: Which kernels the user prefers, if any.
+        priority: How many ops the path behind it counts for in addition, where ready ops compete.
+        inputs: Blobs it reads, empty before they are connected.
+        outputs: Blobs it writes.
+    """
+
+    __slots__ = ("_connected", "_inferred", "attempts", "hints", "inputs", "lane", "operation", "outputs", "priority")
+
+    def __init__(
+        self,
+        graph: Graph,
+        node_id: int,
+        name: str,
+        place: Place,
+        operation: Operation,
+        lane: str | None,
+        attempts: Attempts | None,
+        priority: int,
+        hints: Hints | None = None,
+    ) -> None:
+        super().__init__(graph, node_id, name, place)
+        self.hints = hints
+        self.operation = operation
+        self.lane = lane
+        self.attempts = attempts
+        self.priority = priority
+        self.inputs: tuple[Blob, ...] = ()
+        self.outputs: tuple[Blob, ...] = ()
+        self._connected = not operation.arguments
+        self._inferred: tuple[TensorSpec, ...] | None = None
+        if isinstance(operation, Function):  # which says its outputs whatever its inputs are
+            self._inferred = operation.infer()
+        elif self._connected:
+            self._infer()
+
+    def __call__(self, *inputs: Blob) -> Any:
+        """Connect the inputs and make the outputs: one blob, or a tuple of them.
+
+        Raises:
+            GraphError: if the inputs do not fit (`ShapeError`, `DTypeError`), or are connected already.
+        """
+        before = self._begin()
+        try:
+            return self._call(inputs)
+        except BaseException:
+            self._undo(before)
+            raise
+
+    def _call(self, inputs: Sequence[Blob]) -> Any:
+        self._check_no_outputs()
+        if inputs or not self._connected:
+            self._connect_inputs(inputs)
+        if self._inferred is None:
+            raise GraphError(f"{self._where()} does not say what its outputs are: give outputs= or connect blobs by >>")
+        graph, name = self.graph, f"{self.name}/out"
+        if len(self._inferred) == 1:
+            output = graph.root._add_blob(graph, name, self._inferred[0], self.place)
+            self._set_outputs((output,))
+            return output
+        outputs = [graph.root._add_blob(graph, f"{name}{i}", spec, self.place) for i, spec in enumerate(self._inferred)]
+        self._set_outputs(tuple(outputs))
+        return self.outputs
+
+    def __rrshift__(self, inputs: Blob | Sequence[Blob]) -> Op:
+        blobs = as_blobs(inputs)
+        if blobs is None:
+            return NotImplemented
+        before = self._begin()
+        try:
+            self._connect_inputs(blobs)
+        except BaseException:
+            self._undo(before)
+            raise
+        return self
+
+    def __rshift__(self, outputs: Any) -> Any:
+        if isinstance(outputs, Op):
+            raise GraphError(
+                f"op {self.name!r} cannot be connected to op {outputs.name!r} directly: "
+                "put the blob between them, a >> [y] >> b"
+            )
+        blobs = as_blobs(outputs)
+        if blobs is None:
+            return NotImplemented
+        before = self._begin()
+        try:
+            self._connect_outputs(blobs)
+        except BaseException:
+            self._undo(before)
+            raise
+        return outputs
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the inputs have been connected."""
+        return self._connected
+
+    @property
+    def expects_outputs(self) -> bool:
+        """Whether the operation has outputs; a function may have none."""
+        return bool(self._inferred)
+
+    def _begin(self) -> _Before:
+        """Begin a connection: what `_undo` needs to know of the graph and the op."""
+        members = self.graph._members
+        if members.has_lost(self):
+            members.put_back(self)
+        return members.next_id, len(members.scopes), self.inputs, self.outputs, self._connected, self._inferred
+
+    def _undo(self, before: _Before) -> None:
+        """Undo a connection that has failed.
+
+        An op that has no other leaves the graph then: in ``graph.op(...)(x)`` it was made for this one, and its name is
+        free for another try. A connection that succeeds later brings it back.
+        """
+        members = self.graph._members
+        first_id, scopes, inputs, outputs, connected, inferred = before
+        members.undo(first_id, scopes)
+        if not inputs and not outputs:
+            members.withdraw(self)
+        self.inputs, self.outputs, self._connected, self._inferred = inputs, outputs, connected, inferred
+
+    def _where(self) -> str:
+        return f"op {self.name!r} ({self.operation})"
+
+    def _connect_inputs(self, blobs: Sequence[Blob]) -> None:
+        if self._connected:
+            given = ", ".join(blob.name for blob in self.inputs) or "none"
+            raise GraphError(f"{self._where()} has its inputs already ({given})")
+        self._check_blobs(blobs)
+        try:
+            self.operation.check_arity(len(blobs))
+        except GraphError as error:
+            raise GraphError(f"op {self.name!r}: {error}") from None
+        self.inputs = tuple(blobs)
+        if not isinstance(self.operation, Function):  # which has said them already
+            self._infer()
+        self._check_outputs(self.outputs)
+        self._connected = True
+        for blob in blobs:
+            blob.consumers.append(self)
+        self.graph._members.revision += 1
+
+    def _infer(self) -> None:
+        try:
+            self._inferred = self.operation.infer(*[blob.spec for blob in self.inputs])
+        except GraphError as error:
+            inputs = ", ".join(f"{blob.name} {blob.spec}" for blob in self.inputs)
+            raise type(error)(f"op {self.name!r}: {error} (inputs: {inputs})") from None
+
+    def _check_no_outputs(self) -> None:
+        if self.outputs:
+            given = ", ".join(blob.name for blob in self.outputs)
+            raise GraphError(f"{self._where()} has its outputs already ({given})")
+
+    def _connect_outputs(self, blobs: Sequence[Blob]) -> None:
+        self._check_no_outputs()
+        self._check_blobs(blobs)
+        if len(set(map(id, blobs))) != len(blobs):
+            raise GraphError(f"{self._where()} cannot write one blob twice: {[blob.name for blob in blobs]}")
+        self._check_outputs(blobs)
+        self._set_outputs(tuple(blobs))
+
+    def _set_outputs(self, blobs: tuple[Blob, ...]) -> None:
+        self.outputs = blobs
+        for blob in blobs:
+            blob._add_producer(self)
+        self.graph._members.revision += 1
+
+    def _check_blobs(self, blobs: Sequence[object]) -> None:
+        root = self.graph.root
+        for blob in blobs:
+            if not isinstance(blob, Blob):
+                raise GraphError(f"{self._where()} connects blobs, got {type(blob).__name__}")
+            if blob.graph.root is not root:
+                raise GraphError(
+                    f"{self._where()} is of graph {root.name!r}, "
+                    f"blob {blob.name!r} of another one, {blob.graph.root.name!r}"
+                )
+            if root._members.has_lost(blob):
+                raise GraphError(f"{self._where()} cannot be connected to blob {blob.name!r}, which was deleted")
+
+    def _check_outputs(self, blobs: Sequence[Blob]) -> None:
+        """Compare declared output blobs with what the operation infers."""
+        if self._inferred is None or not blobs:
+            return
+        if len(blobs) != len(self._inferred):
+            raise GraphError(f"{self._where()} has {len(self._inferred)} outputs, got {len(blobs)} blobs")
+        for blob, spec in zip(blobs, self._inferred, strict=True):
+            kind = ShapeError if blob.shape != spec.shape else DTypeError if blob.dtype != spec.dtype else None
+            if kind is not None:
+                raise kind(f"{self._where()} gives {spec}, blob {blob.name!r} is declared as {blob.spec}")
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name!r} {self.operation} on {self.place}, lane {self.lane!r}>"
+
+
+def as_blobs(value: Any) -> tuple[Blob, ...] | None:
+    """A blob or a sequence of blobs as a tuple; None for anything else."""
+    if isinstance(value, Blob):
+        return (value,)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        blobs = tuple(value)
+        if all(isinstance(blob, Blob) for blob in blobs):
+            return blobs
+    return None

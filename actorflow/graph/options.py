@@ -1,0 +1,84 @@
+"""How graphs run and ops are tried: what the user chose, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from actorflow.devices import DeviceOptions
+from actorflow.errors import GraphError
+from actorflow.graph.nodes import Attempts, Hints
+from actorflow.place import Place
+from actorflow.transport.base import Transport
+
+__all__ = ["Modes", "attempts_of", "device_options_of", "hints_of", "limit_of"]
+
+#: Some 30 years.
+_FOREVER_S = 1e9
+
+
+class Modes(NamedTuple):
+    """How a graph runs; see `Graph`."""
+
+    memory_budget_bytes: int | None = None
+    sequential: bool = False
+    deterministic: bool = False
+    dry_run: bool = False
+    stall_limit_s: float | None = None
+    block_limit_s: float | None = None
+    hints: Hints | None = None
+    devices: Mapping[Place, DeviceOptions] = MappingProxyType({})
+    capture: bool = False
+    world: Transport | None = None
+
+
+def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts | None:
+    """Timeout and retries of an op, if it has any.
+
+    Raises:
+        GraphError: if a number is out of range.
+    """
+    timeout = limit_of("timeout", timeout)
+    if retries < 0 or not backoff >= 0:
+        raise GraphError(f"retries and backoff must not be negative, got {retries} and {backoff} s")
+    if backoff == math.inf:
+        raise GraphError("backoff must be finite, got inf s")
+    return Attempts(timeout, retries, backoff) if retries or timeout is not None else None
+
+
+def limit_of(name: str, seconds: float | None) -> float | None:
+    """A time limit, if it is one: None for what is longer than any program runs, which not every loop can wait for.
+
+    Raises:
+        GraphError: if it is not positive.
+    """
+    if seconds is not None and not seconds > 0:  # nor NaN, by which a loop would order its timers at random
+        raise GraphError(f"{name} must be positive, got {seconds} s")
+    return None if seconds is None or seconds > _FOREVER_S else seconds
+
+
+def hints_of(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:
+    """Preferred kernels, if any are.
+
+    Raises:
+        GraphError: if the libraries are no list.
+    """
+    if isinstance(libraries, str):
+        raise GraphError(f"libraries must be a list, libraries=[{libraries!r}]")
+    if libraries is None and not force_cpu:
+        return None
+    return Hints(None if libraries is None else tuple(libraries), force_cpu)
+
+
+def device_options_of(devices: Mapping[Place | str, DeviceOptions]) -> Mapping[Place, DeviceOptions]:
+    """Options by place, which may be given by its text.
+
+    Raises:
+        GraphError: if they are no `DeviceOptions`; `PlaceError` if a text is no place.
+    """
+    for place, options in devices.items():
+        if not isinstance(options, DeviceOptions):
+            raise GraphError(f"devices: options of {str(place)!r} must be DeviceOptions, got {options!r}")
+    return MappingProxyType({Place.parse(place): options for place, options in devices.items()})

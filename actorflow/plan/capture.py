@@ -1,0 +1,107 @@
+"""Which ops of a plan may be captured and replayed as one. Pure: works on the plan's ops and slots alone.
+
+A segment is what a device with streams launches as one: ops of one lane, in the order of the plan. It begins when all
+that its ops read from elsewhere is there, and what it writes is announced together, so nothing that is needed within
+may depend on it: the graph in which each segment is one node has no cycle.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from actorflow.devices import device_kind
+from actorflow.place import Place
+
+if TYPE_CHECKING:
+    from actorflow.graph.graph import Graph
+    from actorflow.plan.plan import PlannedOp, Slot
+
+__all__ = ["captures", "find_segments", "may_be_captured"]
+
+_Lane = tuple[Place, str]
+
+
+def captures(graph: Graph) -> bool:
+    """Whether a graph's plans have segments: where it is asked for, and each op is not to be run by itself."""
+    modes = graph.modes
+    limits = (modes.memory_budget_bytes, *(options.memory_budget for options in modes.devices.values()))
+    return modes.capture and not modes.sequential and all(limit is None for limit in limits)
+
+
+def may_be_captured(op: PlannedOp) -> bool:
+    """Whether an op does the same in each frame, but for the memory that it uses, and the host need not look on.
+
+    So it has a kernel that only launches, into buffers that it is given: no function, no copy between devices, no view,
+    no random numbers, and no timeout or retries.
+    """
+    kernel = op.kernel
+    return (
+        kernel is not None
+        and kernel.captures
+        and not (kernel.returns or kernel.random)
+        and op.node.attempts is None
+        and device_kind(op.place.kind).captures
+    )
+
+
+def find_segments(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[tuple[int, ...]]:
+    """Runs of at least two ops that may be captured as one.
+
+    The ops are taken in an order in which each comes behind what it reads: first whatever is no part of a segment and
+    can be taken, so that a segment begins as late as it may; then, on one lane, all that can be taken one behind the
+    other. What is taken without a break is a segment, and so the order in which they are taken has no cycle.
+
+    Args:
+        ops: In a topological order, with their lanes.
+        slots: What they read and write.
+    Returns:
+        Indices of the ops of each segment, ascending.
+    """
+    capturable = [may_be_captured(op) for op in ops]
+    if not any(capturable):
+        return []
+    waits = _waits(ops, slots)
+    others: deque[int] = deque()
+    lanes: defaultdict[_Lane, deque[int]] = defaultdict(deque)
+
+    def ready(index: int) -> None:
+        op = ops[index]
+        assert op.lane is not None
+        (lanes[op.place, op.lane] if capturable[index] else others).append(index)
+
+    def take(queue: deque[int]) -> int:
+        index = queue.popleft()
+        for slot in ops[index].outputs:
+            for consumer in slots[slot].consumers:
+                waits[consumer] -= 1
+                if not waits[consumer]:
+                    ready(consumer)
+        return index
+
+    for op in ops:
+        if not waits[op.index]:
+            ready(op.index)
+    segments: list[tuple[int, ...]] = []
+    while True:
+        while others:
+            take(others)
+        queue = min(filter(None, lanes.values()), default=None, key=lambda indices: indices[0])
+        if queue is None:
+            return segments
+        segment = []
+        while queue:
+            segment.append(take(queue))
+        if len(segment) > 1:
+            segments.append(tuple(sorted(segment)))
+
+
+def _waits(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
+    """How many messages each op waits for from other ops."""
+    waits = [0] * len(ops)
+    for op in ops:
+        for slot in op.outputs:
+            for consumer in slots[slot].consumers:
+                waits[consumer] += 1
+    return waits

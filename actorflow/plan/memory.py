@@ -1,0 +1,121 @@
+"""How much memory a plan takes. Pure: works on the plan's ops and slots alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from actorflow.graph.nodes import Variable
+from actorflow.place import Place
+
+if TYPE_CHECKING:
+    from actorflow.plan.plan import PlannedOp, Slot
+
+__all__ = ["Footprint", "footprint", "places_of", "slot_charges"]
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Memory of one frame.
+
+    Attributes:
+        variable_bytes: Variables that the plan reads or updates; they outlive the frame.
+        peak_bytes: Most that a frame holds besides, when its ops run one after the other in the order of the plan.
+        total_bytes: All values of a frame together: what it would take if nothing were given back.
+        peak_slots: The values held at the peak, and the bytes of each, largest first.
+        peak_op: Name of the op at which the peak is reached.
+    """
+
+    variable_bytes: int
+    peak_bytes: int
+    total_bytes: int
+    peak_slots: tuple[tuple[str, int], ...]
+    peak_op: str
+
+    def __str__(self) -> str:
+        rows = [f"  {size:>15,}  {name}" for name, size in self.peak_slots[:20]]
+        if len(self.peak_slots) > 20:
+            rows.append(f"  {sum(size for _, size in self.peak_slots[20:]):>15,}  {len(self.peak_slots) - 20} more")
+        return "\n".join(
+            [
+                f"variables: {self.variable_bytes:,} bytes",
+                f"one frame: {self.peak_bytes:,} bytes at its peak, {self.total_bytes:,} if nothing were given back",
+                f"held at the peak, op {self.peak_op!r}:",
+                *rows,
+            ]
+        )
+
+
+def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
+    """Bytes that each slot takes: 0 for what is fed, for variables' current values and for Python objects."""
+    charges = [0] * len(slots)
+    for op in ops:
+        for index in op.outputs:
+            spec = slots[index].spec
+            if not spec.dtype.hasobject:
+                charges[index] = spec.size_bytes
+        # A view keeps what it is a view of.
+        if op.kernel is not None and op.kernel.returns:
+            viewed = max((charges[index] for index in op.inputs), default=0)
+            for index in op.outputs:
+                charges[index] = max(charges[index], viewed)
+    return charges
+
+
+def places_of(slots: Sequence[Slot]) -> tuple[Place, ...]:
+    """All places where a plan has values."""
+    return tuple({slot.place: None for slot in slots})
+
+
+def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot], place: Place | None = None) -> Footprint:
+    """Follow the plan op by op; for one place, or for all together."""
+    charges = slot_charges(ops, slots)
+    if place is not None:
+        charges = [charge if slot.place == place else 0 for charge, slot in zip(charges, slots, strict=True)]
+    peak_bytes, peak_at, held = 0, 0, 0
+    for op, allocated, freed in _steps(ops, slots):
+        held += sum(charges[index] for index in allocated)
+        if held > peak_bytes:
+            peak_bytes, peak_at = held, op.index
+        held -= sum(charges[index] for index in freed)
+    live: set[int] = set()
+    for op, allocated, freed in _steps(ops, slots):
+        live.update(allocated)
+        if op.index == peak_at:
+            break
+        live.difference_update(freed)
+    variables = {
+        slot.blob for slot in slots if isinstance(slot.blob, Variable) and (place is None or slot.blob.place == place)
+    }
+    rows = sorted(((slots[i].blob.name, charges[i]) for i in live if charges[i]), key=lambda row: (-row[1], row[0]))
+    return Footprint(
+        variable_bytes=sum(variable.spec.size_bytes for variable in variables),
+        peak_bytes=peak_bytes,
+        total_bytes=sum(charges),
+        peak_slots=tuple(rows),
+        peak_op=ops[peak_at].shown_as.name if ops else "",
+    )
+
+
+def _steps(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> Iterator[tuple[PlannedOp, Sequence[int], Sequence[int]]]:
+    """Each op with the slots that are allocated for it and those that are free after it."""
+    readers = [slot.readers for slot in slots]
+    read_slot = {slot.blob: slot.index for slot in slots if isinstance(slot.blob, Variable) and slot.updates is None}
+    replaced: dict[int, int] = {}
+    for op in ops:
+        freed = []
+        for index in op.outputs:
+            variable = slots[index].updates
+            if variable is None:
+                if not readers[index]:
+                    freed.append(index)
+            elif readers[read_slot[variable]]:
+                replaced[read_slot[variable]] = index  # the old value stays as long as the frame reads it
+            else:
+                freed.append(index)
+        for index in op.inputs:
+            readers[index] -= 1
+            if not readers[index]:
+                freed.append(replaced.get(index, index))
+        yield op, op.outputs, freed

@@ -1,0 +1,139 @@
+"""Plans: a graph checked and put in order, with kernels, places, lanes and slots chosen. Pure: nothing here runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.ops.operation import Operation
+from actorflow.ops.registry import Kernel
+from actorflow.place import Place
+from actorflow.plan.memory import Footprint, footprint
+from actorflow.ranks.identity import Identity
+from actorflow.spec import TensorSpec
+
+__all__ = ["Plan", "PlannedOp", "Slot"]
+
+
+@dataclass(slots=True)
+class Slot:
+    """Where one value of a frame is kept.
+
+    Attributes:
+        index: Position in the frame.
+        blob: The blob whose value it is, or whose term, update or copy.
+        spec: Type of the value: the blob's, but for what is converted for a kernel.
+        place: Where the value is.
+        consumers: Indices of the ops that wait for it, once per argument.
+        is_fed: The value comes from the application.
+        is_fetched: The value goes to the application.
+        updates: The variable whose new value it is.
+        readers: How many read it; the last one gives its buffer back.
+    """
+
+    index: int
+    blob: Blob
+    spec: TensorSpec
+    place: Place
+    consumers: list[int]
+    is_fed: bool = False
+    is_fetched: bool = False
+    updates: Variable | None = None
+    readers: int = 0
+
+
+@dataclass(slots=True)
+class PlannedOp:
+    """One step of a plan.
+
+    Attributes:
+        index: Position in the order of the plan, a topological one.
+        node: The op; for what the plan inserted, the op that it was inserted for.
+        shown_as: The node whose state it shows: the op, or the blob that is summed, copied or converted.
+        operation: What it computes.
+        place: Where it runs.
+        kernel: The chosen kernel; None for functions, which are their own, and for transfers, which devices do.
+        inputs: Slots that it reads.
+        outputs: Slots that it writes.
+        waits: How many messages it waits for.
+        lane: The lane of its device that it runs on when it is not short; None before it is chosen.
+        note: What is not as the user asked.
+    """
+
+    index: int
+    node: Op
+    shown_as: Node
+    operation: Operation
+    place: Place
+    kernel: Kernel | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    waits: int = 0
+    lane: str | None = None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Plan:
+    """How one selection of a graph's ops runs.
+
+    Attributes:
+        graph: The root graph.
+        ops: In a topological order.
+        roots: Indices of those that read nothing that an op writes, in the order in which they are to be fired.
+        slots: All values of a frame.
+        feeds: Slot of each blob that must be fed.
+        fetches: Slot of each blob that is returned.
+        reads: Slot of each variable that is read or awaited.
+        updates: Variables that the plan writes.
+        notes: What is not as the user asked, with the names of the ops that it is true of.
+        segments: Indices of the ops that are launched as one.
+        identity: What all ranks must agree on, if messages are exchanged among them; see `actorflow.ranks.identity`.
+    """
+
+    graph: Graph
+    ops: list[PlannedOp]
+    roots: list[int]
+    slots: list[Slot]
+    feeds: dict[Blob, int]
+    fetches: dict[Blob, int]
+    reads: dict[Variable, int]
+    updates: tuple[Variable, ...]
+    notes: dict[str, list[str]]
+    segments: Sequence[tuple[int, ...]] = ()
+    identity: Identity | None = None
+
+    def footprint(self, place: Place | None = None) -> Footprint:
+        """How much memory one frame takes, on one place or on all together."""
+        return footprint(self.ops, self.slots, place)
+
+    def summary(self) -> str:
+        """A table of the steps: op, kernel, place and lane, inputs and outputs; then what is fed and fetched."""
+        from actorflow.show.tables import plan_table
+
+        return plan_table(self)
+
+    def to_dot(self, *, times: bool = False) -> str:
+        """The plan in Graphviz's language: a frame around the steps of each lane, values between them.
+
+        Variables are bold, and a dashed edge leads from an update to what it replaces; what is fed has a dashed
+        border, what is fetched a double one.
+
+        Args:
+            times: Colour steps by the times of their calls so far, as `Graph.to_dot` does.
+        """
+        from actorflow.show.dot import plan_dot
+
+        return plan_dot(self, times=times)
+
+    def to_svg(self, *, times: bool = False) -> str:
+        """The picture that Graphviz draws of `to_dot`; waits for its program.
+
+        Raises:
+            MissingExtraError: if Graphviz is not installed.
+        """
+        from actorflow.show.dot import plan_dot, to_svg
+
+        return to_svg(plan_dot(self, times=times))

@@ -1,0 +1,434 @@
+"""From a graph to a plan: the checks, then kernels, copies between devices, slots, and last the order and the lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from actorflow.devices import Device, device_kind
+from actorflow.errors import DTypeError, GraphError, OutOfMemoryError
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.ops.arithmetic import Sum
+from actorflow.ops.collective import AllReduce
+from actorflow.ops.convert import Cast, Transpose
+from actorflow.ops.operation import Operation
+from actorflow.ops.transfer import Receive, Send, Stage, Transfer
+from actorflow.place import Place
+from actorflow.plan.capture import captures, find_segments
+from actorflow.plan.collector import collector_paused
+from actorflow.plan.kernels import Choice, Selector
+from actorflow.plan.memory import footprint, places_of
+from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
+from actorflow.plan.plan import Plan, PlannedOp, Slot
+from actorflow.plan.validate import check_places, in_order, needed_ops, with_whole_groups
+from actorflow.ranks.cutting import crosses_ranks, home_of, is_gathered
+from actorflow.ranks.identity import identity_of
+from actorflow.spec import TensorSpec
+
+__all__ = ["INBOUND", "OUTBOUND", "make_plan"]
+
+#: Lanes of copies to a device and from it.
+INBOUND, OUTBOUND = "inbound", "outbound"
+#: Where collectives show.
+REDUCE = "reduce"
+
+
+@collector_paused()
+def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan:
+    """Check a graph, or the part of it that ``targets`` need, and plan it.
+
+    Raises:
+        GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run.
+        PlaceError, DeviceUnavailableError: if a place is not to be had.
+        KernelNotFoundError: if neither a device nor the CPU has a kernel for an operation.
+        OutOfMemoryError: if it can never fit a device's budget.
+    """
+    if targets is None:
+        ops, fetched = graph.ops, graph.sinks
+    else:
+        ops = with_whole_groups(graph, needed_ops(targets))
+        fetched = tuple(dict.fromkeys(target for target in targets if isinstance(target, Blob)))
+    if not ops and not fetched:
+        raise GraphError(f"graph {graph.name!r} has no ops to run")
+    ordered = in_order(graph, ops)
+    check_places(ordered, fetched, graph.world)
+    plan = _Planner(graph, ordered).plan(fetched)
+    for place in places_of(plan.slots):
+        _check_budget(plan, place)
+    return plan
+
+
+def _check_budget(plan: Plan, place: Place) -> None:
+    budget_bytes = plan.graph.budget_of(place)
+    if budget_bytes is None:
+        return
+    cost = plan.footprint(place)
+    variable_bytes = sum(variable.spec.size_bytes for variable in plan.graph.variables if variable.place == place)
+    if variable_bytes + cost.peak_bytes > budget_bytes:
+        where = "" if device_kind(place.kind).is_host else f" on {place}"
+        raise OutOfMemoryError(
+            f"graph {plan.graph.name!r} needs {variable_bytes + cost.peak_bytes:,} bytes{where}, "
+            f"its budget is {budget_bytes:,} bytes\n{cost}"
+        )
+
+
+class _Planner:
+    """Builds one plan."""
+
+    def __init__(self, graph: Graph, ordered: list[Op]) -> None:
+        self._graph = graph
+        self._ordered = ordered
+        self._chosen: set[Op] | None = None  # the same, once it is asked for
+        self._selector = Selector(graph.modes.hints, graph.modes.devices)
+        self._slots: list[Slot] = []
+        self._values: dict[Blob, Slot] = {}  # where each blob's value is first
+        self._copies: dict[tuple[int, Place], Slot] = {}
+        self._forms: dict[tuple[int, Operation], Slot] = {}
+        self._terms: dict[Blob, list[tuple[Op, Slot]]] = {}
+        self._ops: list[PlannedOp] = []
+        self._feeds: dict[Blob, int] = {}
+        self._reads: dict[Variable, int] = {}
+        self._updates: dict[Variable, int] = {}  # and the op that gives the new value
+        self._notes: dict[str, list[str]] = {}
+        self._rank = graph.world.rank
+        self._edges: dict[str, Slot] = {}  # what goes to other ranks, and what comes from there
+
+    def plan(self, fetched: Sequence[Blob]) -> Plan:
+        rank = self._rank
+        for op in self._ordered:
+            if op.place.rank == rank:
+                self._plan_op(op)
+            else:
+                self._plan_elsewhere(op)
+        fetches = {blob: self._fetched(blob) for blob in fetched if self._is_brought(blob)}
+        for variable, op_index in self._updates.items():
+            self._await_turn(variable, self._ops[op_index])
+        if any(self._graph.budget_of(place) is not None for place in places_of(self._slots)):
+            self._save_memory()
+        lengths = remaining_lengths(self._ops, self._slots)
+        roots = put_critical_first(self._ops, self._slots, lengths)
+        capture = captures(self._graph)
+        assign_lanes(self._ops, self._slots, lengths, capture)
+        return Plan(
+            self._graph,
+            self._ops,
+            roots,
+            self._slots,
+            self._feeds,
+            {blob: slot.index for blob, slot in fetches.items()},
+            self._reads,
+            tuple(self._updates),
+            self._notes,
+            find_segments(self._ops, self._slots) if capture else (),
+            identity_of(self._ordered, fetched) if self._crosses(fetched) else None,
+        )
+
+    # -- ops ----------------------------------------------------------------------------------------------------
+
+    def _plan_op(self, op: Op) -> None:
+        operation = op.operation
+        typed = op.inputs or op.outputs
+        if isinstance(operation, AllReduce):
+            choice = Choice(Place(self._rank), None)
+        else:
+            choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
+        place = choice.place
+        if choice.layout is None and choice.dtype is None:
+            inputs = []
+            for blob in op.inputs:
+                slot = self._values.get(blob)
+                # Nearly always there; a call for each input of a large graph would be felt.
+                inputs.append(slot if slot is not None and slot.place is place else self._value(blob, place, op))
+            outputs = [self._output(op, blob, place) for blob in op.outputs]
+            self._add(op, op, operation, choice, inputs, outputs, REDUCE if type(operation) is AllReduce else None)
+        else:
+            self._plan_converted(op, choice)
+        if self._terms:
+            for blob in op.outputs:
+                if blob in self._terms:
+                    self._complete(op, blob)
+
+    def _plan_converted(self, op: Op, choice: Choice) -> None:
+        """An op whose kernel wants its arrays in another layout or dtype."""
+        operation, place = op.operation, choice.place
+        layout = None if choice.layout is None else operation.layouts[choice.layout]
+        dtype = (op.inputs or op.outputs)[0].dtype
+        inputs = []
+        for i, blob in enumerate(op.inputs):
+            slot = self._value(blob, place, op)
+            axes = None if layout is None else layout.input_axes(i, len(blob.shape))
+            if axes is not None:
+                slot = self._form(slot, Transpose(axes), op)
+            if choice.dtype is not None and slot.spec.dtype == dtype:
+                slot = self._form(slot, Cast(choice.dtype), op)
+            inputs.append(slot)
+        results = []
+        for i, blob in enumerate(op.outputs):
+            axes = None if layout is None else layout.output_axes(i, len(blob.shape))
+            spec = blob.spec
+            if choice.dtype is not None and spec.dtype == dtype:
+                spec = TensorSpec(spec.shape, choice.dtype)
+            if axes is not None:
+                (spec,) = Transpose(axes).infer(spec)
+            results.append((blob, axes, self._new_slot(blob, spec, place)))
+        self._add(op, op, operation, choice, inputs, [slot for _, _, slot in results])
+        for blob, axes, slot in results:
+            if slot.spec.dtype != blob.dtype:
+                slot = self._form(slot, Cast(blob.dtype), op)
+            if axes is not None:
+                slot = self._form(slot, Transpose(axes).inverse(), op)
+            self._written(op, blob, slot)
+
+    # -- other ranks --------------------------------------------------------------------------------------------
+
+    def _crosses(self, fetched: Sequence[Blob]) -> bool:
+        return self._graph.world.size > 1 and crosses_ranks(self._ordered, fetched)
+
+    def _plan_elsewhere(self, op: Op) -> None:
+        """An op of another rank: send what it reads from here, receive what it adds to what is here."""
+        for blob in op.inputs:
+            if home_of(blob) == self._rank:
+                self._send(self._values.get(blob) or self._source(blob), op.place.rank, blob.name, op)
+        for blob in op.outputs:
+            if is_gathered(blob) and blob.place.rank == self._rank:
+                slot = self._receive(blob, op.place.rank, f"{blob.name} from {op.name}", op)
+                self._terms.setdefault(blob, []).append((op, slot))
+                self._complete(op, blob)
+
+    def _is_brought(self, blob: Blob) -> bool:
+        """Whether a fetched blob is this rank's; if its value is here and it is not, send it."""
+        home, rank = home_of(blob), blob.place.rank
+        if rank != self._rank and home == self._rank:
+            self._send(self._values.get(blob) or self._source(blob), rank, blob.name, blob.producers[0])
+        return rank == self._rank
+
+    def _send(self, slot: Slot, rank: int, what: str, op: Op) -> None:
+        edge = f"{what} to {rank}"
+        if edge not in self._edges:
+            self._edges[edge] = slot
+            self._check_sendable(slot.blob)
+            host = Place(self._rank)
+            # What is received is another matter: nothing would order that with what a stream still does to the buffer.
+            sent = slot if self._graph.world.takes(slot.place.kind) else self._at(slot, host, op)
+            self._add(op, slot.blob, Send(rank, edge), Choice(host, None), [sent], [], f"to {rank}")
+
+    def _receive(self, blob: Blob, rank: int, what: str, op: Op) -> Slot:
+        edge = f"{what} to {self._rank}"
+        slot = self._edges.get(edge)
+        if slot is None:
+            self._check_sendable(blob)
+            host = Place(self._rank)
+            slot = self._edges[edge] = self._new_slot(blob, blob.spec, host)
+            self._add(op, blob, Receive(rank, edge, blob.spec), Choice(host, None), [], [slot], f"from {rank}")
+        return slot
+
+    def _check_sendable(self, blob: Blob) -> None:
+        if blob.spec.dtype.hasobject:
+            raise DTypeError(f"blob {blob.name!r} of Python objects cannot be sent to another rank")
+
+    # -- sums and updates ---------------------------------------------------------------------------------------
+
+    def _complete(self, op: Op, blob: Blob) -> None:
+        """A producer of a blob with several ones, or of a variable, is planned: sum up, update, or send it there."""
+        terms = self._terms[blob]
+        if blob.place.rank != self._rank:
+            self._send(terms[-1][1], blob.place.rank, f"{blob.name} from {op.name}", op)
+            return
+        if len(terms) < self._expected(blob):
+            return
+        slot = terms[0][1] if len(terms) == 1 else self._sum(blob, op)
+        if isinstance(blob, Variable):
+            self._update(blob, slot, op)
+        else:
+            self._values[blob] = slot
+
+    def _sum(self, blob: Blob, op: Op) -> Slot:
+        """Add up what several producers wrote, in the order in which they were connected, whatever the timing."""
+        written = dict(self._terms[blob])
+        operation = Sum()
+        try:
+            operation.infer(*[blob.spec] * len(written))
+        except DTypeError:
+            names = ", ".join(op.name for op in blob.producers)
+            raise DTypeError(
+                f"blob {blob.name!r} {blob.spec} has several producers ({names}), which only numbers can have"
+            ) from None
+        choice = self._choose(op, operation, blob.place, blob.dtype)
+        inputs = [self._at(written[producer], choice.place, op) for producer in blob.producers if producer in written]
+        slot = self._new_slot(blob, blob.spec, choice.place)
+        self._add(op, blob, operation, choice, inputs, [slot])
+        return slot
+
+    def _update(self, variable: Variable, slot: Slot, op: Op) -> None:
+        """A variable's new value is where it was computed: bring it home."""
+        slot = self._at(slot, variable.place, op)
+        slot.updates = variable
+        slot.readers += 1  # the variable itself
+        index = len(self._ops) - 1
+        while slot.index not in self._ops[index].outputs:
+            index -= 1
+        self._updates[variable] = index
+
+    def _choose(self, op: Op, operation: Operation, place: Place, dtype: np.dtype[np.generic]) -> Choice:
+        choice = self._selector.choose(op, operation, place, dtype)
+        if choice.note:
+            names = self._notes.setdefault(choice.note, [])
+            if op.name not in names:
+                names.append(op.name)
+        return choice
+
+    def _add(
+        self,
+        node: Op,
+        shown_as: Node,
+        operation: Operation,
+        choice: Choice,
+        inputs: Sequence[Slot],
+        outputs: Sequence[Slot],
+        lane: str | None = None,
+    ) -> None:
+        index = len(self._ops)
+        for slot in inputs:
+            slot.consumers.append(index)
+            slot.readers += 1
+        self._ops.append(
+            PlannedOp(
+                index,
+                node,
+                shown_as,
+                operation,
+                choice.place,
+                choice.kernel,
+                tuple([slot.index for slot in inputs]),
+                tuple([slot.index for slot in outputs]),
+                len(inputs),
+                lane,
+                choice.note,
+            )
+        )
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def _new_slot(self, blob: Blob, spec: TensorSpec, place: Place) -> Slot:
+        slot = Slot(len(self._slots), blob, spec, place, [])
+        self._slots.append(slot)
+        return slot
+
+    def _value(self, blob: Blob, place: Place, op: Op) -> Slot:
+        """The slot that readers of a blob read on a place."""
+        slot = self._values.get(blob) or self._source(blob)
+        return slot if slot.place is place else self._at(slot, place, op)
+
+    def _source(self, blob: Blob) -> Slot:
+        """The slot of a value that no op of this rank writes."""
+        home = home_of(blob)
+        if home != self._rank:
+            slot = self._receive(blob, home, blob.name, (blob.producers or blob.consumers)[0])
+        elif isinstance(blob, Variable):
+            slot = self._new_slot(blob, blob.spec, blob.place)
+            self._reads[blob] = slot.index
+        else:
+            # Fed from the host, as a rule.
+            place = blob.place if device_kind(blob.place.kind).is_host else Place(blob.place.rank)
+            slot = self._new_slot(blob, blob.spec, place)
+            slot.is_fed = True
+            self._feeds[blob] = slot.index
+        self._values[blob] = slot
+        return slot
+
+    def _output(self, op: Op, blob: Blob, place: Place) -> Slot:
+        """The slot that one producer of a blob writes on a place."""
+        slot = self._new_slot(blob, blob.spec, place)
+        self._written(op, blob, slot)
+        return slot
+
+    def _written(self, op: Op, blob: Blob, slot: Slot) -> None:
+        """An op writes a blob, or one term of it, to a slot."""
+        if is_gathered(blob):
+            self._terms.setdefault(blob, []).append((op, slot))
+        else:
+            self._values[blob] = slot
+
+    def _fetched(self, blob: Blob) -> Slot:
+        """The slot that the application gets: where the blob lives; what was fed comes back as it was."""
+        slot = self._values.get(blob) or self._source(blob)
+        if not slot.is_fed and slot.place != blob.place:
+            slot = self._at(slot, blob.place, blob.producers[0])
+        slot.is_fetched = True
+        slot.readers += 1
+        return slot
+
+    def _at(self, slot: Slot, place: Place, op: Op) -> Slot:
+        """A slot's value on a place: copied once for all that read it there."""
+        if slot.place == place:
+            return slot
+        copy = self._copies.get((slot.index, place))
+        if copy is None:
+            copy = self._copies[slot.index, place] = self._copy(slot, place, op)
+        return copy
+
+    def _copy(self, slot: Slot, place: Place, op: Op) -> Slot:
+        blob, source = slot.blob, slot.place
+        if slot.spec.dtype.hasobject:
+            raise DTypeError(f"blob {blob.name!r} of Python objects cannot be copied from {source} to {place}")
+        kind, source_kind = device_kind(place.kind), device_kind(source.kind)
+        are_peers = source.kind == place.kind and kind.copy_peer is not Device.copy_peer
+        if not (kind.is_host or source_kind.is_host or are_peers):
+            return self._at(self._at(slot, Place(place.rank), op), place, op)
+        if source_kind.is_host and kind.is_staged:
+            staged = self._new_slot(blob, slot.spec, source)
+            self._add(op, blob, Stage(place), Choice(source, None), [slot], [staged], INBOUND)
+            slot = staged
+        copy = self._new_slot(blob, slot.spec, place)
+        runs_on, lane = (source, OUTBOUND) if kind.is_host and not source_kind.is_host else (place, INBOUND)
+        self._add(op, blob, Transfer(source, place), Choice(runs_on, None), [slot], [copy], lane)
+        return copy
+
+    def _form(self, slot: Slot, operation: Operation, op: Op) -> Slot:
+        """A slot's value in another layout or dtype, converted once for all that read it so."""
+        form = self._forms.get((slot.index, operation))
+        if form is None:
+            choice = self._choose(op, operation, slot.place, slot.spec.dtype)
+            (spec,) = operation.infer(slot.spec) or (slot.spec,)
+            form = self._new_slot(slot.blob, spec, choice.place)
+            self._add(op, slot.blob, operation, choice, [self._at(slot, choice.place, op)], [form])
+            form = self._forms[slot.index, operation] = self._at(form, slot.place, op)
+        return form
+
+    def _expected(self, blob: Blob) -> int:
+        """How many producers of a blob the plan runs: all of them, but for variables, whose updates are chosen."""
+        if not isinstance(blob, Variable):
+            return len(blob.producers)
+        if self._chosen is None:
+            self._chosen = set(self._ordered)
+        return sum(producer in self._chosen for producer in blob.producers)
+
+    # -- order --------------------------------------------------------------------------------------------------
+
+    def _save_memory(self) -> None:
+        """Take the ops depth first, if less is held at once then."""
+        order = depth_first(self._ops, self._slots)
+        new_index = [0] * len(order)
+        for index, old in enumerate(order):
+            new_index[old] = index
+        before = footprint(self._ops, self._slots).peak_bytes
+        if footprint([self._ops[old] for old in order], self._slots).peak_bytes >= before:
+            return
+        self._ops = [self._ops[old] for old in order]
+        for index, op in enumerate(self._ops):
+            op.index = index
+        for slot in self._slots:
+            slot.consumers = [new_index[old] for old in slot.consumers]
+
+    def _await_turn(self, variable: Variable, op: PlannedOp) -> None:
+        """An update that does not read its variable still waits for the frames before to have had their turn."""
+        slot = self._values.get(variable) or self._source(variable)
+        if slot.index not in op.inputs:
+            slot.consumers.append(op.index)
+            op.waits += 1
+
+
+#: For functions without inputs and outputs, which are computed whatever the dtype.
+_ANY = np.dtype(object)

@@ -1,0 +1,394 @@
+"""Programs: plans made ready to run. A program has the actors; each frame brings its own counts and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.actors.blob import BlobActor, UpdateActor
+from actorflow.actors.budget import Account, Budget
+from actorflow.actors.channel import ChannelActor
+from actorflow.actors.frame import Expectant, Frame, FrameState
+from actorflow.actors.nesting import check_turns
+from actorflow.actors.op import FOREVER_NS, OpActor
+from actorflow.actors.variable import Gate, VariableActor
+from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
+from actorflow.graph.nodes import Blob, Variable
+from actorflow.interchange import to_numpy
+from actorflow.ops.transfer import Stage, Transfer
+from actorflow.place import Place
+from actorflow.plan.collector import collector_paused
+from actorflow.plan.memory import places_of, slot_charges
+from actorflow.plan.plan import Plan, PlannedOp, Slot
+from actorflow.runtime.build import Wiring
+from actorflow.spec import as_array
+from actorflow.trace.ring import NodeState
+
+if TYPE_CHECKING:
+    from actorflow.runtime.engine import Engine
+
+__all__ = ["Program", "Result"]
+
+_NOT_FED = object()
+
+
+class Result(Mapping["Blob | str", Any]):
+    """What a frame fetched: arrays by blob or by name; iterates over the names.
+
+    The arrays are the application's: no later frame changes them.
+    """
+
+    __slots__ = ("_blobs", "_by_name", "_values")
+
+    def __init__(self, blobs: Mapping[Blob, int], by_name: Mapping[str, int], values: list[Any]) -> None:
+        self._blobs = blobs
+        self._by_name = by_name
+        self._values = values
+
+    def __getitem__(self, key: Blob | str) -> Any:
+        index = self._index(key)
+        if index is None:
+            raise KeyError(self._why_not(key))
+        return self._values[index]
+
+    def __contains__(self, key: Any) -> bool:
+        return self._index(key) is not None
+
+    def get(self, key: Blob | str, default: Any = None) -> Any:
+        """The value, or the default if it was not fetched."""
+        index = self._index(key)  # not by the KeyError, whose message takes long to make in a large graph
+        return default if index is None else self._values[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def _index(self, key: Blob | str) -> int | None:
+        return self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
+
+    def _why_not(self, key: object) -> str:
+        """What a message says of what is not there."""
+        fetched = f"fetched: {', '.join(self._by_name) or 'nothing'}"
+        name = getattr(key, "name", key)
+        for blob in self._blobs:
+            graph = blob.graph.root
+            if name not in graph:
+                known = [each.name for each in graph.blobs]
+                return f"graph {graph.name!r} has no blob {name!r}; {fetched}{did_you_mean(name, known)}"
+            node = graph.resolve(name)
+            if not isinstance(node, Blob):
+                outputs = ", ".join(each.name for each in getattr(node, "outputs", ())) or "none"
+                return f"{node!r} is no blob, which have values; its outputs: {outputs}; {fetched}"
+            break
+        return f"{name!r} was not fetched: ask for it, fetch=[{name!r}, ...]; {fetched}"
+
+    def __repr__(self) -> str:
+        return f"<Result {', '.join(f'{name}: {_describe(value)}' for name, value in self.items())}>"
+
+
+class Program:
+    """The actors of one plan, and what each frame starts from. It does not keep the plan.
+
+    Attributes:
+        graph: The root graph.
+        exchange: What it exchanges with other ranks, if anything.
+    """
+
+    @collector_paused()
+    def __init__(self, plan: Plan, engine: Engine, wiring: type[Wiring] = Wiring) -> None:
+        self.graph = plan.graph
+        self._engine = engine
+        wired = wiring(plan, engine)
+        ops, blobs = wired.fired, wired.blobs
+        self._pending = wired.pending
+        self._receivers = wired.receivers
+        self.exchange = wired.exchange
+        if plan.graph.modes.sequential:
+            # But for messages: ranks that wait for each other's in different orders would wait for ever.
+            self._chain([actor for actor in ops if not isinstance(actor, ChannelActor)])
+        for actor in ops:
+            # What follows an update on another stream may be seen to end before the update is.
+            updates = any(isinstance(blob, UpdateActor) for blob in actor.outputs)
+            if not updates:
+                told = [blob.consumers for blob in actor.outputs]
+                actor.followers = told[0] if len(told) == 1 else tuple(chain.from_iterable(told))
+            actor.ends = updates or not any(blob.consumers for blob in actor.outputs)
+
+        self._ops = ops
+        self._turnstiles: list[Expectant] = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        if self.exchange is not None:
+            self._turnstiles += [self.exchange, *self.exchange.actors]
+        self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
+        self._unshared: list[bytearray | None] = [None] * len(plan.slots)
+        self._shared = [b.slot for s, b in zip(plan.slots, blobs, strict=True) if s.readers > 1]
+        tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in plan.slots} if count > 1}
+        self._tokens = [tokens[slot.readers] for slot in plan.slots if slot.readers > 1]
+        self._feeds: dict[Blob | str, tuple[int, Blob]] = {}
+        for source, slot_index in plan.feeds.items():
+            self._feeds[source] = self._feeds[source.name] = (slot_index, source)
+
+        # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
+        self._constants: list[tuple[int, VariableActor]] = []
+        self._gates: list[Gate] = []
+        for slot_index in plan.feeds.values():
+            self._deliver_ahead(plan.slots[slot_index])
+        for variable, slot_index in plan.reads.items():
+            slot = plan.slots[slot_index]
+            if variable.producers:
+                turns = engine.variable_actor(variable)
+                updates = variable in plan.updates
+                self._gates.append(Gate(turns, blobs[slot_index], bool(slot.readers), updates))
+            else:
+                self._constants.append((slot_index, engine.variable_actor(variable)))
+                self._deliver_ahead(slot)
+        roots = dict.fromkeys([self._receivers[index] for index in plan.roots])
+        self._first = [actor for actor in roots if not self._pending[actor.index]]
+        # One end more than there are: the frame's start, so that an empty frame ends, too.
+        self._open_ends = sum(actor.ends for actor in ops) + len(self._gates) + 1
+        self._node_ids = np.array([actor.node_id for actor in wired.ops], dtype=np.intp)
+
+        places = {plan.slots[index].place for index in plan.fetches.values()}
+        self._lenders = [device for device in map(engine.device, places) if device.is_stream]
+        self._sources = plan.feeds
+        self._uninitialized = [] if plan.graph.modes.dry_run else list(plan.reads)
+        devices = [(slot, engine.device(variable.place)) for variable, slot in plan.reads.items()]
+        self._weights = [(slot, device) for slot, device in devices if device.is_stream]
+        # Fed blobs of a device that ops of the host read, too.
+        self._read_on_host = {
+            index
+            for index in plan.feeds.values()
+            if any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
+        }
+        self._account = None if engine.budget is None else _account(plan, engine.budget)
+        self._fetch_specs = [blob.spec for blob in plan.fetches]
+        self._fetch_slots = list(plan.fetches.values())
+        self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
+        self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
+        self._scalars = [
+            (blob.name, i)
+            for i, blob in enumerate(plan.fetches)
+            if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
+        ]
+
+    # -- frames -------------------------------------------------------------------------------------------------
+
+    def feed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
+        """The values that a frame starts with. Those that variables begin with are there afterwards, too.
+
+        Raises:
+            FeedError, ShapeError, DTypeError: if the feeds do not fit the sources.
+            GraphError: if the initial value of a variable cannot be had.
+        """
+        while self._uninitialized:
+            self._uninitialized[-1].held  # noqa: B018  computed when it is first asked for
+            self._uninitialized.pop()
+        try:
+            return self._fed(feeds)
+        except (Exception, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # it would say to the caller that it was cancelled, or closed
+            raise FeedError(
+                f"the feeds of graph {self.graph.name!r} raised {type(error).__name__}: {text_of(error)}"
+            ) from error
+
+    def _fed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
+        values = self._values.copy()
+        try:
+            pairs = feeds.items()
+        except AttributeError:
+            got = type(feeds).__name__
+            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
+        for key, value in pairs:
+            known = self._feeds.get(key)
+            if known is None:
+                self._check_unneeded(key)
+                continue
+            index, blob = known
+            if values[index] is not _NOT_FED:
+                raise FeedError(f"blob {blob.name!r} is fed twice")
+            spec = blob.spec
+            if (
+                type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype
+            ) or spec.is_object:
+                values[index] = value
+            else:
+                try:
+                    values[index] = self._converted(value, index, blob)
+                except (ActorflowError, KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:  # the value's own methods may raise anything
+                    raise FeedError(
+                        f"feed for blob {blob.name!r}: a {type(value).__name__} cannot be made an array: "
+                        f"{type(error).__name__}: {text_of(error)}"
+                    ) from error
+        missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
+        if missing:
+            fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
+            raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
+        return values
+
+    def frame(self, number: int, values: list[Any], on_end: Callable[[Frame], None], atomic: bool) -> Frame:
+        """A frame that has not begun."""
+        engine = self._engine
+        readers = self._unshared.copy()
+        for slot, tokens in zip(self._shared, self._tokens):  # noqa: B905  the lengths are equal, and it costs time
+            readers[slot] = bytearray(tokens)
+        dispatcher = engine.dispatcher
+
+        def ended(frame: Frame) -> None:
+            try:
+                for gate in self._gates:
+                    gate.forget(frame)
+                if self.exchange is not None:
+                    self.exchange.forget(frame)
+                if frame.budget is not None:
+                    frame.budget.close(frame)
+                if frame.state is not FrameState.FINISHED and frame.values:
+                    # It may be the last to hold an old value that another frame's work still reads on the device.
+                    for slot, device in self._weights:
+                        if frame.values[slot] is not None:
+                            device.memory.retire(frame.values[slot])
+            finally:
+                on_end(frame)
+
+        return Frame(
+            number=number,
+            pending=self._pending.copy(),
+            values=values,
+            readers=readers,
+            open_ends=self._open_ends,
+            dispatcher=dispatcher,
+            ended=dispatcher.loop.create_future(),
+            on_end=ended,
+            on_fault=engine.fault,
+            monitor=engine.monitor,
+            trace=engine.trace,
+            turnstiles=self._turnstiles,
+            ops=self._ops,
+            atomic=atomic,
+            budget=engine.budget,
+        )
+
+    def check_turns(self) -> None:
+        """Check that a frame could end before the calls of this graph do that the current code is part of.
+
+        Raises:
+            GraphError: if it could not.
+        """
+        check_turns(self.graph.name, self._ops, self._gates, self._engine.turnstiles)
+
+    def begin(self, frame: Frame) -> None:
+        """Deliver what is there. The caller wakes the dispatcher."""
+        if self.graph.modes.dry_run:
+            frame.open = 1
+            frame.close_end()
+            return
+        if frame.monitor is not None:
+            np.frombuffer(frame.monitor.states, dtype=np.uint8)[self._node_ids] = NodeState.WAITING
+            np.frombuffer(frame.monitor.dirty, dtype=np.uint8)[self._node_ids] = 1
+        if frame.budget is not None:
+            assert self._account is not None
+            frame.budget.open(frame, Account(*self._account))
+        for turnstile in self._turnstiles:
+            turnstile.expect(frame)
+        for slot, variable in self._constants:
+            frame.values[slot] = variable.read()
+        frame.ready.extend([(actor, frame) for actor in self._first])
+        for gate in self._gates:
+            gate.enter(frame)
+        frame.close_end()
+
+    def result(self, frame: Frame) -> Result:
+        """What a finished frame fetched."""
+        values, frame.values = frame.values, []
+        if self.graph.modes.dry_run:
+            fetched: list[Any] = list(self._fetch_specs)
+        else:
+            fetched = [values[slot] for slot in self._fetch_slots]
+            for device in self._lenders:
+                for value in fetched:
+                    if device.is_array(value):
+                        device.lend(value)
+        return Result(self._fetch_by_blob, self._fetch_by_name, fetched)
+
+    def scalars(self, result: Result) -> list[tuple[str, Any]]:
+        """The fetched 0-d numbers, by name."""
+        if self.graph.modes.dry_run:
+            return []
+        return [(name, to_numpy(result._values[index])) for name, index in self._scalars]
+
+    # -- construction -------------------------------------------------------------------------------------------
+
+    def _chain(self, ops: Sequence[OpActor]) -> None:
+        """Make every op wait for the one before it in the plan, and run on the loop."""
+        for actor, following in pairwise(ops):
+            baton = BlobActor(-1, None)
+            baton.consumers = (following,)
+            actor.outputs = (*actor.outputs, baton)
+            self._pending[following.index] += 1
+        for actor in ops:
+            if actor.inline_ns >= 0:  # what can run here
+                actor.inline_ns = FOREVER_NS
+
+    def _deliver_ahead(self, slot: Slot) -> None:
+        for index in slot.consumers:
+            self._pending[self._receivers[index].index] -= 1
+
+    def _converted(self, value: Any, index: int, blob: Blob) -> Any:
+        """A fed value as an array of the host, or of the device that its blob lives on."""
+        if blob.spec.is_object:
+            return value
+        what = f"feed for blob {blob.name!r}"
+        device = self._engine.device(blob.place)
+        adopted = None if device.is_host else device.adopt(value)
+        if adopted is None:
+            return as_array(value, blob.spec, what)
+        if adopted.shape != blob.shape:
+            raise ShapeError(f"{what}: expected shape {blob.shape}, got {adopted.shape}")
+        if adopted.dtype != blob.dtype:
+            raise DTypeError(f"{what}: expected dtype {blob.dtype}, got {adopted.dtype} on {blob.place}")
+        return to_numpy(adopted) if index in self._read_on_host else adopted
+
+    def _check_unneeded(self, key: Any) -> None:
+        """A source that this program does not need may be fed; nothing else may."""
+        graph = self.graph
+        try:
+            blob = graph.resolve(key)
+        except GraphError as error:
+            sources = ", ".join(repr(source.name) for source in graph.sources) or "none"
+            raise FeedError(f"cannot feed {key!r}, sources are {sources}: {error}") from None
+        if not isinstance(blob, Blob):
+            raise FeedError(f"cannot feed {blob!r}: it is no blob")
+        if isinstance(blob, Variable):
+            raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
+        if blob.producers:
+            raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
+
+
+def _moves(op: PlannedOp) -> bool:
+    return isinstance(op.operation, Stage | Transfer)
+
+
+def _account(plan: Plan, budget: Budget) -> tuple[dict[Place, int], list[int], list[int], list[Place]]:
+    """What each frame's account in a budget begins with; see `Account`."""
+    charges = slot_charges(plan.ops, plan.slots)
+    needs = [sum(charges[slot] for slot in op.outputs) for op in plan.ops]
+    places = [plan.slots[op.outputs[0]].place if op.outputs else op.place for op in plan.ops]
+    peaks = {}
+    for place in places_of(plan.slots):
+        limit = plan.graph.budget_of(place)
+        if limit is not None:
+            variables = sum(variable.spec.size_bytes for variable in plan.graph.variables if variable.place == place)
+            budget.capacities[place] = limit - variables
+            peaks[place] = plan.footprint(place).peak_bytes
+    return peaks, needs, charges, places
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) and value.shape else repr(value)

@@ -1,0 +1,288 @@
+"""Streams: a frame per feed, several in flight, results in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+)
+from typing import TYPE_CHECKING, Any
+
+from actorflow.actors.dispatcher import leave_loop
+from actorflow.errors import FeedError, GraphError, text_of
+from actorflow.loop import wait_out
+from actorflow.runtime.program import Result
+
+if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.runtime.engine import Engine
+    from actorflow.runtime.pause import Step
+    from actorflow.runtime.program import Program
+
+__all__ = ["FrameStream"]
+
+Start = Callable[[Any, "Step | None"], Awaitable[tuple["Program", "Frame"]]]
+
+
+class FrameStream(AsyncGenerator[Result, None]):
+    """An async generator of results, one per feed, in order; what `Graph.stream` gives.
+
+    Args:
+        engine: Of the graph.
+        start: Starts the frame of a feed, by the step that was kept for it, if any.
+        feeds: As for `Graph.stream`.
+        in_flight: How many frames may overlap.
+        number: Its own.
+
+    Attributes:
+        number: Streams of a graph are numbered from 0 in the order in which they were made.
+
+    Raises:
+        ValueError, TypeError: for arguments that are no such things.
+    """
+
+    def __init__(self, engine: Engine, start: Start, feeds: Any, in_flight: int, number: int) -> None:
+        if isinstance(feeds, AsyncIterable):
+            source = aiter(feeds)
+        elif isinstance(feeds, Iterable) and not isinstance(feeds, Mapping):
+            source = _Synchronous(feeds)
+        else:
+            raise TypeError(f"feeds must be an iterable or an async iterable of mappings, got {type(feeds).__name__}")
+        self.number = number
+        self._feeder = _Feeder(
+            engine, start, source, _checked(in_flight), f"stream {number} of graph {engine.graph.name!r}"
+        )
+        # It does not know the stream, so that one that is dropped is closed at once.
+        self._results = _stream(engine, self._feeder)
+
+    @property
+    def in_flight(self) -> int:
+        """How many frames may overlap, at least 1.
+
+        It may be set while the stream runs. With more, further feeds are asked for at once; with fewer, none is until
+        so many frames have been taken out. A feed that has been asked for gets its frame.
+
+        Raises:
+            ValueError: for less than 1.
+        """
+        return self._feeder.in_flight
+
+    @in_flight.setter
+    def in_flight(self, frames: int) -> None:
+        self._feeder.in_flight = _checked(frames)
+        if self.is_running:
+            self._feeder.refill()
+
+    @property
+    def started(self) -> int:
+        """How many frames have started."""
+        return self._feeder.started
+
+    def call_at_starts(self, callback: Callable[[], None]) -> None:
+        """Have something called right after each start of a frame, before anything else happens."""
+        self._feeder.at_start = callback
+
+    @property
+    def held(self) -> int:
+        """How many frames have started and have not been taken out: they run, or their results wait."""
+        return len(self._feeder.frames)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._feeder.is_running
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: a stream that has begun is the parent's."""
+        if self.is_running:
+            self._feeder.is_running = False
+            self._parents, self._results = self._results, _lost(self._feeder.name)
+
+    def __anext__(self) -> Coroutine[Any, Any, Result]:
+        return self._results.__anext__()
+
+    def asend(self, value: None) -> Coroutine[Any, Any, Result]:
+        """As that of any generator."""
+        return self._results.asend(value)
+
+    def athrow(self, *error: Any) -> Coroutine[Any, Any, Result]:
+        """As that of any generator."""
+        return self._results.athrow(*error)
+
+    def aclose(self) -> Coroutine[Any, Any, None]:
+        """Cancel the frames in flight and close the source."""
+        return self._results.aclose()
+
+
+def _checked(in_flight: int) -> int:
+    if in_flight < 1:
+        raise ValueError(f"in_flight must be at least 1, got {in_flight}")
+    return in_flight
+
+
+class _Synchronous:
+    """A plain iterable in the form of an async one."""
+
+    def __init__(self, feeds: Iterable[Any]) -> None:
+        self._feeds = iter(feeds)
+
+    def __aiter__(self) -> _Synchronous:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return next(self._feeds)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        close = getattr(self._feeds, "close", None)
+        if close is not None:
+            close()
+
+
+async def _stream(engine: Engine, feeder: _Feeder) -> AsyncGenerator[Result, None]:
+    frames = feeder.frames
+    claim = engine.claim()
+    try:
+        while frames or not feeder.exhausted:
+            if not frames:
+                await asyncio.wait([feeder.refill()])
+                continue
+            result = await engine.outcome(*frames[0])
+            frames.popleft()
+            feeder.refill()
+            yield result
+        feeder.refill().result()  # raises what the source, or a wrong feed, has raised
+    finally:
+        feeder.is_running = False
+        try:
+            # All that must happen happens here or in a task, which no cancellation of the consumer keeps from its end.
+            ending = feeder.stop()
+            for _, frame in frames:
+                frame.cancel()
+                ending |= frame.tasks
+                if frame.ended.done() and not frame.ended.cancelled():
+                    frame.ended.exception()  # it failed behind the result that ended the stream
+                else:
+                    frame.ended.cancel()
+            engine.end_stream()
+            closing = asyncio.ensure_future(feeder.close(ending))
+            await wait_out({closing})
+            closing.result()
+        finally:
+            claim.release()
+
+
+async def _lost(name: str) -> AsyncGenerator[Result, None]:
+    results: list[Result] = []
+    for result in results:  # none, but this makes it a generator
+        yield result
+    raise GraphError(f"{name} runs in the parent process, from which this one was forked: make another stream here")
+
+
+class _Feeder:
+    """Takes feeds and starts their frames as long as there is room, also while the consumer is busy.
+
+    Attributes:
+        frames: Those that have been started and not been taken out, in order.
+        exhausted: Whether no further one will come.
+        in_flight: How many of them there may be.
+        started: How many have been started so far.
+        name: Of the stream, for messages.
+        is_running: Whether the stream has begun and not ended.
+        at_start: Called right after the start of each.
+    """
+
+    def __init__(self, engine: Engine, start: Start, source: AsyncIterator[Any], in_flight: int, name: str) -> None:
+        self.frames: deque[tuple[Program, Frame]] = deque()
+        self.exhausted = False
+        self.in_flight = in_flight
+        self.started = 0
+        self.is_running = False
+        self.at_start: Callable[[], None] | None = None
+        self._admission = engine.admission
+        self._start = start
+        self._source = source
+        self.name = name
+        self._pull: asyncio.Task[None] | None = None
+
+    def refill(self, _: object = None) -> asyncio.Task[None]:
+        """Ask for a feed if there is room for its frame; returns the latest attempt."""
+        pull = self._pull
+        if pull is None or (pull.done() and not self.exhausted and len(self.frames) < self.in_flight):
+            self.is_running = True
+            pull = self._pull = asyncio.ensure_future(self._take())
+            pull.add_done_callback(self.refill)
+        return pull
+
+    def stop(self) -> set[asyncio.Task[Any]]:
+        """Start nothing more; returns what has yet to end."""
+        self.exhausted = True
+        if self._pull is None:
+            return set()
+        self._pull.cancel()
+        return {self._pull}
+
+    async def close(self, ending: set[asyncio.Task[Any]]) -> None:
+        """Close the source, when what has yet to end has ended."""
+        try:
+            await wait_out(ending)
+        finally:
+            if self._pull is not None and not self._pull.cancelled():
+                self._pull.exception()
+            try:
+                aclose = getattr(self._source, "aclose", None)
+                if aclose is not None:
+                    await aclose()
+            except BaseException as error:
+                self._explain(error, "when it was closed")
+                raise
+
+    async def _take(self) -> None:
+        step = None
+        try:
+            if self._admission.closed:
+                step = await self._admission.keep()  # a paused graph asks for no feed that it could not use
+                if len(self.frames) >= self.in_flight:
+                    return  # that has been lowered meanwhile
+            try:
+                feed = await anext(self._source)
+            except StopAsyncIteration:
+                self.exhausted = True
+                return
+            except BaseException as error:
+                self._explain(error, f"for frame {self.started} of it")
+                raise
+            self.frames.append(await self._start(feed, step))
+            self.started += 1
+            if self.at_start is not None:
+                self.at_start()
+        except BaseException:
+            self.exhausted = True
+            raise
+        finally:
+            self._admission.give_back(step)
+
+    def _explain(self, error: BaseException, when: str) -> None:
+        """Raise for an error of the source that would mean something else to the consumer.
+
+        CancelledError and GeneratorExit would say there that the consumer was cancelled, or closed.
+
+        Raises:
+            FeedError: from the error, if it is no `Exception`.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and task.cancelling()):
+            return
+        leave_loop(error)
+        raise FeedError(f"the source of {self.name} raised {type(error).__name__} {when}: {text_of(error)}") from error

@@ -1,0 +1,1 @@
+"""Graphs and plans as people read them: tables, Graphviz, HTML."""

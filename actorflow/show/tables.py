@@ -1,0 +1,99 @@
+"""Graphs and plans as text: tables, and what is said in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from actorflow.graph.nodes import Blob
+from actorflow.ops.function import Function
+from actorflow.show.text import visible
+
+if TYPE_CHECKING:
+    from actorflow.graph.contents import Contents
+    from actorflow.plan.plan import Plan, PlannedOp
+
+__all__ = ["graph_table", "kernel_name", "plan_table", "step_name", "time_text"]
+
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
+
+
+def graph_table(graph: Contents) -> str:
+    """A table of a graph's ops."""
+    rows = [
+        (op.name, str(op.operation), f"{op.place} {op.lane or 'auto'}", _types(op.inputs), _types(op.outputs))
+        for op in graph.ops
+    ]
+    variables = graph.variables
+    size_bytes = sum(variable.spec.size_bytes for variable in variables)
+    count = sum(variable.spec.size for variable in variables)
+    return "\n".join(
+        [
+            *_table(("op", "operation", "place, lane", "inputs", "outputs"), rows),
+            f"graph {graph.name!r}: {len(graph.ops)} ops, {len(graph.blobs)} blobs, {len(variables)} variables "
+            f"({count:,} elements, {size_bytes:,} bytes)",
+        ]
+    )
+
+
+def plan_table(plan: Plan) -> str:
+    """A table of a plan's steps."""
+    rows = []
+    for op in plan.ops:
+        inputs, outputs = (
+            ", ".join(f"{plan.slots[slot].blob.name} {plan.slots[slot].spec}" for slot in slots)
+            for slots in (op.inputs, op.outputs)
+        )
+        rows.append((step_name(op), kernel_name(op), f"{op.place} {op.lane}", inputs, outputs))
+    return "\n".join(
+        [
+            *_table(("op", "kernel", "place, lane", "inputs", "outputs"), rows),
+            f"fed: {_types(plan.feeds) or 'nothing'}",
+            f"fetched: {_types(plan.fetches) or 'nothing'}",
+            f"updated: {_types(plan.updates) or 'nothing'}",
+            *[f"captured: {_segment(plan, segment)}" for segment in plan.segments],
+            *[visible(f"note: {note} ({', '.join(names)})") for note, names in plan.notes.items()],
+        ]
+    )
+
+
+def step_name(op: PlannedOp) -> str:
+    """What a step of a plan is called: by its op, or by what the plan does to a blob."""
+    if op.shown_as is op.node:
+        return op.node.name
+    what = {"Stage": "copy", "Transfer": "copy"}.get(op.operation.kind, op.operation.kind.lower())
+    return f"{what} of {op.shown_as.name}"
+
+
+def _segment(plan: Plan, segment: Sequence[int]) -> str:
+    """The steps of a segment, and its lane."""
+    ops = [plan.ops[index] for index in segment]
+    return visible(f"{', '.join(map(step_name, ops))} as one, {ops[0].place} {ops[0].lane}")
+
+
+def kernel_name(op: PlannedOp) -> str:
+    """What a step of a plan computes with."""
+    if op.kernel is not None:
+        return f"{op.kernel.key.library}.{op.kernel.key.operation}"
+    return "function" if isinstance(op.operation, Function) else str(op.operation)
+
+
+def time_text(time_ns: float) -> str:
+    """A time of three digits, with its unit."""
+    for unit, size_ns in _UNITS:
+        if time_ns >= size_ns:
+            count = time_ns / size_ns
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
+    return "0"
+
+
+def _types(blobs: Iterable[Blob]) -> str:
+    return ", ".join(f"{blob.name} {blob.spec}" for blob in blobs)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rows = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    rule = ["-" * width for width in widths]
+    cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, rule, *rows))
+    return ["  ".join(row).rstrip() for row in cells]

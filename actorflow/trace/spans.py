@@ -1,0 +1,259 @@
+"""OpenTelemetry spans of a graph: one per frame, below the span of whoever runs it, and below that one per call.
+
+Only this module imports OpenTelemetry, and only its API: without an SDK that the application sets up, spans are
+nothing. Calls are not touched: their spans are made when their frame has ended, from the times in the trace. Only those
+of async functions are there while they run, as what these functions do has spans below them. Failed calls say so by
+themselves, since a trace does not keep what they have raised.
+
+Source: the semantic conventions of OpenTelemetry (``code.*``, ``error.type``, ``exception`` events).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+
+import numpy as np
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider
+
+from actorflow.errors import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.context import Context
+
+    from actorflow.actors.frame import Frame
+    from actorflow.actors.op import OpActor
+    from actorflow.graph.graph import Graph
+    from actorflow.graph.nodes import Node
+    from actorflow.trace.ring import Calls
+
+__all__ = ["FrameSpans", "Instrumentation"]
+
+_log = logging.getLogger("actorflow")
+_Arguments = ParamSpec("_Arguments")
+
+_ASYNC = "async functions"  # the track of calls that have spans of their own already
+_REMOTE = "rank "  # how the tracks of other ranks' calls begin, which those ranks make spans of
+
+
+def _harmless(method: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Keep what the application's samplers and span processors raise from frames, which would never end."""
+
+    @wraps(method)
+    def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        try:
+            method(*args, **kwargs)
+        except BaseException:  # noqa: BLE001  they are the application's
+            _log.exception("a span could not be made, or not be ended")
+
+    return guarded
+
+
+class Instrumentation:
+    """Makes spans of one graph; see `Graph.instrument`.
+
+    Args:
+        graph: A root graph.
+        version: Of this package.
+        tracer_provider: Whose spans; None for the one that is set globally.
+        min_us: Calls that took less have no span.
+        max_calls: Most calls of one frame that have one.
+        nest_streams: Whether a frame of a stream is below the span that is current where it starts; otherwise it is
+            the root of a trace of its own that links to that span.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        version: str,
+        tracer_provider: TracerProvider | None,
+        *,
+        min_us: float,
+        max_calls: int,
+        nest_streams: bool,
+    ) -> None:
+        self.graph = graph
+        self.tracer: Tracer = trace.get_tracer("actorflow", version, tracer_provider)
+        self.min_ns = round(min_us * 1e3)
+        self.max_calls = max_calls
+        self._nest_streams = nest_streams
+        self._revision = -1
+        self._nodes: dict[int, Node] = {}
+
+    @_harmless
+    def begin(self, frame: Frame, *, streamed: bool) -> None:
+        """A frame has started, and none of its calls has."""
+        current: Context = frame.context.run(contexts.get_current)
+        links = None
+        if streamed and not self._nest_streams:
+            linked = trace.get_current_span(current).get_span_context()
+            links = [Link(linked)] if linked.is_valid else None
+            current = trace.set_span_in_context(trace.INVALID_SPAN, current)  # but for the span, the same: its baggage
+        span = self.tracer.start_span(
+            f"run {self.graph.name}",
+            context=current,
+            attributes={"actorflow.graph": self.graph.name, "actorflow.frame": frame.number},
+            links=links,
+        )
+        spans = FrameSpans(self, frame, span, trace.set_span_in_context(span, current))
+        if frame.ended.done():  # there was nothing to do
+            spans.end(frame)
+        else:
+            frame.context.run(contexts.attach, spans.context)
+            frame.spans = spans
+
+    def node(self, node_id: int) -> Node | None:
+        """A node by its id; None if it was deleted."""
+        if self._revision != self.graph.revision:
+            self._revision = self.graph.revision
+            self._nodes = {node.id: node for node in self.graph.nodes}
+        return self._nodes.get(node_id)
+
+
+class _FailedCall(NamedTuple):
+    node: Node
+    track: str
+    start_ns: int
+    end_ns: int
+    error: BaseException
+
+
+class FrameSpans:
+    """The span of one frame, and those below it.
+
+    Args:
+        instrumentation: What is wanted.
+        frame: Which one.
+        span: That of the frame.
+        context: What that is current in.
+    """
+
+    __slots__ = ("_by_frame", "_calls_left", "_failed", "_from", "_live", "_offset_ns", "_span", "context")
+
+    def __init__(self, instrumentation: Instrumentation, frame: Frame, span: Span, context: Context) -> None:
+        self.context = context
+        self._by_frame = instrumentation
+        self._span = span
+        self._calls_left = instrumentation.max_calls if span.is_recording() else 0
+        self._from = frame.trace.total
+        self._live: dict[OpActor, Span] = {}
+        self._failed: list[_FailedCall] = []
+        self._offset_ns = _clock_offset_ns()
+
+    @_harmless
+    def enter(self, actor: OpActor, context: contextvars.Context) -> None:
+        """An async function is about to be called in a context."""
+        if self._calls_left:
+            self._calls_left -= 1
+            span = self._live[actor] = self._start(actor.node, _ASYNC, None)
+            context.run(contexts.attach, trace.set_span_in_context(span, self.context))
+
+    @_harmless
+    def leave(self, actor: OpActor, error: BaseException | None) -> None:
+        """An async function has ended."""
+        span = self._live.pop(actor, None)
+        if span is not None:
+            _note(span, error)
+            span.end()
+
+    @_harmless
+    def failed(self, node: Node, track: str, start_ns: int, end_ns: int, error: BaseException) -> None:
+        """A call has failed; times as in the trace."""
+        if track != _ASYNC and len(self._failed) < self._calls_left:
+            self._failed.append(_FailedCall(node, track, start_ns, end_ns, error))
+
+    @_harmless
+    def end(self, frame: Frame) -> None:
+        """The frame has ended, and nothing of it runs any more."""
+        span, error = self._span, frame.error
+        try:
+            if span.is_recording():
+                span.set_attribute("actorflow.end", frame.state.value)
+                if error is not None:
+                    _note(span, error)
+                self._end_calls(frame)
+        finally:
+            span.end()
+
+    def _end_calls(self, frame: Frame) -> None:
+        calls = frame.trace.since(self._from)
+        local = [not track.startswith((_ASYNC, _REMOTE)) for track in frame.trace.tracks]
+        own = calls.frame == frame.number
+        rows = np.flatnonzero(own & np.array(local)[calls.track] & ~calls.failed)
+        elapsed = (calls.end_ns - calls.start_ns)[rows]
+        for call in self._failed[: self._calls_left]:
+            self._calls_left -= 1
+            span = self._start(call.node, call.track, call.start_ns)
+            _note(span, call.error, call.end_ns + self._offset_ns)
+            span.end(call.end_ns + self._offset_ns)
+        chosen = rows[elapsed >= self._by_frame.min_ns]
+        if len(chosen) > self._calls_left:
+            longest = np.argsort(-(calls.end_ns - calls.start_ns)[chosen], kind="stable")[: self._calls_left]
+            chosen = np.sort(chosen[longest])
+        self._calls_left -= len(chosen)
+        for node, track, start_ns, end_ns in _columns(calls, chosen):
+            made = self._start(self._by_frame.node(node), frame.trace.tracks[track], start_ns)
+            made.end(end_ns + self._offset_ns)
+        made_calls = self._by_frame.max_calls - self._calls_left
+        self._span.set_attributes({"actorflow.calls": int(own.sum()), "actorflow.calls_with_span": made_calls})
+
+    def _start(self, node: Node | None, track: str, start_ns: int | None) -> Span:
+        attributes: dict[str, str | int] = {"actorflow.lane": track}
+        if node is not None:
+            attributes |= {
+                "code.file.path": node.site.filename,
+                "code.line.number": node.site.line,
+                "code.function.name": node.site.function,
+            }
+            operation = getattr(node, "operation", None)
+            if operation is not None:
+                attributes["actorflow.operation"] = operation.kind
+        return self._by_frame.tracer.start_span(
+            "a node that is gone" if node is None else node.name,
+            context=self.context,
+            attributes=attributes,
+            start_time=None if start_ns is None else start_ns + self._offset_ns,
+        )
+
+
+def _clock_offset_ns() -> int:
+    """From the clock of the trace to that of spans. Of three looks the quickest: a thread may be held up in one."""
+    looks = []
+    for _ in range(3):
+        before_ns = time.perf_counter_ns()
+        now_ns = time.time_ns()
+        after_ns = time.perf_counter_ns()
+        looks.append((after_ns - before_ns, now_ns - (before_ns + after_ns) // 2))
+    return min(looks)[1]
+
+
+def _note(span: Span, error: BaseException | None, time_ns: int | None = None) -> None:
+    """Record how what a span is of has ended, if not well. A cancellation is no error."""
+    if error is None or isinstance(error, asyncio.CancelledError):
+        if error is not None:
+            span.set_attribute("actorflow.end", "cancelled")
+        return
+    kind = type(error)
+    named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    span.set_attribute("error.type", named)
+    message = text_of(error)
+    try:
+        span.record_exception(error, timestamp=time_ns)
+    except BaseException:  # noqa: BLE001  its own text cannot be had
+        said = {"exception.type": named, "exception.message": message}
+        span.add_event("exception", said, timestamp=time_ns)
+    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {message}"))
+
+
+def _columns(calls: Calls, rows: Any) -> Iterator[tuple[int, int, int, int]]:
+    columns = calls.node, calls.track, calls.start_ns, calls.end_ns
+    return zip(*[column[rows].tolist() for column in columns], strict=True)
