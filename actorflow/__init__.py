@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from actorflow import pipeline as pipeline
     from actorflow import testing as testing
     from actorflow import web as web
-    from actorflow.array.tracing import grad as grad
+    from actorflow.array.gradients import grad as grad
+    from actorflow.array.gradients import value_and_grad as value_and_grad
     from actorflow.array.tracing import to_graph as to_graph
-    from actorflow.array.tracing import value_and_grad as value_and_grad
     from actorflow.checkpoint import Checkpoint as Checkpoint
     from actorflow.checkpoint import Checkpoints as Checkpoints
     from actorflow.checkpoint import load_checkpoint as load_checkpoint
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from actorflow.loop import run as run
     from actorflow.place import Place as Place
     from actorflow.plan.plan import Plan as Plan
-    from actorflow.runtime.engine import Result as Result
     from actorflow.runtime.pause import Pause as Pause
+    from actorflow.runtime.program import Result as Result
     from actorflow.runtime.stream import FrameStream as FrameStream
     from actorflow.spec import TensorSpec as TensorSpec
     from actorflow.transport.world import world as world
@@ -93,7 +93,8 @@ _HOMES = {
     "place": ("Place",),
     "spec": ("TensorSpec",),
     "plan.plan": ("Plan",),
-    "array.tracing": ("grad", "to_graph", "value_and_grad"),
+    "array.gradients": ("grad", "value_and_grad"),
+    "array.tracing": ("to_graph",),
     "graph.gradient": ("gradient",),
     "checkpoint": (
         "Checkpoint",
@@ -108,7 +109,7 @@ _HOMES = {
         "save_weights_sync",
     ),
     "interchange": ("to_numpy",),
-    "runtime.engine": ("Result",),
+    "runtime.program": ("Result",),
     "runtime.stream": ("FrameStream",),
     "runtime.pause": ("Pause",),
     "errors": (

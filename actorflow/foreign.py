@@ -13,8 +13,6 @@ from typing import NoReturn
 
 from actorflow.errors import did_you_mean
 
-__all__ = ["HINTS", "missing"]
-
 _CONV = "af.nn.Conv(channels, kernel), for any number of spatial axes; images are NHWC"
 _NORM = "af.nn.BatchNorm, for any number of axes"
 _INNER = "af.nn.InnerProduct(features)"

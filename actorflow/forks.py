@@ -15,8 +15,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Heir", "forget_in_child", "held_at_fork"]
-
 #: A fork waits so long for a lock, in seconds. Only a signal's handler that forks in the middle of one ever does.
 _PATIENCE_S = 10.0
 

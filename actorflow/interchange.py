@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, PlaceError
 
-__all__ = ["from_host_exchange", "to_numpy"]
-
 _Array = npt.NDArray[Any]
 
 #: DLPack's kinds of devices whose memory the host reads: the CPU, memory pinned for CUDA and ROCm, managed memory.

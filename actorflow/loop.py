@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["run", "wait_out"]
-
 _T = TypeVar("_T")
 
 

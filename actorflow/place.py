@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from actorflow.errors import PlaceError
 
-__all__ = ["Place"]
-
 _TEXT = re.compile(r"(?:(?P<rank>\d+)/)?(?P<kind>[a-z][a-z0-9_]*)(?::(?P<index>\d+))?")
 
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange
 
-__all__ = ["TensorSpec", "as_array"]
-
 #: What NumPy makes an array of without asking for a protocol.
 _PLAIN = (np.ndarray, np.generic, list, tuple, int, float, complex)
 

@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from actorflow.errors import DeviceError
 
-__all__ = ["in_thread", "start_thread"]
-
 _T = TypeVar("_T")
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from actorflow.actors.variable import VariableActor
     from actorflow.devices.base import Fence
 
-__all__ = ["BlobActor", "UpdateActor", "ViewActor", "release"]
-
 
 class BlobActor:
     """One tensor slot of a program.

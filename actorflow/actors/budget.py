@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
 
-__all__ = ["Account", "Budget"]
-
 
 class Account:
     """What one frame has taken from the budget.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from actorflow.ops.collective import AllReduce
     from actorflow.ranks.exchange import Exchange
 
-__all__ = ["AllReduceActor", "ChannelActor", "ChannelLane", "ReceiveActor", "SendActor", "messages_under_way"]
-
 _RUNNING = int(NodeState.RUNNING)
 
 

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["ENDS_PROGRAM", "Actor", "Dispatcher", "Work", "leave_loop"]
-
 #: What ends a program wherever it is raised.
 ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from actorflow.trace.ring import Monitor, Trace
     from actorflow.trace.spans import FrameSpans
 
-__all__ = ["Expectant", "Frame", "FrameState"]
-
 
 class Expectant(Protocol):
     """What is told that a frame will come, and if it will not."""

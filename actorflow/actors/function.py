@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from actorflow.actors.turnstile import Turnstile
     from actorflow.devices.base import Fence
 
-__all__ = ["AsyncActor", "FunctionActor"]
-
 _RUNNING = int(NodeState.RUNNING)
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from actorflow.devices.base import Fence
     from actorflow.graph.nodes import Attempts
 
-__all__ = ["Guard"]
-
 
 class Guard:
     """Watches the calls of one op. Such an op announces its outputs only when they are there."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from actorflow.actors.turnstile import Turnstile
     from actorflow.actors.variable import Gate
 
-__all__ = ["callers", "check_turns", "within"]
-
 #: The call of an async function that the current code is part of.
 within: ContextVar[tuple[Frame, OpActor] | None] = ContextVar("actorflow_within", default=None)
 

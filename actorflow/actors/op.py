@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from actorflow.ops.operation import Operation
     from actorflow.ops.registry import Kernel
 
-__all__ = ["FOREVER_NS", "INLINE_NS", "KernelActor", "OpActor"]
-
 #: An op that takes less runs on the loop: a round trip through a thread costs about as much.
 INLINE_NS = 100_000
 #: Longer than any call; the expected time of an op that has not run.

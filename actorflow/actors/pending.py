@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
 
-__all__ = ["what_it_waits_for"]
-
 #: Ops named of each sort; a large graph has very many that wait.
 _SHOWN = 10
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.devices.stream import StreamDevice
 
-__all__ = ["SegmentActor"]
-
 #: How many different sets of arrays a segment remembers. They are few where they recur at all.
 _MAX_KEYS = 16
 #: Names of ops that an error lists.

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.devices.base import Device, Fence
 
-__all__ = [
-    "StageActor",
-    "StreamFunctionActor",
-    "StreamKernelActor",
-    "StreamViewActor",
-    "TransferActor",
-    "WorkerTransferActor",
-]
-
 
 class _OnStream(OpActor):
     """What ops on streams share.

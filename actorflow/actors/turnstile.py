@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
 
-__all__ = ["Turnstile"]
-
 
 class Turnstile:
     """Lets the frames of one op start in the order in which they were started, ``limit`` at a time.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from actorflow.devices.stream import StreamLane
     from actorflow.graph.nodes import Variable
 
-__all__ = ["Gate", "Turn", "VariableActor"]
-
 
 class Turn:
     """The time in which one frame may update a variable. It passes only after the turn before it.

@@ -21,8 +21,6 @@ from actorflow.array.records import HOST, Node, note_asked, replace
 from actorflow.errors import GraphError, ShapeError
 from actorflow.place import Place
 
-__all__ = ["Array"]
-
 #: DLPack's number of the CPU.
 _DLPACK_HOST = 1
 

@@ -19,8 +19,6 @@ from actorflow.array.primitives import DType, Elementwise, Primitive, Reduction,
 from actorflow.array.records import Origin
 from actorflow.ops.parts import is_certain
 
-__all__ = ["BLOCK", "Chain", "Step", "StepError"]
-
 #: Elements of a block. Measured from 4 Ki to 512 Ki: with smaller ones, threads wait for each other after each call.
 BLOCK = 131_072
 

@@ -9,8 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from actorflow.forks import held_at_fork
 
-__all__ = ["Cache"]
-
 _T = TypeVar("_T")
 
 

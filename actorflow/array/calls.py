@@ -18,8 +18,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["Arguments", "StandIns", "is_array", "key_of_leaf"]
-
 
 def is_array(leaf: Any) -> bool:
     """Whether it is an array of this package."""

@@ -14,8 +14,6 @@ from actorflow.array.units import Unit, is_own, spec_of
 from actorflow.ops.parts import may_be_uncertain
 from actorflow.spec import TensorSpec
 
-__all__ = ["ChainUnit", "names_of", "steps_of"]
-
 _alone = [np.empty(0)]
 #: What ``getrefcount(values[i])`` says of an array that only the list refers to.
 _IN_ONE_LIST = getrefcount(_alone[0])

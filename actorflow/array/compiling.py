@@ -24,8 +24,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Compiled", "Job"]
-
 
 class Compiled(NamedTuple):
     """A graph for a job.

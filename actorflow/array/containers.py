@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from actorflow.spec import TensorSpec
 
-__all__ = ["LEAF", "Structure", "flatten", "paths", "unflatten"]
-
 
 class Structure(NamedTuple):
     """How leaves are nested; hashable.

@@ -24,28 +24,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = [
-    "arange",
-    "asarray",
-    "empty",
-    "empty_like",
-    "eye",
-    "from_dlpack",
-    "from_numpy",
-    "full",
-    "full_like",
-    "linspace",
-    "meshgrid",
-    "ones",
-    "ones_like",
-    "randb",
-    "randn",
-    "tril",
-    "triu",
-    "zeros",
-    "zeros_like",
-]
-
 _KINDS = "biufc"
 
 

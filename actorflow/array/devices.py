@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from actorflow.array.compiling import Job
     from actorflow.array.service import Service
 
-__all__ = ["DeviceMemory", "Devices"]
-
 #: How many jobs' memory is remembered.
 _MOST_PEAKS = 1024
 

@@ -17,8 +17,6 @@ from actorflow.trace.ring import OpProfile
 if TYPE_CHECKING:
     from actorflow.array.evaluator import Evaluator
 
-__all__ = ["compute_directly"]
-
 #: Operations; more of them are not slower as a unit.
 _FEW = 8
 #: Elements of each result and input, up to which nobody is kept waiting for the evaluator's lock.

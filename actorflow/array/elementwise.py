@@ -10,47 +10,6 @@ from actorflow.array.operate import unary
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = [
-    "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "bitwise_invert",
-    "ceil",
-    "conj",
-    "cos",
-    "cosh",
-    "exp",
-    "expm1",
-    "floor",
-    "imag",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "logical_not",
-    "negative",
-    "positive",
-    "real",
-    "reciprocal",
-    "round",
-    "sign",
-    "signbit",
-    "sin",
-    "sinh",
-    "sqrt",
-    "square",
-    "tan",
-    "tanh",
-    "trunc",
-]
-
 
 def abs(x: Array, /) -> Array:
     """Absolute value; of complex numbers, their magnitude."""

@@ -24,8 +24,6 @@ from actorflow.forks import forget_in_child
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-__all__ = ["Evaluator", "current", "evaluating"]
-
 #: Records that wait for the engine; from here on the recording thread computes, too.
 _MOST_PENDING = 20_000
 #: The same under a budget, where all of them are looked through again and again.

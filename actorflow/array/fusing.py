@@ -17,8 +17,6 @@ from actorflow.ops.registry import registered_kernels
 from actorflow.place import Place
 from actorflow.plan.validate import needed_ops
 
-__all__ = ["Joined", "join"]
-
 #: Of one chain: the arguments of a kernel are limited, and so is what can be compiled in reasonable time.
 _MOST_STEPS, _MOST_INPUTS, _MOST_RESULTS = 32, 8, 8
 

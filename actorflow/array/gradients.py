@@ -23,8 +23,6 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["grad", "value_and_grad"]
-
 #: Traces that a function keeps.
 _MOST_TRACES = 64
 _ARRAY = object()

@@ -16,8 +16,6 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["read_index", "take", "take_along_axis", "write_index"]
-
 Shape = tuple[int, ...]
 
 

@@ -17,8 +17,6 @@ from typing import Any, Self
 
 from actorflow.forks import forget_in_child
 
-__all__ = ["POLL_S", "Guard", "check_interrupt", "interruptible"]
-
 #: How often a main thread that waits looks whether it has been interrupted.
 POLL_S = 0.05
 

@@ -26,8 +26,6 @@ from actorflow.plan.planner import make_plan
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["GraphOperation", "Replay", "lift"]
-
 _HOST = Place()
 _OBJECT = np.dtype(object)
 #: Of one function.

@@ -16,8 +16,6 @@ from actorflow.errors import DTypeError, ShapeError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
-
 
 def _vecdot(x1: Value, x2: Value, axis: int) -> Value:
     vecdot: Any = np.vecdot  # its stub lacks `axis`

@@ -16,24 +16,6 @@ from actorflow.errors import ShapeError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = [
-    "broadcast_arrays",
-    "broadcast_shapes",
-    "broadcast_to",
-    "concat",
-    "expand_dims",
-    "flip",
-    "moveaxis",
-    "permute_dims",
-    "repeat",
-    "reshape",
-    "roll",
-    "squeeze",
-    "stack",
-    "tile",
-    "unstack",
-]
-
 Shape = tuple[int, ...]
 
 BROADCAST = Primitive("broadcast_to", np.broadcast_to, view=True)

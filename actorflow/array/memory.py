@@ -14,8 +14,6 @@ from actorflow.devices.memory import UNSHARED, Pool
 from actorflow.errors import GraphError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 
-__all__ = ["Memory"]
-
 #: Buffers from this size on are used again; below it, the C library's allocator is as quick.
 _POOLED_BYTES = 1_048_576
 #: Free buffers that are kept.

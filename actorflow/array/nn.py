@@ -8,34 +8,6 @@ from __future__ import annotations
 from actorflow import ops
 from actorflow.array.lifting import lift
 
-__all__ = [
-    "accuracy",
-    "average_pool",
-    "binary_cross_entropy",
-    "conv",
-    "conv_transpose",
-    "dropout",
-    "elu",
-    "embedding",
-    "gelu",
-    "global_average",
-    "inner",
-    "leaky_relu",
-    "lift",
-    "log_softmax",
-    "lrn",
-    "max_pool",
-    "mse_loss",
-    "nll_loss",
-    "one_hot",
-    "relu",
-    "sigmoid",
-    "silu",
-    "softmax",
-    "softmax_loss",
-    "softplus",
-]
-
 accuracy = lift(ops.accuracy)
 average_pool = lift(ops.average_pool)
 binary_cross_entropy = lift(ops.binary_cross_entropy)

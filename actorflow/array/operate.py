@@ -19,22 +19,6 @@ if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.array.evaluator import Evaluator
 
-__all__ = [
-    "CAST",
-    "axes_of",
-    "axis_of",
-    "binary",
-    "broadcast",
-    "cast",
-    "constant",
-    "is_there",
-    "node_of",
-    "pair",
-    "simple",
-    "unary",
-    "value_of",
-]
-
 _COMPARISONS = frozenset({"equal", "greater", "greater_equal", "less", "less_equal", "not_equal"})
 _SCALARS = (bool, int, float, complex)
 _SAMPLES = {bool: True, int: 1, float: 1.0, complex: 1j}

@@ -16,8 +16,6 @@ from actorflow.errors import DTypeError, ShapeError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["Operators"]
-
 _NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
 
 

@@ -14,39 +14,6 @@ from actorflow.errors import DTypeError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = [
-    "add",
-    "atan2",
-    "bitwise_and",
-    "bitwise_left_shift",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "clip",
-    "copysign",
-    "divide",
-    "equal",
-    "floor_divide",
-    "greater",
-    "greater_equal",
-    "hypot",
-    "less",
-    "less_equal",
-    "logaddexp",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "maximum",
-    "minimum",
-    "multiply",
-    "nextafter",
-    "not_equal",
-    "pow",
-    "remainder",
-    "subtract",
-    "where",
-]
-
 #: What these functions take: arrays, of which all but one may be numbers.
 Operand = Any
 

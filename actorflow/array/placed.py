@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from actorflow.array.memory import Memory
     from actorflow.array.service import Service
 
-__all__ = ["PlacedUnit"]
-
 
 class PlacedUnit(Unit):
     """Records that one device computes; also those that copy its arrays to the CPU.

@@ -20,8 +20,6 @@ from actorflow.place import Place
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["TRANSFER", "accelerator_of", "at", "default_place", "home_of", "on_host", "place_of", "transfer"]
-
 _default: ContextVar[Place | None] = ContextVar("actorflow-array-place", default=None)
 #: One object for each place, so that places are compared by identity.
 _places: dict[Place, Place] = {HOST: HOST}

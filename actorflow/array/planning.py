@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from actorflow.array.memory import Memory
     from actorflow.array.runner import Runner
 
-__all__ = ["Found", "between_sessions", "collect", "common", "make_units", "node_to_compute", "window"]
-
 #: How a record is joined with others: not at all, in a sequence, in a chain, on a device.
 _ALONE, _JOINED, _CHAINED, _PLACED = range(4)
 #: Elements of an elementwise operation or a reduction from which on it is computed in blocks, by several threads.

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError
 
-__all__ = ["PART", "DType", "Elementwise", "Primitive", "Reduction", "Value"]
-
 Value = npt.NDArray[Any]
 DType = np.dtype[Any]
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.array.evaluator import Evaluator
 
-__all__ = ["Recipe", "captured_array", "needed"]
 #: Views and constants, which cost nothing to make again.
 _CHEAP = frozenset({"broadcast_to", "flip", "full", "permute_dims", "reshape"})
 

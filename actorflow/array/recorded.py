@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["Constant", "Recorded", "evaluate"]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Recorded(Operation):

@@ -30,21 +30,6 @@ if TYPE_CHECKING:
     from actorflow.array.units import Unit
     from actorflow.graph.nodes import Op
 
-__all__ = [
-    "HOST",
-    "Input",
-    "Node",
-    "Origin",
-    "bytes_of",
-    "failure",
-    "given",
-    "note_asked",
-    "record",
-    "replace",
-    "site_of",
-    "tracing",
-]
-
 _PACKAGE = str(Path(__file__).parent.parent)
 #: The CPU, compared by identity.
 HOST = Place()

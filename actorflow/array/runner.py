@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.array.placed import PlacedUnit
 
-__all__ = ["WORTH_A_LOOK", "Runner"]
-
 #: Elements to be computed from which on a worker looks at what was recorded; what is less is not worth a thread.
 WORTH_A_LOOK = 65_536
 #: Elements to be computed from which on a worker does not wait for a pause of the recording.

@@ -16,8 +16,6 @@ from actorflow.errors import ShapeError
 from actorflow.spec import TensorSpec
 from actorflow.trace.ring import OpProfile
 
-__all__ = ["Sequence"]
-
 _NONE: list[int] = []
 #: Bytes of a value from which on it is worth finding out whether its memory can be used again.
 _REUSED_BYTES = 4_096

@@ -20,8 +20,6 @@ from actorflow.place import Place
 from actorflow.runtime.engine import Engine
 from actorflow.threads import start_thread
 
-__all__ = ["Service"]
-
 #: Graphs that are kept, those used last.
 _MOST_GRAPHS = 128
 #: Graphs that differ in numbers alone; more than so many and the numbers are fed.

@@ -11,8 +11,6 @@ from actorflow.devices import DeviceOptions
 from actorflow.place import Place
 from actorflow.trace.ring import OpProfile
 
-__all__ = ["Session", "current", "session"]
-
 
 class Session:
     """Arrays that are computed together, and how they have been computed so far; see `session`."""

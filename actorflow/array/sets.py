@@ -14,8 +14,6 @@ from actorflow.errors import ShapeError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["isin", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
-
 
 class UniqueAll(NamedTuple):
     """What `unique_all` gives."""

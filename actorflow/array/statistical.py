@@ -20,27 +20,6 @@ from actorflow.errors import DTypeError, ShapeError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = [
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "argsort",
-    "count_nonzero",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "searchsorted",
-    "sort",
-    "std",
-    "sum",
-    "var",
-]
-
 Axis = int | Sequence[int] | None
 
 SUM = Reduction("sum", np.add)

@@ -16,8 +16,6 @@ import numpy as np
 from actorflow.array.containers import LEAF, Structure, flatten
 from actorflow.array.records import Node
 
-__all__ = ["is_plain", "signature_of", "surroundings"]
-
 _CONTAINERS = (tuple, list, dict)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, CodeType)
 #: Leaves from which on a container is taken for data, not for parameters.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.array.calls import Arguments, StandIns, is_array
 from actorflow.array.containers import Structure, flatten, paths
-from actorflow.array.gradients import grad, value_and_grad
 from actorflow.array.recipes import captured_array
 from actorflow.array.records import Node
 from actorflow.array.surroundings import signature_of
@@ -19,8 +18,6 @@ from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
-
-__all__ = ["grad", "to_graph", "value_and_grad"]
 
 
 def to_graph(

@@ -24,8 +24,6 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.spec import TensorSpec
 
-__all__ = ["translate", "translate_all"]
-
 _Rule = Callable[..., Any]
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from actorflow.array.evaluator import Evaluator
     from actorflow.array.memory import Memory
 
-__all__ = ["Error", "Unit", "is_own"]
-
 #: Why there is no value.
 Error = OpError | OutOfMemoryError
 

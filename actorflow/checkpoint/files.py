@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["LEFTOVER", "write_atomically"]
-
 #: How the names of folders end that a killed process left behind, after the name of the file they were made for.
 LEFTOVER = r"\.\d+-\d+\.tmp"
 

@@ -24,8 +24,6 @@ from actorflow.forks import forget_in_child
 from actorflow.graph.graph import Graph
 from actorflow.ranks.gathering import Announcements, gather
 
-__all__ = ["Checkpoints"]
-
 _log = logging.getLogger("actorflow")
 
 _NAME = re.compile(r"checkpoint-(\d+)\.safetensors")

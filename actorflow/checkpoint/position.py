@@ -8,8 +8,6 @@ from typing import Any
 
 from actorflow.errors import CheckpointError
 
-__all__ = ["Position", "position_text"]
-
 #: Where an application is in its data.
 Position = Mapping[str, Any]
 

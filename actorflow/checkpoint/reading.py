@@ -14,8 +14,6 @@ from actorflow.checkpoint.tensors import DamagedError, Outline, Tensor, dtype_co
 from actorflow.errors import CheckpointError
 from actorflow.graph.nodes import Variable
 
-__all__ = ["Found", "Part", "Wanted", "check_fit", "find", "read_after"]
-
 #: Names that a message lists.
 _SHOWN = 10
 

@@ -16,8 +16,6 @@ from actorflow.errors import CheckpointError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Variable
 
-__all__ = ["Checkpoint", "load_checkpoint", "load_checkpoint_sync"]
-
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -18,21 +18,6 @@ from actorflow.graph.nodes import Variable
 from actorflow.interchange import to_numpy
 from actorflow.threads import in_thread
 
-__all__ = [
-    "FORMAT",
-    "PendingSnapshot",
-    "Snapshot",
-    "check_at_rest",
-    "check_no_loop",
-    "check_storable",
-    "to_the_end",
-    "metadata_of",
-    "own_variables",
-    "save_checkpoint",
-    "save_checkpoint_sync",
-    "take_snapshot",
-]
-
 #: Version of what the metadata say.
 FORMAT = "1"
 

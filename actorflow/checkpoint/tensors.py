@@ -18,18 +18,6 @@ import numpy.typing as npt
 
 from actorflow.errors import CheckpointError, require
 
-__all__ = [
-    "Content",
-    "DamagedError",
-    "Outline",
-    "Tensor",
-    "dtype_code",
-    "read_file",
-    "read_outline",
-    "require_format",
-    "write_file",
-]
-
 _CODES = {
     "bool": "BOOL",
     "uint8": "U8",

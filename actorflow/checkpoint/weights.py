@@ -22,8 +22,6 @@ from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Variable
 
-__all__ = ["LoadedWeights", "load_weights", "load_weights_sync", "save_weights", "save_weights_sync"]
-
 #: Where a file is, or the files that ranks saved together.
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -13,8 +13,6 @@ import actorflow
 from actorflow.errors import ActorflowError
 from actorflow.show.text import visible
 
-__all__ = ["dispatch"]
-
 DEFAULT_PORT = 8080
 
 

@@ -19,8 +19,6 @@ from actorflow.data import Dataset, digits, fashion_mnist
 from actorflow.graph.graph import Graph
 from actorflow.loop import run
 
-__all__ = ["Options", "demo"]
-
 _USUAL_PORT = 8080
 
 

@@ -17,8 +17,6 @@ from actorflow.devices import device_kind, known_kinds
 from actorflow.devices.cuda import describe_cuda
 from actorflow.show.text import visible
 
-__all__ = ["Check", "doctor", "examine"]
-
 Status = Literal["ok", "missing", "broken"]
 
 

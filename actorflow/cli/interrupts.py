@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["cancel_on_interrupt"]
-
 
 @contextmanager
 def cancel_on_interrupt() -> Iterator[None]:

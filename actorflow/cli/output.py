@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rich.console import Console
 
-__all__ = ["count_text", "output"]
-
 #: Of what is no terminal: nothing is cut off or broken there.
 _PLAIN_WIDTH = 240
 

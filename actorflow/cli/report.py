@@ -8,8 +8,6 @@ from rich.table import Table
 
 from actorflow.graph.graph import Graph
 
-__all__ = ["time_table"]
-
 
 def time_table(graph: Graph, elapsed_s: float) -> Table:
     """Where the time went: calls, total and share per kind of operation, the longest first; failed calls if any.

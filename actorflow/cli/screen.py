@@ -18,8 +18,6 @@ from actorflow.trace.ring import NodeState
 if TYPE_CHECKING:
     from actorflow.web.client import Picture
 
-__all__ = ["Rates", "render"]
-
 _STYLES = {
     NodeState.WAITING: "yellow",
     NodeState.RUNNING: "bold cyan",

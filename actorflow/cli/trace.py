@@ -17,8 +17,6 @@ from actorflow.trace.analysis import Analysis, Frames, Step, analyse
 from actorflow.trace.file import read_trace
 from actorflow.trace.recording import Recording
 
-__all__ = ["show_trace"]
-
 
 def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: bool = False) -> int:
     """Print where the time of a trace went: lanes, ops, frames, one frame's critical path, idle stretches.

@@ -13,8 +13,6 @@ from actorflow.errors import DataError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 
-__all__ = ["Training"]
-
 #: Steps that overlap: the next one starts on the layers whose weights the one before has updated.
 _IN_FLIGHT = 2
 #: Learning rate of the first step.

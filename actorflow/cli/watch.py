@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from actorflow.web.client import Address, Picture
 
-__all__ = ["watch"]
-
 #: Between two pictures on a terminal.
 _REFRESH_S = 0.25
 #: A frame is asked what it waits for when it has been seen for a second, so the third message surely tells.

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from actorflow.data.draws import Draws, Rows
 from actorflow.errors import DataError
 
-__all__ = ["Augmentation", "CenterCrop", "Crop", "Images", "Mirror", "Step"]
-
 #: Images of any dtype, shape (batch, height, width, channels).
 Images = npt.NDArray[Any]
 #: What an augmentation is made of: gives new images of a batch, whose random numbers are the draws'.

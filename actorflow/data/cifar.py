@@ -15,8 +15,6 @@ from actorflow.data.dataset import Dataset, Split
 from actorflow.data.images import read_image
 from actorflow.errors import DataError
 
-__all__ = ["CIFAR10_CLASSES", "cifar10"]
-
 #: In the order of the labels, which is that of the alphabet, too.
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from actorflow.errors import DataError
 
-__all__ = ["Batch", "Dataset", "Split", "stratified_split"]
-
 
 class Batch(NamedTuple):
     """Some images and their labels.

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from actorflow.data.images import decoded
 from actorflow.errors import DataError
 
-__all__ = ["Datum", "label_of", "read_datum", "read_mean"]
-
 Buffer = bytes | memoryview
 _Field = tuple[int, Any]
 

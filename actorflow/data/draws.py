@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from actorflow.errors import DataError
 
-__all__ = ["Draws", "Rows", "key_of", "words_of"]
-
 #: Numbers of examples in a data set, int64, shape (count,).
 Rows = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]

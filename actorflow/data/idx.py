@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from actorflow.errors import DataError
 
-__all__ = ["read_idx"]
-
 _GZIP_MAGIC = b"\x1f\x8b"
 _DTYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype("u1"),

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from actorflow.errors import DataError, require
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFiles", "ImageFolder", "decoded", "image_folder", "read_image"]
-
 #: Names of files that are taken for images end so, in small letters or capitals.
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 

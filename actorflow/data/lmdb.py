@@ -24,8 +24,6 @@ from actorflow.data.sampler import Sampler
 from actorflow.errors import DataError, require
 from actorflow.forks import held_at_fork
 
-__all__ = ["Blocks", "LmdbImages", "image_label"]
-
 Decode = Callable[[memoryview], Datum]
 
 

@@ -13,8 +13,6 @@ from actorflow.data.normalize import Column
 from actorflow.data.sampler import Sampler
 from actorflow.errors import DataError
 
-__all__ = ["Counted", "Loader", "Reshardable", "Resumable", "Transform"]
-
 Array = npt.NDArray[Any]
 #: What is made of some values of a column, their rows and the epoch; an `Augmentation`, say.
 Transform = Callable[[Array, Rows, int], Array]

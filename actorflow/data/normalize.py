@@ -10,8 +10,6 @@ import numpy.typing as npt
 from actorflow.data.draws import Draws, Rows
 from actorflow.errors import DataError
 
-__all__ = ["Column", "Normalize"]
-
 #: Images that are looked at together when their mean is taken.
 _BLOCK = 256
 

@@ -9,8 +9,6 @@ import numpy as np
 from actorflow.data.draws import Rows, key_of, words_of
 from actorflow.errors import DataError
 
-__all__ = ["Sampler"]
-
 
 @dataclass(frozen=True)
 class Sampler:

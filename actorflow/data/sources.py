@@ -11,8 +11,6 @@ from actorflow.data.dataset import Dataset, Split, stratified_split
 from actorflow.data.idx import read_idx
 from actorflow.errors import DataError, require
 
-__all__ = ["FASHION_MNIST_FILES", "digits", "fashion_mnist"]
-
 #: What a Fashion-MNIST (or MNIST) directory holds, each as it is or with ``.gz``.
 FASHION_MNIST_FILES = (
     "train-images-idx3-ubyte",

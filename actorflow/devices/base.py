@@ -24,8 +24,6 @@ from actorflow.forks import forget_in_child
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-__all__ = ["Device", "DeviceOptions", "Fence", "Lane"]
-
 
 class Fence(ABC):
     """Proof that work on a lane is done or will be.

@@ -15,8 +15,6 @@ from typing import Any
 
 from actorflow.forks import forget_in_child, held_at_fork
 
-__all__ = ["BlasThreads", "blas_threads", "cores"]
-
 
 def cores() -> int:
     """Cores that this process may use."""

@@ -20,8 +20,6 @@ from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import start_thread
 
-__all__ = ["CPU", "WorkerLane"]
-
 
 class _WorkerFence(Fence):
     __slots__ = ("passed", "told", "urgent", "waiters", "work")

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
 
-__all__ = ["IN_TWO_LISTS", "UNSHARED", "Bucket", "Pool"]
-
 
 def _in_host_memory(spec: TensorSpec) -> npt.NDArray[Any]:
     return np.empty(spec.shape, spec.dtype)

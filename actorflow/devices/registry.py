@@ -8,8 +8,6 @@ from actorflow.devices.base import Device, DeviceOptions
 from actorflow.errors import DeviceError, DeviceUnavailableError
 from actorflow.place import Place
 
-__all__ = ["check_place", "device_kind", "known_kinds", "open_device", "register_device"]
-
 #: Entry points of this group name a kind and give its class; those of this package need none.
 GROUP = "actorflow.devices"
 

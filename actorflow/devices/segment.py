@@ -14,8 +14,6 @@ from typing import Any
 
 from actorflow.errors import DeviceError
 
-__all__ = ["CaptureRefusedError", "Segment", "SegmentState"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -28,8 +28,6 @@ from actorflow.threads import start_thread
 if TYPE_CHECKING:
     from actorflow.devices.segment import Segment
 
-__all__ = ["Event", "Stream", "StreamDevice", "StreamLane"]
-
 #: How often the loop looks at an event that does not pass before a thread waits for it.
 _MAX_IDLE_POLLS = 200
 #: How long it looks away from events that no thread can wait for, in seconds.

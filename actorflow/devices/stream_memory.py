@@ -23,8 +23,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.devices.stream import StreamLane
 
-__all__ = ["StreamBucket", "StreamPool", "Uses"]
-
 #: Lanes, and the number of the newest work of each that may touch a buffer.
 Uses = tuple[tuple["StreamLane", int], ...]
 

@@ -28,8 +28,6 @@ from actorflow.errors import DeviceError
 from actorflow.forks import forget_in_child, held_at_fork
 from actorflow.threads import start_thread
 
-__all__ = ["Member", "Team", "team"]
-
 _P = TypeVar("_P")
 
 #: How much faster than one thread spread work must be to be worth the processor's time that it costs.

@@ -13,8 +13,6 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Initializer, Op, Variable, as_blobs
 from actorflow.ops.basic import Copy
 
-__all__ = ["Chain", "Composite"]
-
 
 class Composite:
     """A part of a graph that is described first and built when its bottom is connected.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.store import Members
 
-__all__ = ["Contents"]
-
 
 class Contents:
     """What is in a graph or sub-graph."""

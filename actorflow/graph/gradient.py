@@ -13,8 +13,6 @@ from actorflow.ops.arithmetic import Sum
 from actorflow.ops.basic import Fill
 from actorflow.spec import TensorSpec
 
-__all__ = ["gradient", "trainable"]
-
 
 @overload
 def gradient(loss: Blob, wrt: Blob) -> Blob: ...

@@ -27,8 +27,6 @@ from actorflow.transport.world import world as world_of_process
 if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
 
-__all__ = ["Graph"]
-
 _HOST = Place()
 
 

@@ -21,8 +21,6 @@ from actorflow.spec import TensorSpec, as_array
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-__all__ = ["Blob", "Initializer", "Node", "Op", "Site", "Variable"]
-
 _Before = tuple[int, int, tuple["Blob", ...], tuple["Blob", ...], bool, tuple[TensorSpec, ...] | None]
 
 #: Where the library's own lines are, which errors leave out.

@@ -13,8 +13,6 @@ from actorflow.graph.nodes import Attempts, Hints
 from actorflow.place import Place
 from actorflow.transport.base import Transport
 
-__all__ = ["Modes", "attempts_of", "device_options_of", "hints_of", "limit_of"]
-
 #: Some 30 years.
 _FOREVER_S = 1e9
 

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
     from actorflow.plan.memory import Footprint
     from actorflow.plan.plan import Plan
-    from actorflow.runtime.engine import Engine, Result
+    from actorflow.runtime.engine import Engine
     from actorflow.runtime.pause import Pause
+    from actorflow.runtime.program import Result
     from actorflow.runtime.stream import FrameStream
-
-__all__ = ["Runnable"]
 
 if TYPE_CHECKING:
     #: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.

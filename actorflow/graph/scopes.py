@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.store import Members
 
-__all__ = ["Scopes", "checked_name"]
-
 
 class Scopes:
     """The scopes in a graph or sub-graph, and which of them nodes are made in."""

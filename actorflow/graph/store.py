@@ -13,8 +13,6 @@ from actorflow.graph.nodes import Blob, Node, Op
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-__all__ = ["Members"]
-
 
 class Members:
     """The nodes and sub-graphs of one root.

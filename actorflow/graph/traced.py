@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.trace.recording import Recording
 
-__all__ = ["Traced"]
-
 
 class Traced:
     """What keeps its newest calls, watched or not."""

@@ -11,8 +11,6 @@ from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
 from actorflow.nn.layers import bottoms
 
-__all__ = ["Embedding"]
-
 
 class Embedding(Composite):
     """The vector of each index.

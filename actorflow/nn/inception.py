@@ -10,8 +10,6 @@ from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn.layers import Pool, bottoms
 from actorflow.nn.weighted import Conv
 
-__all__ = ["Inception"]
-
 
 class Inception(Composite):
     """Convolutions of several sizes and a pooling side by side, joined along the channels.

@@ -20,8 +20,6 @@ from actorflow.graph.nodes import Initializer
 from actorflow.ops.fills import fans
 from actorflow.spec import TensorSpec
 
-__all__ = ["bernoulli", "constant", "fans", "gaussian", "he", "uniform", "xavier"]
-
 _FANS: dict[str, Callable[[int, int], float]] = {
     "in": lambda fan_in, _: fan_in,
     "out": lambda _, fan_out: fan_out,

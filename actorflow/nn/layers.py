@@ -11,19 +11,6 @@ from actorflow.errors import GraphError
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob
 
-__all__ = [
-    "Activation",
-    "Dropout",
-    "Flatten",
-    "GlobalAverage",
-    "GlobalMax",
-    "Pool",
-    "Softmax",
-    "SoftmaxLoss",
-    "activation_of",
-    "bottoms",
-]
-
 _ACTIVATIONS: Mapping[str, Callable[..., Blob]] = MappingProxyType(
     {
         "relu": ops.relu,

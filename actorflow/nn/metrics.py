@@ -11,8 +11,6 @@ import numpy.typing as npt
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Blob
 
-__all__ = ["Mean", "check_counts", "mean_of", "means"]
-
 
 class Mean:
     """A running mean of weighted numbers.

@@ -10,8 +10,6 @@ from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn.layers import bottoms
 from actorflow.nn.weighted import Conv
 
-__all__ = ["NINBlock"]
-
 
 class NINBlock(Composite):
     """A convolution and 1x1 convolutions after it, each followed by a relu ("mlpconv").

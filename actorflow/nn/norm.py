@@ -9,8 +9,6 @@ from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn import init
 from actorflow.nn.layers import bottoms
 
-__all__ = ["LRN", "BatchNorm", "LayerNorm"]
-
 
 class BatchNorm(Composite):
     """Normalizes each channel: by the batch in training, by running statistics in inference.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from actorflow.nn.steps import Step
 
-__all__ = ["Progress"]
-
 _REFRESH_S = 0.1
 
 

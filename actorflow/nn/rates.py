@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from actorflow.errors import GraphError
 
-__all__ = ["Cosine", "Fixed", "MultiStep", "Policy", "Poly", "Step", "Warmup"]
-
 #: Gives the rate of a step; the first step is 0.
 Policy = Callable[[int], float]
 

@@ -11,8 +11,6 @@ from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
 
-__all__ = ["LSTM", "LSTMCell"]
-
 
 class LSTMCell(Composite):
     """One step of a long short-term memory; call it step by step, on the same variables, to unroll it.

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from actorflow.graph.runnable import Feeds
 from actorflow.nn.metrics import Mean
 
-__all__ = ["Epoch", "Feeding", "Step", "Validate", "counted", "iterated"]
-
 #: The feeds of one epoch: each a mapping, or a pair of it and the number of its rows that count.
 Epochful = AsyncIterable[Any] | Iterable[Any]
 #: What can be trained on: the feeds of each epoch, or a function that gives those of an epoch, counted from 0.

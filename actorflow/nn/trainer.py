@@ -26,8 +26,6 @@ from actorflow.place import Place
 from actorflow.runtime.program import Result
 from actorflow.runtime.stream import FrameStream
 
-__all__ = ["Trainer"]
-
 
 class Trainer:
     """Runs the steps of a training, and saves and restores its place.

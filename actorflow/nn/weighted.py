@@ -12,8 +12,6 @@ from actorflow.nn import init
 from actorflow.nn.layers import activation_of, bottoms
 from actorflow.ops.windows import as_pads, as_steps, check_image, per_axis
 
-__all__ = ["Conv", "ConvTranspose", "InnerProduct"]
-
 
 class _Weighted(Composite):
     """A layer with a weight, and perhaps a bias and an activation."""

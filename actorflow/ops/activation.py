@@ -15,26 +15,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Activation",
-    "ActivationDown",
-    "Elu",
-    "EluDown",
-    "LeakyRelu",
-    "LeakyReluDown",
-    "Relu",
-    "ReluDown",
-    "Sigmoid",
-    "SigmoidDown",
-    "Tanh",
-    "TanhDown",
-    "elu",
-    "leaky_relu",
-    "relu",
-    "sigmoid",
-    "tanh",
-]
-
 
 class ActivationDown(Operation):
     """``dx`` from ``g`` and the output ``y``, elementwise; linear in ``g``."""

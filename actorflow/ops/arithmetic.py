@@ -16,26 +16,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Divide",
-    "Maximum",
-    "Minimum",
-    "Multiply",
-    "Scale",
-    "Subtract",
-    "Sum",
-    "WeightedSum",
-    "add",
-    "average",
-    "divide",
-    "maximum",
-    "minimum",
-    "multiply",
-    "scale",
-    "subtract",
-    "weighted_sum",
-]
-
 
 def _terms(kind: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     named = {f"terms[{i}]": spec for i, spec in enumerate(inputs)}

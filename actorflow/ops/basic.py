@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Copy",
-    "Dummy",
-    "Fill",
-    "Reshape",
-    "copy",
-    "dummy",
-    "expand_dims",
-    "fill",
-    "flatten",
-    "reshape",
-    "squeeze",
-]
-
 
 @dataclass(frozen=True)
 class Copy(Operation):

@@ -17,8 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["BatchNorm", "BatchNormDown", "BatchNormInference", "BatchNormInferenceDown", "batch_norm"]
-
 
 def _check_channels(kind: str, x: TensorSpec, **inputs: TensorSpec) -> tuple[int, ...]:
     same_dtype(kind, x=x, **inputs)

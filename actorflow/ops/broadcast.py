@@ -18,21 +18,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Axis",
-    "BroadcastTo",
-    "ReduceSum",
-    "Reduction",
-    "broadcast_shape",
-    "broadcast_to",
-    "expand_like",
-    "normal_axes",
-    "number_like",
-    "sum_to",
-    "summed_dtype",
-    "with_numbers",
-]
-
 #: One axis, several, or all of them.
 Axis = int | Sequence[int] | None
 

@@ -11,8 +11,6 @@ from typing import Any
 from actorflow.errors import GraphError, text_of
 from actorflow.spec import TensorSpec
 
-__all__ = ["NOT_RUN", "check_has_run", "check_runs", "is_async_function", "name_of"]
-
 _ASYNC = inspect.CO_COROUTINE
 _YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 #: What a call gives that has run nothing of the function's body.

@@ -21,8 +21,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["NormFactor", "ScaleBy", "SquareSum", "clip_by_global_norm"]
-
 _SCALAR = TensorSpec((), np.dtype(np.float64))
 
 

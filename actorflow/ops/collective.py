@@ -14,8 +14,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["AllReduce"]
-
 
 @dataclass(frozen=True)
 class AllReduce(Operation):

@@ -32,8 +32,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["Conv", "ConvDown", "ConvWeight", "conv", "conv_transpose"]
-
 
 @dataclass(frozen=True)
 class _Convolution(Operation):

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
 
-__all__ = ["Bernoulli", "Gaussian", "Uniform", "bernoulli", "fans", "gaussian", "he", "uniform", "xavier"]
-
 
 @dataclass(frozen=True)
 class _Random(Operation):

@@ -12,8 +12,6 @@ from actorflow.ops.callables import check_runs, is_async_function, name_of
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
-__all__ = ["Function", "checked_specs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Function(Operation):

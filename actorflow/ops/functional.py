@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
 
-__all__ = ["apply", "blob_of", "spec_of", "whole"]
-
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 

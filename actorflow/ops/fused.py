@@ -35,8 +35,6 @@ from actorflow.ops.reduce import CountNonzero, ReduceAll, ReduceAny, ReduceMax, 
 from actorflow.ops.unary import Absolute, Ceil, Clip, Floor, Negative, Round, Sign
 from actorflow.spec import TensorSpec
 
-__all__ = ["Fused", "FusedColumns", "FusedStep", "columns_of", "may_fuse", "may_reduce"]
-
 #: What can be a step, and the kinds of its first input's dtype for which all devices compute the same.
 _KINDS: dict[type[Operation], str] = {
     **dict.fromkeys((Ceil, Divide, Exp, Floor, Log, Power, Reciprocal, Round, Scale, Sqrt), "f"),

@@ -17,18 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "OneHot",
-    "Take",
-    "TakeAlongAxis",
-    "TakeAlongAxisDown",
-    "TakeDown",
-    "embedding",
-    "one_hot",
-    "take",
-    "take_along_axis",
-]
-
 
 def _check_indices(kind: str, indices: TensorSpec) -> None:
     if indices.dtype.kind not in "iu":

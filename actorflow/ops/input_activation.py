@@ -16,19 +16,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Gelu",
-    "GeluDown",
-    "NormalDensity",
-    "Silu",
-    "SiluDown",
-    "Softplus",
-    "SoftplusDown",
-    "gelu",
-    "silu",
-    "softplus",
-]
-
 #: The tanh form of gelu: ``0.5 * x * (1 + tanh(GELU_SLOPE * (x + GELU_CUBIC * x ** 3)))``.
 GELU_SLOPE = 0.7978845608028654  # sqrt(2 / pi)
 GELU_CUBIC = 0.044715

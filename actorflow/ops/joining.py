@@ -16,8 +16,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["Concat", "Split", "concat", "split", "stack"]
-
 
 @dataclass(frozen=True)
 class Concat(Operation):

@@ -17,8 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["LayerNorm", "LayerNormDown", "layer_norm"]
-
 
 @dataclass(frozen=True)
 class LayerNorm(Operation):

@@ -9,8 +9,6 @@ from importlib import import_module
 from actorflow.errors import KernelNotFoundError, did_you_mean
 from actorflow.ops.registry import registered_kernels
 
-__all__ = ["is_library_of", "load_libraries", "load_library", "register_library"]
-
 _logger = logging.getLogger(__name__)
 
 #: (kind of device, library) -> the module whose import registers the kernels.

@@ -15,8 +15,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["Bias", "BiasDown", "Inner", "InnerDown", "InnerWeight", "bias", "inner"]
-
 
 def _has_features(kind: str, name: str, spec: TensorSpec, features: str) -> None:
     if len(spec.shape) < 2:

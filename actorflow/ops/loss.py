@@ -17,18 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Accuracy",
-    "NllLoss",
-    "NllLossDown",
-    "SoftmaxLoss",
-    "SoftmaxLossDown",
-    "accuracy",
-    "check_reduction",
-    "nll_loss",
-    "softmax_loss",
-]
-
 _REDUCTIONS = ("mean", "sum", "none")
 
 

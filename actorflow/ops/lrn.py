@@ -17,8 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["LRN", "ChannelWindowSum", "LRNDown", "LRNScale", "lrn"]
-
 
 def _check(kind: str, size: int, x: TensorSpec) -> None:
     same_dtype(kind, x=x)

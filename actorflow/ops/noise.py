@@ -17,8 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["Dropout", "DropoutDown", "dropout"]
-
 _MASK = np.dtype(np.bool_)
 
 

@@ -21,8 +21,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["check_epsilon", "check_statistics", "second", "shape_is", "wide_dtype"]
-
 
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of statistics: at least float32."""

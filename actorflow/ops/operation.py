@@ -13,9 +13,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["Layout", "Operation", "axes_of", "rank_is", "same_dtype", "same_numbers"]
-
-
 #: The axes of the usual order that a kernel's axes are. ``...`` stands for those that are not named, in their order, so
 #: that one permutation serves arrays of several ranks.
 Axes = tuple[int | EllipsisType, ...]

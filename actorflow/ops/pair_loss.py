@@ -17,29 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "BinaryCrossEntropy",
-    "BinaryCrossEntropyDown",
-    "HingeLoss",
-    "HingeLossDown",
-    "HuberLoss",
-    "HuberLossDown",
-    "L1Loss",
-    "L1LossDown",
-    "LogisticLoss",
-    "LogisticLossDown",
-    "MseLoss",
-    "MseLossDown",
-    "PairLoss",
-    "PairLossDown",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "hinge_loss",
-    "huber_loss",
-    "l1_loss",
-    "mse_loss",
-]
-
 
 @dataclass(frozen=True)
 class _Reduced(Operation):

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_certain", "may_be_parted", "may_be_uncertain"]
-
 
 def may_be_parted(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
     """Whether parts say enough: a product's do not say whether it was 0 or infinite on the way."""

@@ -16,20 +16,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "AveragePool",
-    "AveragePoolDown",
-    "GlobalAverage",
-    "GlobalAverageDown",
-    "MaxPool",
-    "MaxPoolDown",
-    "MaxPoolPick",
-    "average_pool",
-    "global_average",
-    "global_max",
-    "max_pool",
-]
-
 _CHANNELS_FIRST: Mapping[str, Layout] = {"nchw": Layout((CHANNELS_FIRST,), (CHANNELS_FIRST,))}
 
 

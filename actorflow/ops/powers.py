@@ -16,21 +16,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Exp",
-    "Log",
-    "Power",
-    "Reciprocal",
-    "Sqrt",
-    "Square",
-    "exp",
-    "log",
-    "power",
-    "reciprocal",
-    "sqrt",
-    "square",
-]
-
 
 class _Smooth(Operation):
     """``y`` of the type of ``x``, which is floating."""

@@ -20,8 +20,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["ReduceProd", "ReduceProdDown", "prod"]
-
 
 @dataclass(frozen=True)
 class ReduceProd(Reduction):

@@ -31,8 +31,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["LSTM", "LSTMGates", "lstm", "lstm_cell"]
-
 
 @dataclass(frozen=True)
 class LSTMGates(Operation):

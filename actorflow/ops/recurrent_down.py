@@ -19,16 +19,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "LSTMDown",
-    "LSTMGatesDown",
-    "Trace",
-    "back_through",
-    "before_activation",
-    "check_sequence",
-    "check_shape",
-]
-
 
 def check_shape(kind: str, name: str, spec: TensorSpec, shape: tuple[int, ...], axes: str) -> None:
     """Check a shape.

@@ -27,26 +27,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "ArgMax",
-    "ArgMin",
-    "CountNonzero",
-    "ReduceAll",
-    "ReduceAny",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "count_nonzero",
-    "max",
-    "mean",
-    "min",
-    "sum",
-]
-
 
 @dataclass(frozen=True)
 class ReduceMean(Reduction):

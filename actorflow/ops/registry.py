@@ -16,20 +16,6 @@ from actorflow.errors import GraphError, KernelNotFoundError, did_you_mean
 from actorflow.ops.callables import check_runs, is_async_function
 from actorflow.ops.operation import Operation
 
-__all__ = [
-    "ANY",
-    "USUAL",
-    "Kernel",
-    "KernelKey",
-    "find_kernel",
-    "kernel",
-    "kernels_of",
-    "lookup",
-    "may_refuse",
-    "not_found",
-    "registered_kernels",
-]
-
 #: As dtype or layout of a key: matches all.
 ANY = "any"
 #: The order of axes that operations speak of: images are (batch, height, width, channels).

@@ -17,8 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = ["Flip", "Pad", "PadDown", "PadMode", "Slice", "SliceDown", "flip", "pad", "slice"]
-
 PadMode = Literal["constant", "reflect", "edge"]
 #: What picks from one axis of a blob; None is a new axis.
 Index = Any

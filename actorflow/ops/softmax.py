@@ -15,16 +15,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Centered",
-    "LogSoftmax",
-    "LogSoftmaxDown",
-    "Softmax",
-    "SoftmaxDown",
-    "log_softmax",
-    "softmax",
-]
-
 
 def _check_axis(kind: str, axis: int, x: TensorSpec) -> None:
     rank = len(x.shape)

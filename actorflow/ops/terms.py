@@ -12,8 +12,6 @@ from actorflow.ops.functional import apply, blob_of
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
-__all__ = ["constant_like", "plus", "scaled", "spread", "times", "total"]
-
 
 def plus(*terms: Blob) -> Blob:
     """The sum of one or more blobs of one type."""

@@ -8,8 +8,6 @@ from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-__all__ = ["Receive", "Send", "Stage", "Transfer"]
-
 
 @dataclass(frozen=True)
 class Transfer(Operation):

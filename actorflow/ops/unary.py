@@ -17,23 +17,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
-__all__ = [
-    "Absolute",
-    "Ceil",
-    "Clip",
-    "Floor",
-    "Negative",
-    "Round",
-    "Sign",
-    "absolute",
-    "ceil",
-    "clip",
-    "floor",
-    "negative",
-    "round",
-    "sign",
-]
-
 
 @dataclass(frozen=True)
 class Negative(Operation):

@@ -10,8 +10,6 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.operation import Operation, same_dtype
 from actorflow.spec import TensorSpec
 
-__all__ = ["AdagradUpdate", "AdamUpdate", "RmsPropUpdate", "SgdUpdate", "state_spec"]
-
 
 @dataclass(frozen=True)
 class SgdUpdate(Operation):

@@ -13,21 +13,6 @@ from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.operation import Axes
 from actorflow.spec import TensorSpec
 
-__all__ = [
-    "CHANNELS_FIRST",
-    "WEIGHT_FIRST",
-    "Pads",
-    "Steps",
-    "Windows",
-    "as_pads",
-    "as_steps",
-    "check_image",
-    "is_even",
-    "pads_per_axis",
-    "per_axis",
-    "slide",
-]
-
 #: What the axes of images and of a weight are permuted to for kernels of layout ``"nchw"``, whatever their number is.
 CHANNELS_FIRST: Axes = (0, -1, ...)
 WEIGHT_FIRST: Axes = (-1, -2, ...)

@@ -14,8 +14,6 @@ from actorflow.errors import OutOfMemoryError
 from actorflow.graph.graph import Graph
 from actorflow.place import Place
 
-__all__ = ["Admission"]
-
 
 class Admission:
     """What one stage may have on a device.

@@ -12,8 +12,6 @@ from actorflow.pipeline.passing import PassActor
 from actorflow.pipeline.sizes import bytes_of, size_of
 from actorflow.pipeline.stage import StageActor, Wait
 
-__all__ = ["Cache", "Repeat"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Repeat(Stage):

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Site
     from actorflow.pipeline.stage import StageActor
 
-__all__ = ["Named", "caught", "ends_task", "guarded", "stage_error"]
-
 _Actor = TypeVar("_Actor", bound="StageActor")
 _Arguments = ParamSpec("_Arguments")
 

@@ -17,8 +17,6 @@ from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.joins import JoinActor
 from actorflow.pipeline.stage import MARK, End, StageActor, Wait
 
-__all__ = ["Join", "Port", "Split"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split(Stage):

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stats import StageStats
 
-__all__ = ["CallActor"]
-
 #: What calls that wait in a thread's queue should take together, so that no thread waits for the loop.
 _AHEAD_NS = 1_000_000
 _MOST_AHEAD = 32

@@ -15,8 +15,6 @@ from actorflow.pipeline.limiter import Limiter
 from actorflow.pipeline.policy import Policy, Skips
 from actorflow.pipeline.processes import Processes, check_picklable
 
-__all__ = ["CallOptions", "Calling", "Executor", "Options", "is_async_function"]
-
 #: Where calls run: "auto" is the loop for calls that turn out to take less than 100 us, else threads.
 Executor = Literal["auto", "loop", "thread", "process"]
 

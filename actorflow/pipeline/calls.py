@@ -14,8 +14,6 @@ from actorflow.pipeline.mapping import AsyncMapActor, MapActor
 from actorflow.pipeline.order import InOrder, Unordered
 from actorflow.pipeline.stage import StageActor
 
-__all__ = ["Call", "Filter", "Map"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Call(Stage):

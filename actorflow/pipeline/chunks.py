@@ -20,8 +20,6 @@ from actorflow.pipeline.remote import Answer
 from actorflow.pipeline.stage import MARK, SLICE_NS, Wait
 from actorflow.pipeline.worker import Task
 
-__all__ = ["ChunkActor"]
-
 
 class _Chunk:
     """Items that were sent together.

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from actorflow.errors import PipelineError, shown
 
-__all__ = ["pad", "stack", "unstack"]
-
 #: What is stacked.
 _ARRAYS = (np.ndarray, np.generic, Number)
 #: Different types, and rows of each, that a message names.

@@ -17,8 +17,6 @@ from actorflow.threads import start_thread
 if TYPE_CHECKING:
     from actorflow.pipeline.job import Job
 
-__all__ = ["Crew"]
-
 
 class Crew:
     """Like a `actorflow.devices.WorkerLane`, but with several threads, which take the oldest call each.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from actorflow.pipeline.stage import StageActor
     from actorflow.pipeline.stats import StageStats
 
-__all__ = ["Build", "Stage", "calling_site", "check_at_least", "signature", "walk"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage:

@@ -16,8 +16,6 @@ from actorflow.pipeline.calls import Call
 from actorflow.pipeline.job import Job, Slot, SlotState
 from actorflow.pipeline.stage import SLICE_NS, StageActor
 
-__all__ = ["Expand", "ExpandActor"]
-
 
 def iterated(given: Any) -> Iterator[Any]:
     """An iterator of what a function of the user's has given.

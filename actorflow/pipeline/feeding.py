@@ -13,8 +13,6 @@ from actorflow.pipeline.definition import calling_site
 if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader
 
-__all__ = ["Feeding"]
-
 
 class Feeding:
     """The feeds that `Pipeline.feed` gives, epoch after epoch. It knows its place as its loader does.

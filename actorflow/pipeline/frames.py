@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Message", "gathered", "open_message", "pack", "reading", "scattered"]
-
 #: Pickle and buffers, as they came.
 Message = tuple[memoryview, list[memoryview]]
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from actorflow.pipeline.worker import Task
 
-__all__ = ["Job", "Slot", "SlotState"]
-
 
 class SlotState(Enum):
     """Where an item is: WAITING -> RUNNING -> DONE; RESTING before a repeated call, PAUSED if more will come of it."""

@@ -11,8 +11,6 @@ from actorflow.errors import PipelineError
 from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.stage import Inbox, StageActor, Wait
 
-__all__ = ["Concat", "Interleave", "JoinActor", "Merge", "Zip"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Join(Stage):

@@ -11,8 +11,6 @@ from actorflow.pipeline.definition import check_at_least
 if TYPE_CHECKING:
     from actorflow.pipeline.stage import StageActor
 
-__all__ = ["Limiter"]
-
 
 class Limiter:
     """Bounds the calls that stages make at once, of one loader or of several on one loop.

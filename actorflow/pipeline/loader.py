@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from actorflow.pipeline.feeding import Feeding
     from actorflow.pipeline.stage import StageActor
 
-__all__ = ["Iteration", "Loader", "live_loaders"]
-
 _VERSION = 1
 #: How often somebody in another thread looks whether the loop is still there, in seconds.
 _LOOK_S = 0.1

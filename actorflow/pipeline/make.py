@@ -13,8 +13,6 @@ from actorflow.pipeline.joins import Concat, Interleave, Merge, Zip
 from actorflow.pipeline.pipeline import Pipeline, unique_name
 from actorflow.pipeline.source import Source, check_data, is_indexable
 
-__all__ = ["concat", "interleave", "merge", "source", "zip_"]
-
 
 def source(
     data: Any,

@@ -12,8 +12,6 @@ from actorflow.pipeline.call import CallActor
 from actorflow.pipeline.job import Slot, SlotState
 from actorflow.pipeline.stage import MARK, SLICE_NS, Wait
 
-__all__ = ["AsyncMapActor", "MapActor"]
-
 
 class MapActor(CallActor):
     """One output for each item: what the function returns, or the item if the function says so.

@@ -18,8 +18,6 @@ from actorflow.pipeline.stage import MARK
 if TYPE_CHECKING:
     from actorflow.pipeline.call import CallActor
 
-__all__ = ["InOrder", "Trail", "Unordered"]
-
 
 class _Place(NamedTuple):
     """A position in the order of the inputs.

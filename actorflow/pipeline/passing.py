@@ -13,8 +13,6 @@ from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.sizes import bytes_of, size_of
 from actorflow.pipeline.stage import MARK, StageActor, Wait
 
-__all__ = ["Enumerate", "Group", "PassActor", "Prefetch", "Shard", "SkipFirst", "Take"]
-
 
 class PassActor(StageActor):
     """Gives at most one item for each that it takes, and perhaps some at the end."""

@@ -23,8 +23,6 @@ from actorflow.pipeline.sync import iterate
 from actorflow.pipeline.transfer import Transfer
 from actorflow.place import Place
 
-__all__ = ["Pipeline", "unique_name"]
-
 
 class Pipeline(Loader):
     """Stages that items go through, and the loader that takes them out at the end.

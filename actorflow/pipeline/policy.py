@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from actorflow.errors import PipelineError, shown, text_of
 
-__all__ = ["Policy", "Skip", "Skips"]
-
 _log = logging.getLogger("actorflow")
 #: Items after which a share of failures means something.
 _FEW = 100

@@ -19,8 +19,6 @@ from actorflow.pipeline.frames import pack
 from actorflow.pipeline.remote import Answer
 from actorflow.pipeline.worker import Task, Worker
 
-__all__ = ["Processes", "check_picklable"]
-
 
 class Processes:
     """Processes for one stage, started as calls need them and kept from run to run.

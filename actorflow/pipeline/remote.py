@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from actorflow.errors import text_of
 from actorflow.pipeline.frames import Message, gathered, open_message, pack, reading
 
-__all__ = ["Answer", "serve"]
-
 
 class Answer(NamedTuple):
     """What became of some items.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from actorflow.pipeline.job import Job
     from actorflow.pipeline.stage import StageActor
 
-__all__ = ["IN_PARENT", "Run"]
-
 #: What is said of what the child of a fork cannot go on with.
 IN_PARENT = "runs in the parent process, from which this one was forked: begin another one here"
 

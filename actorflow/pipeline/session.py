@@ -20,8 +20,6 @@ from actorflow.pipeline.stats import StageStats
 from actorflow.place import Place
 from actorflow.threads import in_thread
 
-__all__ = ["Session"]
-
 
 class Session:
     """Counts, kept items and processes of a loader.

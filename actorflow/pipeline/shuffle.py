@@ -15,8 +15,6 @@ from actorflow.pipeline.definition import Build, Stage
 from actorflow.pipeline.passing import PassActor
 from actorflow.pipeline.stage import StageActor
 
-__all__ = ["Shuffle"]
-
 _BITS = (1 << 64) - 1
 #: The position before the first item.
 _START: Any = (None, 0)

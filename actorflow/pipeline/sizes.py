@@ -9,8 +9,6 @@ from typing import Any
 
 from actorflow.errors import PipelineError, shown
 
-__all__ = ["bytes_of", "size_of"]
-
 
 def bytes_of(size: Callable[[Any], int], item: Any) -> int:
     """Bytes of an item, as the user's function says.

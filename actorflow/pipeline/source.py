@@ -24,8 +24,6 @@ from actorflow.pipeline.order import InOrder
 from actorflow.pipeline.policy import Policy
 from actorflow.pipeline.stage import SLICE_NS, StageActor, Wait
 
-__all__ = ["Source", "is_indexable"]
-
 #: What gives its items in no time.
 _IN_MEMORY = (list, tuple, range, np.ndarray, str, bytes)
 

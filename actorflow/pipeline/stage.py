@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stats import StageStats
 
-__all__ = ["BURST", "MARK", "SLICE_NS", "End", "Inbox", "Owner", "StageActor", "Wait"]
-
 #: How long a stage goes on within one turn, in nanoseconds; as long as the dispatcher's slice.
 SLICE_NS = 1_000_000
 

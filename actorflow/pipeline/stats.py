@@ -16,8 +16,6 @@ from actorflow.show.text import visible
 if TYPE_CHECKING:
     from actorflow.pipeline.stage import StageActor
 
-__all__ = ["LoaderStats", "StageSnapshot", "StageStats", "bottleneck"]
-
 #: Calls whose times the percentiles are taken from.
 _RECENT = 1024
 #: The share of time waited for, below which nobody has to wait.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader
     from actorflow.pipeline.run import Run
 
-__all__ = ["iterate"]
-
 
 class _Bridge:
     """A loader in a thread with a loop, and a queue between that and the program."""

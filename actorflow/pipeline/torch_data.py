@@ -14,8 +14,6 @@ from actorflow.pipeline.source import Source
 if TYPE_CHECKING:
     from actorflow.pipeline.pipeline import Pipeline
 
-__all__ = ["sharded", "torch_dataset"]
-
 
 def torch_dataset(loader: Pipeline) -> Any:
     """A `torch.utils.data.IterableDataset` of a loader's items.

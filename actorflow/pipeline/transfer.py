@@ -27,8 +27,6 @@ from actorflow.pipeline.stage import StageActor, Wait
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-__all__ = ["Transfer"]
-
 _LANE = "inbound"
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from actorflow.pipeline.frames import Message, open_message, pack, reading, scattered
 from actorflow.pipeline.remote import Answer, serve
 
-__all__ = ["Task", "TooLateError", "Worker"]
-
 #: How many pieces of memory one call of the system may send.
 _PIECES = 256
 #: Bytes that may be under way each way, as far as the system allows, so that neither side often waits for the other.

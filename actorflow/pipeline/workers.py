@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from actorflow.pipeline.call import CallActor
     from actorflow.pipeline.job import Job
 
-__all__ = ["Workers"]
-
 
 class Workers:
     """As many tasks as calls run at once: one for each item would cost more than most of a short call.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.plan.plan import PlannedOp, Slot
 
-__all__ = ["captures", "find_segments", "may_be_captured"]
-
 _Lane = tuple[Place, str]
 
 

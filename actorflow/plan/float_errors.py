@@ -17,8 +17,6 @@ import numpy as np
 from actorflow.devices import device_kind
 from actorflow.plan.plan import Plan
 
-__all__ = ["Traps", "traps_here", "with_traps"]
-
 
 class Traps(NamedTuple):
     """What is an error.

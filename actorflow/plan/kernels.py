@@ -21,8 +21,6 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.registry import USUAL, Kernel, lookup, may_refuse, not_found
 from actorflow.place import Place
 
-__all__ = ["Choice", "Selector"]
-
 _HOST = Place()
 _WIDER = {"bfloat16": ("float32", "float64"), "float16": ("float32", "float64"), "float32": ("float64",)}
 

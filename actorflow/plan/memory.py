@@ -12,8 +12,6 @@ from actorflow.place import Place
 if TYPE_CHECKING:
     from actorflow.plan.plan import PlannedOp, Slot
 
-__all__ = ["Footprint", "footprint", "places_of", "slot_charges"]
-
 
 @dataclass(frozen=True, slots=True)
 class Footprint:

@@ -12,8 +12,6 @@ from actorflow.place import Place
 if TYPE_CHECKING:
     from actorflow.plan.plan import PlannedOp, Slot
 
-__all__ = ["DEFAULT_LANE", "assign_lanes", "depth_first", "put_critical_first", "remaining_lengths"]
-
 DEFAULT_LANE = "main"
 
 

@@ -14,8 +14,6 @@ from actorflow.plan.memory import Footprint, footprint
 from actorflow.ranks.identity import Identity
 from actorflow.spec import TensorSpec
 
-__all__ = ["Plan", "PlannedOp", "Slot"]
-
 
 @dataclass(slots=True)
 class Slot:

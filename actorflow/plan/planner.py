@@ -27,8 +27,6 @@ from actorflow.ranks.cutting import crosses_ranks, home_of, is_gathered
 from actorflow.ranks.identity import identity_of
 from actorflow.spec import TensorSpec
 
-__all__ = ["INBOUND", "OUTBOUND", "make_plan"]
-
 #: Lanes of copies to a device and from it.
 INBOUND, OUTBOUND = "inbound", "outbound"
 #: Where collectives show.

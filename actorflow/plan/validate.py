@@ -14,8 +14,6 @@ from actorflow.ops.function import Function
 from actorflow.place import Place
 from actorflow.transport.base import Transport
 
-__all__ = ["check_places", "in_order", "needed_ops", "with_whole_groups"]
-
 
 def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
     """The ops that ``targets`` need, in order of creation: a blob needs its producers, a sub-graph all its ops.

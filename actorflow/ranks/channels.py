@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.ranks.exchange import Exchange
 
-__all__ = ["Channels"]
-
 _log = logging.getLogger("actorflow")
 
 #: Seconds after which a rank says that it waits for others to begin.

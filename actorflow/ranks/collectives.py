@@ -17,8 +17,6 @@ from actorflow.transport.base import Transport
 if TYPE_CHECKING:
     from actorflow.ops.collective import AllReduce
 
-__all__ = ["Collectives"]
-
 #: What this rank does when a collective starts; calls its argument when it has ended.
 Run = Callable[[Callable[[], None]], None]
 #: Collectives of one group under way at once: enough to hide the words between them, few enough to keep the order.

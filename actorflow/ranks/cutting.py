@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.ops.collective import AllReduce
 
-__all__ = ["crosses_ranks", "home_of", "is_gathered", "ranks_of_edges"]
-
 
 def home_of(blob: Blob) -> int:
     """The rank on which a blob's value is first."""

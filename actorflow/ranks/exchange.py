@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.ranks.channels import Channels
 
-__all__ = ["WINDOW", "Exchange"]
-
 #: Frames of a graph that may be in flight at once; messages of one edge are told apart modulo this.
 WINDOW = 1024
 

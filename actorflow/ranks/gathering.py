@@ -11,8 +11,6 @@ from actorflow.errors import PeerFailedError, TransportError
 from actorflow.ranks.hub import Done, Recipient, hub_of
 from actorflow.transport.base import Transport
 
-__all__ = ["Announcements", "gather"]
-
 
 async def gather(world: Transport, topic: str, value: Any) -> list[Any]:
     """Wait until all ranks have called this, and return what each has said.

@@ -13,8 +13,6 @@ from typing import Any
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 from actorflow.transport.base import Listener, PeerError, Transport
 
-__all__ = ["Done", "Gone", "Hub", "Recipient", "hub_of"]
-
 #: Key of what hubs tell each other; graphs' keys have a number behind.
 _HUB = ""
 

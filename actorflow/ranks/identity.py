@@ -10,8 +10,6 @@ from typing import NamedTuple
 from actorflow.graph.nodes import Blob, Op
 from actorflow.ranks.cutting import ranks_of_edges
 
-__all__ = ["Identity", "difference", "identity_of"]
-
 
 class Identity(NamedTuple):
     """A selection of a graph's ops, whatever the order in which they were built.

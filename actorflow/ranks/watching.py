@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
     from actorflow.trace.ring import Changes, Trace
 
-__all__ = ["Watching"]
-
 #: Seconds between two reports of a rank; the live page's own ticks are as long.
 _INTERVAL_S = 0.06
 #: One op in a report: its number on the rank that reports, and its state, calls and times there.

@@ -34,8 +34,6 @@ from actorflow.trace.ring import OpProfile, SegmentProfile
 if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
 
-__all__ = ["Wiring"]
-
 
 class Wiring:
     """Makes the actors of one plan.

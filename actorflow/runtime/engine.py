@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from actorflow.runtime.pause import Step
     from actorflow.trace.spans import Instrumentation
 
-__all__ = ["Engine", "Result"]
-
 _log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]

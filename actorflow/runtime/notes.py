@@ -10,8 +10,6 @@ from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.plan.plan import Plan
 from actorflow.trace.ring import Note
 
-__all__ = ["Notes"]
-
 _log = logging.getLogger("actorflow")
 
 #: Names of ops that a log line shows.

@@ -15,8 +15,6 @@ from typing import NamedTuple, Self
 
 from actorflow.errors import GraphError
 
-__all__ = ["Admission", "Pause", "Step", "Turn"]
-
 
 class Pause(NamedTuple):
     """How a graph is paused.

@@ -31,8 +31,6 @@ from actorflow.trace.ring import NodeState
 if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
 
-__all__ = ["Program", "Result"]
-
 _NOT_FED = object()
 
 

@@ -20,8 +20,6 @@ from actorflow.ops.function import Function
 from actorflow.place import Place
 from actorflow.runtime.watchdog import LoopWatchdog
 
-__all__ = ["Claim", "Equipment"]
-
 
 class Claim:
     """What keeps a graph on its loop: a run, say, from before its frame starts until its result has been taken.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
     from actorflow.runtime.program import Program
 
-__all__ = ["Snapshots"]
-
 
 class Snapshots:
     """Takes the values of one graph's variables, each time in a frame that only reads.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from actorflow.runtime.pause import Step
     from actorflow.runtime.program import Program
 
-__all__ = ["FrameStream"]
-
 Start = Callable[[Any, "Step | None"], Awaitable[tuple["Program", "Frame"]]]
 
 

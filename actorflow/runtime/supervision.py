@@ -15,8 +15,6 @@ from actorflow.graph.graph import Graph
 if TYPE_CHECKING:
     from actorflow.runtime.pause import Admission
 
-__all__ = ["GRACE_S", "Supervisor", "limit_time"]
-
 _log = logging.getLogger("actorflow")
 
 #: How long a call in a thread may outlive its stopped frame before it is reported.

@@ -15,8 +15,6 @@ from actorflow.errors import DeviceError
 from actorflow.forks import forget_in_child
 from actorflow.threads import start_thread
 
-__all__ = ["LoopWatchdog"]
-
 _log = logging.getLogger("actorflow")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from actorflow.plan.plan import Plan, PlannedOp, Slot
     from actorflow.trace.ring import OpProfile
 
-__all__ = ["graph_dot", "plan_dot", "to_svg"]
-
 #: Colours of what took no time at all, and of what took most; red, green, blue.
 _COLD, _HOT = (255, 255, 255), (240, 90, 60)
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from actorflow.graph.contents import Contents
     from actorflow.graph.nodes import Blob
 
-__all__ = ["graph_html"]
-
 _MOST_OPS = 100
 _HEADER = ("op", "operation", "place", "inputs", "outputs")
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from actorflow.graph.contents import Contents
     from actorflow.plan.plan import Plan, PlannedOp
 
-__all__ = ["graph_table", "kernel_name", "plan_table", "step_name", "time_text"]
-
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 
 

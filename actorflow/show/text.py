@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["visible"]
-
 
 def visible(text: str, *, lines: bool = False) -> str:
     r"""A text in which nothing is hidden: what is not printable is written as `repr` does, ``\u202e`` for example.

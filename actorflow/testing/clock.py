@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from actorflow.devices import Lane
     from actorflow.runtime.engine import Engine
 
-__all__ = ["VirtualTimeLoop", "sleep_in_thread", "virtual_time_loop"]
-
 _Ts = TypeVarTuple("_Ts")
 
 #: A call that sleeps in a thread looks this often whether its loop was closed, which would never wake it.

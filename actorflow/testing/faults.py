@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from actorflow.plan.plan import Plan, PlannedOp
     from actorflow.runtime.engine import Engine
 
-__all__ = ["Injection", "inject"]
-
 
 def inject(
     graph: Graph,

@@ -20,8 +20,6 @@ from actorflow.ops.linear import inner
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import find_kernel
 
-__all__ = ["check_gradient"]
-
 _Array = npt.NDArray[Any]
 
 

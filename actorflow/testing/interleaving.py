@@ -14,8 +14,6 @@ from actorflow.runtime.engine import Engine
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-__all__ = ["interleave"]
-
 _SHORT_NS, _LONG_NS = 0, 1 << 62
 
 

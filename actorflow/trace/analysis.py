@@ -11,8 +11,6 @@ import numpy.typing as npt
 from actorflow.errors import GraphError
 from actorflow.trace.recording import Recording
 
-__all__ = ["Analysis", "Frames", "Gap", "LaneTimes", "OpTimes", "Step", "analyse"]
-
 _Ints = npt.NDArray[np.int64]
 
 

@@ -20,8 +20,6 @@ import numpy as np
 from actorflow.errors import DataError
 from actorflow.trace.recording import Recording
 
-__all__ = ["read_trace"]
-
 _GZIP = b"\x1f\x8b"
 #: What values of other types and sizes than they should have raise.
 _WRONG = (AttributeError, TypeError, ValueError, OverflowError)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Node
     from actorflow.trace.ring import Calls
 
-__all__ = ["GONE", "Recording", "Snapshot"]
-
 #: Name of a node that was deleted after its calls.
 GONE = "a node that is gone"
 

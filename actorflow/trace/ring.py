@@ -15,22 +15,6 @@ import numpy.typing as npt
 
 from actorflow.errors import text_of
 
-__all__ = [
-    "Calls",
-    "Changes",
-    "FailureRecord",
-    "FrameCounts",
-    "Monitor",
-    "NodeState",
-    "Note",
-    "OpProfile",
-    "Scalars",
-    "SegmentProfile",
-    "Trace",
-    "in_brief",
-    "marked",
-]
-
 pack_call = Struct("=qqqq").pack_into
 CALL_BYTES = 32
 _TRACK_SHIFT = 40  # a key's lower bits are the node's id

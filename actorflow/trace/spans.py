@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Node
     from actorflow.trace.ring import Calls
 
-__all__ = ["FrameSpans", "Instrumentation"]
-
 _log = logging.getLogger("actorflow")
 _Arguments = ParamSpec("_Arguments")
 

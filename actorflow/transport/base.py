@@ -17,8 +17,6 @@ import numpy as np
 
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 
-__all__ = ["Group", "Listener", "PeerError", "Received", "Sent", "Transport", "flat"]
-
 #: How another rank has ended.
 PeerError = PeerLostError | PeerFailedError
 

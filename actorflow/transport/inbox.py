@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from actorflow.transport.base import Listener, PeerError
 
-__all__ = ["Inbox"]
-
 
 class Inbox:
     """Keeps what is for the listener while there is none, and its order.

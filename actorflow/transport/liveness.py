@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 
-__all__ = ["Liveness", "given_up", "has_left", "liveness_of", "lost_elsewhere"]
-
 #: Seconds, unless the program or the environment says otherwise.
 _DEFAULT_S = 30.0
 _VARIABLE = "ACTORFLOW_LIVENESS"

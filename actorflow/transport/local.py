@@ -21,8 +21,6 @@ from actorflow.transport.liveness import Liveness, given_up, has_left, liveness_
 from actorflow.transport.mail import Mail
 from actorflow.transport.reduction import OPERATIONS, check_reduction
 
-__all__ = ["LocalTransport", "LocalWorld"]
-
 _MAX_TAG = (1 << 31) - 1
 
 

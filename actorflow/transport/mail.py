@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-__all__ = ["Mail"]
-
 
 class Mail:
     """Letters: calls for a rank, which the loop makes at its next turn, or some turns later.

@@ -9,8 +9,6 @@ import numpy as np
 
 from actorflow.errors import TransportError
 
-__all__ = ["OPERATIONS", "check_reduction"]
-
 #: What combines two arrays into ``out``, by the name of the operation.
 OPERATIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 

@@ -14,8 +14,6 @@ from actorflow.transport.base import Transport
 from actorflow.transport.liveness import liveness_of
 from actorflow.transport.local import LocalWorld
 
-__all__ = ["launched_size", "world"]
-
 #: Where those who start a job's processes tell each how many they are: Hydra and relatives, Open MPI, Slurm's srun.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 

@@ -20,8 +20,6 @@ from actorflow.web.stream import Stream
 from actorflow.web.vitals import memory_of
 from actorflow.web.writing import Writer
 
-__all__ = ["routes"]
-
 _NEVER = OpProfile()
 
 

@@ -16,8 +16,6 @@ from actorflow.web.page import STREAM_PATH, Page, PageOptions
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-__all__ = ["PAGE", "app_of", "create_app"]
-
 PAGE: web.AppKey[Page] = web.AppKey("page", Page)
 
 

@@ -13,8 +13,6 @@ from actorflow.web.page import Page, PageOptions
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-__all__ = ["ASGIPage", "asgi"]
-
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]

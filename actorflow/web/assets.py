@@ -8,8 +8,6 @@ from importlib import resources
 
 from actorflow.web.exchange import Request, Response
 
-__all__ = ["Asset", "read_assets"]
-
 # Fixed, as the system's table of types may call a module text/plain, which browsers then refuse to run.
 _CONTENT_TYPES = {
     ".css": "text/css",

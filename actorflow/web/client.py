@@ -25,8 +25,6 @@ from aiohttp import (
 from actorflow.web.exchange import CloseCode
 from actorflow.web.wire import HEADER, OpStates
 
-__all__ = ["Address", "Picture", "follow"]
-
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 #: The server sends a heartbeat every 10 s, so a longer silence means that the connection is dead.

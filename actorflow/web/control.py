@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from actorflow.web.guard import TokenGuard
     from actorflow.web.stream import Stream
 
-__all__ = ["Control", "Saves", "control_state"]
-
 _log = logging.getLogger("actorflow")
 
 #: Most frames that a command may name: of a stream, or steps at once.

@@ -16,19 +16,6 @@ from urllib.parse import parse_qsl
 
 from actorflow.show.text import visible
 
-__all__ = [
-    "CHUNK_BYTES",
-    "MAX_MESSAGE_BYTES",
-    "Answer",
-    "CloseCode",
-    "Refused",
-    "Request",
-    "Response",
-    "Route",
-    "Socket",
-    "to_json",
-]
-
 #: A client sends nothing but short requests.
 MAX_MESSAGE_BYTES = 1024
 #: Time for all of the body of one.

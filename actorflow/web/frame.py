@@ -8,8 +8,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 from actorflow.web.guard import LOOPBACK
 
-__all__ = ["Frame", "frame_url"]
-
 
 @dataclass(frozen=True, slots=True)
 class Frame:

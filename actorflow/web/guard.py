@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 from actorflow.web.exchange import Request, Response
 
-__all__ = ["LOOPBACK", "HostGuard", "TokenGuard", "checked_ancestors", "security_headers"]
-
 #: Names of this machine to itself.
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 #: Keys that a cookie holds: of this page, and of others that are served on the same port.

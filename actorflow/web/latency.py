@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from actorflow.trace.ring import Trace
 
-__all__ = ["Latencies"]
-
 #: A bucket is a quarter of an octave, from 128 ns to 550 s: an estimate is at most 19% off.
 _PER_OCTAVE = 4
 _FIRST_OCTAVE = 7

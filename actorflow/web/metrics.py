@@ -12,8 +12,6 @@ from actorflow.web.vitals import memory_of
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-__all__ = ["exposition"]
-
 #: Samples that are made text at once.
 _BLOCK = 100
 

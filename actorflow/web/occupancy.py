@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from actorflow.actors.turnstile import Turnstile
     from actorflow.runtime.engine import Engine
 
-__all__ = ["Occupancy"]
-
 #: Programs that are known at a time.
 _MAX_PROGRAMS = 64
 #: Blobs that are told of: a message must not grow with the graph.

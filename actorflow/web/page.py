@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from actorflow.checkpoint import Checkpoints
     from actorflow.graph.graph import Graph
 
-__all__ = ["STREAM_PATH", "Page", "PageOptions"]
-
 STREAM_PATH = "/stream"
 
 

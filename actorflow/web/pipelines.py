@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.pipeline.definition import Stage
 
-__all__ = ["pipelines"]
-
 
 def pipelines(graph: Graph) -> list[dict[str, Any]]:
     """One entry for each loader: how long the application waited, which stage to widen, its stages in order.

@@ -23,8 +23,6 @@ from actorflow.web.page import Page, PageOptions
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-__all__ = ["Serving", "View", "serve"]
-
 _log = logging.getLogger(__name__)
 
 #: A connection on which no whole request has come for so long is closed.

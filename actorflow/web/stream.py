@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.runtime.engine import Engine
 
-__all__ = ["Client", "Stream"]
-
 _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 1.0

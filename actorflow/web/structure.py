@@ -13,8 +13,6 @@ from actorflow.errors import text_of
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.web.exchange import to_json
 
-__all__ = ["Structure", "capture"]
-
 
 class Structure(NamedTuple):
     """A graph at one revision, encoded.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
     from actorflow.trace.ring import Changes, Monitor
 
-__all__ = ["Position", "Telemetry"]
-
 _T = TypeVar("_T")
 _CALLS, _TOTAL, _LAST = attrgetter("calls"), attrgetter("total_ns"), attrgetter("last_ns")
 _MOST = 0xFFFFFFFF

@@ -13,8 +13,6 @@ from actorflow.web.pipelines import pipelines
 if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
 
-__all__ = ["Vitals", "memory_of"]
-
 #: A frame that has been seen for so long is asked what it waits for.
 _OLD_S = 1.0
 _MAX_FRAMES = 3

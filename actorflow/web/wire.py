@@ -72,17 +72,6 @@ from actorflow.web.exchange import to_json
 if TYPE_CHECKING:
     from actorflow.trace.ring import Calls, Note, Trace
 
-__all__ = [
-    "HEADER",
-    "OpStates",
-    "encode_calls",
-    "encode_control",
-    "encode_heartbeat",
-    "encode_states",
-    "encode_status",
-    "encode_vitals",
-]
-
 #: Header of a binary message: type, count, base, seq, time, revision, count of ops of which calls have failed.
 HEADER = struct.Struct("<IIIIdII")
 

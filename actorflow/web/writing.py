@@ -11,8 +11,6 @@ from time import perf_counter
 from actorflow.threads import in_thread
 from actorflow.web.exchange import CHUNK_BYTES, Refused, Response
 
-__all__ = ["Writer"]
-
 #: Time that a thread may write for at once. A loop that wants the GIL meanwhile waits for that long at most; it would
 #: wait for Python's whole switch interval, ten times as long, for a thread that writes on and on.
 _SLICE_S = 0.0005

@@ -17,8 +17,6 @@ from actorflow.errors import GraphError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__: list[str] = []
-
 Grads = list["Array | None"]
 
 

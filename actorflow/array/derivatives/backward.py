@@ -17,8 +17,6 @@ from actorflow.errors import GraphError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["depends", "pull_back", "pulled_back"]
-
 
 def pull_back(seeds: Sequence[tuple[Array, Array]], wanted: Sequence[Array]) -> list[Array | None]:
     """The gradients of arrays for those of what was computed from them.

@@ -12,8 +12,6 @@ from actorflow.array.derivatives.rules import Application, conj, rule
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__: list[str] = []
-
 Grads = list["Array | None"]
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from actorflow.array.arrays import Array
 
-__all__: list[str] = []
-
 Norm = Literal["backward", "ortho", "forward"]
 
 #: Where an adjoint has its factor.

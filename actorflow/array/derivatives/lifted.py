@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from actorflow.array.arrays import Array
     from actorflow.graph.nodes import Op
 
-__all__ = ["pull_back_lifted"]
-
 
 def pull_back_lifted(
     lifted: GraphOperation, inputs: Sequence[Array], outputs: Any, grad: Any, wanted: Sequence[bool]

@@ -25,8 +25,6 @@ from actorflow.errors import GraphError
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__: list[str] = []
-
 Grads = Sequence["Array | None"]
 Kind = tuple[tuple[int, ...], DType]
 

@@ -13,8 +13,6 @@ from actorflow.array.derivatives.rules import Application, conj, rule, transpose
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__: list[str] = []
-
 Grads = list["Array | None"]
 
 

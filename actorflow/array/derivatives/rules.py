@@ -20,8 +20,6 @@ from actorflow.array.records import Node
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["Application", "Rule", "conj", "fit", "known_rules", "outputs_of", "rule", "rule_of", "transposed"]
-
 #: Shape and dtype.
 Kind = tuple[tuple[int, ...], DType]
 

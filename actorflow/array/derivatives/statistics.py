@@ -16,8 +16,6 @@ from actorflow.array.records import record
 if TYPE_CHECKING:
     from actorflow.array.arrays import Array
 
-__all__ = ["spread"]
-
 Grads = list["Array | None"]
 
 

@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 
-__all__ = ["CudaFinding", "check_cuda", "describe_cuda", "driver_version", "load_cupy"]
-
 #: Major versions of CUDA that there is an extra for.
 _OLDEST, _NEWEST = 12, 13
 _DRIVER_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"

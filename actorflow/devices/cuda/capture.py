@@ -25,8 +25,6 @@ from actorflow.devices.segment import CaptureRefusedError, SegmentState
 from actorflow.errors import DeviceError
 from actorflow.place import Place
 
-__all__ = ["Segment", "SegmentState"]
-
 
 class Segment(segment.Segment):
     """Work of one lane on fixed buffers, as a CUDA graph.

@@ -24,8 +24,6 @@ from actorflow.errors import DeviceError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-__all__ = ["CudaDevice", "CudaOptions"]
-
 #: Beyond what any device has: CUDA takes its highest.
 _HIGHEST_PRIORITY = -1000
 _COPIES = ("inbound", "outbound")

@@ -9,8 +9,6 @@ import numpy as np
 from actorflow.devices.cuda.memory import check_dtype
 from actorflow.errors import DeviceError
 
-__all__ = ["as_device_array"]
-
 #: Kinds of device of DLPack.
 _CUDA, _CUDA_MANAGED = 2, 13
 

@@ -23,8 +23,6 @@ from actorflow.errors import DeviceError, DTypeError, OutOfMemoryError
 from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
 
-__all__ = ["CudaPool", "PinnedBucket", "PinnedPool", "allocate", "allocate_pinned", "check_dtype"]
-
 #: Dtypes of CuPy's kernels, by NumPy's characters.
 _DTYPES = frozenset("?bhilqBHILQefdFD")
 _OUT_OF_MEMORY = 2  # an error of the CUDA runtime

@@ -22,8 +22,6 @@ from typing import Any
 from actorflow.devices.cuda.stream import CudaEvent
 from actorflow.errors import DeviceError
 
-__all__ = ["LateRelease"]
-
 
 class LateRelease:
     """Keeps the memory of watched arrays until nothing that was launched before they died is pending.

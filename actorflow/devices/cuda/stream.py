@@ -13,8 +13,6 @@ from typing import Any
 from actorflow.devices.stream import Event, Stream
 from actorflow.errors import DeviceError
 
-__all__ = ["CudaEvent", "CudaStream", "EventPool", "is_idle"]
-
 _SUCCESS, _NOT_READY = 0, 600
 
 

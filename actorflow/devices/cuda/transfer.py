@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from actorflow.errors import DeviceError
 
-__all__ = ["copy_in", "copy_out", "copy_peer", "reach"]
-
 _ALREADY_ENABLED = 704  # an error of the CUDA runtime
 
 

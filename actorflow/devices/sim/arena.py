@@ -14,8 +14,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.devices.sim.work import Failure
 
-__all__ = ["Arena", "Block"]
-
 #: Arrays start at multiples of this, as on CUDA.
 _ALIGNMENT = 256
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from actorflow.devices.sim.arena import Block
     from actorflow.place import Place
 
-__all__ = ["SimArray"]
-
 
 def _refuse(self: SimArray, *_: Any, **__: Any) -> NoReturn:
     raise TypeError(

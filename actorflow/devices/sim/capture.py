@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from actorflow.devices.sim.work import Array, Arrays, Function
     from actorflow.spec import TensorSpec
 
-__all__ = ["Captured", "SimSegment"]
-
 #: An array: its address, and what is there.
 _At = tuple[int, "TensorSpec"]
 

@@ -24,8 +24,6 @@ from actorflow.errors import DeviceError, DeviceUnavailableError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-__all__ = ["SimDevice", "launch_kernel"]
-
 #: There are ``sim:0`` up to one less.
 _COUNT = 16
 

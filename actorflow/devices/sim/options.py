@@ -9,8 +9,6 @@ from time import perf_counter_ns
 from actorflow.devices.base import DeviceOptions
 from actorflow.errors import DeviceError
 
-__all__ = ["SimOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions(DeviceOptions):

@@ -22,8 +22,6 @@ from numpy.lib.array_utils import byte_bounds
 
 from actorflow.errors import RaceError
 
-__all__ = ["Access", "Region", "Source", "StreamClock", "Use", "host_use", "see"]
-
 
 class StreamClock:
     """What the work of one stream comes behind.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from actorflow.devices.sim.options import SimOptions
     from actorflow.place import Place
 
-__all__ = ["SimEvent", "SimStream", "current_stream"]
-
 
 class _Currents(threading.local):
     def __init__(self) -> None:

@@ -12,8 +12,6 @@ from time import perf_counter_ns
 from actorflow.forks import held_at_fork
 from actorflow.threads import start_thread
 
-__all__ = ["Timeline", "Work"]
-
 #: Of all timelines together: work that waits for other work is always the newer one.
 _order = count()
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from actorflow.devices.sim.races import Source, Use
     from actorflow.devices.sim.stream import SimEvent, SimStream
 
-__all__ = ["Array", "Arrays", "Failure", "Function", "Launch", "Mark"]
-
 Array = npt.NDArray[Any]
 Arrays = Sequence[SimArray | Array]
 #: What a launch calls with the contents of what it reads and of what it writes.

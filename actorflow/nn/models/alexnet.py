@@ -9,8 +9,6 @@ from actorflow.nn.models.layered import Layered
 from actorflow.nn.norm import LRN
 from actorflow.nn.weighted import Conv, InnerProduct
 
-__all__ = ["AlexNet"]
-
 
 class AlexNet(Layered):
     """AlexNet, in one piece: five convolutions, some of two groups, with LRN and pooling, then three inner products.

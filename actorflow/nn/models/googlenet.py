@@ -15,8 +15,6 @@ from actorflow.nn.models.layered import Layered
 from actorflow.nn.norm import LRN
 from actorflow.nn.weighted import Conv, InnerProduct
 
-__all__ = ["GoogLeNet"]
-
 #: one, three, five, three_reduce, five_reduce, pool_proj of each block.
 _BLOCKS = {
     "3a": (64, 128, 32, 96, 16, 32),

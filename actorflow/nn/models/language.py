@@ -16,8 +16,6 @@ from actorflow.nn.layers import Dropout
 from actorflow.nn.recurrent import LSTM
 from actorflow.nn.weighted import InnerProduct
 
-__all__ = ["LSTMLanguageModel"]
-
 
 class LSTMLanguageModel(Composite):
     """Scores of the token that comes next, at each place of a text: embedding, LSTM, inner product.

@@ -8,8 +8,6 @@ from actorflow.errors import GraphError
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob
 
-__all__ = ["Layered"]
-
 
 class Layered(Composite):
     """Layers one after the other, in the model's own scope.

@@ -10,8 +10,6 @@ from actorflow.nn.layers import Pool
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.weighted import Conv, InnerProduct
 
-__all__ = ["LeNet"]
-
 
 class LeNet(Layered):
     """LeNet as Caffe has it: two 5x5 convolutions with 2x2 max pooling, a hidden layer, scores; here all with relu.

@@ -10,8 +10,6 @@ from actorflow.nn.layers import Dropout
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.weighted import InnerProduct
 
-__all__ = ["MLP"]
-
 
 class MLP(Layered):
     """A perceptron: inner products, each but the last with an activation and perhaps dropout.

@@ -13,8 +13,6 @@ from actorflow.nn.models.layered import Layered
 from actorflow.nn.nin_block import NINBlock
 from actorflow.nn.weighted import Conv
 
-__all__ = ["NIN"]
-
 
 class NIN(Layered):
     """A Network in Network: blocks with pooling between them, then class scores averaged over the image.

@@ -15,8 +15,6 @@ from actorflow.nn.models.layered import Layered
 from actorflow.nn.norm import BatchNorm
 from actorflow.nn.weighted import Conv, InnerProduct
 
-__all__ = ["ResNet"]
-
 #: For each size the blocks of the four stages, and whether they are bottlenecks.
 _SIZES: Mapping[int, tuple[tuple[int, ...], bool]] = MappingProxyType(
     {

@@ -12,8 +12,6 @@ from actorflow.nn.layers import Dropout, Pool
 from actorflow.nn.models.layered import Layered
 from actorflow.nn.weighted import Conv, InnerProduct
 
-__all__ = ["VGG"]
-
 #: For each size the number of convolutions of the five stages.
 _SIZES: Mapping[int, tuple[int, ...]] = MappingProxyType(
     {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}

@@ -7,8 +7,6 @@ from actorflow.nn.optim.optimizer import Clip, Optimizer, check_range
 from actorflow.nn.rates import Policy
 from actorflow.ops import AdagradUpdate
 
-__all__ = ["Adagrad"]
-
 
 class Adagrad(Optimizer):
     """Adagrad: steps divided by the root of the sum of all squared gradients; see `ops.AdagradUpdate`.

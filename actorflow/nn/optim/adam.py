@@ -7,8 +7,6 @@ from actorflow.nn.optim.optimizer import Clip, Optimizer, check_range
 from actorflow.nn.rates import Policy
 from actorflow.ops import AdamUpdate
 
-__all__ = ["Adam", "AdamW"]
-
 
 class Adam(Optimizer):
     """Adam: steps divided by a running root mean square of the gradients; the formula is that of `ops.AdamUpdate`.

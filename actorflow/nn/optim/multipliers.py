@@ -9,8 +9,6 @@ from actorflow.errors import GraphError
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Variable
 
-__all__ = ["ChooseMultipliers", "Multipliers", "bias_multipliers", "layer_multipliers"]
-
 
 class Multipliers(NamedTuple):
     """Factors on an optimizer's settings for one variable."""

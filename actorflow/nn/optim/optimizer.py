@@ -20,8 +20,6 @@ from actorflow.nn.rates import Policy
 from actorflow.ops.update import state_spec
 from actorflow.spec import TensorSpec
 
-__all__ = ["Clip", "Optimizer", "check_range"]
-
 
 class Clip(NamedTuple):
     """Limits on gradients.

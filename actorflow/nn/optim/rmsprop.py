@@ -10,8 +10,6 @@ from actorflow.nn.optim.optimizer import Clip, Optimizer, check_range
 from actorflow.nn.rates import Policy
 from actorflow.ops import RmsPropUpdate
 
-__all__ = ["RMSProp"]
-
 
 class RMSProp(Optimizer):
     """RMSProp: steps divided by a running root mean square of the gradients; see `ops.RmsPropUpdate`.

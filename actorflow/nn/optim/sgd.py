@@ -9,8 +9,6 @@ from actorflow.nn.rates import Policy
 from actorflow.ops import SgdUpdate
 from actorflow.spec import TensorSpec
 
-__all__ = ["SGD"]
-
 
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum and weight decay; the formula is that of `ops.SgdUpdate`.

@@ -17,8 +17,6 @@ from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, mark_replic
 from actorflow.nn.parallel.server import ParameterServer
 from actorflow.place import Place
 
-__all__ = ["DataParallel"]
-
 _SCHEMES = ("allreduce", "server", "aggregate")
 
 

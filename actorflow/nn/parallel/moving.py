@@ -11,8 +11,6 @@ from actorflow.graph.nodes import Blob
 from actorflow.ops.operation import axes_of
 from actorflow.place import Place
 
-__all__ = ["Concat", "Copy", "Distribute", "Split", "as_places", "lengths_of", "moved", "pieces_of", "spread"]
-
 
 def as_places(kind: str, places: Iterable[Place | str]) -> tuple[Place, ...]:
     """Places, from their text forms or as they are.

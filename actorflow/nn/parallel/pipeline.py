@@ -16,8 +16,6 @@ from actorflow.nn.parallel.reducing import summed
 from actorflow.nn.parallel.replicas import Loss, loss_of, start_alike
 from actorflow.place import Place
 
-__all__ = ["Pipeline"]
-
 _SCHEDULES = ("gpipe", "1f1b")
 
 

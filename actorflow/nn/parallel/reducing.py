@@ -11,8 +11,6 @@ from actorflow.graph.nodes import Blob
 from actorflow.nn.parallel.moving import moved, spread
 from actorflow.place import Place
 
-__all__ = ["Aggregate", "AllReduce", "summed"]
-
 
 def _check_alike(kind: str, blobs: Sequence[Blob]) -> None:
     """Check that all are of the first one's type: a sum would broadcast.

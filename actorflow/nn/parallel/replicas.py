@@ -10,8 +10,6 @@ from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Initializer, as_blobs
 
-__all__ = ["Loss", "copies_of", "loss_of", "mark_replicas", "start_alike"]
-
 #: Makes the loss, 0-d, of a network's top and the targets: ``ops.softmax_loss``, say.
 Loss = Callable[..., Blob]
 

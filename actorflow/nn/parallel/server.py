@@ -9,8 +9,6 @@ from actorflow.nn.parallel.moving import as_places
 from actorflow.nn.parallel.reducing import summed
 from actorflow.place import Place
 
-__all__ = ["ParameterServer"]
-
 
 class ParameterServer:
     """Variables spread over places, so that each holds about as many bytes.

@@ -11,8 +11,6 @@ from actorflow.nn.parallel.moving import as_places
 from actorflow.nn.parallel.replicas import start_alike
 from actorflow.place import Place
 
-__all__ = ["Vectorize"]
-
 
 class Vectorize(Composite):
     """The same layer at several places, each on an input of its own.

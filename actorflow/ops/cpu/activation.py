@@ -33,8 +33,6 @@ from actorflow.ops.input_activation import (
 )
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 @kernel(Relu, inplace=True)
 @elementwise

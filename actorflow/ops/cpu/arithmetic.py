@@ -12,8 +12,6 @@ from actorflow.ops.cpu.parallel import elementwise
 from actorflow.ops.cpu.ufuncs import register_ufuncs
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 def _are_alike(arrays: Sequence[Array]) -> bool:
     return all(array.shape == arrays[0].shape for array in arrays)

@@ -9,8 +9,6 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
 
-__all__: list[str] = []
-
 
 @kernel(Copy, inplace=True)
 def _copy(operation: Copy, inputs: list[Array], outputs: list[Array]) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BITS", "Array", "flat_blocks", "keep_where", "matrix", "scratch"]
-
 Array = npt.NDArray[Any]
 
 #: Elements per block of an elementwise kernel that passes over its block more than once: some 100 KB per operand.

@@ -10,8 +10,6 @@ from actorflow.ops.clipping import NormFactor, ScaleBy, SquareSum
 from actorflow.ops.cpu.buffers import Array, flat_blocks, scratch
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 #: Keeps a norm of 0 from being divided by.
 _EPS = 1e-6
 

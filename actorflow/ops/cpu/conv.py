@@ -28,8 +28,6 @@ from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, compute_dtype
 from actorflow.ops.registry import kernel
 from actorflow.ops.windows import Windows
 
-__all__ = ["conv", "conv_down", "conv_weight"]
-
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20
 #: A batch is cut into so many pieces at least, for several cores, unless they would be smaller than this.

@@ -8,8 +8,6 @@ from actorflow.ops.convert import Cast, Transpose
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 @kernel(Cast)
 def _cast(operation: Cast, inputs: list[Array], outputs: list[Array]) -> None:

@@ -14,8 +14,6 @@ from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.windows import Piece, as_matrix, compute_dtype, is_first, is_last, pieces, taps
 from actorflow.ops.windows import Windows
 
-__all__ = ["down", "forward", "is_depthwise", "weight"]
-
 _PIECE_BYTES = 256 << 10
 
 

@@ -12,8 +12,6 @@ from actorflow.ops.cpu.precision import wide_dtype
 from actorflow.ops.fills import Bernoulli, Gaussian, Uniform
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 @kernel(Uniform, random=True)
 def _uniform(operation: Uniform, inputs: list[Array], outputs: list[Array], frame: int) -> None:

@@ -23,8 +23,6 @@ from actorflow.ops.reduce import CountNonzero, ReduceAll, ReduceAny, ReduceMax, 
 from actorflow.ops.registry import find_kernel, kernel
 from actorflow.spec import TensorSpec
 
-__all__: list[str] = []
-
 #: What puts the parts of a reduction together.
 _COMBINE: dict[type[Operation], np.ufunc] = {
     **dict.fromkeys((CountNonzero, ReduceMean, ReduceSum), np.add),

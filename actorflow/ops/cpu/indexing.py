@@ -11,8 +11,6 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.indexing import OneHot, Take, TakeAlongAxis, TakeAlongAxisDown, TakeDown
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 #: So many sums are completed one by one.
 _FEW = 16
 

@@ -8,8 +8,6 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.joining import Concat, Split
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 @kernel(Concat)
 def _concat(operation: Concat, inputs: list[Array], outputs: list[Array]) -> None:

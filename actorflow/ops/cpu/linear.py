@@ -11,8 +11,6 @@ from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, rowwise,
 from actorflow.ops.linear import Bias, BiasDown, Inner, InnerDown, InnerWeight
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 #: Partial sums of a bias's gradient, at most, and the elements that each of them is of, at least.
 _SUMS, _SUMMED = 8, 1 << 20
 

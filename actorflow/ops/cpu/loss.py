@@ -10,8 +10,6 @@ from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.loss import Accuracy, LabelLoss, NllLoss, NllLossDown, SoftmaxLoss, SoftmaxLossDown
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 class _Samples:
     """Labels as indices, and what each sample counts.

@@ -13,8 +13,6 @@ from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """(pixels, channels) of each array, as many pixels as fit in the cache."""

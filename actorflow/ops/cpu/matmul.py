@@ -11,8 +11,6 @@ from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.matmul import Matmul
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 @kernel(Matmul)
 @in_float32

@@ -8,8 +8,6 @@ from actorflow.ops.cpu.buffers import BLOCK, Array, flat_blocks, keep_where, scr
 from actorflow.ops.noise import Dropout, DropoutDown
 from actorflow.ops.registry import kernel
 
-__all__ = ["stream"]
-
 
 def stream(seed: int, frame: int) -> np.random.Generator:
     """The random stream of a seed and a frame; the frame has the counter's upper half, so streams never meet."""

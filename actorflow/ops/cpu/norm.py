@@ -17,8 +17,6 @@ from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.layer_norm import LayerNorm, LayerNormDown
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Some rows of each array, as many as fit in the cache."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 
-__all__ = ["density", "tail"]
-
 #: ``erfc(z) * exp(z * z) / t`` for ``t = 3 / (3 + z)`` as a polynomial in ``2 * t - 1``: the Chebyshev series over all
 #: ``z >= 0``, computed with 60 digits, cut where the rest is below the dtype's precision, in powers.
 _SINGLE = (

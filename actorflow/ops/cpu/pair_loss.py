@@ -27,8 +27,6 @@ from actorflow.ops.pair_loss import (
 )
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 #: Writes the loss or its slope of elements: ``fn(operation, x, target, out)``; ``out`` is neither of the others.
 _Each = Callable[[Any, Array, Array, Array], None]
 

@@ -18,8 +18,6 @@ from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import BLOCK, Array
 
-__all__ = ["element_ns", "elementwise", "even_cuts", "multiply", "product_ns", "rowwise", "spread"]
-
 _P = TypeVar("_P")
 _F = TypeVar("_F", bound=Callable[..., None])
 

@@ -24,8 +24,6 @@ from actorflow.ops.pool import (
 from actorflow.ops.registry import kernel
 from actorflow.ops.windows import Windows
 
-__all__ = ["average_pool", "average_pool_down", "max_pool", "max_pool_down"]
-
 _PIECE_BYTES = 512 << 10
 #: An image that is larger is cut into bands.
 _IMAGE_BYTES = 4 << 20

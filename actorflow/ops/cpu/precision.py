@@ -10,8 +10,6 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array
 
-__all__ = ["in_float32", "wide_dtype"]
-
 _F = TypeVar("_F", bound=Callable[..., None])
 
 

@@ -10,8 +10,6 @@ from actorflow.ops.recurrent import LSTM, LSTMGates
 from actorflow.ops.recurrent_down import LSTMDown, LSTMGatesDown
 from actorflow.ops.registry import kernel
 
-__all__: list[str] = []
-
 
 def _quarters(gates: Array) -> tuple[Array, Array, Array, Array]:
     width = gates.shape[1] // 4

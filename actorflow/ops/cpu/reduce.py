@@ -25,8 +25,6 @@ from actorflow.ops.reduce import (
 )
 from actorflow.ops.registry import kernel
 
-__all__ = ["sum_axes"]
-
 #: Below so many elements in a row, NumPy's loop over rows costs more than BLAS's product with ones.
 _SHORT = 64
 #: Likewise, for what BLAS cannot do.

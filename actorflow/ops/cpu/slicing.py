@@ -10,8 +10,6 @@ from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.registry import kernel
 from actorflow.ops.slicing import Flip, Pad, PadDown, PadMode, Slice, SliceDown
 
-__all__ = ["border", "inside"]
-
 Key = tuple[Any, ...]
 
 

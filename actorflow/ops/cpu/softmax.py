@@ -9,8 +9,6 @@ from actorflow.ops.cpu.precision import in_float32
 from actorflow.ops.registry import kernel
 from actorflow.ops.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
 
-__all__: list[str] = []
-
 
 @kernel(Softmax, inplace=True)
 @in_float32

@@ -27,8 +27,6 @@ from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square
 from actorflow.ops.registry import kernel
 from actorflow.ops.unary import Absolute, Ceil, Clip, Floor, Negative, Round, Sign
 
-__all__ = ["register_ufuncs"]
-
 
 def register_ufuncs(functions: Mapping[type[Operation], Callable[..., Any]], inplace: bool) -> None:
     """Register a function of NumPy as the kernel of each operation; infinities and what is not a number are no news."""

@@ -12,8 +12,6 @@ from actorflow.ops.cpu.parallel import elementwise
 from actorflow.ops.registry import kernel
 from actorflow.ops.update import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
 
-__all__: list[str] = []
-
 
 @kernel(SgdUpdate)
 @elementwise

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from actorflow.ops.windows import Windows
 
-__all__ = ["Piece", "Tap", "as_matrix", "by_images", "compute_dtype", "is_first", "is_last", "pieces", "taps"]
-
 #: Slices of (batch, *out): one index of each axis before the one that is cut, all of those after it.
 Piece = tuple[slice, ...]
 

@@ -30,8 +30,6 @@ from actorflow.ops.input_activation import (
     SoftplusDown,
 )
 
-__all__: list[str] = []
-
 register_elementwise(
     {Relu: "x < T(0) ? T(0) : x", Sigmoid: "W(1) / (W(1) + exp(-W(x)))", Tanh: "tanh(W(x))"}, FLOATS, "T x"
 )

@@ -11,8 +11,6 @@ from actorflow.ops.arithmetic import Divide, Maximum, Minimum, Multiply, Scale, 
 from actorflow.ops.cuda.launch import FLOATS, FORMULAS, NUMBERS, REALS, Array, Formula, elementwise, kernel
 from actorflow.ops.cuda.ufuncs import register_elementwise
 
-__all__: list[str] = []
-
 #: Terms per launch: their pointers and shapes must fit in the 4 KB of a kernel's arguments.
 _MOST_TERMS = 16
 

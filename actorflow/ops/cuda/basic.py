@@ -8,8 +8,6 @@ from actorflow.ops.basic import Copy, Dummy, Fill, Reshape
 from actorflow.ops.cuda.launch import ANYTHING, Array, kernel
 from actorflow.spec import TensorSpec
 
-__all__: list[str] = []
-
 
 @kernel(Copy, dtypes=ANYTHING, inplace=True)
 def _copy(operation: Copy, inputs: list[Array], outputs: list[Array]) -> None:

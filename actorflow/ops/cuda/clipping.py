@@ -9,8 +9,6 @@ from actorflow.ops.clipping import NormFactor, ScaleBy, SquareSum
 from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
 from actorflow.ops.cuda.reduce import sum_axes
 
-__all__: list[str] = []
-
 _SQUARE = elementwise("square", "T x", "float64 y", "y = double(x) * double(x)")
 _ADD_SQUARES = elementwise("add_squares", "T a, T b", "T y", "y = a + b")
 _NORM_FACTOR = elementwise(

@@ -23,8 +23,6 @@ from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_
 from actorflow.ops.cuda.windows import arguments
 from actorflow.ops.windows import Windows
 
-__all__ = ["conv", "conv_down", "conv_weight"]
-
 #: Most bytes of columns in one piece: some thousand rows of the widest layers, which is what cuBLAS wants. Columns are
 #: written once and read once, so a piece that fits in the device's cache (50 MB on the large ones) saves the way back.
 _SCRATCH_BYTES = 64 << 20

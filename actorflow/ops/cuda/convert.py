@@ -7,8 +7,6 @@ import cupy
 from actorflow.ops.convert import Cast, Transpose
 from actorflow.ops.cuda.launch import ANYTHING, Array, kernel
 
-__all__: list[str] = []
-
 
 @kernel(Cast, dtypes=ANYTHING)
 def _cast(operation: Cast, inputs: list[Array], outputs: list[Array]) -> None:

@@ -28,8 +28,6 @@ from actorflow.ops.cuda.launch import Array, contiguous
 from actorflow.ops.registry import kernel
 from actorflow.ops.windows import is_even
 
-__all__: list[str] = []
-
 _cudnn: Any = require("cudnn", extra="cudnn", purpose="kernel library 'cudnn'")
 _log = logging.getLogger(__name__)
 try:

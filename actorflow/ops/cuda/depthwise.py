@@ -9,8 +9,6 @@ from actorflow.ops.cuda.reduce import sum_axes
 from actorflow.ops.cuda.windows import arguments
 from actorflow.ops.windows import Windows
 
-__all__ = ["down", "forward", "is_depthwise", "products"]
-
 _PRODUCTS = elementwise("depthwise_weight", "T column, T g", "T product", "product = T(W(column) * W(g))")
 
 

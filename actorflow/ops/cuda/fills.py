@@ -9,8 +9,6 @@ import numpy as np
 from actorflow.ops.cuda.launch import FLOATS, REALS, Array, kernel, launch_flat, wide_dtype
 from actorflow.ops.fills import Bernoulli, Gaussian, Uniform
 
-__all__: list[str] = []
-
 _WORD = (1 << 64) - 1
 
 

@@ -33,8 +33,6 @@ from actorflow.ops.reduce import (
     ReduceMin,
 )
 
-__all__: list[str] = []
-
 
 def _fold(function: str, again: str, operation: Reduction, x: Array, out: Array) -> None:
     """Reduce in one launch, or in two where the columns alone do not fill a device; always in the same order."""

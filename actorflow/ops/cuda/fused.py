@@ -16,8 +16,6 @@ from actorflow.ops.cuda.launch import ANYTHING, Array, elementwise_of_any, kerne
 from actorflow.ops.fused import Fused
 from actorflow.spec import TensorSpec
 
-__all__: list[str] = []
-
 
 @lru_cache(maxsize=256)
 def _prepared(operation: Fused, specs: tuple[TensorSpec, ...]) -> tuple[Any, tuple[Any, ...]]:

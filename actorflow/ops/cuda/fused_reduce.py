@@ -23,8 +23,6 @@ from actorflow.ops.product import ReduceProd
 from actorflow.ops.reduce import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin
 from actorflow.spec import TensorSpec
 
-__all__ = ["reduce_chain"]
-
 DType = np.dtype[Any]
 
 #: Blocks of one launch, each of which may take several tiles; far from 2**31, so that indices of tiles do not overflow.

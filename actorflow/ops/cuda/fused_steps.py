@@ -17,8 +17,6 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.unary import Clip
 from actorflow.spec import TensorSpec
 
-__all__ = ["VALUE_TYPES", "Statements", "statements_of"]
-
 #: Of variables; arrays of booleans are bytes.
 VALUE_TYPES = {**C_TYPES, "bool": "bool"}
 

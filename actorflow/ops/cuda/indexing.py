@@ -15,8 +15,6 @@ from actorflow.ops.cuda.launch import FLOATS, REALS, Array, contiguous, kernel, 
 from actorflow.ops.cuda.sort import sorted_places
 from actorflow.ops.indexing import OneHot, Take, TakeAlongAxis, TakeAlongAxisDown, TakeDown
 
-__all__: list[str] = []
-
 _INTEGERS = tuple(name for name in REALS if name not in FLOATS)
 _PICKED = ("bool", *REALS)
 

@@ -14,8 +14,6 @@ from actorflow.ops.cuda.reduce import sum_axes
 from actorflow.ops.joining import Concat, Split
 from actorflow.ops.slicing import Flip, Pad, PadDown, Slice, SliceDown
 
-__all__: list[str] = []
-
 
 @kernel(Concat, dtypes=ANYTHING)
 def _concat(operation: Concat, inputs: list[Array], outputs: list[Array]) -> None:

@@ -13,28 +13,6 @@ import numpy as np
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel as _kernel
 
-__all__ = [
-    "ANYTHING",
-    "C_TYPES",
-    "FLOATS",
-    "FORMULAS",
-    "NUMBERS",
-    "OPTIONS",
-    "REALS",
-    "Array",
-    "Formula",
-    "compiled",
-    "contiguous",
-    "elementwise",
-    "elementwise_of_any",
-    "index_type",
-    "kernel",
-    "launch",
-    "launch_flat",
-    "source",
-    "wide_dtype",
-]
-
 #: Options of the compiler, for all kernels. Products and sums are not contracted: each step is rounded as NumPy rounds
 #: it, and a chain has the same values wherever it is cut. It costs little, as the kernels wait for memory, not for
 #: arithmetic. CuPy adds ``-ftz=true``, which cannot be undone: float32 values below the normal ones are taken as 0.

@@ -10,8 +10,6 @@ from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
 from actorflow.ops.cuda.reduce import sum_axes
 from actorflow.ops.linear import Bias, BiasDown, Inner, InnerDown, InnerWeight
 
-__all__: list[str] = []
-
 _BIAS = elementwise("bias", "T x, T bias", "T y", "y = x + bias")
 
 

@@ -12,8 +12,6 @@ from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, ke
 from actorflow.ops.cuda.reduce import Columns, sum_axes
 from actorflow.ops.loss import Accuracy, LabelLoss, NllLoss, NllLossDown, SoftmaxLoss, SoftmaxLossDown
 
-__all__: list[str] = []
-
 _THREADS = 256
 
 _SHARE = elementwise("loss_share", "R x, R total, float64 factor", "T y", "y = T(R(factor) * x / total)")

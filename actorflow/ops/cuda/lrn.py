@@ -7,8 +7,6 @@ from typing import Any
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat, wide_dtype
 from actorflow.ops.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
 
-__all__: list[str] = []
-
 
 def _launch(function: str, inputs: list[Array], outputs: list[Array], window: ChannelWindowSum, *more: float) -> None:
     y = outputs[0]

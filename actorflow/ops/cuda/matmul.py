@@ -11,8 +11,6 @@ from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel
 from actorflow.ops.cuda.reduce import sum_axes
 from actorflow.ops.matmul import Matmul
 
-__all__: list[str] = []
-
 
 @kernel(Matmul, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:

@@ -7,8 +7,6 @@ import numpy as np
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat, wide_dtype
 from actorflow.ops.noise import Dropout, DropoutDown
 
-__all__: list[str] = []
-
 _DROPOUT_DOWN = elementwise("dropout_down", "T g, bool mask, T factor", "T dx", "dx = mask ? T(g * factor) : T(0)")
 
 _WORD = (1 << 64) - 1

@@ -18,8 +18,6 @@ from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, ke
 from actorflow.ops.cuda.reduce import Columns, sum_axes
 from actorflow.ops.layer_norm import LayerNorm, LayerNormDown
 
-__all__: list[str] = []
-
 _NORMALIZE = elementwise(
     "normalize",
     "T x, R mean, R variance, T scale, T shift, float64 epsilon",

@@ -28,8 +28,6 @@ from actorflow.ops.pair_loss import (
     PairLossDown,
 )
 
-__all__: list[str] = []
-
 _GIVEN = "const W a = W(x), t = W(target), d = W(delta);"
 
 

@@ -25,8 +25,6 @@ from actorflow.ops.pool import (
 )
 from actorflow.ops.windows import Windows
 
-__all__: list[str] = []
-
 _SPREAD = elementwise("global_average_down", "T g, float64 count", "T dx", "dx = T(W(g) / W(count))")
 
 

@@ -9,8 +9,6 @@ from actorflow.ops.cuda.reduce import sum_axes
 from actorflow.ops.recurrent import LSTM, LSTMGates
 from actorflow.ops.recurrent_down import LSTMDown, LSTMGatesDown
 
-__all__: list[str] = []
-
 _ADD = elementwise("add_to_rows", "T x, T more", "T y", "y = T(W(x) + W(more))")
 
 

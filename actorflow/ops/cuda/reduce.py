@@ -11,8 +11,6 @@ import numpy as np
 
 from actorflow.ops.cuda.launch import Array, contiguous, launch, wide_dtype
 
-__all__ = ["Columns", "Tile", "columns_over", "sum_axes"]
-
 _BLOCK = 256
 _WARP = 32
 #: Blocks that fill the largest device some times over; a sum with fewer columns is cut into parts.

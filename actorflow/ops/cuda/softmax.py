@@ -6,8 +6,6 @@ from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch
 from actorflow.ops.cuda.reduce import Columns
 from actorflow.ops.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
 
-__all__: list[str] = []
-
 
 def _launch(function: str, axis: int, inputs: list[Array], y: Array) -> None:
     columns = Columns.along(y.shape, axis)

@@ -10,8 +10,6 @@ import numpy as np
 
 from actorflow.ops.cuda.launch import Array, launch
 
-__all__ = ["sorted_places"]
-
 # As in kernels/sort.cuh.
 _DIGIT_BITS = 6
 _THREADS = 128

@@ -22,8 +22,6 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square
 from actorflow.ops.unary import Absolute, Ceil, Clip, Floor, Negative, Round, Sign
 
-__all__ = ["register_elementwise"]
-
 _INTEGERS = tuple(name for name in REALS if name not in FLOATS)
 _SIGNED = tuple(name for name in NUMBERS if not name.startswith("uint"))
 

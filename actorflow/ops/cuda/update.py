@@ -11,8 +11,6 @@ import numpy as np
 from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
 from actorflow.ops.update import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
 
-__all__: list[str] = []
-
 # Rates and steps are read on the device. A factor of 0 leaves its term out, which may be infinite.
 _SGD = elementwise(
     "sgd",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from actorflow.ops.windows import Windows
 
-__all__ = ["arguments", "three"]
-
 
 def three(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
     """Values of three axes: what is missing stands for leading ones."""

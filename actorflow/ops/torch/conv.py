@@ -15,8 +15,6 @@ from actorflow.ops.cpu.conv import conv, conv_down, conv_weight
 from actorflow.ops.torch.tensors import images, lies_last, torch, torch_kernel, turned, weights
 from actorflow.ops.windows import Windows, is_even, pads_per_axis, per_axis
 
-__all__: list[str] = []
-
 #: A call costs torch some 50 us more than NumPy; with fewer products than this it takes longer in all.
 LEAST_PRODUCTS = 5 << 20
 #: Torch wants weights turned: with fewer windows than this that takes longer than it saves.

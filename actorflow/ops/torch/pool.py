@@ -24,8 +24,6 @@ from actorflow.ops.pool import (
 from actorflow.ops.torch.tensors import images, tensor, torch, torch_kernel
 from actorflow.ops.windows import Windows, is_even
 
-__all__: list[str] = []
-
 _aten = torch.ops.aten
 _Function = Callable[[Any, list[Array], list[Array]], None]
 

@@ -15,8 +15,6 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 
-__all__ = ["images", "lies_last", "tensor", "torch", "torch_kernel", "turned", "weights", "within_share"]
-
 torch = require("torch", extra="torch", purpose="kernel library 'torch'")
 
 _Function = Callable[[Any, list[Array], list[Array]], None]

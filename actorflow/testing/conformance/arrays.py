@@ -15,8 +15,6 @@ from actorflow.spec import TensorSpec
 from actorflow.testing.conformance.bench import LARGE, SMALL, Bench, pattern
 from actorflow.testing.conformance.report import Topic, expect, same
 
-__all__ = ["ARRAYS", "SPECS"]
-
 ARRAYS = Topic("arrays")
 
 #: Scalars, empty arrays, several axes, and dtypes that every device has.

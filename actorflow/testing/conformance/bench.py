@@ -21,8 +21,6 @@ from actorflow.spec import TensorSpec
 from actorflow.testing.conformance.report import Deviation, NotApplicable, expect
 from actorflow.threads import start_thread
 
-__all__ = ["LARGE", "SMALL", "Bench", "Ends", "Gate", "follow", "nothing", "pattern", "take", "turns"]
-
 _T = TypeVar("_T")
 
 SMALL = TensorSpec.of((5, 3), "float32")

@@ -13,8 +13,6 @@ from actorflow.testing.conformance.bench import LARGE, SMALL, Bench, nothing, pa
 from actorflow.testing.conformance.lanes import copy_in, copy_out, keep_busy
 from actorflow.testing.conformance.report import NotApplicable, Topic, expect, same
 
-__all__ = ["COPIES"]
-
 COPIES = Topic("copies")
 
 

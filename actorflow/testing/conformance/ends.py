@@ -16,8 +16,6 @@ from actorflow.testing.conformance.bench import LARGE, SMALL, Bench, Ends, nothi
 from actorflow.testing.conformance.lanes import copy_in, copy_out, keep_busy
 from actorflow.testing.conformance.report import Topic, expect, same
 
-__all__ = ["CLOSE", "LOOPS", "RELEASE"]
-
 LOOPS = Topic("loops")
 RELEASE = Topic("release")
 CLOSE = Topic("close")

@@ -16,8 +16,6 @@ from actorflow.testing.conformance.bench import LARGE, SMALL, Bench, Ends, nothi
 from actorflow.testing.conformance.lanes import keep_busy
 from actorflow.testing.conformance.report import NotApplicable, Topic, expect, same
 
-__all__ = ["ERRORS", "FENCES", "PROMPT"]
-
 FENCES = Topic("fences")
 #: What is checked once the order of lanes is known to be right.
 PROMPT = Topic("fences")

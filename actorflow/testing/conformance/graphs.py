@@ -23,8 +23,6 @@ from actorflow.testing.conformance.bench import Bench
 from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect, same
 from actorflow.testing.faults import inject
 
-__all__ = ["GRAPHS"]
-
 GRAPHS = Topic("graphs")
 
 #: Small enough that sums of multiples of it are exact in float32.

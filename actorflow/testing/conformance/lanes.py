@@ -16,8 +16,6 @@ from actorflow.place import Place
 from actorflow.testing.conformance.bench import LARGE, SMALL, Bench, Ends, follow, nothing, pattern, turns
 from actorflow.testing.conformance.report import Deviation, Topic, expect, same
 
-__all__ = ["LANES", "SUBMIT", "copy_in", "copy_out", "keep_busy"]
-
 #: What is checked before anything waits for work.
 SUBMIT = Topic("lanes")
 LANES = Topic("lanes")

@@ -14,8 +14,6 @@ from actorflow.testing.conformance.bench import LARGE, SMALL, Bench, nothing, pa
 from actorflow.testing.conformance.lanes import copy_in, copy_out, keep_busy
 from actorflow.testing.conformance.report import Topic, expect, same
 
-__all__ = ["MEMORY"]
-
 MEMORY = Topic("memory")
 
 #: Four units, of one and of two.

@@ -12,18 +12,6 @@ import numpy.typing as npt
 from actorflow.errors import ActorflowError
 from actorflow.place import Place
 
-__all__ = [
-    "Checked",
-    "ConformanceError",
-    "Deviation",
-    "NotApplicable",
-    "Report",
-    "Requirement",
-    "Topic",
-    "expect",
-    "same",
-]
-
 Check = Callable[[Any], Awaitable[None]]
 
 

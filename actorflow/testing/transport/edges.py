@@ -11,8 +11,6 @@ from actorflow.errors import TransportError
 from actorflow.testing.conformance.report import Deviation, Topic, expect
 from actorflow.testing.transport.peers import Peers, content, fails
 
-__all__ = ["EDGES"]
-
 EDGES = Topic("edges")
 
 #: MPIs change from one way of sending to another about 8 to 64 KiB.

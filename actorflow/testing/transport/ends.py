@@ -15,8 +15,6 @@ from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic
 from actorflow.testing.transport.peers import Peers, content
 from actorflow.transport import PeerError
 
-__all__ = ["ENDS"]
-
 ENDS = Topic("ends")
 
 _WAIT_S = 1.0

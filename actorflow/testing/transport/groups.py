@@ -12,8 +12,6 @@ from actorflow.errors import TransportError
 from actorflow.testing.conformance.report import Deviation, Topic, expect, same
 from actorflow.testing.transport.peers import Peers
 
-__all__ = ["GROUPS"]
-
 GROUPS = Topic("groups")
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from actorflow.testing.conformance.report import Topic, expect
 from actorflow.testing.transport.peers import Peers, content
 
-__all__ = ["NOTES"]
-
 NOTES = Topic("notes")
 
 _SIZES = (0, 1, 100, 4_000, 5_000, 1 << 20, 7, 100_000, 3)

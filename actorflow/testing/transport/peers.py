@@ -13,8 +13,6 @@ import numpy as np
 from actorflow.testing.conformance.report import Deviation, NotApplicable, expect
 from actorflow.transport import Listener, PeerError, Transport
 
-__all__ = ["Peers", "content"]
-
 #: Turns of the loop after which what has not come would not come without being asked for.
 _TURNS = 300
 #: Tags that the check of one requirement may take.

@@ -11,8 +11,6 @@ from mpi4py import MPI
 
 from actorflow.transport.mpi.memory import remove_names, shared_memory
 
-__all__ = ["Bell"]
-
 #: Words of 4 bytes between the flags of two ranks: a cache line.
 _STRIDE = 16
 #: How recently a rank of another host was heard of that is not rung.

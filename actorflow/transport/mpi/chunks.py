@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from actorflow.transport.mpi.table import Ended
 
-__all__ = ["AT_ONCE", "Parts", "Row", "chunks"]
-
 #: Parts of one message, or of the reductions of a group, that are under way at once. MPI looks through all that are for
 #: each one that comes: with thousands, nothing seems to move any more.
 AT_ONCE = 32

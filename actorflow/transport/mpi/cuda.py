@@ -10,8 +10,6 @@ from mpi4py import MPI
 
 from actorflow.transport.mpi.library import library
 
-__all__ = ["bytes_on_device", "knows_cuda"]
-
 #: Of MPICH's `MPIX_GPU_query_support`.
 _GPU_CUDA = 0
 

@@ -16,8 +16,6 @@ from actorflow.transport.mpi.chunks import Row, chunks
 from actorflow.transport.mpi.failures import Failures
 from actorflow.transport.mpi.table import Call, Ended, Entry, Table
 
-__all__ = ["Edges", "Link"]
-
 
 class Link(NamedTuple):
     """What messages of all kinds need.

@@ -11,8 +11,6 @@ from mpi4py import MPI
 
 from actorflow.errors import PeerFailedError
 
-__all__ = ["end_interrupted", "end_job_on_exceptions", "end_without", "exit_status"]
-
 #: How long ranks wait for each other before one that has failed or was interrupted ends the job.
 _GRACE_S = 2.0
 _LOOK_S = 0.01

@@ -10,8 +10,6 @@ from mpi4py import MPI
 from actorflow.errors import PeerLostError, TransportError
 from actorflow.transport.base import PeerError
 
-__all__ = ["Failures"]
-
 _DEATHS = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 
 

@@ -18,8 +18,6 @@ from actorflow.transport.mpi.edges import Link
 from actorflow.transport.mpi.table import Entry
 from actorflow.transport.reduction import OPERATIONS, check_reduction
 
-__all__ = ["MPIGroup", "Operations"]
-
 _TYPES = {
     "int8": MPI.INT8_T,
     "int16": MPI.INT16_T,

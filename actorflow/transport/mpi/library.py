@@ -7,8 +7,6 @@ from functools import cache
 
 from mpi4py import MPI
 
-__all__ = ["finalize_without_fence", "library"]
-
 
 @cache
 def library() -> ctypes.CDLL:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-__all__ = ["remove_names", "shared_memory"]
-
 _MAPPED = Path("/proc/self/maps")
 #: How MPICH and Open MPI call the files of their shared memory.
 _FILES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")  # noqa: S108  no files of ours

@@ -13,8 +13,6 @@ from actorflow.transport.mpi.chunks import Parts, chunks
 from actorflow.transport.mpi.edges import Link
 from actorflow.transport.mpi.table import Entry
 
-__all__ = ["Notes"]
-
 #: A note begins with its length, and with this if it is the last; what does not fit beside that follows as a message
 #: of its own.
 _LENGTH_BYTES = 8

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["Progress", "Watched"]
-
 #: Looks in one callback of the loop: its own turn costs more than one look.
 _LOOKS = 4
 #: Looks without news before the rank parks. Few cost less than to be rung, many somewhat more: those pay where the

@@ -12,8 +12,6 @@ from mpi4py import MPI
 
 from actorflow.threads import start_thread
 
-__all__ = ["Pulse"]
-
 _ASK, _ANSWER, _END = b"?", b"!", b"."
 _SECRET_BYTES = 16
 _RANK_BYTES = 4

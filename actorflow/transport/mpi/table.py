@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
-__all__ = ["Call", "Ended", "Entry", "Table"]
-
 #: Called with the number of bytes that a receive got, and with MPI's error code, or 0.
 Ended = Callable[[int, int], object]
 #: A callback and what it is called with.

@@ -32,8 +32,6 @@ from actorflow.transport.mpi.progress import Progress
 from actorflow.transport.mpi.pulse import Pulse
 from actorflow.transport.mpi.table import Table
 
-__all__ = ["CHUNK_BYTES", "MPITransport"]
-
 #: Some MPIs copy a message in one call, during which the loop stands still: half a millisecond for so much. The count
 #: of bytes of a message of MPI ends at 2 GiB.
 CHUNK_BYTES = 4 << 20
