@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
     from actorflow.devices.base import Fence
-    from actorflow.graph.nodes import Attempts
+    from actorflow.graph.options import Attempts
 
 
 class Guard:

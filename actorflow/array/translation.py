@@ -90,12 +90,12 @@ def _translated(graph: Graph, node: Node, inputs: list[Any]) -> Any:
     rule = _RULES.get(op)
     if rule is None or "c" in (node.dtype.kind, *[each.dtype.kind for each in inputs]):  # ops' gradients are real
         return _as_recorded(graph, node, inputs)
-    members = graph.root._members
-    first, scopes = members.next_id, len(members.scopes)
+    store = graph.root._store
+    first, scopes = store.next_id, len(store.scopes)
     try:
         return rule(node, *_of_one_dtype(op, inputs))
     except GraphError:  # there is no such op for these shapes or dtypes
-        members.undo(first, scopes)
+        store.undo(first, scopes)
         return _as_recorded(graph, node, inputs)
 
 

@@ -62,7 +62,7 @@ class Composite:
                     f"and cannot be built in graph {root.name!r}"
                 )
         before = self.bottom, self.top, dict(self._variables), self.scope
-        with root._members.all_or_nothing(partial(self._restore, *before)):
+        with root._store.all_or_nothing(partial(self._restore, *before)):
             with root.unique_subgraph(self.name) as scope:
                 self.scope = self.scope or scope
                 top = as_blobs(self.build(*bottom, training=training))
@@ -157,7 +157,7 @@ class Composite:
             if blob.spec != top.spec:
                 kind = ShapeError if blob.shape != top.shape else DTypeError
                 raise kind(f"composite {self.name!r} gives {top.spec}, blob {blob.name!r} is declared as {blob.spec}")
-        with blobs[0].graph.root._members.all_or_nothing():
+        with blobs[0].graph.root._store.all_or_nothing():
             for top, blob in zip(self.top, blobs, strict=True):
                 root = top.graph.root
                 copy = root.current_scope._add_op(root.unique_name("copy"), Copy(), blob.place, None)

@@ -8,7 +8,8 @@ from typing import Any, cast, overload
 
 from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
 from actorflow.graph.graph import Graph
-from actorflow.graph.nodes import Blob, Hints, Op, Variable
+from actorflow.graph.nodes import Blob, Op, Variable
+from actorflow.graph.options import Hints
 from actorflow.ops.arithmetic import Sum
 from actorflow.ops.basic import Fill
 from actorflow.spec import TensorSpec
@@ -66,7 +67,7 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
                 f"loss {loss.name!r} depends on {_first(targets, op, order).name!r} through op {op.name!r} "
                 f"({op.operation}), which has no gradient; created at {op.site}"
             )
-    with root._members.all_or_nothing(), root.unique_subgraph("gradient") as scope:
+    with root._store.all_or_nothing(), root.unique_subgraph("gradient") as scope:
         found = _Backward(scope, path, loss).run(order, targets)
     return found[0] if isinstance(wrt, Blob) else found
 

@@ -1,44 +1,58 @@
-"""Graphs: the definition of what is computed. Nothing here runs; see `actorflow.runtime.engine`."""
+"""Graphs: the definition of what is computed. What a graph runs, shows or records is imported when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import numpy.typing as npt
 
 from actorflow.devices import DeviceOptions
-from actorflow.errors import GraphError
-from actorflow.graph.contents import Contents
-from actorflow.graph.nodes import Attempts, Blob, Hints, Initializer, Node, Op, Variable
-from actorflow.graph.options import Modes, attempts_of, device_options_of, hints_of, limit_of
-from actorflow.graph.runnable import Runnable
-from actorflow.graph.scopes import Scopes, checked_name
-from actorflow.graph.store import Members
-from actorflow.graph.traced import Traced
+from actorflow.errors import GraphError, did_you_mean, require
+from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable
+from actorflow.graph.options import Attempts, GraphOptions, Hints, attempts_of, device_options_of, hints_of, limit_of
+from actorflow.graph.store import Store
 from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
+from actorflow.threads import in_thread
 from actorflow.transport.base import Transport
 from actorflow.transport.world import world as world_of_process
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from actorflow.plan.memory import Footprint
+    from actorflow.plan.plan import Plan
     from actorflow.runtime.engine import Engine
+    from actorflow.runtime.pause import Pause
+    from actorflow.runtime.program import Result
+    from actorflow.runtime.stream import FrameStream
+    from actorflow.trace.recording import Recording
+
+    #: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
+    Target: TypeAlias = Blob | Op | "Graph" | str
+    #: One of these, or several; None for the sinks.
+    Fetch: TypeAlias = Target | Iterable[Target] | None
+#: Values for blobs, by blob or by name.
+Feeds = Mapping[Any, npt.ArrayLike]  # a mapping's keys are invariant: "Blob | str" would refuse dict[Blob, ...]
 
 _HOST = Place()
 
 
 class _Defaults(NamedTuple):
-    """What `Graph.at` sets; None where nothing was said."""
+    """Set by `Graph.at`; None where nothing was said."""
 
     place: Place | None = None
     lane: str | None = None
     hints: Hints | None = None
 
 
-class Graph(Contents, Scopes, Runnable, Traced):
+class Graph:
     """A bipartite graph of operations and blobs, or a part of one.
 
     ``with graph.subgraph("encoder"):`` names a scope: what is made inside goes there, by layers, by the functional form
@@ -71,7 +85,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
         parent: The graph around a sub-graph, None for the root.
         root: The outermost graph.
-        modes: The root's: how it runs.
+        options: The root's: how it runs.
     """
 
     def __init__(
@@ -90,16 +104,16 @@ class Graph(Contents, Scopes, Runnable, Traced):
         capture: bool = False,
         world: Transport | None = None,
     ) -> None:
-        self.name = checked_name(name, "graph")
+        self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
         self.root: Graph = self
         self._prefix = ""
-        self._members = Members()  # shared with the sub-graphs, which have nothing of what follows
+        self._store = Store()  # shared with the sub-graphs, which have nothing of what follows
         self._last_function: Function | None = None
         self._defaults = [_Defaults()]
         self._scope_stack: list[Graph] = [self]
         self._engine: Engine | None = None
-        self.modes = Modes(
+        self.options = GraphOptions(
             memory_budget,
             sequential,
             deterministic,
@@ -112,12 +126,10 @@ class Graph(Contents, Scopes, Runnable, Traced):
             world,
         )
 
-    @property
-    def world(self) -> Transport:
-        """The ranks that run this graph, and which of them this one is."""
-        return self.root.modes.world or world_of_process()
+    def __repr__(self) -> str:
+        return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"
 
-    # -- building -----------------------------------------------------------------------------------------------
+    # -- building -----------------------------------------------------------------------------------------------------
 
     def blob(
         self,
@@ -136,7 +148,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         Raises:
             GraphError: if the name is taken or no name; `ShapeError`, `DTypeError`, `PlaceError` for the others.
         """
-        scope = self._inmost
+        scope = self._innermost
         return self.root._add_blob(scope, scope._full_name(name), TensorSpec.of(shape, dtype), place)
 
     def variable(
@@ -158,12 +170,12 @@ class Graph(Contents, Scopes, Runnable, Traced):
         Raises:
             GraphError: as for `blob`.
         """
-        scope = self._inmost
+        scope = self._innermost
         full, spec = scope._full_name(name), TensorSpec.of(shape, dtype)
-        members = self._members
-        members.check_free(full)
-        variable = Variable(scope, members.take_id(), full, self.root._place(place), spec, init)
-        members.add(variable)
+        store = self._store
+        store.check_free(full)
+        variable = Variable(scope, store.take_id(), full, self.root._place(place), spec, init)
+        store.add(variable)
         return variable
 
     def replica(self, name: str, of: Blob, place: Place | str | None = None) -> Variable:
@@ -221,7 +233,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         """
         attempts = attempts_of(timeout, retries, backoff)
         hints = hints_of(libraries, force_cpu)
-        scope = self._inmost
+        scope = self._innermost
         return scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority, hints)
 
     def function(
@@ -262,7 +274,7 @@ class Graph(Contents, Scopes, Runnable, Traced):
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
         operation = self.root._function(fn, specs, concurrency)
         attempts = attempts_of(timeout, retries, backoff)
-        scope = self._inmost
+        scope = self._innermost
         return scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority)
 
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
@@ -281,6 +293,70 @@ class Graph(Contents, Scopes, Runnable, Traced):
         place = inputs[0].place if inputs and root._defaults[-1].place is None else None
         op = root.current_scope._add_op(self.unique_name(name or operation.kind.lower()), operation, place, None)
         return op(*inputs)
+
+    def prune(self, sinks: Iterable[Blob | Op | Graph | str]) -> None:
+        """Delete every node of this graph that none of ``sinks`` needs.
+
+        To run a part only, `run` with ``fetch`` is enough.
+
+        Args:
+            sinks: What is to be kept, with all that it needs: blobs, ops, sub-graphs or their names.
+        Raises:
+            GraphError: if one of them is not in this graph.
+        """
+        from actorflow.plan.validate import needed_ops  # the plan is built on graphs
+
+        targets = [self.resolve(sink) for sink in sinks]
+        ops = needed_ops(targets)
+        keep: set[Node] = set(ops) | {target for target in targets if isinstance(target, Blob)}
+        for op in ops:
+            keep.update(op.inputs, op.outputs)
+        self._store.delete(node for node in self.nodes if node not in keep)
+
+    # -- scopes -------------------------------------------------------------------------------------------------------
+
+    def subgraph(self, name: str) -> Graph:
+        """Make a sub-graph: a scope whose nodes' names start with its name.
+
+        ``with graph.subgraph("encoder"):`` has all that is made in ``graph`` go there: layers, what the functional form
+        makes, and blobs, variables, ops, functions and further sub-graphs as well.
+
+        Raises:
+            GraphError: if the name is taken or no name.
+        """
+        scope = self._innermost
+        return self.root._add_scope(scope, scope._full_name(name))
+
+    def unique_subgraph(self, name: str) -> Graph:
+        """Make a sub-graph in the current scope; a taken name gets a number."""
+        scope = self.root.current_scope
+        return self.root._add_scope(scope, self.unique_name(name))
+
+    def unique_name(self, name: str) -> str:
+        """A free name in the current scope, relative to the root: ``name``, else ``name_1``, ``name_2``, ..."""
+        return self._store.free_name(self.current_scope._full_name(name))
+
+    def delete_subgraph(self, name: str) -> None:
+        """Delete a sub-graph with all its nodes.
+
+        Ops outside that read one of its blobs are then missing inputs, which the next compile reports.
+
+        Raises:
+            GraphError: if there is no such sub-graph.
+        """
+        self._store.delete_scope(self._full_name(name))
+
+    def __enter__(self) -> Self:
+        self.root._scope_stack.append(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.root._scope_stack.pop()
+
+    @property
+    def current_scope(self) -> Graph:
+        """The scope that nodes are made in: of the innermost ``with`` block, else the root."""
+        return self.root._scope_stack[-1]
 
     @contextmanager
     def at(
@@ -310,39 +386,414 @@ class Graph(Contents, Scopes, Runnable, Traced):
         finally:
             root._defaults.pop()
 
-    def prune(self, sinks: Iterable[Blob | Op | Graph | str]) -> None:
-        """Delete every node of this graph that none of ``sinks`` needs.
+    # -- looking ------------------------------------------------------------------------------------------------------
 
-        To run a part only, `run` with ``fetch`` is enough.
+    @property
+    def world(self) -> Transport:
+        """The ranks that run this graph, and which of them this one is."""
+        return self.root.options.world or world_of_process()
 
-        Args:
-            sinks: What is to be kept, with all that it needs: blobs, ops, sub-graphs or their names.
-        Raises:
-            GraphError: if one of them is not in this graph.
-        """
-        from actorflow.plan.validate import needed_ops  # the plan is built on graphs
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes of this graph and its sub-graphs, in order of creation."""
+        nodes = self._store.nodes.values()
+        return tuple(nodes) if self.parent is None else tuple(n for n in nodes if n.name.startswith(self._prefix))
 
-        targets = [self.resolve(sink) for sink in sinks]
-        ops = needed_ops(targets)
-        keep: set[Node] = set(ops) | {target for target in targets if isinstance(target, Blob)}
-        for op in ops:
-            keep.update(op.inputs, op.outputs)
-        self._members.delete(node for node in self.nodes if node not in keep)
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """All ops, in order of creation."""
+        return tuple([node for node in self.nodes if isinstance(node, Op)])
 
-    # -- looking ------------------------------------------------------------------------------------------------
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """All blobs, variables included, in order of creation."""
+        return tuple([node for node in self.nodes if isinstance(node, Blob)])
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """All variables, in order of creation."""
+        return tuple(node for node in self.nodes if isinstance(node, Variable))
+
+    @property
+    def sources(self) -> tuple[Blob, ...]:
+        """Blobs that must be fed: neither variables nor written by an op."""
+        return tuple(b for b in self.blobs if not b.producers and not isinstance(b, Variable))
+
+    @property
+    def sinks(self) -> tuple[Blob, ...]:
+        """Blobs that are fetched by default: written by an op, read by none, no variables."""
+        return tuple(
+            b
+            for b in self.nodes
+            if isinstance(b, Blob) and not b.consumers and b.producers and not isinstance(b, Variable)
+        )
+
+    @property
+    def revision(self) -> int:
+        """Counts the changes of the structure."""
+        return self._store.revision
+
+    @property
+    def size(self) -> int:
+        """One more than the largest `Node.id`."""
+        return self._store.next_id
 
     def budget_of(self, place: Place) -> int | None:
         """Most bytes that variables and intermediate values may take on a place; None for no limit."""
-        modes = self.root.modes
-        options = modes.devices.get(place)
-        if options is not None and options.memory_budget is not None:
-            return options.memory_budget
-        return modes.memory_budget_bytes
+        of_device = self.root.options.devices.get(place)
+        if of_device is not None and of_device.memory_budget is not None:
+            return of_device.memory_budget
+        return self.root.options.memory_budget_bytes
 
-    def __repr__(self) -> str:
-        return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"
+    def resolve(self, target: object) -> Blob | Op | Graph:
+        """The node or sub-graph that ``target`` is or names.
 
-    # -- bookkeeping of the root --------------------------------------------------------------------------------
+        Raises:
+            GraphError: if there is none of that name, or it belongs to another graph.
+        """
+        found = self._find(target)
+        if found is not None:
+            return found
+        if isinstance(target, str):
+            near = did_you_mean(target, self._names())
+            raise GraphError(f"graph {self.name!r} has no blob, op or sub-graph named {target!r}{near}")
+        if isinstance(target, Graph):
+            raise GraphError(f"{target.name!r} is not a part of graph {self.root.name!r}")
+        if isinstance(target, Blob | Op):
+            raise GraphError(f"{target!r} is not in graph {self.root.name!r}")
+        raise GraphError(f"expected a blob, an op, a sub-graph or a name, got {target!r}")
+
+    def __getitem__(self, name: str) -> Any:
+        return self.resolve(name)
+
+    def __contains__(self, target: object) -> bool:
+        return self._find(target) is not None
+
+    __iter__ = None  # or Python would ask for graph[0], graph[1], ...: iterate over `nodes`, `ops` or `blobs`
+
+    # -- showing ------------------------------------------------------------------------------------------------------
+
+    def summary(self) -> str:
+        """A table of the ops: name, operation, place and lane, types of inputs and outputs."""
+        from actorflow.show.tables import graph_table
+
+        return graph_table(self)
+
+    def to_dot(self, *, times: bool = False) -> str:
+        """The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold.
+
+        Args:
+            times: Colour what was called, the redder the more of the time it took, and say how often and how long.
+        """
+        from actorflow.show.dot import graph_dot
+
+        return graph_dot(self, times=times)
+
+    def to_svg(self, *, times: bool = False) -> str:
+        """The picture that Graphviz draws of `to_dot`; waits for its program.
+
+        Raises:
+            MissingExtraError: if Graphviz is not installed.
+        """
+        from actorflow.show.dot import graph_dot, to_svg
+
+        return to_svg(graph_dot(self, times=times))
+
+    def _repr_html_(self) -> str:
+        from actorflow.show.notebook import graph_html
+
+        return graph_html(self)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """What runs this graph: lanes, profile, frames in flight. Made on first use."""
+        root = self.root
+        if root._engine is None:
+            from actorflow.runtime.engine import Engine  # the runtime is built on graphs
+
+            root._engine = Engine(root)
+        return root._engine
+
+    def compile(self, fetch: Fetch = None) -> Plan:
+        """Check the graph and plan how it runs; `run` does this by itself when the graph has changed.
+
+        Args:
+            fetch: As for `run`.
+        Raises:
+            GraphError: for a cycle (`CycleError`), an op with missing inputs or outputs, ...
+            KernelNotFoundError: if a device has no kernel for an operation.
+            DeviceUnavailableError: if a place names a device that is not there.
+        """
+        return self._runnable().plan(_targets(fetch))
+
+    def memory_cost(self, fetch: Fetch = None) -> Footprint:
+        """How much memory the variables and one frame take; printing it shows what takes how much.
+
+        Args:
+            fetch: As for `run`.
+        """
+        return self.compile(fetch).footprint()
+
+    async def run(
+        self,
+        feeds: Feeds | None = None,
+        *,
+        fetch: Fetch = None,
+        timeout: float | None = None,
+        atomic: bool = False,
+    ) -> Result:
+        """Run one frame of the graph and return what was fetched.
+
+        Calls may overlap; each has its own frame, and variables order them: a frame reads a weight when the frames
+        started before it have updated that weight.
+
+        Args:
+            feeds: Arrays for the `sources`, by blob or by name. They are used without a copy: do not change them
+                before `run` returns.
+            fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
+                these; only what they need is run. A variable gives its value before the frame's updates. By default
+                everything is run and the `sinks` are returned.
+            timeout: Longest time of the run in seconds; it goes on while the graph is paused.
+            atomic: Commit all variables' updates together at the end of the run, or none of them.
+        Returns:
+            The fetched values, by blob or by name.
+        Raises:
+            FeedError, ShapeError, DTypeError: if the feeds do not fit.
+            GraphError, KernelNotFoundError, DeviceError: as for `compile`.
+            OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
+                usable.
+            RunTimeoutError: after ``timeout``, listing what the run waited for.
+            RunCancelledError: if `cancel` has ended the run.
+            StallError: after the graph's ``stall_limit`` without progress, likewise.
+        Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
+        there by itself, and what it computes is dropped. Variables keep either their old or their new value.
+        """
+        return await self._runnable().run(feeds, _targets(fetch), timeout, atomic)
+
+    def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
+        """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
+
+        Raises:
+            RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
+            GraphError: if the graph is paused, as nobody could resume it.
+        """
+        from actorflow.loop import run
+
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
+        if self.paused is not None:
+            raise GraphError(f"graph {self.name!r} is {self.paused}: run_sync() would wait for ever, resume() it first")
+        return run(self.run(feeds, fetch=fetch))
+
+    def stream(
+        self,
+        feeds: AsyncIterable[Feeds] | Iterable[Feeds],
+        *,
+        fetch: Fetch = None,
+        in_flight: int = 1,
+        atomic: bool = False,
+    ) -> FrameStream:
+        """Run one frame per feed and yield the results in order.
+
+        Args:
+            feeds: Feeds as for `run`, from an iterable or an async iterable. The next one is asked for when there is
+                room for a further frame, so a slow consumer slows its source down.
+            fetch: As for `run`.
+            in_flight: How many frames may overlap; the attribute of this name of what is returned changes it.
+            atomic: As for `run`.
+        Returns:
+            An async generator of results.
+        Raises:
+            Whatever `run` raises, at the result that it belongs to; later frames are then cancelled.
+        Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
+        (use ``contextlib.aclosing`` for that to happen at once).
+        """
+        return self._runnable().stream(feeds, _targets(fetch), in_flight, atomic)
+
+    async def aclose(self) -> None:
+        """Cancel the frames in flight and the runs that wait for the end of a pause, wait for their threads, and stop
+        the lanes. A later `run` starts anew: the graph is not paused any more.
+        """
+        if self.root._engine is not None:
+            await self.root._engine.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    # -- control: on the thread of the loop that the graph runs on ----------------------------------------------------
+
+    @property
+    def paused(self) -> Pause | None:
+        """How the graph is paused; None if it is not."""
+        return self.engine.admission.pause
+
+    @property
+    def streams(self) -> list[FrameStream]:
+        """The streams that run, oldest first."""
+        return self.engine.streams
+
+    def pause(self, reason: str = "") -> None:
+        """Start no further frame. Those in flight go on to their end; runs and streams wait, in their order.
+
+        Time goes on: a ``timeout`` of a run that waits ends it; ``stall_limit`` does not count while the graph is
+        paused. A snapshot for a checkpoint can still be taken. On several ranks it holds the frames of this one; those
+        of the others wait for its messages, as many as they have in flight.
+
+        Args:
+            reason: Shown to those who ask why nothing starts.
+        """
+        self._runnable().admission.close(reason)
+
+    def resume(self) -> None:
+        """Start frames again, those that have waited first and in their order."""
+        self._runnable().admission.open()
+
+    def step(self, frames: int = 1) -> None:
+        """Let so many more frames of a paused graph start: of runs and streams that wait, in turn, or that come next.
+
+        Raises:
+            GraphError: if the graph is not paused.
+            ValueError: for less than 1.
+        """
+        if frames < 1:
+            raise ValueError(f"step: expected at least 1 frame, got {frames}")
+        self._runnable().admission.step(frames)
+
+    def cancel(self, frame: int | None = None, *, reason: str = "by Graph.cancel") -> list[int]:
+        """End frames in flight. Who awaits them gets `RunCancelledError` at once; a stream ends with that.
+
+        What was begun is treated as when the task that awaits a run is cancelled: async functions are cancelled, a
+        kernel in a thread ends by itself, variables keep their old or their new value.
+
+        Args:
+            frame: Number of the frame; None for all. Runs that wait for the end of a pause have no frame yet, and go
+                on waiting.
+            reason: Said in the error.
+        Returns:
+            Numbers of the frames.
+        Raises:
+            GraphError: if there is no such frame in flight.
+        """
+        return self._runnable().cancel_frames(frame, reason)
+
+    # -- recording ----------------------------------------------------------------------------------------------------
+
+    def recording(self) -> Recording:
+        """The newest calls, as arrays: at most 65,536, of the whole root graph, failed ones among them.
+
+        To be called on the thread of the loop that the graph runs on, if that runs.
+        """
+        from actorflow.trace.recording import Snapshot
+
+        return Snapshot.of(self.root).recording()
+
+    async def save_trace(self, path: str | PathLike[str]) -> None:
+        """Save the newest calls for trace viewers (ui.perfetto.dev, chrome://tracing) and ``actorflow trace``.
+
+        The calls are those that have ended by now; the file is written in a thread.
+
+        Args:
+            path: Where to; a name that ends in ``.gz`` gives a gzipped file, an eighth of the size.
+        Raises:
+            OSError: if the file cannot be written.
+        Cancellation: returns at once; the file is written to its end.
+        """
+        from actorflow.trace.recording import Snapshot
+
+        snapshot = Snapshot.of(self.root)
+        await in_thread(lambda: snapshot.recording().save(path))
+
+    def save_trace_sync(self, path: str | PathLike[str]) -> None:
+        """`save_trace` for scripts."""
+        self.recording().save(path)
+
+    def instrument(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        *,
+        min_us: float = 100.0,
+        max_calls: int = 128,
+        nest_streams: bool = False,
+    ) -> None:
+        """Make OpenTelemetry spans from now on: one per frame, and below it one per call that took its time.
+
+        A frame's span is below the one that is current where `run` is called: a request's, say. Calls have theirs when
+        the frame has ended, from the times in the trace. Those of async functions are there while they run, so that
+        spans that such a function makes are below its own; spans that a plain function makes are below the frame's.
+        A failed call has a span, however short, and so has each that is repeated; what it has raised is recorded there,
+        and in the frame's if that fails as well. A sub-graph stands for its root.
+
+        Each frame of a stream is the root of a trace of its own, with a link to the span that is current where its
+        feed came from, as a stream may have very many.
+
+        Args:
+            tracer_provider: Whose spans; the default is the global one.
+            min_us: Calls that took less than so many microseconds have no span, unless they are async functions.
+            max_calls: Most calls of a frame that have a span, the longest ones; 0 for frames alone.
+            nest_streams: Put frames of streams below the current span, as those of `run` are.
+        Raises:
+            MissingExtraError: without the package opentelemetry-api.
+            ValueError: for a negative number.
+        """
+        require("opentelemetry.trace", extra="otel", purpose="graph.instrument()")
+        from actorflow import __version__
+        from actorflow.trace.spans import Instrumentation
+
+        if min_us < 0 or max_calls < 0:
+            raise ValueError(f"min_us and max_calls must not be negative, got {min_us} and {max_calls}")
+        self.root.engine.instrumentation = Instrumentation(
+            self.root, __version__, tracer_provider, min_us=min_us, max_calls=max_calls, nest_streams=nest_streams
+        )
+
+    def uninstrument(self) -> None:
+        """Make no spans of frames that start from now on."""
+        self.root.engine.instrumentation = None
+
+    # -- internals ----------------------------------------------------------------------------------------------------
+
+    def _runnable(self) -> Engine:
+        if self.parent is not None:
+            raise GraphError(
+                f"{self.name!r} is a sub-graph: run its root {self.root.name!r}, with fetch=[...] for this part of it"
+            )
+        return self.engine
+
+    def _find(self, target: object) -> Blob | Op | Graph | None:
+        """The node or sub-graph that ``target`` is or names, if it is in this graph."""
+        if isinstance(target, str):
+            return self._store.find(self._prefix + target)
+        if target is self.root:
+            return self.root
+        found = self._store.find(target.name) if isinstance(target, Blob | Op | Graph) else None
+        return found if found is target else None
+
+    def _names(self) -> list[str]:
+        """What nodes and sub-graphs are called here."""
+        store, prefix = self._store, self._prefix
+        return [name.removeprefix(prefix) for name in (*store.nodes, *store.scopes) if name.startswith(prefix)]
+
+    @property
+    def _innermost(self) -> Graph:
+        """Where what is made in this graph goes: to the current scope, if that lies in it."""
+        current = self.root._scope_stack[-1]
+        return current if self.parent is None or current.name.startswith(self._prefix) else self
+
+    def _full_name(self, name: str) -> str:
+        if self.parent is not None and not self._exists:
+            raise GraphError(f"sub-graph {self.name!r} was deleted: nothing can be made in it")
+        return self._prefix + _checked_name(name, "node")
+
+    @property
+    def _exists(self) -> bool:
+        return self.parent is None or self._store.scopes.get(self.name) is self
+
+    def _place(self, place: Place | str | None) -> Place:
+        return self._defaults[-1].place or _HOST if place is None else Place.parse(place)
 
     def _function(
         self, fn: Callable[..., Any], specs: tuple[TensorSpec, ...] | None, concurrency: int | None
@@ -354,14 +805,11 @@ class Graph(Contents, Scopes, Runnable, Traced):
             last = self._last_function = Function(fn, specs, concurrency)
         return last
 
-    def _place(self, place: Place | str | None) -> Place:
-        return self._defaults[-1].place or _HOST if place is None else Place.parse(place)
-
     def _add_blob(self, scope: Graph, full: str, spec: TensorSpec, place: Place | str | None) -> Blob:
-        members = self._members
-        members.check_free(full)
-        blob = Blob(scope, members.take_id(), full, self._place(place), spec)
-        members.add(blob)
+        store = self._store
+        store.check_free(full)
+        blob = Blob(scope, store.take_id(), full, self._place(place), spec)
+        store.add(blob)
         return blob
 
     def _add_op(
@@ -374,22 +822,22 @@ class Graph(Contents, Scopes, Runnable, Traced):
         priority: int = 0,
         hints: Hints | None = None,
     ) -> Op:
-        root, members = self.root, self._members
+        root, store = self.root, self._store
         checked = _checked_operation(full, operation)
-        members.check_free(full)
+        store.check_free(full)
         defaults = root._defaults[-1]
         where = root._place(place)
         lane, hints = lane or defaults.lane, hints or defaults.hints
-        op = Op(self, members.take_id(), full, where, checked, lane, attempts, priority, hints)
-        members.add(op)
+        op = Op(self, store.take_id(), full, where, checked, lane, attempts, priority, hints)
+        store.add(op)
         return op
 
     def _add_scope(self, parent: Graph, full: str) -> Graph:
-        members = self._members
-        members.check_free(full)
+        store = self._store
+        store.check_free(full)
         scope = Graph.__new__(Graph)
-        scope.name, scope.parent, scope.root, scope._prefix, scope._members = full, parent, self, full + "/", members
-        members.scopes[full] = scope
+        scope.name, scope.parent, scope.root, scope._prefix, scope._store = full, parent, self, full + "/", store
+        store.scopes[full] = scope
         return scope
 
 
@@ -402,3 +850,21 @@ def _checked_operation(name: str | None, operation: object) -> Operation:
             hint = ": graph.function() makes ops of functions"
         raise GraphError(f"{'op' if name is None else f'op {name!r}'}: {operation!r} is no Operation{hint}")
     return operation
+
+
+def _checked_name(name: object, what: str) -> str:
+    """A name as it may be given.
+
+    Raises:
+        GraphError: if it is none.
+    """
+    if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
+        raise GraphError(f"{name!r} cannot name a {what}: a name is printable, not empty and has no '/'")
+    return name
+
+
+def _targets(fetch: Fetch) -> tuple[Target, ...] | None:
+    """What is fetched, one or several, as several."""
+    if fetch is None:
+        return None
+    return tuple(fetch) if isinstance(fetch, Iterable) and not isinstance(fetch, str) else (fetch,)

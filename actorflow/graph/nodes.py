@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
+from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import to_numpy
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
@@ -55,39 +56,6 @@ class Site(NamedTuple):
 def _site(filename: str, line: int, function: str) -> Site:
     """One object for all that one line makes: large graphs are made in loops."""
     return Site(filename, line, function)
-
-
-#: Longest wait before a repetition that doubling leads to.
-_LONGEST_WAIT_S = 86_400.0
-
-
-class Attempts(NamedTuple):
-    """How an op is tried: how long a call may take, how often a failed one is repeated, the first wait before that."""
-
-    timeout_s: float | None
-    retries: int
-    backoff_s: float
-
-    def wait_s(self, failures: int) -> float:
-        """Seconds before a call that has failed again is repeated: doubled each time, a day at most.
-
-        Args:
-            failures: How often it had failed before.
-        """
-        doubled = self.backoff_s * 2.0 ** min(failures, 64)
-        return max(self.backoff_s, min(doubled, _LONGEST_WAIT_S))
-
-
-class Hints(NamedTuple):
-    """Which kernels the user prefers.
-
-    Attributes:
-        libraries: In the order of preference, before the device's own; None leaves the choice to the device.
-        force_cpu: Whether to compute on the CPU wherever the arrays live.
-    """
-
-    libraries: tuple[str, ...] | None = None
-    force_cpu: bool = False
 
 
 class Node:
@@ -362,10 +330,10 @@ class Op(Node):
 
     def _begin(self) -> _Before:
         """Begin a connection: what `_undo` needs to know of the graph and the op."""
-        members = self.graph._members
-        if members.has_lost(self):
-            members.put_back(self)
-        return members.next_id, len(members.scopes), self.inputs, self.outputs, self._connected, self._inferred
+        store = self.graph._store
+        if store.has_lost(self):
+            store.put_back(self)
+        return store.next_id, len(store.scopes), self.inputs, self.outputs, self._connected, self._inferred
 
     def _undo(self, before: _Before) -> None:
         """Undo a connection that has failed.
@@ -373,11 +341,11 @@ class Op(Node):
         An op that has no other leaves the graph then: in ``graph.op(...)(x)`` it was made for this one, and its name is
         free for another try. A connection that succeeds later brings it back.
         """
-        members = self.graph._members
+        store = self.graph._store
         first_id, scopes, inputs, outputs, connected, inferred = before
-        members.undo(first_id, scopes)
+        store.undo(first_id, scopes)
         if not inputs and not outputs:
-            members.withdraw(self)
+            store.withdraw(self)
         self.inputs, self.outputs, self._connected, self._inferred = inputs, outputs, connected, inferred
 
     def _where(self) -> str:
@@ -399,7 +367,7 @@ class Op(Node):
         self._connected = True
         for blob in blobs:
             blob.consumers.append(self)
-        self.graph._members.revision += 1
+        self.graph._store.revision += 1
 
     def _infer(self) -> None:
         try:
@@ -425,7 +393,7 @@ class Op(Node):
         self.outputs = blobs
         for blob in blobs:
             blob._add_producer(self)
-        self.graph._members.revision += 1
+        self.graph._store.revision += 1
 
     def _check_blobs(self, blobs: Sequence[object]) -> None:
         root = self.graph.root
@@ -437,7 +405,7 @@ class Op(Node):
                     f"{self._where()} is of graph {root.name!r}, "
                     f"blob {blob.name!r} of another one, {blob.graph.root.name!r}"
                 )
-            if root._members.has_lost(blob):
+            if root._store.has_lost(blob):
                 raise GraphError(f"{self._where()} cannot be connected to blob {blob.name!r}, which was deleted")
 
     def _check_outputs(self, blobs: Sequence[Blob]) -> None:

@@ -9,15 +9,45 @@ from typing import NamedTuple
 
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError
-from actorflow.graph.nodes import Attempts, Hints
 from actorflow.place import Place
 from actorflow.transport.base import Transport
 
 #: Some 30 years.
 _FOREVER_S = 1e9
+#: Longest wait before a repetition that doubling leads to.
+_LONGEST_WAIT_S = 86_400.0
 
 
-class Modes(NamedTuple):
+class Attempts(NamedTuple):
+    """How an op is tried: how long a call may take, how often a failed one is repeated, the first wait before that."""
+
+    timeout_s: float | None
+    retries: int
+    backoff_s: float
+
+    def wait_s(self, failures: int) -> float:
+        """Seconds before a call that has failed again is repeated: doubled each time, a day at most.
+
+        Args:
+            failures: How often it had failed before.
+        """
+        doubled = self.backoff_s * 2.0 ** min(failures, 64)
+        return max(self.backoff_s, min(doubled, _LONGEST_WAIT_S))
+
+
+class Hints(NamedTuple):
+    """Which kernels the user prefers.
+
+    Attributes:
+        libraries: In the order of preference, before the device's own; None leaves the choice to the device.
+        force_cpu: Whether to compute on the CPU wherever the arrays live.
+    """
+
+    libraries: tuple[str, ...] | None = None
+    force_cpu: bool = False
+
+
+class GraphOptions(NamedTuple):
     """How a graph runs; see `Graph`."""
 
     memory_budget_bytes: int | None = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
 
-class Members:
+class Store:
     """The nodes and sub-graphs of one root.
 
     Attributes:

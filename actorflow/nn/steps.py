@@ -15,7 +15,7 @@ from collections.abc import (
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from actorflow.graph.runnable import Feeds
+from actorflow.graph.graph import Feeds
 from actorflow.nn.metrics import Mean
 
 #: The feeds of one epoch: each a mapping, or a pair of it and the number of its rows that count.

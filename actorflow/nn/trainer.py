@@ -14,9 +14,8 @@ import numpy.typing as npt
 from actorflow.checkpoint import Checkpoint, Checkpoints
 from actorflow.data import Loader, Reshardable, Resumable
 from actorflow.errors import CheckpointError, DataError, GraphError
-from actorflow.graph.graph import Graph
+from actorflow.graph.graph import Feeds, Graph
 from actorflow.graph.nodes import Blob
-from actorflow.graph.runnable import Feeds
 from actorflow.interchange import to_numpy
 from actorflow.nn.metrics import Mean, check_counts, mean_of, means
 from actorflow.nn.parallel.moving import spread

@@ -59,7 +59,7 @@ def whole(form: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
         graph = next(_graphs_of((*args, *kwargs.values())), None)
         if graph is None:  # which is an error
             return form(*args, **kwargs)
-        with graph.root._members.all_or_nothing():
+        with graph.root._store.all_or_nothing():
             return form(*args, **kwargs)
 
     return made

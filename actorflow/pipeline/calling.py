@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
 from actorflow.errors import PipelineError, shown
-from actorflow.graph.nodes import Attempts
-from actorflow.graph.options import attempts_of
+from actorflow.graph.options import Attempts, attempts_of
 from actorflow.pipeline.definition import check_at_least
 from actorflow.pipeline.limiter import Limiter
 from actorflow.pipeline.policy import Policy, Skips

@@ -57,7 +57,7 @@ class Session:
         """The loader's own device for a stage, with the options of the graph's."""
         device = self._devices.get(stage)
         if device is None:
-            options = None if graph is None else graph.root.modes.devices.get(place)
+            options = None if graph is None else graph.root.options.devices.get(place)
             device = self._devices[stage] = open_device(place, options)
         device.bind(loop)
         return device

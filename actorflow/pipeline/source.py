@@ -14,7 +14,7 @@ import numpy as np
 from actorflow.data.loader import Resumable
 from actorflow.data.sampler import Sampler
 from actorflow.errors import PipelineError, StageError, shown
-from actorflow.graph.nodes import Attempts
+from actorflow.graph.options import Attempts
 from actorflow.pipeline.boundary import caught, stage_error
 from actorflow.pipeline.calling import Calling
 from actorflow.pipeline.definition import Build, Stage

@@ -23,9 +23,9 @@ _Lane = tuple[Place, str]
 
 def captures(graph: Graph) -> bool:
     """Whether a graph's plans have segments: where it is asked for, and each op is not to be run by itself."""
-    modes = graph.modes
-    limits = (modes.memory_budget_bytes, *(options.memory_budget for options in modes.devices.values()))
-    return modes.capture and not modes.sequential and all(limit is None for limit in limits)
+    options = graph.options
+    limits = (options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values()))
+    return options.capture and not options.sequential and all(limit is None for limit in limits)
 
 
 def may_be_captured(op: PlannedOp) -> bool:

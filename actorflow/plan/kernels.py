@@ -14,7 +14,8 @@ import numpy as np
 
 from actorflow.devices import DeviceOptions, device_kind
 from actorflow.errors import KernelNotFoundError
-from actorflow.graph.nodes import Hints, Op
+from actorflow.graph.nodes import Op
+from actorflow.graph.options import Hints
 from actorflow.ops.function import Function
 from actorflow.ops.libraries import is_library_of, load_libraries, load_library
 from actorflow.ops.operation import Operation

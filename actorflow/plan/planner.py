@@ -79,7 +79,7 @@ class _Planner:
         self._graph = graph
         self._ordered = ordered
         self._chosen: set[Op] | None = None  # the same, once it is asked for
-        self._selector = Selector(graph.modes.hints, graph.modes.devices)
+        self._selector = Selector(graph.options.hints, graph.options.devices)
         self._slots: list[Slot] = []
         self._values: dict[Blob, Slot] = {}  # where each blob's value is first
         self._copies: dict[tuple[int, Place], Slot] = {}

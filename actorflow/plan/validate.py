@@ -127,11 +127,11 @@ def _check_connected(op: Op) -> None:
         )
     if not op.inputs and not op.outputs and not isinstance(op.operation, Function):
         raise GraphError(f"op {op.name!r} ({op.operation}) has neither inputs nor outputs; created at {op.site}")
-    members = op.graph._members
-    if not members.has_lost_nodes:
+    store = op.graph._store
+    if not store.has_lost_nodes:
         return
     for blob in (*op.inputs, *op.outputs):
-        if members.has_lost(blob):
+        if store.has_lost(blob):
             raise GraphError(f"op {op.name!r} ({op.operation}) is connected to blob {blob.name!r}, which was deleted")
 
 

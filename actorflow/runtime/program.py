@@ -107,7 +107,7 @@ class Program:
         self._pending = wired.pending
         self._receivers = wired.receivers
         self.exchange = wired.exchange
-        if plan.graph.modes.sequential:
+        if plan.graph.options.sequential:
             # But for messages: ranks that wait for each other's in different orders would wait for ever.
             self._chain([actor for actor in ops if not isinstance(actor, ChannelActor)])
         for actor in ops:
@@ -154,7 +154,7 @@ class Program:
         places = {plan.slots[index].place for index in plan.fetches.values()}
         self._lenders = [device for device in map(engine.device, places) if device.is_stream]
         self._sources = plan.feeds
-        self._uninitialized = [] if plan.graph.modes.dry_run else list(plan.reads)
+        self._uninitialized = [] if plan.graph.options.dry_run else list(plan.reads)
         devices = [(slot, engine.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
         # Fed blobs of a device that ops of the host read, too.
@@ -283,7 +283,7 @@ class Program:
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
-        if self.graph.modes.dry_run:
+        if self.graph.options.dry_run:
             frame.open = 1
             frame.close_end()
             return
@@ -305,7 +305,7 @@ class Program:
     def result(self, frame: Frame) -> Result:
         """What a finished frame fetched."""
         values, frame.values = frame.values, []
-        if self.graph.modes.dry_run:
+        if self.graph.options.dry_run:
             fetched: list[Any] = list(self._fetch_specs)
         else:
             fetched = [values[slot] for slot in self._fetch_slots]
@@ -317,7 +317,7 @@ class Program:
 
     def scalars(self, result: Result) -> list[tuple[str, Any]]:
         """The fetched 0-d numbers, by name."""
-        if self.graph.modes.dry_run:
+        if self.graph.options.dry_run:
             return []
         return [(name, to_numpy(result._values[index])) for name, index in self._scalars]
 

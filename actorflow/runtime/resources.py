@@ -59,12 +59,12 @@ class Equipment:
         self._variables: dict[Variable, VariableActor] = {}
         self._turnstiles: dict[Op, Turnstile] = {}
         self._timed = False
-        limit_s = graph.modes.block_limit_s
+        limit_s = graph.options.block_limit_s
         self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
         self._claim = Claim()
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
-        weakref.finalize(self, _close_all, self._devices, self._watchdog, graph.modes.deterministic)
+        weakref.finalize(self, _close_all, self._devices, self._watchdog, graph.options.deterministic)
         forget_in_child(self)
 
     @property
@@ -77,9 +77,9 @@ class Equipment:
         """The device for a place, opened on first use."""
         device = self._devices.get(place)
         if device is None:
-            if self.graph.modes.deterministic and not self._devices:
+            if self.graph.options.deterministic and not self._devices:
                 blas_threads.keep_single()
-            device = self._devices[place] = open_device(place, self.graph.modes.devices.get(place))
+            device = self._devices[place] = open_device(place, self.graph.options.devices.get(place))
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
             device.watch_closely(self._timed)
@@ -115,8 +115,8 @@ class Equipment:
 
     def common_budget(self) -> Budget | None:
         """The memory that frames may take, for others who take from it; None without a limit."""
-        modes = self.graph.modes
-        limits = [modes.memory_budget_bytes, *(options.memory_budget for options in modes.devices.values())]
+        options = self.graph.options
+        limits = [options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values())]
         if self.budget is None and any(limit is not None for limit in limits):
             self.budget = Budget()
         return self.budget
@@ -148,7 +148,7 @@ class Equipment:
     def _close(self) -> None:
         """Close the devices, which may be opened again, and wait for their threads."""
         devices = list(self._devices.values())
-        _close_all(self._devices, self._watchdog, self.graph.modes.deterministic)
+        _close_all(self._devices, self._watchdog, self.graph.options.deterministic)
         for device in devices:
             device.join()
 

@@ -36,7 +36,7 @@ class Supervisor:
         self.late: dict[Frame, asyncio.TimerHandle] = {}
         self._graph = graph
         self._admission = admission
-        self._stall_limit_s = graph.modes.stall_limit_s
+        self._stall_limit_s = graph.options.stall_limit_s
 
     def begin(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
         """A frame starts."""

@@ -14,7 +14,7 @@ from actorflow.show.tables import kernel_name, step_name, time_text
 from actorflow.show.text import visible
 
 if TYPE_CHECKING:
-    from actorflow.graph.contents import Contents
+    from actorflow.graph.graph import Graph
     from actorflow.plan.plan import Plan, PlannedOp, Slot
     from actorflow.trace.ring import OpProfile
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COLD, _HOT = (255, 255, 255), (240, 90, 60)
 
 
-def graph_dot(graph: Contents, *, times: bool = False) -> str:
+def graph_dot(graph: Graph, *, times: bool = False) -> str:
     """A graph in Graphviz's language; see `Graph.to_dot`."""
     heat = _Heat(graph.root.engine.profile if times else {}, (node.id for node in graph.nodes))
     lines = [f"digraph {_quote(graph.name)} {{", "  rankdir=LR;"]

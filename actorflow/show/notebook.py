@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from actorflow.show.text import visible
 
 if TYPE_CHECKING:
-    from actorflow.graph.contents import Contents
+    from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
 
 _MOST_OPS = 100
 _HEADER = ("op", "operation", "place", "inputs", "outputs")
 
 
-def graph_html(graph: Contents) -> str:
+def graph_html(graph: Graph) -> str:
     """Counts, and of a graph of up to 100 ops what they are; nothing is run or served.
 
     Names come from whoever built the graph, so they are escaped, and nothing in them is hidden.

@@ -10,13 +10,13 @@ from actorflow.ops.function import Function
 from actorflow.show.text import visible
 
 if TYPE_CHECKING:
-    from actorflow.graph.contents import Contents
+    from actorflow.graph.graph import Graph
     from actorflow.plan.plan import Plan, PlannedOp
 
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 
 
-def graph_table(graph: Contents) -> str:
+def graph_table(graph: Graph) -> str:
     """A table of a graph's ops."""
     rows = [
         (op.name, str(op.operation), f"{op.place} {op.lane or 'auto'}", _types(op.inputs), _types(op.outputs))

@@ -267,7 +267,7 @@ def picture(graph: af.Graph) -> Any:
         blob.name: ([op.name for op in blob.producers], [op.name for op in blob.consumers]) for blob in graph.blobs
     }
     inputs = {op.name: [[blob.name for blob in blobs] for blobs in (op.inputs, op.outputs)] for op in graph.ops}
-    return [node.name for node in graph.nodes], connections, inputs, list(graph._members.scopes)
+    return [node.name for node in graph.nodes], connections, inputs, list(graph._store.scopes)
 
 
 def state(composite: Nested) -> Any:
@@ -335,7 +335,7 @@ class TestFailedBuilds:
             except LookupError:
                 assert picture(graph) == before
                 assert state(nested) == inside
-                assert not graph._members._restores
+                assert not graph._store._restores
         fuse.left, other = 10**9, af.Graph("g")
         assert set(nested.variables) <= set(graph.variables)
         assert value(graph, nested(x)) == value(other, grown(tree, Fuse())(other.blob("x", 3)))

@@ -17,7 +17,7 @@ def picture(graph: af.Graph) -> Any:
     """All that one can see of a graph, but for the numbers of nodes."""
     blobs = {b.name: ([op.name for op in b.producers], [op.name for op in b.consumers]) for b in graph.blobs}
     connections = {op.name: [[b.name for b in blobs] for blobs in (op.inputs, op.outputs)] for op in graph.ops}
-    return [node.name for node in graph.nodes], blobs, connections, list(graph._members.scopes)
+    return [node.name for node in graph.nodes], blobs, connections, list(graph._store.scopes)
 
 
 class Fuse:
@@ -25,7 +25,7 @@ class Fuse:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 10**9
-        take_id = af.Graph("g")._members.take_id.__func__
+        take_id = af.Graph("g")._store.take_id.__func__
 
         def burning(members: Any) -> int:
             if not self.left:
@@ -33,7 +33,7 @@ class Fuse:
             self.left -= 1
             return take_id(members)
 
-        monkeypatch.setattr("actorflow.graph.store.Members.take_id", burning)
+        monkeypatch.setattr("actorflow.graph.store.Store.take_id", burning)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_call_that_fails_anywhere_leaves_nothing(name: str, fuse: Fuse) -> Non
                 before = found
             assert found == before
             assert graph.current_scope is graph
-            assert not graph._members._restores
+            assert not graph._store._restores
             left += 1
         else:
             break

@@ -156,7 +156,7 @@ class Optimizer(ABC):
 
     def _whole(self, root: Graph) -> AbstractContextManager[None]:
         """Undo the block if it raises."""
-        return root._members.all_or_nothing(partial(setattr, self, "_rate", self._rate))
+        return root._store.all_or_nothing(partial(setattr, self, "_rate", self._rate))
 
     def _check(self, root: Graph, variables: Sequence[Variable]) -> None:
         for variable in variables:

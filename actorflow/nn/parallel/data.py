@@ -136,7 +136,7 @@ class DataParallel(Composite):
             raise GraphError(f"DataParallel {self.name!r}: build it for training first, then call minimize()")
         variables = list(trainable(self._shares[0]) if wrt is None else wrt)
         root = self._shares[0].graph.root
-        with root._members.all_or_nothing(), root.unique_subgraph("train") as scope:
+        with root._store.all_or_nothing(), root.unique_subgraph("train") as scope:
             if self._server is None:
                 optimizer.descend(*self._all_reduced(variables))
             else:
