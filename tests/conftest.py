@@ -1,4 +1,4 @@
-"""What every test gets: both event loops, and a check that nothing is left running."""
+"""Event loops for every test, and a check that it leaves nothing running."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import os
 import signal
 import struct
 import threading
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,16 @@ from hypothesis import settings
 from actorflow.devices import check_place
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
+from tests.support.effort import FULL
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
 settings.register_profile("short", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
-settings.load_profile("full" if os.environ.get("ACTORFLOW_FULL_TESTS") else "short")
+settings.load_profile("full" if FULL else "short")
+
+#: Folders of tests of what a loop does with the package. All else computes the same on any loop.
+ON_BOTH_LOOPS = {"actors", "devices", "pipeline", "ranks", "runtime", "transport", "web"}
+TESTS = Path(__file__).parent
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
@@ -114,17 +121,27 @@ def _gpu_problem() -> str | None:
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
-    """Run each async test once per kind of event loop."""
-    return _loop_factories()
+    """Run an async test on each kind of event loop, or on one of them, by its name, where the kind matters little.
+
+    That is so for most folders, for tests marked ``any_loop``, and for those of a browser, whose time is the browser's.
+    """
+    factories = _loop_factories()
+    path = item.path.relative_to(TESTS)
+    both = len(path.parts) == 1 or path.parts[0] in ON_BOTH_LOOPS
+    if FULL or (both and not any(map(item.get_closest_marker, ("any_loop", "browser")))):
+        return factories
+    name = sorted(factories)[zlib.crc32(item.name.encode()) % len(factories)]
+    return {name: factories[name]}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick_collections() -> Iterator[None]:
-    """Keep what was there before a module out of the collector's sight: tests that collect take a tenth of the time."""
+def quick_collections() -> None:
+    """Keep what was there before a module out of the collector's sight: tests that collect take a tenth of the time.
+
+    It stays out of sight: a collection of all that a session holds takes a third of a second.
+    """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow import supervision
 from actorflow.actors.frame import Frame
+from actorflow.runtime import supervision
 
 SPEC = af.TensorSpec.of((), "int64")
 

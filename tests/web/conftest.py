@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import re
 import struct
-import zlib
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,17 +33,6 @@ STATE_COLUMNS = [
 CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H"), ("failed", "B")]
 
 HAS_FAILED = pytest.StashKey[bool]()
-
-
-def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any] | None:
-    """In CI each browser test runs on one of the two event loops, by its name, as most of its time is the browser's."""
-    if item.get_closest_marker("browser") is None or os.environ.get("ACTORFLOW_FULL_TESTS"):
-        return None  # on both, as any other
-    if importlib.util.find_spec("uvloop") is None or zlib.crc32(item.name.encode()) % 2:
-        return {"asyncio": asyncio.new_event_loop}
-    import uvloop
-
-    return {"uvloop": uvloop.new_event_loop}
 
 
 def decode(message: str | bytes) -> SimpleNamespace:
