@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from actorflow import pipeline as pipeline
     from actorflow import testing as testing
     from actorflow import web as web
-    from actorflow.array.gradients import grad as grad
-    from actorflow.array.gradients import value_and_grad as value_and_grad
-    from actorflow.array.tracing import to_graph as to_graph
+    from actorflow.array.transforms.grad import grad as grad
+    from actorflow.array.transforms.grad import value_and_grad as value_and_grad
+    from actorflow.array.transforms.to_graph import to_graph as to_graph
     from actorflow.checkpoint import Checkpoint as Checkpoint
     from actorflow.checkpoint import Checkpoints as Checkpoints
     from actorflow.checkpoint import load_checkpoint as load_checkpoint
@@ -93,8 +93,8 @@ _HOMES = {
     "place": ("Place",),
     "spec": ("TensorSpec",),
     "plan.plan": ("Plan",),
-    "array.gradients": ("grad", "value_and_grad"),
-    "array.tracing": ("to_graph",),
+    "array.transforms.grad": ("grad", "value_and_grad"),
+    "array.transforms.to_graph": ("to_graph",),
     "graph.gradient": ("gradient",),
     "checkpoint": (
         "Checkpoint",

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import actorflow as af
-from actorflow.array.interrupts import Guard
+from actorflow.array.engine.interrupts import Guard
 from actorflow.devices.cuda import availability
 from actorflow.errors import DeviceUnavailableError
 from actorflow.forks import forget_in_child, held_at_fork

@@ -6,8 +6,9 @@ The package is a namespace of the Python Array API standard, 2024.12, with its e
 from math import e, inf, nan, pi
 
 from actorflow.array import fft, linalg, nn
-from actorflow.array.arrays import Array
-from actorflow.array.creation import (
+from actorflow.array.array import Array
+from actorflow.array.engine.session import Session, current, session
+from actorflow.array.namespace.creation import (
     arange,
     asarray,
     empty,
@@ -28,7 +29,7 @@ from actorflow.array.creation import (
     zeros,
     zeros_like,
 )
-from actorflow.array.elementwise import (
+from actorflow.array.namespace.elementwise import (
     abs,
     acos,
     acosh,
@@ -68,9 +69,9 @@ from actorflow.array.elementwise import (
     tanh,
     trunc,
 )
-from actorflow.array.indexing import take, take_along_axis
-from actorflow.array.linear import matmul, matrix_transpose, tensordot, vecdot
-from actorflow.array.manipulation import (
+from actorflow.array.namespace.indexing import take, take_along_axis
+from actorflow.array.namespace.linear import matmul, matrix_transpose, tensordot, vecdot
+from actorflow.array.namespace.manipulation import (
     broadcast_arrays,
     broadcast_shapes,
     broadcast_to,
@@ -87,7 +88,7 @@ from actorflow.array.manipulation import (
     tile,
     unstack,
 )
-from actorflow.array.pairwise import (
+from actorflow.array.namespace.pairwise import (
     add,
     atan2,
     bitwise_and,
@@ -119,10 +120,8 @@ from actorflow.array.pairwise import (
     subtract,
     where,
 )
-from actorflow.array.placement import at
-from actorflow.array.session import Session, current, session
-from actorflow.array.sets import isin, nonzero, unique_all, unique_counts, unique_inverse, unique_values
-from actorflow.array.statistical import (
+from actorflow.array.namespace.sets import isin, nonzero, unique_all, unique_counts, unique_inverse, unique_values
+from actorflow.array.namespace.statistical import (
     all,
     any,
     argmax,
@@ -142,7 +141,7 @@ from actorflow.array.statistical import (
     sum,
     var,
 )
-from actorflow.array.types import (
+from actorflow.array.namespace.types import (
     __array_namespace_info__,
     astype,
     bool,
@@ -164,6 +163,7 @@ from actorflow.array.types import (
     uint32,
     uint64,
 )
+from actorflow.array.record.placement import at
 
 __array_api_version__ = "2024.12"
 API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.creation import made_on
-from actorflow.array.evaluator import current
-from actorflow.array.operate import axes_of, axis_of, cast, node_of
-from actorflow.array.primitives import DType, Primitive
-from actorflow.array.records import record
+from actorflow.array.engine.evaluator import current
+from actorflow.array.namespace.creation import made_on
+from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of
+from actorflow.array.record.node import record
+from actorflow.array.record.primitives import DType, Primitive
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
-    from actorflow.array.arrays import Array
+    from actorflow.array.array import Array
 
 __all__ = [
     "fft",

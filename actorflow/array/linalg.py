@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.linear import matmul, matrix_transpose, product_dtype, tensordot, vecdot
-from actorflow.array.operate import axes_of, broadcast, node_of, simple
-from actorflow.array.primitives import PART, DType, Primitive, Value
-from actorflow.array.records import Node, record
+from actorflow.array.namespace.linear import matmul, matrix_transpose, product_dtype, tensordot, vecdot
+from actorflow.array.namespace.operate import axes_of, broadcast, node_of, simple
+from actorflow.array.record.node import Node, record
+from actorflow.array.record.primitives import PART, DType, Primitive, Value
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
-    from actorflow.array.arrays import Array
+    from actorflow.array.array import Array
 
 __all__ = [
     "cholesky",
@@ -232,7 +232,7 @@ def _length_of_diagonal(shape: Shape, offset: int) -> int:
 
 def trace(x: Array, /, *, offset: int = 0, dtype: npt.DTypeLike | None = None) -> Array:
     """The sums of the diagonals of matrices; integers are added up in 64 bits."""
-    from actorflow.array.statistical import sum as sum_of
+    from actorflow.array.namespace.statistical import sum as sum_of
 
     return sum_of(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 

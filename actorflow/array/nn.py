@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from actorflow import ops
-from actorflow.array.lifting import lift
+from actorflow.array.transforms.lifting import lift
 
 accuracy = lift(ops.accuracy)
 average_pool = lift(ops.average_pool)

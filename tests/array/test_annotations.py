@@ -9,7 +9,7 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.surroundings import surroundings
+from actorflow.array.transforms.surroundings import surroundings
 
 if TYPE_CHECKING:
     from missing import Missing

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array import blocks, planning
+from actorflow.array.engine import blocks, planning
 from actorflow.ops.cpu import fused
 from tests.array.test_random_programs import PROGRAMS
 

@@ -255,8 +255,8 @@ WITHOUT = {"nextafter"}
 
 
 def test_every_operation_has_a_rule_or_no_use_for_one() -> None:
-    from actorflow.array.derivatives import known_rules
-    from actorflow.array.primitives import PART, Primitive
+    from actorflow.array.record.primitives import PART, Primitive
+    from actorflow.array.transforms.derivatives import known_rules
 
     modules = [module for name, module in sys.modules.items() if name.startswith("actorflow.array")]
     values = [value for module in modules for value in vars(module).values()]
@@ -289,9 +289,9 @@ def written(x: Any, key: Any, value: Any) -> Any:
 
 
 def test_own_operations_get_rules() -> None:
-    from actorflow.array.derivatives import rule
-    from actorflow.array.operate import simple
-    from actorflow.array.primitives import Primitive
+    from actorflow.array.namespace.operate import simple
+    from actorflow.array.record.primitives import Primitive
+    from actorflow.array.transforms.derivatives import rule
 
     double = Primitive("double_of_test", lambda x: 2.0 * x)
     with pytest.raises(af.GraphError, match="double_of_test has no gradient"):

@@ -22,8 +22,8 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
-from actorflow.array.primitives import Primitive
-from actorflow.array.records import record
+from actorflow.array.record.node import record
+from actorflow.array.record.primitives import Primitive
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_sessions_that_take_turns_do_not_recurse() -> None:
 
 @pytest.mark.parametrize("options", [{"run_ahead": False}, {"sequential": True}, {"dry_run": True}])
 def test_what_was_forgotten_is_not_noted_for_ever(options: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorflow.array.evaluator._MOST_PENDING", 100)
+    monkeypatch.setattr("actorflow.array.engine.evaluator._MOST_PENDING", 100)
     with xp.session(**options) as session:  # type: ignore[arg-type]
         x, held = xp.ones(1_000), xp.zeros(2)
         later = held + 1.0
@@ -565,8 +565,8 @@ def test_the_interpreter_ends_with_work_under_way() -> None:
     program = """
 import threading
 import actorflow.array as xp
-from actorflow.array.primitives import Primitive
-from actorflow.array.records import record
+from actorflow.array.record.primitives import Primitive
+from actorflow.array.record.node import record
 
 entered = threading.Event()
 

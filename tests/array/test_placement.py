@@ -17,7 +17,7 @@ from hypothesis import given, settings
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
-from actorflow.array.records import Node
+from actorflow.array.record.node import Node
 from tests.array.test_random_programs import LENGTHS, PROGRAMS, check, in_numpy, programs, start
 
 PLACES = ("cpu", "sim:0", "sim:1")

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.chains import ChainUnit
-from actorflow.array.memory import Memory
-from actorflow.array.planning import collect
-from actorflow.array.sequences import Sequence
+from actorflow.array.engine.chains import ChainUnit
+from actorflow.array.engine.memory import Memory
+from actorflow.array.engine.planning import collect
+from actorflow.array.engine.sequences import Sequence
 from tests.support.holders import CALLS, HOLDS, LOOKS, Call, Hold, Place, check_hold, check_holds
 
 #: Just as large as a buffer that is used again.

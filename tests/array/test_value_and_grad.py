@@ -15,7 +15,7 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.calls import Arguments
+from actorflow.array.transforms.calls import Arguments
 from tests.array.derivatives import numbers
 
 
@@ -189,7 +189,7 @@ def test_the_traces_that_are_kept_are_bounded(calls: Calls) -> None:
 
 
 def test_traces_keep_no_dry_run_and_no_argument() -> None:
-    from actorflow.array.records import Node
+    from actorflow.array.record.node import Node
 
     slope = af.grad(lambda x: xp.sum(xp.nn.gelu(x) * xp.linalg.inv(x)))
     x = xp.asarray(numbers(3, 3))

@@ -13,7 +13,7 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array import fusing
+from actorflow.array.engine import fusing
 from actorflow.devices.sim import SimDevice
 from actorflow.errors import KernelNotFoundError
 from actorflow.ops import libraries

@@ -1,0 +1,304 @@
+"""`Array`: what the user holds of a value that may not have been computed yet."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from enum import Enum
+from typing import Any, Self, cast
+
+import numpy as np
+
+from actorflow.array.namespace import ufuncs as ew
+from actorflow.array.namespace.indexing import read_index, write_index
+from actorflow.array.namespace.linear import matrix_transpose
+from actorflow.array.namespace.operate import unary
+from actorflow.array.namespace.operators import Operators
+from actorflow.array.record.node import HOST, Node, note_asked, replace
+from actorflow.array.record.placement import on_host, place_of, transfer
+from actorflow.array.record.primitives import DType, Value
+from actorflow.errors import GraphError, ShapeError
+from actorflow.place import Place
+
+#: DLPack's number of the CPU.
+_DLPACK_HOST = 1
+
+
+class Array(Operators):
+    """An n-dimensional array whose value is computed when it is needed.
+
+    Arrays are made by the functions of this package (`asarray`, `zeros`, ...), not by calling the class. Operations
+    return at once; shapes and dtypes are known and checked then. The value is computed when it is asked for:
+    `to_numpy`, printing, ``bool()``, ``int()``, ``float()``, iterating over a 0-d result, DLPack, ``await``.
+
+    Each array is a value of its own: assignment to a part of one never shows in another, not even in one that was made
+    by indexing or reshaping it.
+    """
+
+    __slots__ = ("__weakref__", "_node")
+
+    def __new__(cls) -> Self:
+        raise TypeError("arrays are made by functions: actorflow.array.asarray(...), zeros(...), ...")
+
+    # -- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return self._node.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self._node.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self._node.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._node.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value."""
+        return self._node.size_bytes
+
+    @property
+    def device(self) -> Place:
+        """Where the value lives."""
+        return self._node.place
+
+    @property
+    def T(self) -> Array:  # noqa: N802  the standard's name
+        """The transpose of a matrix.
+
+        Raises:
+            ShapeError: if there are not two axes.
+        """
+        if self.ndim != 2:
+            raise ShapeError(f"T: expected two axes, got shape {self.shape}; mT transposes the last two")
+        return self.mT
+
+    @property
+    def mT(self) -> Array:  # noqa: N802  the standard's name
+        """The array with its last two axes exchanged."""
+        return matrix_transpose(self)
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        from actorflow import array
+
+        if api_version not in (None, *array.API_VERSIONS):
+            raise ValueError(f"api_version must be one of {', '.join(array.API_VERSIONS)}, got {api_version!r}")
+        return array
+
+    # -- asking for the value -----------------------------------------------------------------------------------
+
+    def to_numpy(self) -> Value:
+        """The value as a NumPy array, read-only, since other arrays may share its memory; ``.copy()`` makes it yours.
+
+        Of an array on an accelerator it is a copy.
+
+        Raises:
+            OpError: if the computation failed; it names the line that recorded the operation.
+            OutOfMemoryError: if it does not fit the session's budget.
+        """
+        return _read_only(self._value())
+
+    def wait(self) -> Self:
+        """Compute the value where it lives, and return the array itself.
+
+        Raises:
+            OpError, OutOfMemoryError: as for `to_numpy`.
+        """
+        _computed(self._node)
+        return self
+
+    def __await__(self) -> Generator[Any, None, Value]:
+        """The value that it has now, as `to_numpy` gives it, computed off the event loop.
+
+        A cancellation leaves it being computed; what is assigned to the array meanwhile makes no difference.
+        """
+        node = transfer(self, HOST)._node
+        if not node.done:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            node.evaluator.when_done(node, _Waker(loop, future))
+            yield from future
+        return _read_only(_computed(node))
+
+    def _value(self) -> Value:
+        found: Value = _computed(on_host(self._node))
+        return found
+
+    def _scalar(self, what: str) -> Any:
+        if self._node.size != 1:
+            raise ShapeError(f"{what}: expected an array of one element, got shape {self.shape}")
+        value = self._value()
+        return value.reshape(())[()] if value.ndim else value[()]
+
+    def __bool__(self) -> bool:
+        return bool(self._scalar("bool()"))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int()"))
+
+    def __float__(self) -> float:
+        if self.dtype.kind == "c":
+            raise TypeError(f"float(): expected a real array, got {self.dtype}")
+        return float(self._scalar("float()"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex()"))
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise TypeError(f"an index must be an integer, got an array of {self.dtype}")
+        if self.size != 1:
+            raise TypeError(f"an index must be an integer, got an array of shape {self.shape}")
+        return int(self._scalar("an index"))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len(): a 0-d array has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d array")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __contains__(self, value: object) -> bool:
+        return bool((self._value() == (value._value() if isinstance(value, Array) else value)).any())
+
+    def __repr__(self) -> str:
+        if self._node.evaluator.dry_run and self._node.value is None:
+            return f"Array(shape={self.shape}, dtype={self.dtype})"
+        text = np.array2string(self._value(), separator=", ", prefix="Array(")
+        return f"Array({text}, dtype={self.dtype})"
+
+    def __str__(self) -> str:
+        if self._node.evaluator.dry_run:
+            return repr(self)
+        return str(self._value() if self.shape else self._value()[()])
+
+    def __format__(self, spec: str) -> str:
+        return format(self._scalar("format()"), spec) if spec and self.size == 1 else format(str(self), spec)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Value:
+        return np.array(self.to_numpy(), dtype=dtype, copy=copy)
+
+    def __copy__(self) -> Array:
+        return unary(ew.COPY, self)
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return unary(ew.COPY, self)
+
+    def __reduce__(self) -> tuple[Callable[..., Array], tuple[Value]]:
+        from actorflow.array.namespace.creation import from_numpy
+
+        return from_numpy, (self._value(),)
+
+    # -- exchange -----------------------------------------------------------------------------------------------
+
+    def to_device(self, device: Place | str, /, *, stream: Any = None) -> Array:
+        """The array on a device: itself if it lives there, else a copy.
+
+        Raises:
+            PlaceError, DeviceUnavailableError: if there is no such device.
+            GraphError: if a stream is given.
+        """
+        if stream is not None:
+            raise GraphError("to_device: streams are the devices' own, no other can be given")
+        return transfer(self, place_of(device))
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Enum, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if self.device is not HOST and (dl_device is None or int(cast("Any", dl_device[0])) != _DLPACK_HOST):
+            # No library marks memory of a device as read-only, so what it gets is its own.
+            own = self if copy is False else unary(ew.COPY, self)
+            wanted = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+            return _exporter(own).__dlpack__(**{name: value for name, value in wanted.items() if value is not None})
+        value = self._value()
+        if copy is not False:
+            # Who does not ask to share memory gets his own: torch writes into what is marked as read-only.
+            value = value.copy()
+        elif max_version is not None and max_version >= (1, 0):
+            value = _read_only(value)  # else the caller cannot be told that he must not write
+        return value.__dlpack__(stream=stream, max_version=max_version, dl_device=cast("Any", dl_device))
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        if self.device is not HOST:
+            found: tuple[Any, int] = _exporter(self).__dlpack_device__()
+            return found
+        return np.empty(0).__dlpack_device__()
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any, /) -> Array:
+        return read_index(self, key)
+
+    def __setitem__(self, key: Any, value: Any, /) -> None:
+        replace(self, write_index(self, key, value))
+
+
+Node.array_type = Array
+
+
+def _read_only(value: Value) -> Value:
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def _computed(node: Node) -> Any:
+    """The value of a record, computed if it is not there: a NumPy array, or one of its device."""
+    if Node.dry_runs:
+        note_asked(node)
+    if node.value is None:
+        node.evaluator.force((node,))
+        if node.error is not None:
+            raise node.error.with_traceback(None)
+        assert node.value is not None
+    return node.value
+
+
+def _exporter(array: Array) -> Any:
+    """An array of a device, for other libraries.
+
+    Raises:
+        BufferError: if the device's memory cannot be shared.
+    """
+    value = _computed(array._node)
+    if not hasattr(value, "__dlpack__"):
+        raise BufferError(f"memory of {array.device} cannot be shared by DLPack: copy it, x.to_device('cpu')")
+    return value
+
+
+class _Waker:
+    """Wakes a coroutine from another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+        self._loop = loop
+        self._future = weakref.ref(future)
+
+    def __call__(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:  # the loop was closed: nobody waits any more
+            return
+
+    def _wake(self) -> None:
+        future = self._future()
+        if future is not None and not future.done():
+            future.set_result(None)

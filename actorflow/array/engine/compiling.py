@@ -1,0 +1,181 @@
+"""Records that are computed together on devices: as a graph that is made once for all that have the same structure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from actorflow import ops
+from actorflow.array.engine.blocks import Step
+from actorflow.array.engine.fusing import join
+from actorflow.array.record.node import Node, Origin
+from actorflow.array.record.placement import TRANSFER
+from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.array.transforms.lifting import GraphOperation
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Compiled(NamedTuple):
+    """A graph for a job.
+
+    Attributes:
+        graph: The graph.
+        feeds: Its sources, with the positions of what they are fed with.
+        fetches: A blob for each result.
+        steps: For names of its ops, the positions of the steps that they compute.
+    """
+
+    graph: Graph
+    feeds: Sequence[tuple[int, Blob]]
+    fetches: Sequence[Blob]
+    steps: Mapping[str, Sequence[int]]
+
+
+class _Record(NamedTuple):
+    """What the translation wants to know of a record."""
+
+    op: Primitive
+    params: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: DType
+    origin: Origin
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+
+def _identity(op: Primitive) -> Hashable:
+    """What equal operations have in common: those of graphs are made anew with each graph."""
+    if isinstance(op, GraphOperation):
+        with suppress(TypeError):  # one with arrays as parameters has no hash
+            hash(op.operation)
+            return op.operation, tuple(op.outputs)
+    return op
+
+
+class Job:
+    """What is to be computed on a device, and of what.
+
+    Args:
+        place: The device.
+        steps: The operations, in order; positions of arguments count what is read first.
+        places: Where the result of each lives.
+        reads: For all that is read, its type and place; for what is constant, the value.
+        results: Positions of the steps whose values are wanted.
+        feeds_numbers: Whether constants of shape ``()`` are fed as others are, and not part of the graph.
+
+    Attributes:
+        structure: What it has in common with those that only have other numbers.
+        numbers: The constants that are part of the graph.
+        results: As given.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        steps: Sequence[Step],
+        places: Sequence[Place],
+        reads: Sequence[tuple[TensorSpec, Place] | Value],
+        results: tuple[int, ...],
+        feeds_numbers: bool = False,
+    ) -> None:
+        self._place = place
+        self._steps = steps
+        self._places = places
+        self._reads = reads
+        self.results = results
+        self._is_number = [
+            isinstance(read, np.ndarray) and not read.shape and not feeds_numbers for read in self._reads
+        ]
+        self.structure: Hashable = (
+            place,
+            results,
+            tuple(
+                [
+                    (_identity(s.op), s.arguments, s.params, s.shape, s.dtype, at)
+                    for s, at in zip(steps, places, strict=True)
+                ]
+            ),
+            tuple([(*self._source(read), number) for read, number in zip(reads, self._is_number, strict=True)]),
+        )
+        self.numbers = tuple(
+            [read.tobytes() for read, number in zip(reads, self._is_number, strict=True) if number]  # type: ignore[union-attr]
+        )
+
+    @property
+    def key(self) -> Hashable:
+        """What computes the same has the same."""
+        return self.structure, self.numbers
+
+    def with_numbers_fed(self) -> Job:
+        """The same, of which one graph serves all numbers."""
+        return Job(self._place, self._steps, self._places, self._reads, self.results, feeds_numbers=True)
+
+    def with_results(self, results: tuple[int, ...]) -> Job:
+        """The same for other results."""
+        return Job(self._place, self._steps, self._places, self._reads, results)
+
+    def _source(self, read: tuple[TensorSpec, Place] | Value) -> tuple[TensorSpec, Place]:
+        """Type and place of what is fed: constants go to the device at once."""
+        return (TensorSpec(read.shape, read.dtype), self._place) if isinstance(read, np.ndarray) else read
+
+    def compile(self, **modes: Any) -> Compiled:
+        """A graph for it.
+
+        Args:
+            modes: Of the graph.
+        """
+        plain = Graph("arrays")
+        values: list[Any] = []
+        feeds: list[tuple[int, Blob]] = []
+        for i, read in enumerate(self._reads):
+            if self._is_number[i]:
+                values.append(read)
+                continue
+            spec, place = self._source(read)
+            values.append(plain.blob(f"x{i}", spec.shape, spec.dtype, place))
+            feeds.append((i, values[-1]))
+        ends: list[int] = []  # the ids of what is made for a step are lower
+        for step, place in zip(self._steps, self._places, strict=True):
+            values.append(self._translated(plain, step, place, [values[a] for a in step.arguments]))
+            ends.append(plain.size)
+        first = len(self._reads)
+        wanted = [self._at_place(plain, values[first + i], self._places[i]) for i in self.results]
+        joined = join(plain, wanted, Graph("arrays", **modes))
+        names = {
+            name: sorted({min(bisect_right(ends, op.id), len(ends) - 1) for op in origins})
+            for name, origins in joined.origins.items()
+        }
+        return Compiled(
+            joined.graph, [(i, joined.blobs[blob]) for i, blob in feeds], [joined.blobs[blob] for blob in wanted], names
+        )
+
+    def _translated(self, graph: Graph, step: Step, place: Place, inputs: list[Any]) -> Any:
+        from actorflow.array.transforms.translation import (
+            translate,  # which knows all functions, and these know sessions
+        )
+
+        if step.op is TRANSFER:
+            return self._at_place(graph, inputs[0], place)
+        with graph.at(self._place):
+            record = _Record(step.op, step.params, step.shape, step.dtype, step.origin)
+            return translate(graph, cast("Node", record), inputs)
+
+    def _at_place(self, graph: Graph, blob: Blob, place: Place) -> Blob:
+        """A blob that the graph computes, where its value is to live; a view where that is possible."""
+        if blob.producers and blob.place == place:
+            return blob  # else what is fed would be fetched as it was fed
+        with graph.at(place):
+            moved: Blob = graph.apply(ops.Reshape(blob.shape), blob)
+        return moved

@@ -1,0 +1,122 @@
+"""The memory of a session's values: buffers used again, a budget."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from actorflow.array.record.primitives import DType, Value
+from actorflow.devices.memory import UNSHARED, Pool
+from actorflow.errors import GraphError, OutOfMemoryError
+from actorflow.spec import TensorSpec
+
+#: Buffers from this size on are used again; below it, the C library's allocator is as quick.
+_POOLED_BYTES = 1_048_576
+#: Free buffers that are kept.
+_KEPT_BYTES = 256 * 1024 * 1024
+
+
+class Memory:
+    """Counts the values of a session, and keeps the buffers of those that have ended for later ones.
+
+    All but `count` and `reclaim` are called with the evaluator's lock held.
+
+    Args:
+        budget_bytes: Most bytes of values; None for no limit.
+
+    Attributes:
+        pool: The buffers. Under a budget all values are counted there, otherwise those that are used again.
+        claimed_bytes: What planned work may still allocate.
+        pooled_bytes: Size from which on buffers are used again.
+    """
+
+    pooled_bytes = _POOLED_BYTES
+
+    def __init__(self, budget_bytes: int | None) -> None:
+        if budget_bytes is not None and budget_bytes <= 0:
+            raise GraphError(f"memory_budget must be positive, got {budget_bytes} bytes")
+        self.pool = Pool()
+        self.pool.budget_bytes = budget_bytes
+        self.claimed_bytes = 0
+        self._counted_bytes = _POOLED_BYTES if budget_bytes is None else 1
+        self._ended: deque[Value] = deque()
+        self._ended_bytes = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a budget."""
+        return self.pool.budget_bytes is not None
+
+    def count(self, value: Any) -> None:
+        """Count a value from now on. Any thread may call it."""
+        if type(value) is np.ndarray:
+            if value.nbytes >= self._counted_bytes and value.base is None:
+                self.pool.adopt(value)
+        elif type(value) is tuple:
+            for each in value:
+                self.count(each)
+
+    def reclaim(self, value: Any) -> None:
+        """A record has let go of its value. Any thread may call it, the garbage collector included."""
+        if type(value) is np.ndarray and value.nbytes >= _POOLED_BYTES and self._ended_bytes < _KEPT_BYTES:
+            self._ended_bytes += value.nbytes
+            self._ended.append(value)
+
+    def reclaim_all(self, values: list[Any]) -> None:
+        """A unit has let go of what it read and computed; empties the list."""
+        while values:
+            value = values.pop()
+            if value is not None:
+                self.reclaim(value)
+
+    def take(self, shape: tuple[int, ...], dtype: DType) -> Value:
+        """A buffer with undefined contents."""
+        spec = TensorSpec(shape, dtype)
+        if spec.size_bytes < _POOLED_BYTES:
+            value = np.empty(shape, dtype)
+            self.count(value)
+            return value
+        self.sort_out()
+        buffer: Value = self.pool.bucket(spec).take()
+        return buffer
+
+    def sort_out(self) -> None:
+        """Take the buffers of ended records back that nobody else refers to."""
+        self._ended_bytes = 0
+        while self._ended:
+            value = self._ended.popleft()
+            if getrefcount(value) == UNSHARED and value.flags.c_contiguous:
+                self.pool.bucket(TensorSpec(value.shape, value.dtype)).give_back(value)
+        if self.pool.held_bytes - self.pool.used_bytes > _KEPT_BYTES:
+            self.pool.trim()
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether so much more fits the budget beside what is planned; free buffers give way."""
+        budget = self.pool.budget_bytes
+        if budget is None:
+            return True
+        room = budget - self.claimed_bytes - size_bytes
+        if self.pool.held_bytes > room:
+            self.sort_out()
+            self.pool.trim()
+        return self.pool.held_bytes <= room
+
+    @property
+    def room_bytes(self) -> int:
+        """What the budget has left beside what is planned."""
+        if self.pool.budget_bytes is None:
+            return sys.maxsize
+        self.sort_out()
+        self.pool.trim()
+        return self.pool.budget_bytes - self.claimed_bytes - self.pool.held_bytes
+
+    def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
+        """The error of something that does not fit."""
+        return OutOfMemoryError(
+            f"{what} needs {size_bytes:,} bytes, and {self.pool.held_bytes:,} of the budget of "
+            f"{self.pool.budget_bytes:,} bytes are taken by arrays that the program still refers to"
+        )

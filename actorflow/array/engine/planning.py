@@ -1,0 +1,368 @@
+"""What is computed together: from records to units.
+
+Records that are needed now are sorted into units, each of which is computed as one: elementwise operations of one
+large shape that follow each other, with the reductions that end them, are a chain; small operations of any kind that
+follow each other are a sequence, since a thread of their own would cost more than they do. No two units wait for each
+other: a record's level is how many edges between units lie on the longest way to it, and only records of one level are
+joined, so edges between units always lead to a higher level.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from actorflow.array.engine.chains import ChainUnit
+from actorflow.array.engine.placed import PlacedUnit
+from actorflow.array.engine.sequences import Sequence
+from actorflow.array.engine.units import Unit
+from actorflow.array.record.node import Input, Node, bytes_of
+from actorflow.array.record.placement import accelerator_of
+from actorflow.array.record.primitives import Reduction
+from actorflow.ops.parts import may_be_parted
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+    from actorflow.array.engine.memory import Memory
+    from actorflow.array.engine.runner import Runner
+
+#: How a record is joined with others: not at all, in a sequence, in a chain, on a device.
+_ALONE, _JOINED, _CHAINED, _PLACED = range(4)
+#: Elements of an elementwise operation or a reduction from which on it is computed in blocks, by several threads.
+_LONG = 1 << 19
+#: Elements that another operation touches up to which it is not worth a thread of its own.
+_SMALL = 1 << 15
+#: Multiplications up to which a product of matrices is not, as it uses all cores by itself.
+_SMALL_PRODUCT = 1 << 28
+#: Multiplications in the time of one elementwise operation.
+_PRODUCTS = 64
+#: Elements that a sequence touches, and operations that it has, at most: somebody may wait for one in the middle.
+_MOST_WORK = 1 << 23
+_MOST_STEPS = 4_096
+#: Records on a way through what a device computes at a time: graphs are made for it, and kept.
+_DEEPEST = 256
+#: Elements of a constant up to which it is compared with others.
+_COMPARED = 64
+
+
+class Found(NamedTuple):
+    """What must be computed.
+
+    Attributes:
+        new: The records of the session that nothing computes yet, in the order in which they were made.
+        under_way: Those that are being computed.
+        foreign: Those of other sessions.
+        shared: Of the new ones, those that others than these read: worth keeping.
+    """
+
+    new: list[Node]
+    under_way: list[Node]
+    foreign: list[Node]
+    shared: set[Node]
+
+
+def collect(roots: Iterable[Node], evaluator: Runner) -> Found:
+    """What must be computed for ``roots``."""
+    readers: dict[Node, int] = {}
+    new: list[Node] = []
+    under_way: list[Node] = []
+    foreign: list[Node] = []
+    stack = [*roots]
+    while stack:
+        node = stack.pop()
+        if node in readers:
+            readers[node] += 1
+            continue
+        if node.value is not None or node.error is not None:
+            continue
+        readers[node] = 1
+        if node.evaluator is not evaluator:
+            foreign.append(node)
+        elif node.unit is not None:
+            under_way.append(node)
+        else:
+            new.append(node)
+            stack += [each for each in node.inputs if type(each) is Node and each.value is None]
+    node = None  # type: ignore[assignment]  # it would count as a reference
+    new.sort(key=_number)
+    shared = {new[i] for i, others in enumerate(_references(new)) if others > readers[new[i]] + _UNREFERRED}
+    return Found(new, under_way, foreign, shared)
+
+
+def between_sessions(roots: Iterable[Node]) -> list[Node]:
+    """The records, and what they need that records of other sessions read, in the order in which they were made.
+
+    Computed one after the other, none of them waits for another session's computation within its own.
+    """
+    found = dict.fromkeys(roots)
+    seen: set[Node] = set()
+    stack = [*found]
+    while stack:
+        node = stack.pop()
+        if node in seen or node.done:
+            continue
+        seen.add(node)
+        for each in _records(node):
+            if each.evaluator is not node.evaluator:
+                found[each] = None
+            stack.append(each)
+    return sorted(found, key=_number)
+
+
+def node_to_compute(ref: weakref.ref[Array]) -> Node | None:
+    """The record that an array shows, if there is something to compute."""
+    array = ref()
+    return None if array is None or array._node.done else array._node
+
+
+def _number(node: Node) -> int:
+    return node.number
+
+
+def _references(nodes: list[Any]) -> list[int]:
+    return [*map(getrefcount, nodes)]
+
+
+def _calibrate() -> int:
+    nodes = [object()]
+    held = dict.fromkeys(nodes, 1)
+    return _references(nodes)[0] * len(held)
+
+
+#: What `_references` says of a record that is in a list and in a dictionary, and that nothing refers to.
+_UNREFERRED = _calibrate()
+
+
+def window(nodes: list[Node], memory_of: Callable[[Node], Memory]) -> list[Node]:
+    """The first of the records, as many as fit together, without those that never fit and what depends on these."""
+    chosen: list[Node] = []
+    skipped: set[Node] = set()
+    rooms: dict[Memory, tuple[int, int]] = {}  # in all, and what is left
+    for node in nodes:
+        memory = memory_of(node)
+        size_bytes = bytes_of(node)
+        room_bytes, left_bytes = rooms.get(memory) or (memory.room_bytes,) * 2
+        if size_bytes > room_bytes or (skipped and not skipped.isdisjoint(_records(node))):
+            skipped.add(node)
+            continue
+        if size_bytes > left_bytes:
+            break
+        rooms[memory] = room_bytes, left_bytes - size_bytes
+        chosen.append(node)
+    return chosen
+
+
+def _records(node: Node) -> list[Node]:
+    return [each for each in node.inputs if type(each) is Node]
+
+
+def make_units(nodes: list[Node], roots: set[Node], units: list[Unit]) -> int:
+    """Make units for records.
+
+    Args:
+        nodes: In the order in which they were made; those that will be computed are marked with their units.
+        roots: Those whose values are wanted even if no array shows them.
+        units: Where they go.
+
+    Returns:
+        How many of the records repeat others.
+    """
+    same = common(nodes) if len(nodes) > 1 else {}
+    kept = [node for node in nodes if node not in same] if same else nodes
+    wanted = {node for node in kept if node.is_held()}
+    wanted.update(roots)
+    twins: dict[Node, list[Node]] = {}
+    for node, first in same.items():
+        if node in roots or node.is_held():
+            twins.setdefault(first, []).append(node)
+            wanted.add(first)
+    for group, kind in _groups(kept, same, wanted):
+        produced = {i: node for i, node in enumerate(group) if node in wanted}
+        if produced:
+            units.append(_UNITS[kind](group, produced, same, twins))
+    return len(same)
+
+
+def common(nodes: Iterable[Node]) -> dict[Node, Node]:
+    """For each record that repeats an earlier one, that one."""
+    known: dict[Any, Node] = {}
+    same: dict[Node, Node] = {}
+    for node in nodes:
+        op = node.op
+        if op is None or not op.pure:
+            continue
+        inputs = [each if type(each) is Node else _constant(each) for each in node.inputs]
+        if same:
+            inputs = [same.get(each, each) for each in inputs]
+        first = known.setdefault((op, node.params, node.dtype, node.shape, *inputs), node)
+        if first is not node:
+            same[node] = first
+    return same
+
+
+def _constant(value: Input) -> Any:
+    assert isinstance(value, np.ndarray)
+    if not value.shape:
+        return value.dtype, value.tobytes()
+    return (value.dtype, value.shape, value.tobytes()) if value.size <= _COMPARED else id(value)
+
+
+_UNITS: dict[int, type[Sequence | ChainUnit | PlacedUnit]] = {
+    _ALONE: Sequence,
+    _JOINED: Sequence,
+    _CHAINED: ChainUnit,
+    _PLACED: PlacedUnit,
+}
+
+
+def _measure(node: Node) -> tuple[int, int]:
+    """How a record is joined with others, and about how many elements it touches."""
+    op, inputs = node.op, node.inputs
+    assert op is not None
+    if Node.placing is not None and accelerator_of(node) is not None:
+        return _PLACED, node.size
+    if op.elementwise:
+        return _CHAINED if node.size >= _LONG else _JOINED, node.size
+    if op.reduction:
+        touched = inputs[0].size
+        return (_JOINED if touched < _LONG else _CHAINED if _may_be_parted(node) else _ALONE), touched
+    if op.view and len(inputs) == 1:
+        return _JOINED, 1
+    if op.threaded and node.shape:
+        products = inputs[0].size * node.shape[-1]
+        return _JOINED if products <= _SMALL_PRODUCT else _ALONE, products // _PRODUCTS
+    touched = sum([each.size for each in inputs]) + node.size
+    return _JOINED if touched <= _SMALL else _ALONE, touched
+
+
+def _may_be_parted(node: Node) -> bool:
+    """Whether a reduction may be computed in blocks, which are parts of the first axis."""
+    assert isinstance(node.op, Reduction)
+    axes, _, dtype = node.params
+    return 0 not in axes or may_be_parted(node.op.ufunc, dtype)
+
+
+def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> list[tuple[list[Node], int]]:
+    """Records by unit, in order, and how they are joined; adds those that are read by other units to ``wanted``."""
+    kinds: list[int] = []
+    works: list[int] = []
+    for node in nodes:
+        kind, touched = _measure(node)
+        kinds.append(kind)
+        works.append(touched)
+    if kinds.count(_JOINED) == len(kinds):
+        return _sequences(nodes, works, same, wanted)
+    joined = _Groups()
+    for node, kind, touched in zip(nodes, kinds, works, strict=True):
+        joined.add(node, [same.get(each, each) for each in _records(node)], kind, touched)
+    found: dict[int, tuple[list[Node], int]] = {}
+    groups = joined.groups
+    for node, kind in zip(nodes, kinds, strict=True):
+        group = groups[node]
+        entry = found.get(id(group))
+        if entry is None:
+            entry = found[id(group)] = [], kind
+        entry[0].append(node)
+        for each in node.inputs:
+            if type(each) is Node:
+                read = same.get(each, each)
+                if groups.get(read, group) is not group:
+                    wanted.add(read)
+    return [*found.values()]
+
+
+def _sequences(
+    nodes: list[Node], works: list[int], same: dict[Node, Node], wanted: set[Node]
+) -> list[tuple[list[Node], int]]:
+    """What `_groups` gives for records that are all joined in sequences: each is a stretch of them."""
+    starts, work = [0], 0
+    for i, touched in enumerate(works):
+        work += touched
+        if (work > _MOST_WORK and i > starts[-1]) or i - starts[-1] == _MOST_STEPS:
+            starts.append(i)
+            work = touched
+    groups = [nodes[start:stop] for start, stop in pairwise([*starts, len(nodes)])]
+    for group in groups[1:]:
+        first = group[0].number
+        for node in group:
+            for each in node.inputs:
+                if type(each) is Node:
+                    read = same.get(each, each) if same else each
+                    if read.number < first:
+                        wanted.add(read)
+    return [(group, _JOINED) for group in groups]
+
+
+class _Groups:
+    """The groups that records are joined to, one by one, in their order.
+
+    Attributes:
+        groups: Of each record: a list that all its members share.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[Node, list[Node]] = {}
+        self._kinds: dict[Node, int] = {}
+        self._levels: dict[Node, int] = {}
+        self._depths: dict[Node, int] = {}
+        self._sequences: dict[int, tuple[list[Node], list[int]]] = {}
+
+    def add(self, node: Node, reads: list[Node], kind: int, touched: int) -> None:
+        """Join a record to those that it reads, where that can be."""
+        level, chained = 0, []
+        for read in reads:
+            other = self._kinds.get(read)
+            if other is None:
+                continue
+            at = self._levels[read]
+            if kind == other and (_follows(node, read) if kind == _CHAINED else self._are_together(node, read, kind)):
+                chained.append(read)
+            elif not kind == other == _JOINED:
+                at += 1
+            level = max(level, at)
+        self._kinds[node], self._levels[node] = kind, level
+        if kind == _PLACED:
+            self._depths[node] = 1 + max([self._depths[read] for read in chained], default=0)
+        if kind == _JOINED:
+            self.groups[node] = self.sequence(node, level, touched)
+        else:
+            self.groups[node] = self._chain(node, [read for read in chained if self._levels[read] == level])
+
+    def _are_together(self, node: Node, read: Node, kind: int) -> bool:
+        """Whether one device computes a record together with one that it reads."""
+        if kind != _PLACED or accelerator_of(node) is not accelerator_of(read):
+            return False
+        return self._depths[read] < _DEEPEST or read.dtype.hasobject
+
+    def sequence(self, node: Node, level: int, touched: int) -> list[Node]:
+        """The sequence of a level that has room for a record."""
+        members, work = self._sequences.get(level, ([], [_MOST_WORK]))
+        work[0] += touched
+        if work[0] > _MOST_WORK or len(members) == _MOST_STEPS:
+            members, _ = self._sequences[level] = [], [touched]
+        members.append(node)
+        return members
+
+    def _chain(self, node: Node, reads: Iterable[Node]) -> list[Node]:
+        group = [node]
+        for read in reads:
+            other = self.groups[read]
+            if other is not group:
+                small, large = sorted((group, other), key=len)
+                large.extend(small)
+                for member in small:
+                    self.groups[member] = large
+                group = large
+        return group
+
+
+def _follows(node: Node, read: Node) -> bool:
+    """Whether a record may be in one chain with another one that it reads."""
+    assert node.op is not None
+    assert read.op is not None
+    return read.op.elementwise and (node.op.reduction or (node.op.elementwise and read.shape == node.shape))

@@ -1,0 +1,425 @@
+"""What runs units of records, in the threads that wait and in workers of its own."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
+
+from actorflow.array.engine.devices import Devices
+from actorflow.array.engine.interrupts import Guard, check_interrupt
+from actorflow.array.engine.memory import Memory
+from actorflow.array.engine.planning import between_sessions, collect, make_units, node_to_compute, window
+from actorflow.array.engine.units import Unit
+from actorflow.array.record.node import Node, bytes_of
+from actorflow.array.record.placement import accelerator_of
+from actorflow.devices.blas import cores
+from actorflow.errors import DeviceError
+from actorflow.forks import held_at_fork
+from actorflow.threads import start_thread
+from actorflow.trace.ring import OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+    from actorflow.array.engine.placed import PlacedUnit
+
+#: Elements to be computed from which on a worker looks at what was recorded; what is less is not worth a thread.
+WORTH_A_LOOK = 65_536
+#: Elements to be computed from which on a worker does not wait for a pause of the recording.
+_PLENTY = 16 * 1024 * 1024
+#: A recording that makes nothing for so long has paused.
+_PAUSE_S = 1e-3
+#: A worker without work ends after this time.
+_LINGER_S = 1.0
+
+
+class Runner:
+    """Plans records, and computes units of them.
+
+    Args:
+        memory: Of values on the CPU.
+        devices: What computes on accelerators.
+        is_limited: Whether there is a budget, on the CPU or on one of them.
+
+    Attributes:
+        pending: The arrays for which something was recorded, since that was planned.
+        load: Elements that have to be computed for them, at most.
+        threshold: The load from which on a worker looks at it.
+        is_limited: Whether there is a budget.
+        recorded_bytes: Under a budget, what each of these values takes at most.
+        profile: Calls and times by operation.
+        computed: Operations computed.
+        shared: Operations that were not computed since an equal one was.
+    """
+
+    def __init__(self, memory: Memory, devices: Devices, is_limited: bool) -> None:
+        self.memory = memory
+        self.devices = devices
+        self.is_limited = is_limited
+        self.profile: dict[str, OpProfile] = {}
+        self.computed = self.shared = 0
+        # The recording's side: no locks there.
+        self.pending: deque[weakref.ref[Array]] = deque()
+        self.load = 0
+        self.threshold: float = WORTH_A_LOOK
+        self.recorded_bytes: deque[int] = deque()
+        # The evaluator's side, under the lock. Units are ready, open, running, over, or wait for others of these.
+        self._changed = held_at_fork(threading.Condition(), is_outer=True)
+        self._ready: list[tuple[bool, int, int, Unit]] = []
+        self._open: list[Unit] = []
+        self._over: list[Unit] = []
+        self._begun: set[Unit] = set()  # open, or run by threads or devices
+        self._planned = 0
+        # Under a budget, what has no unit yet: what the program can ask for, and what it does ask for.
+        self._late: list[weakref.ref[Array]] = []
+        self._late_bytes = 0
+        self._asked: dict[Node, None] = {}
+        self._eager = False
+        self._callbacks: dict[Node, list[Callable[[], None]]] = {}
+        self._workers = 0
+        self._idle = 0
+        self._pushes = count()
+        self._watching = False
+        self._closed = False
+
+    def _drain(self, guard: Guard) -> None:
+        """Compute all that is planned, and under a budget all that was recorded, where it fits."""
+        while self._work_once(forced=False) or self._advance(everything=True) or self._planned:
+            if self._planned and not (self._ready or self._open or self._over):
+                self._changed.wait(guard.wait_s)
+            check_interrupt()
+
+    # -- planning: with the lock held ---------------------------------------------------------------------------
+
+    def _take_pending(self) -> list[Node]:
+        """What was recorded and can be asked for; under a budget also what was recorded earlier."""
+        self.load = 0
+        self._count_recorded()
+        pending = self.pending
+        refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
+        if self.is_limited:
+            refs = self._late = [each for each in self._late + refs if node_to_compute(each) is not None]
+        return [node for each in refs if (node := node_to_compute(each)) is not None]
+
+    def _count_recorded(self) -> None:
+        recorded = self.recorded_bytes
+        self._late_bytes += sum([recorded.popleft() for _ in range(len(recorded))])
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether these bytes fit, and all beside it that was recorded, even if all of it is needed.
+
+        To find out what is needed takes a look at each record.
+        """
+        self._count_recorded()
+        return Node.placing is None and self.memory.fits(size_bytes + self._late_bytes)
+
+    def _fit(self, nodes: Iterable[Node], size_bytes: int = 0) -> bool:
+        """Whether these bytes fit, and all beside it that was recorded or is asked for: then it can go in any order."""
+        # Twice what is asked for, where that was recorded lately; but other sessions may read what no array shows.
+        if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
+            return True
+        needs = {self.memory: size_bytes}
+        for node in collect([*nodes, *self._take_pending(), *self._asked], self).new:
+            memory = self.memory_of(node)
+            needs[memory] = needs.get(memory, 0) + bytes_of(node)
+        self._late_bytes = sum(needs.values()) - size_bytes
+        return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
+
+    def memory_of(self, node: Node) -> Memory:
+        """The memory that a record's value will take."""
+        place = None if Node.placing is None else accelerator_of(node)
+        return self.memory if place is None else self.devices.memory(place)
+
+    def _ask(self, nodes: list[Node]) -> None:
+        """Plan what somebody waits for, or note it where it does not fit beside the rest."""
+        nodes = [node for node in nodes if not (node.unit.forced if node.unit is not None else node in self._asked)]
+        if nodes and self.is_limited and not self._fit(nodes):
+            self._asked.update(dict.fromkeys(nodes))
+        elif nodes:
+            self._prepare(nodes, forced=True)
+
+    def _advance(self, everything: bool = False) -> bool:
+        """Plan the first of what did not fit together, as much as fits; whether there was something.
+
+        In the order of recording each part leaves nothing in memory but what the program shows or what later parts
+        read, as if each operation had been computed in its line.
+        """
+        if self._planned or not self.is_limited:
+            return False
+        self._asked = {node: None for node in self._asked if not node.done}
+        if not self._asked and not everything:
+            return False
+        found = collect([*self._take_pending(), *self._asked], self)
+        if found.foreign:
+            self._force_elsewhere(found.foreign)
+            return True
+        chosen = window(found.new, self.memory_of)
+        later = set(found.new).difference(chosen)
+        self._late_bytes = sum([bytes_of(node) for node in later])
+        if chosen:
+            needed = {each for node in later for each in node.inputs if type(each) is Node}
+            self._plan(chosen, needed.union(self._asked, found.shared), needed, forced=bool(self._asked))
+            return True
+        first = collect(self._asked, self).new[:1]
+        if first:
+            self._plan(first, set(first), set(first), forced=True)
+            self._ready[0][-1].is_last_resort = True
+        return bool(first)
+
+    def _prepare(self, roots: list[Node], forced: bool) -> None:
+        """Make units of what must be computed for records; put them first if somebody waits for them."""
+        if not roots:
+            return
+        found = collect(roots, self)
+        while found.foreign:
+            self._force_elsewhere(found.foreign)
+            found = collect(roots, self)
+        if forced:
+            self._put_first([node.unit for node in found.under_way if node.unit is not None])
+        if found.new:
+            self._plan(found.new, found.shared.union(roots), set(), forced)
+
+    def _force_elsewhere(self, nodes: list[Node]) -> None:
+        self._changed.release()
+        try:
+            for node in between_sessions(nodes):
+                node.evaluator.force([node])
+        finally:
+            self._changed.acquire()
+
+    def _plan(self, nodes: list[Node], roots: set[Node], needed: set[Node], forced: bool) -> None:
+        """Make units of records; ``needed`` are those that records without units read."""
+        units: list[Unit] = []
+        try:
+            shared = make_units(nodes, roots, units)
+            for unit in units:
+                unit.forced = forced
+                unit.is_needed = bool(needed) and not needed.isdisjoint(unit.nodes)
+                unit.sources = {read.unit for read in unit.reads if type(read) is Node and read.unit is not None}
+                for source in unit.sources:
+                    source.followers.append(unit)
+                    if forced and not source.forced:
+                        self._put_first([source])
+        except BaseException:  # an interrupt: as if it had not been tried
+            for unit in units:
+                unit.finish()
+            raise
+        self.shared += shared
+        self._planned += len(units)
+        for unit in units:
+            unit.memory.claimed_bytes += unit.claimed_bytes
+            if not unit.sources:
+                self._push(unit)
+
+    def _put_first(self, units: list[Unit]) -> None:
+        while units:
+            unit = units.pop()
+            if not unit.forced and not unit.ended:
+                unit.forced = True
+                units.extend(unit.sources)
+                if unit.queued:
+                    self._push(unit)
+
+    def _push(self, unit: Unit) -> None:
+        unit.queued = True
+        heappush(self._ready, (not unit.forced, unit.number, next(self._pushes), unit))
+
+    # -- computing: with the lock held, but for the computation itself ------------------------------------------
+
+    def _work_once(self, forced: bool) -> bool:
+        """Run a part of a unit, or plan more, if there is something to do."""
+        if self._over:  # its end was interrupted
+            self._settle()
+            return True
+        taken = self._take(forced and not self._asked)
+        if taken is None:
+            return self._advance()
+        unit, share = taken
+        self._changed.release()
+        interrupt: BaseException | None = None
+        try:
+            unit.run(share)
+        except BaseException as error:  # noqa: BLE001  for this thread, once the unit is in order again
+            interrupt = error
+        while True:
+            try:
+                self._changed.acquire()
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None and unit.return_share(share):
+            if unit not in self._open:
+                self._open.append(unit)
+            self._changed.notify_all()
+        elif unit.end_share(share):
+            self._end(unit)
+        if interrupt is not None:
+            raise interrupt
+        return True
+
+    def _take(self, forced: bool) -> tuple[Unit, tuple[int, int]] | None:
+        unit = next((unit for unit in self._open if unit.forced or not forced), None)
+        if unit is None:
+            unit = self._next_unit(forced)
+            if unit is None:
+                return None
+            self._open.append(unit)
+            self._begun.add(unit)
+        share = unit.take_share()
+        if not unit.has_shares:
+            self._open.remove(unit)
+        if self._open or (self._ready and self._ready[0][-1].work > WORTH_A_LOOK):
+            self._call_workers(cores() - 1 if forced else cores())
+        return unit, share
+
+    def _next_unit(self, forced: bool) -> Unit | None:
+        """The next unit that is ready and wanted."""
+        while self._ready:
+            unit = self._ready[0][-1]
+            if unit.queued and forced and not unit.forced:
+                return None
+            heappop(self._ready)
+            if not unit.queued:  # it was put first, and has been taken
+                continue
+            unit.queued = False
+            error = unit.failed_source
+            if error is not None:
+                unit.fail(error)
+            elif not unit.is_wanted:
+                unit.finish()
+            elif self._begin(unit):
+                return unit
+            self._end(unit)
+        return None
+
+    def _begin(self, unit: Unit) -> bool:
+        """Allocate what a unit writes; False if it has failed."""
+        unit.gather()
+        need_bytes = unit.begin()
+        if unit.is_last_resort:
+            unit.memory.claimed_bytes -= unit.claimed_bytes
+            unit.claimed_bytes = 0
+            if not unit.memory.fits(need_bytes):
+                gc.collect()
+                if not unit.memory.fits(need_bytes):
+                    unit.fail(unit.memory.no_room(unit.name, need_bytes))
+                    return False
+        return unit.allocate()
+
+    def _end(self, unit: Unit) -> None:
+        self._begun.discard(unit)
+        self._over.append(unit)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Hand on the results of units that are over. An interrupt in the middle leaves it to the next caller."""
+        while self._over:
+            unit = self._over[-1]
+            if not unit.ended:
+                unit.end()
+            for follower in unit.followers:
+                follower.sources.discard(unit)
+                if not follower.sources and not follower.queued and not follower.ended:
+                    self._push(follower)
+            unit.followers = []
+            self._over.pop()
+            self._planned -= 1
+            unit.memory.claimed_bytes -= unit.claimed_bytes
+            self.computed += unit.operations
+        if self._callbacks:
+            for node in [node for node in self._callbacks if node.done]:
+                for callback in self._callbacks.pop(node):
+                    callback()
+            if self._callbacks:  # the threads that compute now may only care for what they wait for
+                self._call_workers(cores())
+        self._changed.notify_all()
+
+    def hand_over(self, unit: PlacedUnit) -> None:
+        """The devices compute a unit from now on. Without the lock."""
+        self.devices.submit(unit.compute_on)
+
+    def take_back(self, unit: PlacedUnit) -> None:
+        """The devices have computed a unit. Without the lock, on their thread."""
+        with self._changed:
+            self._end(unit)
+            if self._ready:
+                self._call_workers(cores())
+            self._stand_in()
+            is_closed = self._closed
+        if is_closed:
+            self.devices.close()
+
+    # -- forks --------------------------------------------------------------------------------------------------
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the threads: what they were at has no value here."""
+        self._workers = self._idle = 0
+        self._watching = False
+        self._callbacks.clear()
+        self._open.clear()
+        self.devices.forget_parent()
+        with self._changed:
+            while self._begun:
+                unit = self._begun.pop()
+                if not unit.ended:
+                    unit.fail(unit.lost("it was being computed in the parent process when this one was forked from it"))
+                self._over.append(unit)
+            self._settle()
+
+    # -- workers ------------------------------------------------------------------------------------------------
+
+    def _call_workers(self, most: int) -> None:
+        if self._workers < most and not self._idle:
+            self._workers += 1
+            try:
+                start_thread(self._work, f"actorflow-array-{self._workers}")
+            except DeviceError:  # none to be had: those who ask compute
+                self._workers -= 1
+        else:
+            self._changed.notify_all()
+
+    def _stand_in(self) -> None:
+        """Compute what is awaited and nobody else computes: there are no threads to be had for workers."""
+        while self._callbacks and not self._workers and self._work_once(forced=True):
+            pass
+
+    def _work(self) -> None:
+        with self._changed:
+            try:
+                while True:
+                    if self._work_once(forced=False) or (self._eager and self._advance(everything=True)):
+                        continue
+                    self._eager = self._eager and self._planned > 0
+                    if self._closed:
+                        return
+                    if self._watching:
+                        self._watch()
+                        continue
+                    self._idle += 1
+                    woken = self._changed.wait(_LINGER_S)
+                    self._idle -= 1
+                    if not woken and not self._has_more:
+                        return
+            finally:
+                self._workers -= 1
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is something for a worker to do."""
+        return bool(self._ready or self._open or self._asked) or self._watching or self._eager
+
+    def _watch(self) -> None:
+        """Compute what was recorded once the recording pauses, or plenty has been recorded."""
+        before = self.load, len(self.pending)
+        self._changed.wait(_PAUSE_S)
+        if self.load > _PLENTY or (self.load, len(self.pending)) == before:
+            self._watching = False
+            if self.is_limited:
+                self._eager = True
+            elif self.load > self.threshold:
+                self._prepare(self._take_pending(), forced=False)

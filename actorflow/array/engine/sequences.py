@@ -1,0 +1,280 @@
+"""Units that are sequences of operations, computed one after the other by one thread."""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from actorflow.array.engine.interrupts import interruptible
+from actorflow.array.engine.units import Error, Unit, is_own
+from actorflow.array.record.node import Node, bytes_of
+from actorflow.array.record.primitives import Primitive, Value
+from actorflow.errors import ShapeError
+from actorflow.spec import TensorSpec
+from actorflow.trace.ring import OpProfile
+
+_NONE: list[int] = []
+#: Bytes of a value from which on it is worth finding out whether its memory can be used again.
+_REUSED_BYTES = 4_096
+#: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
+_COPIED_BYTES = 65_536
+
+
+def _calibrate() -> tuple[int, int]:
+    """What ``getrefcount`` says of a value that only its slot refers to, and of one that a view refers to, too."""
+    slots: list[Any] = [np.empty(2)]
+    value = slots[0]
+    in_slot = getrefcount(value)
+    del value
+    found = slots[0][:1]
+    base = found.base
+    return in_slot, getrefcount(base)
+
+
+_IN_SLOT, _IN_VIEW = _calibrate()
+
+#: An operation, its arguments' slots, those of them that are not read again, its further arguments, the shape and the
+#: dtype of its result, whether that is wanted, whether it is written into a buffer, and the slots of values of its type
+#: that are not read again: where it may be written.
+_Step = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, list[int]]
+
+
+def _slots(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Any], list[list[int]], dict[int, int]]:
+    """What is read from outside, the slots of each record's inputs, and the last record that reads each slot."""
+    count = len(nodes)
+    slots: dict[int, int] = {}
+    reads: list[Any] = []
+    last: dict[int, int] = {}
+    rows: list[list[int]] = []
+    for i, node in enumerate(nodes):
+        row = []
+        for each in node.inputs:
+            read = same.get(each, each) if same and type(each) is Node else each
+            key = id(read)
+            slot = slots.get(key)
+            if slot is None:
+                slot = slots[key] = count + len(reads)
+                reads.append(read)
+            last[slot] = i
+            row.append(slot)
+        slots[id(node)] = i
+        rows.append(row)
+    return reads, rows, last
+
+
+class Sequence(Unit):
+    """Operations of any kind, in order. Slots of values are numbered: first the results, then what is read."""
+
+    __slots__ = ("_buffers", "_foreign", "_next", "_spoiled", "_steps", "_taken", "_times", "_types")
+
+    def __init__(
+        self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
+    ) -> None:
+        count = len(nodes)
+        reads, rows, last = _slots(nodes, same)
+        types = [(read.shape, read.dtype) for read in reads]
+        steps: list[_Step] = []
+        self._steps = steps
+        for i, (node, row) in enumerate(zip(nodes, rows, strict=True)):
+            op, shape, dtype = node.op, node.shape, node.dtype
+            assert op is not None
+            wanted = i in produced
+            dying = [slot for slot in row if last[slot] == i and slot not in produced]
+            over = _NONE
+            if dying and op.elementwise and op.aligned and node.size * dtype.itemsize >= _REUSED_BYTES:  # type: ignore[attr-defined]
+                for slot in dying:
+                    if (types[slot - count] if slot >= count else steps[slot][4:6]) == (shape, dtype):
+                        over = [*over, slot]
+            steps.append((op, row, dying or _NONE, node.params, shape, dtype, wanted, op.elementwise or op.into, over))
+        super().__init__(nodes, produced, twins, reads)
+        if self.memory.is_limited:
+            self.claimed_bytes = sum([*map(bytes_of, nodes)])
+        self._types = types
+        self._buffers: dict[int, Value] = {}
+        self._foreign: set[int] = set()  # of the results, those whose memory was another value's before
+        self._times = [0] * count
+        self._next = 0
+        self._spoiled = -1  # the step that writes over what it reads
+        self._taken = False
+
+    @property
+    def name(self) -> str:
+        """Name of its largest operation."""
+        return max(self._steps, key=lambda step: TensorSpec(step[4], step[5]).size_bytes)[0].name
+
+    @property
+    def failed_source(self) -> Error | None:
+        """None: what does not read the value that is missing is computed all the same."""
+        return None
+
+    def gather(self) -> None:
+        for i, read in enumerate(self.reads, len(self._steps)):
+            if type(read) is Node and read.error is not None:
+                self._failed[i] = i, read.error
+        super().gather()
+        self._values = [None] * len(self._steps) + self._values
+
+    def begin(self) -> int:
+        if len(self._steps) == 1:
+            op, arguments, dying, _, shape, dtype, _, _, over = self._steps[0]
+            if op.owns:
+                over = [slot for slot in dying if slot == arguments[0]]
+            if any(self._is_free(slot, shape, dtype) for slot in over):
+                return 0
+        return self.claimed_bytes
+
+    def allocate(self) -> bool:
+        memory = self.evaluator.memory
+        try:
+            for i, node in self._produced.items():
+                if self._steps[i][0].into and node.size_bytes >= memory.pooled_bytes:
+                    self._buffers[i] = memory.take(node.shape, node.dtype)
+        except MemoryError as error:
+            self._failed.update({i: (i, error) for i in self._produced})
+            return False
+        return True
+
+    @property
+    def has_shares(self) -> bool:
+        return not self._taken
+
+    def take_share(self) -> tuple[int, int]:
+        self._taken = True
+        return 0, 1
+
+    def return_share(self, share: tuple[int, int]) -> bool:
+        self._taken = False
+        return True
+
+    def end_share(self, share: tuple[int, int]) -> bool:
+        return True
+
+    def end(self) -> None:
+        values, failed = self._values, self._failed
+        count, profiles = self.evaluator.memory.count, self.evaluator.profile
+        for i in self._produced:
+            if i not in self._foreign and i not in failed and i not in self._buffers:
+                count(values[i])
+        for i, (step, elapsed_ns) in enumerate(zip(self._steps, self._times, strict=True)):
+            profile = profiles.get(step[0].name)
+            if profile is None:
+                profile = profiles[step[0].name] = OpProfile()
+            if i not in failed:
+                profile.add(elapsed_ns)
+            elif failed[i][0] == i:  # and not for what it reads
+                profile.failed += 1
+        errors: dict[int, Error] = {}
+        for i in self._produced if failed else ():
+            if i in failed:
+                at, cause = failed[i]
+                errors[i] = errors[at] = errors.get(at) or self._error(at, cause)
+        self.hand_over(values, errors)
+
+    def finish(self) -> None:
+        self._buffers = {}
+        super().finish()
+
+    def compute(self, share: tuple[int, int]) -> None:
+        values, steps, times, failed = self._values, self._steps, self._times, self._failed
+        clock = perf_counter_ns()
+        for i in range(self._next, len(steps)):
+            step = steps[i]
+            known = next((slot for slot in step[1] if slot in failed), None) if failed else None
+            if known is not None:
+                failed[i] = failed[known]
+            else:
+                try:
+                    values[i] = self._compute(i, step)
+                except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
+                    failed[i] = i, error
+                except BaseException as error:  # an interrupt, for this thread
+                    if i == self._spoiled:  # what was being written over may be lost
+                        failed[i] = i, error
+                        self._next = i + 1
+                    raise
+            self._next = i + 1
+            for slot in step[2]:
+                values[slot] = None
+            now = perf_counter_ns()
+            times[i], clock = now - clock, now
+
+    def _compute(self, i: int, step: _Step) -> Any:
+        """The value of one step."""
+        op, arguments, dying, params, shape, dtype, wanted, writes, over = step
+        values = self._values
+        if writes:
+            out = self._buffers.get(i) if self._buffers else None
+            if over and out is None:
+                out = self._reused(i, over, shape, dtype)
+            if out is None:
+                out = np.empty(shape, dtype)
+            op.compute(*[values[slot] for slot in arguments], *params, out=out)
+            return out
+        if op.owns:
+            owned = arguments[0] in dying and self._reused(i, arguments[:1], shape, dtype) is not None
+            return op.compute(*[values[slot] for slot in arguments], *params, owned=owned)
+        found = interruptible(op.compute, [*[values[slot] for slot in arguments], *params])
+        if type(found) is tuple:
+            return found
+        if type(found) is not np.ndarray or found.shape != shape or found.dtype != dtype:
+            found = np.asarray(found)
+            if found.shape != shape:
+                raise ShapeError(f"{op.name}: recorded as shape {shape}, computed as {found.shape}")
+            found = found.astype(dtype, copy=False)
+        if wanted:
+            if found.base is not None and self._keeps_too_much(found):
+                return found.copy()
+            if op.view or any(values[slot] is found for slot in arguments):
+                self._foreign.add(i)
+        return found
+
+    def _reused(self, i: int, slots: list[int], shape: tuple[int, ...], dtype: Any) -> Value | None:
+        """The value of one of the slots, if the result of a step may be written over it."""
+        steps = self._steps
+        for slot in slots:
+            value = self._values[slot]
+            if slot < len(steps) and steps[slot][7]:  # it was written into a buffer of this type
+                is_free = getrefcount(value) == _IN_SLOT
+            else:
+                del value
+                is_free = self._is_free(slot, shape, dtype)
+            if is_free:
+                if slot >= len(steps) or slot in self._foreign:
+                    self._foreign.add(i)
+                self._spoiled = i
+                reused: Value = self._values[slot]
+                return reused
+        return None
+
+    def _is_free(self, slot: int, shape: tuple[int, ...], dtype: Any) -> bool:
+        """Whether nobody else refers to a value, and a result of this type may be written over it."""
+        value = self._values[slot]
+        return (
+            type(value) is np.ndarray
+            and value.shape == shape
+            and value.dtype == dtype
+            and getrefcount(value) == _IN_SLOT
+            and is_own(value)
+        )
+
+    def _keeps_too_much(self, found: Value) -> bool:
+        """Whether a view keeps memory that would be free without it."""
+        base = found.base
+        if found.nbytes * 2 >= getattr(base, "nbytes", 0):
+            return False
+        return found.nbytes < _COPIED_BYTES or self.evaluator.memory.is_limited or getrefcount(base) <= _IN_VIEW
+
+    def _error(self, step: int, cause: BaseException) -> Error:
+        if step >= len(self._steps):
+            assert isinstance(cause, Error)
+            return cause
+        op, arguments, *_ = self._steps[step]
+        return self.explain(step, op.name, [self._spec(slot) for slot in arguments], cause)
+
+    def _spec(self, slot: int) -> TensorSpec:
+        count = len(self._steps)
+        shape, dtype = self._types[slot - count] if slot >= count else self._steps[slot][4:6]
+        return TensorSpec(shape, dtype)

@@ -1,0 +1,242 @@
+"""Units: records that are computed as one, and how far that is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from time import perf_counter_ns
+from traceback import clear_frames
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.array.record.node import HOST, Input, Node, failure
+from actorflow.array.record.primitives import Value
+from actorflow.errors import DeviceError, OpError, OutOfMemoryError
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+from actorflow.trace.ring import OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.array.engine.evaluator import Evaluator
+    from actorflow.array.engine.memory import Memory
+
+#: Why there is no value.
+Error = OpError | OutOfMemoryError
+
+
+class Unit(ABC):
+    """Records that are computed as one.
+
+    Args:
+        nodes: The records, in order, all of one evaluator.
+        produced: Those whose values are wanted outside, by their positions.
+        twins: For records that are repeated, the repetitions that the user holds.
+        reads: What it reads from outside: records and constants.
+
+    Attributes:
+        evaluator: Whose unit it is.
+        number: Units with lower ones go first.
+        forced: Whether somebody waits for it.
+        is_needed: Whether records that have no units yet read what it computes.
+        is_last_resort: Whether it is planned though it does not fit, unless it can write over what it reads.
+        queued: Whether it waits for a thread.
+        ended: Whether it is over, well or not.
+        sources: Units that it waits for.
+        followers: Units that wait for it.
+        reads: Records and constants that it reads; empty once it has gathered them.
+        work: Elements that it touches, about.
+        operations: How many it computes.
+        claimed_bytes: What it may allocate at most.
+        elapsed_ns: Time it took so far, in all threads together.
+    """
+
+    __slots__ = (
+        "_codes",
+        "_failed",
+        "_instructions",
+        "_produced",
+        "_twins",
+        "_values",
+        "claimed_bytes",
+        "elapsed_ns",
+        "ended",
+        "evaluator",
+        "followers",
+        "forced",
+        "is_last_resort",
+        "is_needed",
+        "number",
+        "operations",
+        "queued",
+        "reads",
+        "sources",
+        "work",
+    )
+
+    def __init__(
+        self, nodes: list[Node], produced: dict[int, Node], twins: dict[Node, list[Node]], reads: list[Input]
+    ) -> None:
+        self.evaluator: Evaluator = nodes[0].evaluator
+        self.number = nodes[-1].number
+        self.forced = self.is_needed = self.is_last_resort = self.queued = self.ended = False
+        self.elapsed_ns = self.claimed_bytes = 0
+        self.sources: set[Unit] = set()
+        self.followers: list[Unit] = []
+        self.operations = len(nodes)
+        self.reads = reads
+        self.work = sum([read.size for read in reads]) + sum([node.size for node in nodes])
+        self._codes = [node._code for node in nodes]
+        self._instructions = [node._instruction for node in nodes]
+        self._produced = produced
+        self._twins = [(node, twin) for node in produced.values() for twin in twins.get(node, ())] if twins else []
+        for node in produced.values():
+            node.unit = self
+        for _, twin in self._twins:
+            twin.unit = self
+        self._values: list[Any] = []
+        self._failed: dict[int, tuple[int, BaseException]] = {}  # by slot: the step that failed, and why
+
+    # -- with the evaluator's lock held ---------------------------------------------------------------------------
+
+    @property
+    def failed_source(self) -> Error | None:
+        """Why a value that it reads is missing, if one is."""
+        for read in self.reads:
+            if type(read) is Node and read.error is not None:
+                return read.error
+        return None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody can still ask for what it computes."""
+        return self.forced or self.is_needed or bool(self.followers) or any(node.is_held() for node in self.nodes)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of its results."""
+        return self.evaluator.memory
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The records that it has results for."""
+        nodes = [*self._produced.values()]
+        return [*nodes, *[twin for _, twin in self._twins]] if self._twins else nodes
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Of what it computes."""
+
+    def gather(self) -> None:
+        """Take the inputs' values, and let go of the records: those that nobody else refers to end here."""
+        self._values = [read.value if type(read) is Node else read for read in self.reads]
+        self.reads = []
+        for node in self.nodes:
+            node.inputs = ()
+
+    @abstractmethod
+    def begin(self) -> int:
+        """Find the inputs that results may be written into.
+
+        Returns:
+            Bytes that it will allocate for its results.
+        """
+
+    @abstractmethod
+    def allocate(self) -> bool:
+        """Allocate what it writes, and divide it into shares; False if that failed."""
+
+    @property
+    @abstractmethod
+    def has_shares(self) -> bool:
+        """Whether there is something to run that no thread has taken yet."""
+
+    @abstractmethod
+    def take_share(self) -> tuple[int, int]:
+        """The next part to run."""
+
+    @abstractmethod
+    def return_share(self, share: tuple[int, int]) -> bool:
+        """A part was interrupted: let another thread run it; False if that is not possible any more."""
+
+    @abstractmethod
+    def end_share(self, share: tuple[int, int]) -> bool:
+        """A part has been run; whether it was the last one."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Hand the results, or what failed, to the records, and note the times."""
+
+    def note(self, failed: bool) -> None:
+        """Note a call in the profile, under the unit's name."""
+        profile = self.evaluator.profile.setdefault(self.name, OpProfile())
+        if failed:
+            profile.failed += 1
+        else:
+            profile.add(self.elapsed_ns)
+
+    def hand_over(self, results: Any, errors: dict[int, Error]) -> None:
+        """Give the records their values."""
+        for i, node in self._produced.items():
+            if errors and i in errors:
+                node.error = errors[i]
+            else:
+                node.value = results[i]
+        for node, twin in self._twins:
+            twin.value, twin.error = node.value, node.error
+        self.finish()
+
+    def fail(self, error: Error) -> None:
+        """There will be no results."""
+        for node in self.nodes:
+            node.error = error
+            node.inputs = ()
+        self.finish()
+
+    def finish(self) -> None:
+        """Let go of everything: whoever still refers to the unit must not keep records, or their memory, with it."""
+        self.ended = True
+        for node in self.nodes:
+            node.unit = None
+        self._twins, self._produced, self.reads, self.sources = [], {}, [], set()
+        values, self._values = self._values, []
+        self.evaluator.memory.reclaim_all(values)
+
+    def explain(
+        self, step: int, name: str, inputs: list[TensorSpec], cause: BaseException, place: Place = HOST
+    ) -> Error:
+        """The error of a step, which may have been another one's before."""
+        if cause.__traceback__ is not None:
+            clear_frames(cause.__traceback__)  # they refer to values
+        if isinstance(cause, OpError | OutOfMemoryError):
+            return cause
+        return failure(name, (self._codes[step], self._instructions[step]), inputs, cause, place)
+
+    def lost(self, why: str) -> Error:
+        """The error of a unit that nobody computes any more."""
+        return failure(self.name, (self._codes[-1], self._instructions[-1]), [], DeviceError(why), HOST)
+
+    # -- in any thread ------------------------------------------------------------------------------------------
+
+    def run(self, share: tuple[int, int]) -> None:
+        """Compute a part; what it raises is kept for those who ask for the results."""
+        start = perf_counter_ns()
+        try:
+            with np.errstate(all="ignore"):
+                self.compute(share)
+        finally:
+            self.elapsed_ns += perf_counter_ns() - start
+
+    @abstractmethod
+    def compute(self, share: tuple[int, int]) -> None:
+        """Compute a part."""
+
+
+def is_own(value: Any) -> bool:
+    """Whether a value has memory of its own that may be written."""
+    return type(value) is np.ndarray and value.base is None and value.flags.writeable and value.flags.c_contiguous
+
+
+def spec_of(value: Value | tuple[Value, ...]) -> TensorSpec:
+    """The type of a value, for messages."""
+    return TensorSpec((), np.dtype(object)) if isinstance(value, tuple) else TensorSpec(value.shape, value.dtype)

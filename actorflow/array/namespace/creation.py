@@ -1,0 +1,364 @@
+"""Functions that make arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.array.engine.evaluator import current
+from actorflow.array.namespace.manipulation import broadcast_to, reshape
+from actorflow.array.namespace.operate import cast, node_of, simple, unary, value_of
+from actorflow.array.namespace.ufuncs import COPY
+from actorflow.array.record.node import HOST, Node, given, record
+from actorflow.array.record.placement import at, default_place, place_of, transfer
+from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.interchange import from_host_exchange
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+
+_KINDS = "biufc"
+
+
+def made_on(device: Place | str | None, array: Array) -> Array:
+    """What was made on the CPU, on a device: the default one for None."""
+    place = default_place() if device is None else place_of(device)
+    return array if place is HOST else transfer(array, place)
+
+
+def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
+    kind = np.dtype(dtype)
+    if kind.kind not in _KINDS:
+        raise DTypeError(f"{name}: expected booleans or numbers, got {kind}")
+    return kind if kind.isnative else kind.newbyteorder("=")
+
+
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """An array of numbers, of nested sequences, or of another library's array on the CPU.
+
+    Args:
+        obj: What to take. An array of this package is returned itself, unless its dtype or ``copy`` asks for another.
+        dtype: Of the elements; that of ``obj`` if left out.
+        device: Where the array is to live; that of `at` if left out, that of ``obj`` if it is an array of this package.
+        copy: False shares memory with another library's array, which must then not be changed as long as anything is
+            to be computed from it; otherwise its elements are copied, at once.
+    Raises:
+        GraphError: if memory cannot be shared as asked.
+    """
+    if type(obj) is Node.array_type:
+        return _again(obj, dtype, copy, device)
+    if isinstance(obj, list | tuple):
+        obj = _unpacked(obj)
+    foreign = hasattr(obj, "__dlpack__") or hasattr(obj, "__array__") or hasattr(obj, "__array_interface__")
+    try:
+        value = from_host_exchange(obj, "asarray") if foreign else value_of(obj, dtype)
+    except ValueError as error:
+        if isinstance(error, GraphError):
+            raise
+        raise ShapeError(f"asarray: {error}") from error
+    kind = _checked_dtype("asarray", dtype if dtype is not None else value.dtype)
+    if value.dtype.kind == "c" and kind.kind in "iuf":
+        raise DTypeError(f"asarray: {value.dtype} to {kind} would drop imaginary parts")
+    if copy is False and (not foreign or value.dtype != kind):
+        raise GraphError("asarray: copy=False, but this cannot be taken without a copy")
+    evaluator = current()
+    if copy is False:
+        return made_on(device, given(value, evaluator))
+    target = evaluator.buffer(value.shape, kind)
+    with np.errstate(all="ignore"):
+        np.copyto(target, value, casting="unsafe")
+    return made_on(device, given(target, evaluator, counted=True))
+
+
+def _again(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device: Place | str | None) -> Array:
+    moved = x if device is None else x.to_device(device)
+    if moved is not x:
+        if copy is False:
+            raise GraphError(f"asarray: copy=False, but the array must be copied from {x.device} to {moved.device}")
+        return _again(moved, dtype, None, None)
+    kind = x.dtype if dtype is None else _checked_dtype("asarray", dtype)
+    if kind != x.dtype:
+        if copy is False:
+            raise GraphError(f"asarray: copy=False, but {x.dtype} must be converted to {kind}")
+        return cast(x, kind)
+    return unary(COPY, x) if copy else x
+
+
+def _unpacked(values: Sequence[Any]) -> Any:
+    """Nested sequences with the arrays of this package in them computed."""
+    if any(type(each) is Node.array_type for each in values):
+        return [each.to_numpy() if type(each) is Node.array_type else each for each in values]
+    if any(isinstance(each, list | tuple) for each in values):
+        return [_unpacked(each) if isinstance(each, list | tuple) else each for each in values]
+    return values
+
+
+def from_numpy(value: npt.ArrayLike) -> Array:
+    """An array with a copy of NumPy's elements; waits for room in the session's memory budget.
+
+    Raises:
+        OutOfMemoryError: if there is none even after all that was recorded has been computed.
+    """
+    return asarray(value)
+
+
+def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | None = None) -> Array:
+    """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared."""
+    if type(x) is Node.array_type:
+        return _again(x, None, copy, device)
+    value = from_host_exchange(x, "from_dlpack")
+    return made_on(device, given(np.array(value) if copy else value, current()))
+
+
+# -- constants --------------------------------------------------------------------------------------------------
+
+
+def _range(*arguments: Any) -> Value:
+    return np.arange(*arguments[:-1])
+
+
+FULL = Primitive("full", lambda value, shape: np.full(shape, value))
+_ARANGE = Primitive("arange", _range)
+_LINSPACE = Primitive("linspace", np.linspace)
+_EYE = Primitive("eye", np.eye)
+_TRIL = Primitive("tril", np.tril)
+_TRIU = Primitive("triu", np.triu)
+
+
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return TensorSpec.of(shape, np.int8).shape
+
+
+def full(
+    shape: int | Sequence[int],
+    fill_value: complex | Array,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+) -> Array:
+    """An array with the same number everywhere."""
+    wanted = _shape(shape)
+    place = default_place() if device is None else place_of(device)
+    if place is not HOST:
+        with at(place):  # one number is copied there
+            return broadcast_to(full((), fill_value, dtype=dtype, device=HOST), wanted)
+    if type(fill_value) is Node.array_type:
+        kind = fill_value.dtype if dtype is None else _checked_dtype("full", dtype)
+        return broadcast_to(cast(fill_value, kind), wanted)
+    value = np.asarray(fill_value)
+    kind = _checked_dtype("full", value.dtype if dtype is None else dtype)
+    return record(FULL, (value_of(fill_value, kind),), wanted, kind, (wanted,), current())
+
+
+def zeros(
+    shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
+) -> Array:
+    """An array of zeros, float64 unless said otherwise."""
+    return full(shape, 0, dtype=np.float64 if dtype is None else dtype, device=device)
+
+
+def ones(shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+    """An array of ones, float64 unless said otherwise."""
+    return full(shape, 1, dtype=np.float64 if dtype is None else dtype, device=device)
+
+
+def empty(
+    shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
+) -> Array:
+    """An array of zeros: contents are never undefined here."""
+    return zeros(shape, dtype=dtype, device=device)
+
+
+def full_like(
+    x: Array, /, fill_value: complex, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
+) -> Array:
+    """An array with the same number everywhere, of the shape and, unless said otherwise, the dtype of ``x``."""
+    node = node_of("full_like", "x", x)
+    kind = node.dtype if dtype is None else _checked_dtype("full_like", dtype)
+    place = node.place if device is None else place_of(device)
+    if place is not HOST:
+        return full(node.shape, fill_value, dtype=kind, device=place)
+    return record(FULL, (value_of(fill_value, kind),), node.shape, kind, (node.shape,), node.evaluator)
+
+
+def zeros_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+    """An array of zeros, of the shape and, unless said otherwise, the dtype of ``x``."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+    """An array of ones, of the shape and, unless said otherwise, the dtype of ``x``."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def empty_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+    """As `zeros_like`: contents are never undefined here."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+) -> Array:
+    """Numbers from ``start`` on, ``step`` apart, before ``stop``; one argument alone is ``stop``."""
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ShapeError("arange: step must not be 0")
+    whole = all(isinstance(each, int | np.integer) for each in (start, stop, step))
+    kind = _checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
+    count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
+    # Zeros of both signs are equal, and what is made of equal parameters is made once.
+    params = (start, stop, step, kind, math.copysign(1.0, start))
+    return made_on(device, record(_ARANGE, (), (int(count),), kind, params, current()))
+
+
+def linspace(
+    start: complex,
+    stop: complex,
+    /,
+    num: int,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+    endpoint: bool = True,
+) -> Array:
+    """``num`` numbers at equal distances from ``start`` to ``stop``."""
+    if num < 0:
+        raise ShapeError(f"linspace: num must not be negative, got {num}")
+    kind = _checked_dtype("linspace", np.result_type(np.float64, start, stop) if dtype is None else dtype)
+    params = (start, stop, int(num), bool(endpoint), False, kind)
+    return made_on(device, record(_LINSPACE, (), (int(num),), kind, params, current()))
+
+
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: npt.DTypeLike | None = None,
+    device: Place | str | None = None,
+) -> Array:
+    """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere."""
+    kind = _checked_dtype("eye", np.float64 if dtype is None else dtype)
+    shape = _shape((n_rows, n_rows if n_cols is None else n_cols))
+    return made_on(device, record(_EYE, (), shape, kind, (*shape, int(k), kind), current()))
+
+
+def _triangle(op: Primitive, x: Array, k: int) -> Array:
+    node = node_of(op.name, "x", x)
+    if len(node.shape) < 2:
+        raise ShapeError(f"{op.name}: expected matrices, got shape {node.shape}")
+    return simple(op, x, node.shape, int(k))
+
+
+def tril(x: Array, /, *, k: int = 0) -> Array:
+    """Matrices with zeros above a diagonal, ``k`` to the right of the main one."""
+    return _triangle(_TRIL, x, k)
+
+
+def triu(x: Array, /, *, k: int = 0) -> Array:
+    """Matrices with zeros below a diagonal, ``k`` to the right of the main one."""
+    return _triangle(_TRIU, x, k)
+
+
+def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
+    """The coordinates of all points of a grid; "xy" exchanges the first two axes, "ij" does not."""
+    if indexing not in ("xy", "ij"):
+        raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    nodes = [node_of("meshgrid", "each argument", x) for x in arrays]
+    wrong = [node.shape for node in nodes if len(node.shape) > 1]
+    if wrong:
+        raise ShapeError(f"meshgrid: expected vectors, got shape {wrong[0]}")
+    if len({node.dtype for node in nodes}) > 1:
+        raise DTypeError(f"meshgrid: arrays must have one dtype, got {', '.join(str(node.dtype) for node in nodes)}")
+    order = list(range(len(arrays)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = 1, 0
+    lengths = [node.size for node in nodes]
+    shape = [lengths[i] for i in order]
+    return [
+        broadcast_to(reshape(x, [lengths[i] if axis == order.index(i) else 1 for axis in range(len(order))]), shape)
+        for i, x in enumerate(arrays)
+    ]
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------
+
+
+def _normal(key: Value, shape: tuple[int, ...], mean: float, std: float) -> Value:
+    return np.random.default_rng(key).standard_normal(shape, np.float32) * np.float32(std) + np.float32(mean)
+
+
+def _bernoulli(key: Value, shape: tuple[int, ...], probability: float) -> Value:
+    return (np.random.default_rng(key).random(shape, np.float32) < probability).astype(np.float32)
+
+
+class Unseeded(Primitive):
+    """Random numbers that are others each time: a traced function that draws them draws others in each call."""
+
+    def __init__(self, name: str, compute: Callable[..., Any]) -> None:
+        super().__init__(name, compute, pure=False)
+
+    def new_inputs(self) -> tuple[Value]:
+        """What names another random stream."""
+        return (_key(None),)
+
+
+RANDN, _SEEDED_RANDN = Unseeded("randn", _normal), Primitive("randn", _normal)
+RANDB, _SEEDED_RANDB = Unseeded("randb", _bernoulli), Primitive("randb", _bernoulli)
+
+
+def _key(seed: int | None) -> Value:
+    """What names a random stream: drawn when it is recorded, so that the order of computation does not matter."""
+    return np.random.SeedSequence(seed).generate_state(4, np.uint64)
+
+
+def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, seed: int | None = None) -> Array:
+    """float32 numbers of a normal distribution.
+
+    Args:
+        shape: Length of each axis.
+        mean: Of the distribution.
+        std: Its standard deviation.
+        seed: The same one gives the same numbers; None gives others each time.
+    """
+    wanted = _shape(shape)
+    op, params = RANDN if seed is None else _SEEDED_RANDN, (wanted, float(mean), float(std))
+    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current()))
+
+
+def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = None) -> Array:
+    """float32 ones with a probability, and zeros.
+
+    Args:
+        shape: Length of each axis.
+        probability: Of a one.
+        seed: As for `randn`.
+    """
+    if not 0 <= probability <= 1:
+        raise ShapeError(f"randb: probability must be from 0 to 1, got {probability}")
+    wanted = _shape(shape)
+    op = RANDB if seed is None else _SEEDED_RANDB
+    params = (wanted, float(probability))
+    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current()))

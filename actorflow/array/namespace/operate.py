@@ -1,0 +1,225 @@
+"""How operations on elements and over axes are recorded: operands, broadcasting, axes, dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import copysign
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.array.record.node import HOST, Input, Node, given, record
+from actorflow.array.record.placement import default_place
+from actorflow.array.record.primitives import DType, Elementwise, Primitive, Value
+from actorflow.errors import AxisError, DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+    from actorflow.array.engine.evaluator import Evaluator
+
+_COMPARISONS = frozenset({"equal", "greater", "greater_equal", "less", "less_equal", "not_equal"})
+_SCALARS = (bool, int, float, complex)
+_SAMPLES = {bool: True, int: 1, float: 1.0, complex: 1j}
+_targets: dict[tuple[DType, type], DType] = {}
+
+
+def _copy_cast(x: Value, out: Value) -> None:
+    np.copyto(out, x, casting="unsafe")
+
+
+CAST = Elementwise("astype", _copy_cast, types=lambda dtype: dtype)
+
+
+def node_of(name: str, argument: str, x: object) -> Node:
+    """The record that an array shows.
+
+    Raises:
+        DTypeError: if it is no array; the message names the argument.
+    """
+    if type(x) is Node.array_type:
+        return x._node
+    raise DTypeError(f"{name}: {argument} must be an array of actorflow.array, got {type(x).__name__}")
+
+
+def constant(name: str, value: object, dtype: DType) -> Value:
+    """A Python number beside an array: it takes the array's dtype, unless it is of a higher kind.
+
+    Raises:
+        DTypeError: if it is no number.
+        OverflowError: if an integer does not fit, and it is not only compared.
+    """
+    kind = type(value)
+    if kind is float:
+        return _float(value, dtype, copysign(1.0, value))  # type: ignore[arg-type]
+    target = _targets.get((dtype, kind))
+    if target is None:
+        if kind in _SAMPLES:
+            target = _targets[dtype, kind] = np.result_type(dtype, _SAMPLES[kind])
+        elif isinstance(value, np.ndarray | np.generic):
+            if value.dtype.kind not in "biufc":
+                raise DTypeError(f"{name}: expected booleans or numbers, got {value.dtype}")
+            return np.array(value)
+        else:
+            plain: Any = next((base for base in _SCALARS if isinstance(value, base)), None)  # an enum's member, say
+            if plain is None:
+                raise DTypeError(f"{name}: expected arrays and numbers, got {kind.__name__}")
+            return constant(name, plain(value), dtype)
+    try:
+        return np.array(value, target)
+    except OverflowError:
+        if name in _COMPARISONS and dtype.kind in "iub":  # as NumPy does: it is beyond all that there can be
+            return np.array(np.inf if value > 0 else -np.inf)  # type: ignore[operator]
+        raise
+
+
+@lru_cache(maxsize=1_024)
+def _float(value: float, dtype: DType, _sign: float) -> Value:  # as keys, zeros of both signs are equal
+    found = value_of(value, np.result_type(dtype, 1.0))
+    found.flags.writeable = False
+    return found
+
+
+def value_of(value: Any, dtype: npt.DTypeLike | None) -> Value:
+    """Python numbers, or nested sequences of them, as an array; floats beyond a dtype are infinities without a warning.
+
+    Raises:
+        OverflowError: if an integer does not fit.
+    """
+    with np.errstate(all="ignore"):
+        return np.array(value, dtype)
+
+
+def pair(name: str, x1: Any, x2: Any) -> tuple[Input, Input]:
+    """Two operands, each an array or a number; a number beside an array is as for `constant`."""
+    if type(x1) is Node.array_type:
+        one = x1._node
+        return one, x2._node if type(x2) is Node.array_type else constant(name, x2, one.dtype)
+    if type(x2) is Node.array_type:
+        return constant(name, x1, x2._node.dtype), x2._node
+    kind = np.result_type(x1, x2)
+    return value_of(x1, kind), value_of(x2, kind)
+
+
+def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to.
+
+    Raises:
+        ShapeError: if they do not.
+    """
+    rank = max(map(len, shapes))
+    found = [1] * rank
+    for shape in shapes:
+        for i, length in enumerate(shape, rank - len(shape)):
+            if length != 1 and length != found[i]:
+                if found[i] != 1:
+                    raise ShapeError(f"{name}: shapes {', '.join(map(str, shapes))} do not broadcast")
+                found[i] = length
+    return tuple(found)
+
+
+_together = lru_cache(maxsize=4_096)(broadcast)
+
+
+def is_there(node: Node) -> bool:
+    """Whether a record's value is there, so that what needs little of it can be computed at once."""
+    if Node.placing is not None and default_place() is not HOST:
+        return False
+    return type(node.value) is np.ndarray and not Node.dry_runs and not node.evaluator.sequential
+
+
+def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, evaluator: Evaluator) -> Array:
+    """An operation on single numbers that are there, computed at once: to record and plan it would take longer."""
+    out = np.empty((), dtype)
+    values = [each.value if type(each) is Node else each for each in inputs]
+    try:
+        if dtype.kind == "b":  # comparisons warn of nothing
+            op.compute(*values, out=out)
+        else:
+            with np.errstate(all="ignore"):
+                op.compute(*values, out=out)
+    except ValueError:  # it is raised where the value is asked for, as always
+        return record(op, inputs, (), dtype, (), evaluator)
+    return given(out, evaluator)
+
+
+def unary(op: Elementwise, x: Array) -> Array:
+    """Record an operation on each element of an array."""
+    node = node_of(op.name, "x", x)
+    dtype = op.dtype(node.dtype)
+    if not node.shape and is_there(node):
+        return _of_numbers(op, (node,), dtype, node.evaluator)
+    return record(op, (node,), node.shape, dtype, (), node.evaluator)
+
+
+def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
+    """Record an operation on each pair of elements; one of the two may be a number."""
+    kind = Node.array_type
+    if type(x1) is kind:
+        a = x1._node
+        if type(x2) is kind:
+            b = x2._node
+            shape = a.shape if a.shape == b.shape else _together(op.name, a.shape, b.shape)
+            dtype = op.dtype(a.dtype, b.dtype)
+            if not shape and is_there(a) and is_there(b):
+                return _of_numbers(op, (a, b), dtype, a.evaluator)
+            return record(op, (a, b), shape, dtype, (), a.evaluator)
+        c = constant(op.name, x2, a.dtype)
+        return _with_constant(op, a, (a, c), c)
+    b = node_of(op.name, "one of the arguments", x2)
+    c = constant(op.name, x1, b.dtype)
+    return _with_constant(op, b, (c, b), c)
+
+
+def _with_constant(op: Elementwise, node: Node, inputs: tuple[Node, Value] | tuple[Value, Node], c: Value) -> Array:
+    shape = broadcast(op.name, node.shape, c.shape) if c.ndim else node.shape
+    dtype = op.dtype(inputs[0].dtype, inputs[1].dtype)
+    if not shape and is_there(node):
+        return _of_numbers(op, inputs, dtype, node.evaluator)
+    return record(op, inputs, shape, dtype, (), node.evaluator)
+
+
+def cast(x: Array, dtype: DType) -> Array:
+    """The array with elements of another dtype; itself if it has it."""
+    node = x._node
+    if node.dtype == dtype:
+        return x
+    if not node.shape and is_there(node):
+        return _of_numbers(CAST, (node,), dtype, node.evaluator)
+    return record(CAST, (node,), node.shape, dtype, (), node.evaluator)
+
+
+def simple(op: Primitive, x: Array, shape: tuple[int, ...], *params: Any, dtype: DType | None = None) -> Array:
+    """Record an operation on one array that reads all of it."""
+    node = x._node
+    return record(op, (node,), shape, dtype or node.dtype, params, node.evaluator, node.size)
+
+
+def axis_of(name: str, axis: int, rank: int) -> int:
+    """An axis counted from the front.
+
+    Raises:
+        AxisError: if there is none such.
+    """
+    if not -rank <= axis < rank:
+        raise AxisError(f"{name}: axis {axis} is out of bounds for an array of {rank} axes")
+    return axis % rank
+
+
+def axes_of(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, ascending; all for None.
+
+    Raises:
+        AxisError: if there is none such.
+        ShapeError: if one is given twice.
+    """
+    if type(axis) is int and 0 <= axis < rank:
+        return (axis,)
+    if axis is None:
+        return tuple(range(rank))
+    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    found = tuple(sorted([axis_of(name, int(each), rank) for each in given]))
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{name}: each axis can be given once, got {given}")
+    return found

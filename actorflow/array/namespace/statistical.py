@@ -1,0 +1,272 @@
+"""Statistical, searching, sorting and utility functions of the standard."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.array.namespace.manipulation import concat
+from actorflow.array.namespace.operate import axes_of, axis_of, binary, cast, node_of, pair, simple, unary
+from actorflow.array.namespace.ufuncs import DIVIDE, NOT_EQUAL, SQUARE, SUBTRACT
+from actorflow.array.record.node import given, record
+from actorflow.array.record.primitives import DType, Elementwise, Primitive, Reduction, Value
+from actorflow.errors import DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+
+Axis = int | Sequence[int] | None
+
+SUM = Reduction("sum", np.add)
+PROD = Reduction("prod", np.multiply)
+MAX = Reduction("max", np.maximum)
+MIN = Reduction("min", np.minimum)
+ALL = Reduction("all", np.logical_and)
+ANY = Reduction("any", np.logical_or)
+#: The square root of a variance: its gradient is 0 at 0.
+ROOT = Elementwise("std", np.sqrt)
+
+
+def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    if keepdims:
+        return tuple([1 if i in axes else length for i, length in enumerate(shape)])
+    return tuple([length for i, length in enumerate(shape) if i not in axes])
+
+
+def _reduce(op: Reduction, x: Array, axis: Axis, keepdims: bool, dtype: DType) -> Array:
+    node = node_of(op.name, "x", x)
+    axes = axes_of(op.name, axis, len(node.shape))
+    shape = _reduced(node.shape, axes, keepdims)
+    return record(op, (node,), shape, dtype, (axes, bool(keepdims), dtype), node.evaluator, node.size)
+
+
+def _accumulator(name: str, x: Array, dtype: npt.DTypeLike | None) -> DType:
+    """The dtype of a sum or product: integers are widened."""
+    if dtype is not None:
+        return np.dtype(dtype)
+    own = node_of(name, "x", x).dtype
+    if own.kind in "bi" and own.itemsize < 8:
+        return np.dtype(np.int64)
+    return np.dtype(np.uint64) if own.kind == "u" else own
+
+
+def sum(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
+    """The sum over axes; all of them if none is named. Integers are added up in 64 bits."""
+    kind = _accumulator("sum", x, dtype)
+    return _reduce(SUM, x if dtype is None else cast(x, kind), axis, keepdims, kind)
+
+
+def prod(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
+    """The product over axes; all of them if none is named. Integers are multiplied in 64 bits."""
+    kind = _accumulator("prod", x, dtype)
+    return _reduce(PROD, x if dtype is None else cast(x, kind), axis, keepdims, kind)
+
+
+def _extremum(op: Reduction, x: Array, axis: Axis, keepdims: bool) -> Array:
+    node = node_of(op.name, "x", x)
+    if node.size == 0 and any_empty(node.shape, axes_of(op.name, axis, len(node.shape))):
+        raise ShapeError(f"{op.name}: an axis without elements has none, got shape {node.shape}")
+    if node.dtype.kind == "c":
+        raise DTypeError(f"{op.name}: expected real numbers, got {node.dtype}")
+    return _reduce(op, x, axis, keepdims, node.dtype)
+
+
+def any_empty(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+    """Whether one of these axes has no elements."""
+    return 0 in [shape[axis] for axis in axes]
+
+
+def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The greatest element over axes; what is not a number wins."""
+    return _extremum(MAX, x, axis, keepdims)
+
+
+def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The least element over axes; what is not a number wins."""
+    return _extremum(MIN, x, axis, keepdims)
+
+
+def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether every element over axes is true, or not zero."""
+    return _reduce(ALL, x, axis, keepdims, np.dtype(np.bool_))
+
+
+def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Whether one of the elements over axes is true, or not zero."""
+    return _reduce(ANY, x, axis, keepdims, np.dtype(np.bool_))
+
+
+def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """How many elements over axes are not zero."""
+    return _reduce(SUM, binary(NOT_EQUAL, x, 0), axis, keepdims, np.dtype(np.intp))
+
+
+def _count(x: Array, axis: Axis) -> int:
+    return math.prod([x.shape[each] for each in axes_of("mean", axis, x.ndim)])
+
+
+def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The arithmetic mean over axes."""
+    node = node_of("mean", "x", x)
+    if node.dtype == np.float16:  # whose sums soon leave its range
+        return cast(mean(cast(x, np.dtype(np.float32)), axis=axis, keepdims=keepdims), node.dtype)
+    if node.dtype.kind not in "fc":
+        x = cast(x, np.dtype(np.float64))
+    return binary(DIVIDE, sum(x, axis=axis, keepdims=keepdims), float(_count(x, axis)))
+
+
+def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The mean of the squared distances from the mean, with ``count - correction`` in the denominator."""
+    node = node_of("var", "x", x)
+    if node.dtype.kind == "c":
+        raise DTypeError(f"var: expected real numbers, got {node.dtype}")
+    if node.dtype.kind != "f":
+        x = cast(x, np.dtype(np.float64))
+    squares = unary(SQUARE, binary(SUBTRACT, x, mean(x, axis=axis, keepdims=True)))
+    left = _count(x, axis) - correction
+    return binary(DIVIDE, sum(squares, axis=axis, keepdims=keepdims), float(builtins.max(0, left)))
+
+
+def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The square root of the variance; see `var`."""
+    return unary(ROOT, var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+# -- along an axis ----------------------------------------------------------------------------------------------
+
+_CUMULATIVE_SUM = Primitive("cumulative_sum", lambda x, axis, dtype: np.cumsum(x, axis=axis, dtype=dtype))
+_CUMULATIVE_PROD = Primitive("cumulative_prod", lambda x, axis, dtype: np.cumprod(x, axis=axis, dtype=dtype))
+
+
+def _cumulate(op: Primitive, x: Array, axis: int | None, dtype: npt.DTypeLike | None, first: int | None) -> Array:
+    node = node_of(op.name, "x", x)
+    if axis is None:
+        if len(node.shape) != 1:
+            raise ShapeError(f"{op.name}: axis must be given for shape {node.shape}")
+        axis = 0
+    axis = axis_of(op.name, axis, len(node.shape))
+    kind = _accumulator(op.name, x, dtype)
+    found = simple(op, x, node.shape, axis, kind, dtype=kind)
+    if first is None:
+        return found
+    shape = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
+    return concat([given(np.full(shape, first, kind), node.evaluator, place=node.place), found], axis=axis)
+
+
+def cumulative_sum(
+    x: Array, /, *, axis: int | None = None, dtype: npt.DTypeLike | None = None, include_initial: bool = False
+) -> Array:
+    """The sums of all elements up to each one along an axis; from 0 on with ``include_initial``."""
+    return _cumulate(_CUMULATIVE_SUM, x, axis, dtype, 0 if include_initial else None)
+
+
+def cumulative_prod(
+    x: Array, /, *, axis: int | None = None, dtype: npt.DTypeLike | None = None, include_initial: bool = False
+) -> Array:
+    """The products of all elements up to each one along an axis; from 1 on with ``include_initial``."""
+    return _cumulate(_CUMULATIVE_PROD, x, axis, dtype, 1 if include_initial else None)
+
+
+def diff(
+    x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
+) -> Array:
+    """The differences of neighbours along an axis, ``n`` times over."""
+    axis = axis_of("diff", axis, len(node_of("diff", "x", x).shape))
+    if n == 0:
+        return x
+    parts = [part for part in (prepend, x, append) if part is not None]
+    if len(parts) > 1:
+        x = concat(parts, axis=axis)
+    lead = (slice(None),) * axis
+    for _ in range(n):
+        one, other = x[(*lead, slice(1, None))], x[(*lead, slice(None, -1))]
+        x = one != other if x.dtype.kind == "b" else one - other
+    return x
+
+
+ARGMAX = Primitive("argmax", lambda x, axis, keepdims: np.argmax(x, axis=axis, keepdims=keepdims))
+ARGMIN = Primitive("argmin", lambda x, axis, keepdims: np.argmin(x, axis=axis, keepdims=keepdims))
+
+
+def _position(op: Primitive, x: Array, axis: int | None, keepdims: bool) -> Array:
+    node = node_of(op.name, "x", x)
+    axes = axes_of(op.name, axis, len(node.shape))
+    if any_empty(node.shape, axes):
+        raise ShapeError(f"{op.name}: an axis without elements has none, got shape {node.shape}")
+    at = None if axis is None else axes[0]
+    return simple(op, x, _reduced(node.shape, axes, keepdims), at, bool(keepdims), dtype=np.dtype(np.intp))
+
+
+def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The index of the first greatest element along an axis, or of the flattened array."""
+    return _position(ARGMAX, x, axis, keepdims)
+
+
+def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The index of the first least element along an axis, or of the flattened array."""
+    return _position(ARGMIN, x, axis, keepdims)
+
+
+# -- order ------------------------------------------------------------------------------------------------------
+
+
+def _sorted(x: Value, axis: int, descending: bool, stable: bool) -> Value:
+    found = np.sort(x, axis=axis, stable=stable)
+    return np.flip(found, axis) if descending else found
+
+
+def _order(x: Value, axis: int, descending: bool, stable: bool) -> Value:
+    if not descending:
+        return np.argsort(x, axis=axis, stable=stable)
+    # Sorted backwards, then read backwards: so equal elements keep their order.
+    found: Value = np.flip(np.argsort(np.flip(x, axis), axis=axis, stable=stable), axis)
+    return np.asarray(x.shape[axis] - 1 - found)
+
+
+_SORT = Primitive("sort", _sorted)
+_ARGSORT = Primitive("argsort", _order)
+
+
+def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The elements in order along an axis."""
+    node = node_of("sort", "x", x)
+    axis = axis_of("sort", axis, len(node.shape))
+    return simple(_SORT, x, node.shape, axis, bool(descending), bool(stable))
+
+
+def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The indices that put the elements in order along an axis."""
+    node = node_of("argsort", "x", x)
+    axis = axis_of("argsort", axis, len(node.shape))
+    return simple(_ARGSORT, x, node.shape, axis, bool(descending), bool(stable), dtype=np.dtype(np.intp))
+
+
+def _search(x1: Value, x2: Value, side: Any) -> Value:
+    return np.searchsorted(x1, x2, side=side)
+
+
+def _search_sorted_by(x1: Value, x2: Value, sorter: Value, side: Any) -> Value:
+    return np.searchsorted(x1, x2, side=side, sorter=sorter)
+
+
+_SEARCH = Primitive("searchsorted", _search)
+_SEARCH_BY = Primitive("searchsorted", _search_sorted_by)
+
+
+def searchsorted(x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None) -> Array:
+    """Where the elements of ``x2``, or a number, would go in ``x1``, which is in order, or in that of ``sorter``."""
+    table, wanted = node_of("searchsorted", "x1", x1), pair("searchsorted", x1, x2)[1]
+    if len(table.shape) != 1:
+        raise ShapeError(f"searchsorted: x1 must have one axis, got shape {table.shape}")
+    if side not in ("left", "right"):
+        raise ShapeError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
+    kind = np.dtype(np.intp)
+    if sorter is None:
+        return record(_SEARCH, (table, wanted), wanted.shape, kind, (side,), table.evaluator)
+    order = node_of("searchsorted", "sorter", sorter)
+    return record(_SEARCH_BY, (table, wanted, order), wanted.shape, kind, (side,), table.evaluator)

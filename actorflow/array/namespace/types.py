@@ -1,0 +1,168 @@
+"""Dtypes, and what the namespace says of itself."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.array.namespace.operate import cast, node_of, unary
+from actorflow.array.namespace.ufuncs import COPY
+from actorflow.array.record.node import HOST, Node
+from actorflow.array.record.placement import default_place, place_of
+from actorflow.array.record.primitives import DType
+from actorflow.errors import DTypeError
+from actorflow.place import Place
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+
+bool = np.dtype(np.bool_)
+int8 = np.dtype(np.int8)
+int16 = np.dtype(np.int16)
+int32 = np.dtype(np.int32)
+int64 = np.dtype(np.int64)
+uint8 = np.dtype(np.uint8)
+uint16 = np.dtype(np.uint16)
+uint32 = np.dtype(np.uint32)
+uint64 = np.dtype(np.uint64)
+float32 = np.dtype(np.float32)
+float64 = np.dtype(np.float64)
+complex64 = np.dtype(np.complex64)
+complex128 = np.dtype(np.complex128)
+
+_KINDS = {
+    "bool": "b",
+    "signed integer": "i",
+    "unsigned integer": "u",
+    "integral": "iu",
+    "real floating": "f",
+    "complex floating": "c",
+    "numeric": "iufc",
+}
+
+
+def astype(
+    x: Array, dtype: npt.DTypeLike, /, *, copy: builtins.bool = True, device: Place | str | None = None
+) -> Array:
+    """The elements converted; the array itself if there is nothing to do and ``copy`` is false.
+
+    Raises:
+        DTypeError: for complex numbers that would lose their imaginary parts.
+    """
+    node, kind = node_of("astype", "x", x), np.dtype(dtype)
+    if device is not None and place_of(device) is not node.place:
+        return astype(x.to_device(device), kind, copy=False)
+    if node.dtype.kind == "c" and kind.kind in "iuf":
+        raise DTypeError(f"astype: {node.dtype} to {kind} would drop imaginary parts; take real(x) or imag(x)")
+    if kind != node.dtype:
+        return cast(x, kind)
+    return unary(COPY, x) if copy else x
+
+
+def _dtype_of(value: Any) -> Any:
+    if type(value) is Node.array_type:
+        return value.dtype
+    if isinstance(value, builtins.bool | int | float | complex | np.dtype):
+        return value
+    return np.dtype(value)
+
+
+def can_cast(from_: DType | Array, to: npt.DTypeLike, /) -> builtins.bool:
+    """Whether all values of a dtype have their place in another, by the rules of promotion."""
+    return np.can_cast(_dtype_of(from_), np.dtype(to), "safe")
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The dtype that arrays, dtypes and Python numbers have together.
+
+    Raises:
+        DTypeError: if they have none.
+    """
+    try:
+        return np.result_type(*[_dtype_of(each) for each in arrays_and_dtypes])
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"result_type: {error}") from error
+
+
+def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtins.bool:
+    """Whether a dtype is another one, of a kind ("bool", "integral", "real floating", ...), or of one of several."""
+    own = np.dtype(dtype)
+    if isinstance(kind, tuple):
+        return any(isdtype(own, each) for each in kind)
+    if isinstance(kind, str):
+        if kind not in _KINDS:
+            raise DTypeError(f"isdtype: kind must be one of {', '.join(_KINDS)}, got {kind!r}")
+        return own.kind in _KINDS[kind]
+    return builtins.bool(own == np.dtype(kind))
+
+
+class _FloatInfo:
+    """What `finfo` gives: Python numbers for the bounds, and the real dtype."""
+
+    def __init__(self, dtype: DType) -> None:
+        info = np.finfo(dtype)
+        self.bits = info.bits
+        self.eps = float(info.eps)
+        self.max = float(info.max)
+        self.min = float(info.min)
+        self.smallest_normal = float(info.smallest_normal)
+        self.dtype = np.dtype(info.dtype)
+
+
+class _IntegerInfo:
+    """What `iinfo` gives."""
+
+    def __init__(self, dtype: DType) -> None:
+        info = np.iinfo(dtype)
+        self.bits = info.bits
+        self.max = int(info.max)
+        self.min = int(info.min)
+        self.dtype = dtype
+
+
+def finfo(type: npt.DTypeLike | Array, /) -> _FloatInfo:
+    """The limits of a floating dtype, or of an array's: bits, eps, max, min, smallest_normal, dtype."""
+    return _FloatInfo(_dtype_of(type))
+
+
+def iinfo(type: npt.DTypeLike | Array, /) -> _IntegerInfo:
+    """The limits of an integer dtype, or of an array's: bits, max, min, dtype."""
+    return _IntegerInfo(_dtype_of(type))
+
+
+class _Info:
+    """What `__array_namespace_info__` gives."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """What the namespace can do."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def default_device(self) -> Place:
+        """Where arrays are made."""
+        return default_place()
+
+    def devices(self) -> list[Place]:
+        """Where arrays can be on every machine; accelerators are named."""
+        return [HOST]
+
+    def default_dtypes(self, *, device: Place | str | None = None) -> dict[str, DType]:
+        """What Python numbers become."""
+        return {"real floating": float64, "complex floating": complex128, "integral": int64, "indexing": int64}
+
+    def dtypes(
+        self,
+        *,
+        device: Place | str | None = None,
+        kind: str | tuple[str, ...] | None = None,
+    ) -> dict[str, DType]:
+        """The dtypes, of some kinds or all."""
+        every = {name: value for name, value in globals().items() if isinstance(value, np.dtype)}
+        return every if kind is None else {name: dtype for name, dtype in every.items() if isdtype(dtype, kind)}
+
+
+def __array_namespace_info__() -> _Info:  # noqa: N807  the standard's name
+    """What the namespace can do: capabilities, devices, dtypes."""
+    return _Info()

@@ -1,0 +1,306 @@
+"""Records: what an operation on arrays leaves behind until its value is wanted.
+
+A record is light, since one is made for each operation of array code: the operation, its inputs by reference, the
+type of its result, and where the user's code stood. The array that the user holds is known by a weak reference alone,
+so a record that nobody can ask for any more goes away by itself, together with what it would have read.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.errors import OpError, OutOfMemoryError
+from actorflow.graph.nodes import Site
+from actorflow.place import Place
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+    from actorflow.array.engine.evaluator import Evaluator
+    from actorflow.array.engine.units import Unit
+    from actorflow.graph.nodes import Op
+
+_PACKAGE = str(Path(__file__).parents[2])
+#: The CPU, compared by identity.
+HOST = Place()
+_numbers = count()
+#: The dry run that a function is traced in, and the records whose values it has asked for.
+_tracing: ContextVar[tuple[Evaluator, list[Node]] | None] = ContextVar("actorflow-array-tracing", default=None)
+
+
+class Node:
+    """The record of one operation, or of a value that was given.
+
+    Attributes:
+        op: The operation; None for a value that was given.
+        inputs: Records, and NumPy arrays that are constants; empty once the value is there.
+        params: Further arguments of ``op``; hashable for pure operations.
+        shape: Of the result.
+        dtype: Of the result.
+        size: Number of elements of the result.
+        place: Where the result lives.
+        evaluator: Who computes it.
+        number: Later records have higher ones.
+        value: The result, once it is there; never written again while anybody can see it.
+        error: Why there will be no result.
+        unit: What computes it now.
+        handle: The array that shows it; dead or showing another record once the user has let go of this one.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_code",
+        "_instruction",
+        "dtype",
+        "error",
+        "evaluator",
+        "handle",
+        "inputs",
+        "number",
+        "op",
+        "params",
+        "place",
+        "shape",
+        "size",
+        "unit",
+        "value",
+    )
+
+    #: What shows records to the user; set where it is defined, since it is built on records.
+    array_type: ClassVar[type[Array]]
+    #: How many evaluators there are that compute nothing.
+    dry_runs: ClassVar[int] = 0
+    #: Says where an operation is computed, once there are arrays on accelerators; see `record.placement`.
+    placing: ClassVar[Callable[[Primitive, tuple[Input, ...], bool], tuple[tuple[Input, ...], Place]] | None] = None
+
+    def __init__(
+        self,
+        op: Primitive | None,
+        inputs: tuple[Input, ...],
+        shape: tuple[int, ...],
+        dtype: DType,
+        params: tuple[Any, ...],
+        evaluator: Evaluator,
+        place: Place = HOST,
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.params = params
+        self.shape = shape
+        self.dtype = dtype
+        self.size = math.prod(shape) if shape else 1
+        self.place = place
+        self.evaluator = evaluator
+        self.number = next(_numbers)
+        self.value: Value | None = None
+        self.error: OpError | OutOfMemoryError | None = None
+        self.unit: Unit | None = None
+        self.handle: weakref.ref[Array] | None = None
+        if op is None:  # what was given cannot fail: nobody asks where
+            return
+        # Three frames are always those of this package.
+        frame = sys._getframe(3)
+        while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+            frame = frame.f_back
+        self._code: CodeType = frame.f_code
+        self._instruction = frame.f_lasti  # the line is looked up where it is asked for
+
+    def __del__(self) -> None:
+        if self.value is not None:
+            self.evaluator.memory.reclaim(self.value)
+
+    @property
+    def done(self) -> bool:
+        """Whether the value is there, or it is known that there will be none."""
+        return self.value is not None or self.error is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the value."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def name(self) -> str:
+        """Of the operation."""
+        return "value" if self.op is None else self.op.name
+
+    @property
+    def origin(self) -> Origin:
+        """Where it was recorded, as the interpreter knows it."""
+        return self._code, self._instruction
+
+    def is_held(self) -> bool:
+        """Whether an array of the user shows it."""
+        array = self.handle() if self.handle is not None else None
+        return array is not None and array._node is self
+
+    def show(self) -> Array:
+        """A new array for the user, the first that shows this record."""
+        array = object.__new__(self.array_type)
+        array._node = self
+        self.handle = weakref.ref(array)
+        return array
+
+
+Input = Node | Value
+#: A code object and the offset of an instruction in it.
+Origin = tuple[CodeType, int]
+
+
+def record(
+    op: Primitive,
+    inputs: tuple[Input, ...],
+    shape: tuple[int, ...],
+    dtype: DType,
+    params: tuple[Any, ...] = (),
+    evaluator: Evaluator | None = None,
+    work: int = 0,
+    place: Place | None = None,
+) -> Array:
+    """Record an operation and return at once.
+
+    Args:
+        op: The operation.
+        inputs: What it reads.
+        shape: Of its result.
+        dtype: Of its result.
+        params: Its further arguments.
+        evaluator: Who computes it; that of the first input if left out.
+        work: Elements that it touches beyond those of its result.
+        place: Where its result lives; where its inputs live if left out, see `actorflow.array.record.placement`.
+    Raises:
+        PlaceError: if its inputs live on several devices.
+    """
+    if place is None:
+        place = HOST
+        if Node.placing is not None and _tracing.get() is None:
+            inputs, place = Node.placing(op, inputs, False)
+    if evaluator is None:
+        evaluator = next(each for each in inputs if type(each) is Node).evaluator
+    if Node.dry_runs:  # what depends on an array without a value has none either
+        dry = next((each.evaluator for each in inputs if type(each) is Node and each.evaluator.dry_run), None)
+        traced = _tracing.get()
+        evaluator = dry or (traced[0] if traced is not None else evaluator)
+    node = Node(op, inputs, shape, dtype, params, evaluator, place)
+    array = object.__new__(Node.array_type)
+    array._node = node
+    node.handle = handle = weakref.ref(array)
+    evaluator.pending.append(handle)
+    evaluator.load += node.size + work
+    if evaluator.is_limited:
+        evaluator.recorded_bytes.append(bytes_of(node))
+    if evaluator.load > evaluator.threshold:
+        evaluator.notice(node)
+    return array
+
+
+def bytes_of(node: Node) -> int:
+    """Bytes that a record's value takes, or somewhat more; of several values, a guess."""
+    op = node.op
+    if op is not None and op.view and len(node.inputs) == 1:
+        # A view of most of memory that is another value's own stays one.
+        read = node.inputs[0]
+        if type(read) is Node and node.size * 2 >= read.size and _has_own_memory(read):
+            return 0
+    if node.dtype.kind == "O":
+        return 2 * sum([each.size * each.dtype.itemsize for each in node.inputs])
+    return node.size * node.dtype.itemsize
+
+
+def _has_own_memory(node: Node) -> bool:
+    if node.value is not None:
+        return getattr(node.value, "base", None) is None and not isinstance(node.value, tuple)
+    return node.op is not None and (node.op.elementwise or node.op.into)
+
+
+@contextmanager
+def tracing(evaluator: Evaluator) -> Iterator[list[Node]]:
+    """All that is recorded inside, in this context, belongs to a dry run: that of constants, too.
+
+    Yields:
+        The records whose values are asked for inside; what is recorded depends on these values.
+    """
+    asked: list[Node] = []
+    token = _tracing.set((evaluator, asked))
+    try:
+        yield asked
+    finally:
+        _tracing.reset(token)
+
+
+def note_asked(node: Node) -> None:
+    """Somebody asks for a record's value."""
+    traced = _tracing.get()
+    if traced is not None:
+        traced[1].append(node)
+
+
+def replace(array: Array, by: Array) -> None:
+    """Let an array show another record: what assignment and operators like ``+=`` do. It stays on its device."""
+    node = by._node
+    if node.place is not array._node.place:
+        node = by.to_device(array._node.place)._node
+    array._node = node
+    node.handle = handle = weakref.ref(array)
+    if not node.done:
+        node.evaluator.pending.append(handle)
+
+
+def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Place = HOST) -> Array:
+    """An array whose value is there already, and that nobody else writes, or its copy on another device.
+
+    Args:
+        value: The value, in the host's memory.
+        evaluator: Whose array it is.
+        counted: Whether the evaluator made the value.
+        place: Where the array is to live.
+    """
+    node = Node(None, (), value.shape, value.dtype, (), evaluator)
+    node.value = value
+    if not counted:
+        evaluator.memory.count(value)
+    array = node.show()
+    return array if place is HOST else array.to_device(place)
+
+
+def failure(
+    name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException, place: Place = HOST
+) -> OpError:
+    """The error of an operation whose computation raised ``cause``; it names the line that recorded it."""
+    return OpError.of(cast("Op", _Failed(name, site_of(origin), inputs, place)), cause)
+
+
+def site_of(origin: Origin) -> Site:
+    """The line that an origin is in."""
+    code, instruction = origin
+    line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
+    return Site(code.co_filename, line or code.co_firstlineno, code.co_name)
+
+
+class _Failed:
+    """What an error says of a record, in the words of a graph's op."""
+
+    def __init__(self, name: str, site: Site, inputs: Iterable[TensorSpec], place: Place) -> None:
+        self.name = name
+        self.operation = "array operation"
+        self.site = site
+        self.inputs = [_FailedInput(f"argument {i}", spec, place) for i, spec in enumerate(inputs)]
+
+
+class _FailedInput:
+    """An input of a failed record, for messages."""
+
+    def __init__(self, name: str, spec: TensorSpec, place: Place) -> None:
+        self.name = name
+        self.spec = spec
+        self.place = place

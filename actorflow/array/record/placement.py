@@ -1,0 +1,152 @@
+"""Where arrays live, and how they come to be elsewhere.
+
+An array lives on one device and stays there: operations are computed where their inputs live. `at` names another device
+for what is made and recorded inside, and copies are recorded where they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from actorflow.array.record.node import HOST, Input, Node, record
+from actorflow.array.record.primitives import PART, Primitive, Value
+from actorflow.devices import check_place
+from actorflow.errors import PlaceError
+from actorflow.place import Place
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+
+_default: ContextVar[Place | None] = ContextVar("actorflow-array-place", default=None)
+#: One object for each place, so that places are compared by identity.
+_places: dict[Place, Place] = {HOST: HOST}
+
+
+def _same(x: Value, source: Place, target: Place) -> Value:  # noqa: ARG001  the value is the same everywhere
+    return x
+
+
+#: A copy on another device; its parameters are where it is from, and where it is to be.
+TRANSFER = Primitive("to_device", _same)
+
+
+def place_of(device: Place | str) -> Place:
+    """The place that a device is named by.
+
+    Raises:
+        PlaceError: if it is no place, or on another rank.
+        DeviceUnavailableError: if there is no such device here.
+    """
+    place = Place.parse(device)
+    known = _places.get(place)
+    if known is None:
+        if place.rank:
+            raise PlaceError(f"arrays live on this rank alone, got {str(place)!r}")
+        check_place(place)
+        known = _places.setdefault(place, place)
+    return known
+
+
+def default_place() -> Place:
+    """Where arrays are made: the CPU, unless `at` says otherwise."""
+    return _default.get() or HOST
+
+
+@contextmanager
+def at(device: Place | str) -> Iterator[None]:
+    """What is made and recorded inside lives and is computed on a device.
+
+    Arrays of other devices that are used inside are copied there, once for each operation that uses them; `to_device`
+    copies one for good. Assignment and operators like ``+=`` leave an array where it is.
+
+    Args:
+        device: ``"cuda:0"``, ``"sim:0"``, ``"cpu"``, ...
+    Raises:
+        PlaceError, DeviceUnavailableError: if there is no such device.
+    """
+    place = place_of(device)
+    _watch_places(place)
+    token = _default.set(place)
+    try:
+        yield
+    finally:
+        _default.reset(token)
+
+
+def home_of(node: Node) -> Place:
+    """Where the result of an operation on a record lives."""
+    return _default.get() or node.place
+
+
+def transfer(array: Array, place: Place) -> Array:
+    """The array on a place; itself if it is there. What is recorded in a dry run may be computed with others."""
+    node = array._node
+    return array if node.place is place and not node.evaluator.dry_run else _moved(node, place)
+
+
+def on_host(node: Node) -> Node:
+    """The record, or one that copies it to the CPU."""
+    return node if node.place is HOST else _moved(node, HOST)._node
+
+
+def accelerator_of(node: Node) -> Place | None:
+    """The device that computes a record; None for the CPU. Copies to the CPU are the work of where they are from."""
+    if node.place is not HOST:
+        return node.place
+    return node.params[0] if node.op is TRANSFER and node.params[0] is not HOST else None
+
+
+def _watch_places(place: Place) -> None:
+    if place is not HOST:
+        Node.placing = _placed
+
+
+def _moved(node: Node, place: Place) -> Array:
+    _watch_places(place)
+    return record(
+        TRANSFER, (node,), node.shape, node.dtype, (node.place, place), node.evaluator, work=node.size, place=place
+    )
+
+
+def _placed(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> tuple[tuple[Input, ...], Place]:
+    """Where an operation is computed, and its inputs there.
+
+    Args:
+        op: The operation. Random numbers are drawn on the CPU: the number of a call names their stream.
+        inputs: What it reads.
+        moves: Whether arrays of the CPU follow those of a device.
+    """
+    wanted = _default.get() if op.pure else HOST
+    place: Place | None = None
+    for each in inputs:
+        if type(each) is Node:
+            if place is None:
+                place = each.place
+            elif each.place is not place:
+                break
+    else:
+        if place is None:
+            return inputs, HOST  # made on the CPU; who makes it copies it
+        if wanted is None or wanted is place or op is PART:
+            return inputs, place
+    if wanted is None:
+        wanted = _common_place(op, inputs, moves)
+    moved = [_moved(x, wanted)._node if type(x) is Node and x.place is not wanted else x for x in inputs]
+    return tuple(moved), wanted
+
+
+def _common_place(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> Place:
+    """The one device that arrays live on, but for numbers on the CPU."""
+    nodes = [each for each in inputs if type(each) is Node]
+    numbers = [node.place is HOST and (moves or not node.shape) for node in nodes]
+    places = list(dict.fromkeys([node.place for node, follows in zip(nodes, numbers, strict=True) if not follows]))
+    if len(places) > 1:
+        found = ", ".join(f"{node.dtype}{list(node.shape)} on {node.place}" for node in nodes)
+        raise PlaceError(
+            f"{op.name}: its arrays live on different devices ({found}): copy one, "
+            f"x.to_device({str(places[0])!r}), or name a device for all, with at({str(places[0])!r}): ..."
+        )
+    return places[0]

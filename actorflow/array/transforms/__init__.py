@@ -1,0 +1,1 @@
+"""What makes functions and graphs of functions of arrays: gradients, graphs, and derivative rules."""

@@ -1,0 +1,110 @@
+"""Calls of functions of arrays: what is an array in them, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.array.engine.evaluator import Evaluator
+from actorflow.array.record.node import Node, tracing
+from actorflow.array.transforms.containers import Structure, flatten, unflatten
+from actorflow.array.transforms.surroundings import is_plain
+from actorflow.errors import DTypeError
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether it is an array of this package."""
+    return type(leaf) is Node.array_type
+
+
+def key_of_leaf(leaf: Any, name: str) -> Any:
+    """What a trace depends on: shape and dtype of an array, the value of anything else.
+
+    Raises:
+        DTypeError: if it is neither an array nor hashable.
+    """
+    if is_array(leaf):
+        return leaf._node.shape, leaf._node.dtype
+    if isinstance(leaf, TensorSpec):
+        return leaf.shape, leaf.dtype
+    if isinstance(leaf, float | complex | np.inexact):
+        return type(leaf), repr(leaf)  # 0.0 equals -0.0
+    try:
+        hash(leaf)
+    except TypeError as error:
+        raise DTypeError(f"{name}: an argument that is no array must be hashable, got {type(leaf).__name__}") from error
+    return type(leaf), leaf
+
+
+class Arguments:
+    """The arguments of one call; nested tuples, lists and dicts are taken apart.
+
+    Args:
+        name: Of the function, for messages.
+        args: Given by position.
+        kwargs: Given by name.
+        numbers: Whether to take Python numbers for arrays, by position of the argument.
+
+    Attributes:
+        leaves: What the arguments hold.
+        structure: How that is nested.
+        spans: Where the leaves of each positional argument are.
+        key: Calls with equal ones record the same, if all is plain.
+        is_plain: Whether what is no array is plain values, and not objects, whose attributes may change.
+    """
+
+    def __init__(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], numbers: Callable[[int], bool]
+    ) -> None:
+        from actorflow.array.namespace.creation import asarray  # creation is built on records
+
+        self.leaves: list[Any] = []
+        self.spans: list[tuple[int, int, Structure]] = []
+        structures = []
+        for i, argument in enumerate((*args, dict(kwargs))):
+            leaves, structure = flatten(argument)
+            start = len(self.leaves)
+            kinds = (np.ndarray, np.generic, float, complex) if numbers(i) else (np.ndarray, np.generic)
+            self.leaves += [asarray(leaf) if isinstance(leaf, kinds) else leaf for leaf in leaves]
+            self.spans.append((start, len(self.leaves), structure))
+            structures.append(structure)
+        self.structure = Structure(tuple, (), tuple(structures))
+        self.key = self.structure, tuple([key_of_leaf(leaf, name) for leaf in self.leaves])
+        self.is_plain = all(is_array(leaf) or isinstance(leaf, TensorSpec) or is_plain(leaf) for leaf in self.leaves)
+
+    def call(self, function: Callable[..., Any], leaves: Iterable[Any]) -> Any:
+        """Call a function with other leaves."""
+        *args, kwargs = unflatten(self.structure, leaves)
+        return function(*args, **kwargs)
+
+
+class StandIns:
+    """Arrays without values that stand for others while a function is traced.
+
+    Attributes:
+        evaluator: The dry run that they belong to.
+        nodes: Their records, which stay the same whatever the function assigns to the arrays.
+        first: The number of the first record of the tracing.
+    """
+
+    def __init__(self) -> None:
+        self.evaluator = Evaluator(dry_run=True)
+        self.nodes: list[Node] = []
+        self.first = Node(None, (), (), np.dtype(np.bool_), (), self.evaluator).number
+
+    def of(self, leaf: Any) -> Array:
+        """One for an array, or for a `TensorSpec`."""
+        node = Node(None, (), leaf.shape, leaf.dtype, (), self.evaluator)
+        self.nodes.append(node)
+        return node.show()
+
+    def traced(self) -> AbstractContextManager[list[Node]]:
+        """What is recorded inside belongs to the dry run; gives the records whose values are asked for."""
+        return tracing(self.evaluator)

@@ -1,0 +1,215 @@
+"""Recipes: what a traced function recorded, to be recorded again on other arrays."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actorflow.array.namespace.creation import Unseeded
+from actorflow.array.record.node import HOST, Input, Node, Origin, bytes_of
+from actorflow.array.record.placement import TRANSFER
+from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.array.transforms.lifting import GraphOperation
+from actorflow.errors import GraphError
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+    from actorflow.array.engine.evaluator import Evaluator
+
+#: Views and constants, which cost nothing to make again.
+_CHEAP = frozenset({"broadcast_to", "flip", "full", "permute_dims", "reshape"})
+
+
+class _Step(NamedTuple):
+    """One record: its inputs are constants, and positions among all values."""
+
+    op: Primitive
+    inputs: tuple[int | Value, ...]
+    shape: tuple[int, ...]
+    dtype: DType
+    params: tuple[Any, ...]
+    origin: Origin
+
+
+class Recipe:
+    """Records between arrays, to be made again.
+
+    Results are computed together or one after the other, whatever is asked for first: what several of them need, and
+    takes more than a pass over its elements, is computed once.
+
+    Args:
+        inputs: Records that arrays stand for.
+        outputs: Records that are wanted; each was made while tracing, and is named once.
+        first: Records with lower numbers were there before the tracing began.
+
+    Attributes:
+        captured: Arrays that were there before and that are read, too.
+    """
+
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], first: int) -> None:
+        nodes, before = needed(outputs, inputs, first)
+        self.captured = [captured_array(node) for node in before]
+        position: dict[Node, Any] = {node: i for i, node in enumerate((*inputs, *before, *nodes))}
+        self._steps = [
+            _Step(
+                node.op,
+                tuple([_source(each, position) for each in node.inputs]),
+                node.shape,
+                node.dtype,
+                node.params,
+                node.origin,
+            )
+            for node in nodes
+            if node.op is not None
+        ]
+        self._outputs = [position[node] for node in outputs]
+        self._given = len(inputs) + len(before)
+        self._kept = [i - self._given for i in _shared(self._steps, self._given, self._outputs)]
+        self._load = sum([node.size for node in nodes])
+        self._bytes = sum([*map(bytes_of, nodes)])
+
+    @property
+    def operations(self) -> int:
+        """How many operations it records."""
+        return len(self._steps)
+
+    def __call__(self, arrays: Sequence[Array], captured: Sequence[Array]) -> list[Array]:
+        """Record it on arrays: for the inputs, and for what was captured."""
+        nodes = [x._node for x in (*arrays, *captured)]
+        evaluators = [node.evaluator for node in nodes]
+        evaluator = next((each for each in evaluators if each.dry_run), evaluators[0])
+        place = HOST
+        for op, inputs, shape, dtype, params, origin in self._steps:
+            if not op.pure:
+                inputs, params = _anew(op, inputs, params)
+            reads: tuple[Any, ...] = tuple([nodes[i] if type(i) is int else i for i in inputs])
+            if op is TRANSFER:
+                params = (reads[0].place if type(reads[0]) is Node else HOST, place := params[1])
+            elif Node.placing is not None:
+                reads, place = Node.placing(op, reads, True)
+            node = Node(op, reads, shape, dtype, params, evaluator, place)
+            node._code, node._instruction = origin
+            nodes.append(node)
+        if not evaluator.dry_run:
+            for i in self._kept:
+                _keep(nodes[self._given + i])
+        return self._shown([nodes[i] for i in self._outputs], evaluator)
+
+    def _shown(self, nodes: list[Node], evaluator: Evaluator) -> list[Array]:
+        arrays = [node.show() for node in nodes]
+        evaluator.pending.extend([node.handle for node in nodes if node.handle is not None])
+        evaluator.load += self._load
+        if evaluator.is_limited:
+            evaluator.recorded_bytes.append(self._bytes)
+        if evaluator.load > evaluator.threshold:
+            for node in nodes:
+                evaluator.notice(node)
+        return arrays
+
+
+def _source(each: Input, position: Mapping[Node, int]) -> int | Value:
+    """Where an input comes from; the value of one that the traced function made of numbers."""
+    if type(each) is Node:
+        found = position.get(each, each.value)
+        assert found is not None
+        return found
+    return each  # type: ignore[return-value]
+
+
+def _anew(op: Primitive, inputs: Any, params: Any) -> tuple[Any, Any]:
+    """Other random numbers for each call."""
+    if isinstance(op, GraphOperation):
+        return inputs, op.new_params()
+    return (op.new_inputs() if isinstance(op, Unseeded) else inputs), params
+
+
+def needed(results: Sequence[Node], known: Sequence[Node], first: int) -> tuple[list[Node], list[Node]]:
+    """The records that results need, in order, up to those that are known: those of the tracing, and those before.
+
+    Raises:
+        GraphError: if an array from before was changed while tracing.
+    """
+    seen, before = set(known), []
+    found = []
+    stack = [*results]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op is None or node.number < first or not node.evaluator.dry_run:
+            if node.op is not None or node.value is None or node.number < first:
+                before.append(node)
+        else:
+            found.append(node)
+            stack.extend(each for each in node.inputs if type(each) is Node)
+    found.sort(key=lambda node: node.number)
+    before.sort(key=lambda node: node.number)
+    return found, before
+
+
+def captured_array(node: Node) -> Array:
+    """The array that shows a record, so that changes of it show in later calls; else one for the record alone.
+
+    Raises:
+        GraphError: if the traced function changed that array in place.
+    """
+    held = node.handle() if node.handle is not None else None
+    if held is None:
+        return node.show()
+    if held._node is not node and held._node.evaluator.dry_run and not node.evaluator.dry_run:
+        held._node = node
+        raise GraphError(
+            "a traced function changes an array in place that is not one of its arguments: return the new value instead"
+        )
+    return held if held._node is node else node.show()
+
+
+def _shared(steps: Sequence[_Step], given: int, outputs: Sequence[int]) -> list[int]:
+    """The values to keep for results that are computed later: costly ones that several results need.
+
+    What all readers hand on through other costly values of the same results need not be kept itself.
+    """
+    reach = [0] * (given + len(steps))
+    readers: list[list[int]] = [[] for _ in reach]
+    for bit, i in enumerate(outputs):
+        reach[i] |= 1 << bit
+    for i in range(len(reach) - 1, given - 1, -1):
+        for each in steps[i - given].inputs:
+            if type(each) is int:
+                reach[each] |= reach[i]
+                readers[each].append(i)
+    kept = []
+    for i, step in enumerate(steps, given):
+        several = reach[i] & (reach[i] - 1)
+        if several and not _is_cheap(step.op) and i not in outputs:
+            hidden = all(reach[j] == reach[i] and not _is_cheap(steps[j - given].op) for j in readers[i])
+            if not hidden:
+                kept.append(i)
+    return kept
+
+
+def _is_cheap(op: Primitive) -> bool:
+    """Whether computing it takes a pass over its elements at most."""
+    return op.elementwise or op.name in _CHEAP
+
+
+class _Keeper:
+    """Stands for an array of the user: a record whose value is computed once, and kept as long as it is read."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, node: Node) -> None:
+        self._of = weakref.ref(node)
+
+    def __call__(self) -> _Keeper:
+        return self
+
+    @property
+    def _node(self) -> Node | None:
+        return self._of()
+
+
+def _keep(node: Node) -> None:
+    node.handle = _Keeper(node)  # type: ignore[assignment]

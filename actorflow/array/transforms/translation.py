@@ -1,0 +1,287 @@
+"""Records as ops of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from actorflow import ops
+from actorflow.array.namespace import indexing, linear, manipulation, statistical
+from actorflow.array.namespace import ufuncs as ew
+from actorflow.array.namespace.creation import FULL, RANDB, RANDN
+from actorflow.array.namespace.operate import CAST
+from actorflow.array.record.node import Node, site_of
+from actorflow.array.record.placement import TRANSFER
+from actorflow.array.record.primitives import PART, Primitive
+from actorflow.array.transforms.derivatives import Application, outputs_of
+from actorflow.array.transforms.lifting import GraphOperation
+from actorflow.array.transforms.recipe import needed
+from actorflow.array.transforms.recorded import Constant, Recorded, evaluate
+from actorflow.errors import GraphError
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
+from actorflow.spec import TensorSpec
+
+_Rule = Callable[..., Any]
+
+
+def translate_all(
+    graph: Graph,
+    results: Sequence[Node],
+    known: dict[Node, Any],
+    first: int,
+    capture: Callable[[Node], Blob] | None = None,
+) -> None:
+    """Ops for all that results need.
+
+    Args:
+        graph: Where they are made.
+        results: Records that are wanted.
+        known: Blobs of records, to which those of all others are added.
+        first: Records with lower numbers were there before the tracing began.
+        capture: Makes a blob for such a one.
+    """
+    nodes, before = needed(results, [*known], first)
+    for node in before:
+        assert capture is not None
+        known[node] = capture(node)
+    for node in nodes:
+        known[node] = translate(graph, node, [_input(each, known) for each in node.inputs])
+    for node in results:
+        if node not in known:  # made of numbers alone
+            assert node.value is not None
+            known[node] = _as_blob(graph, node.value)
+
+
+def _input(each: Any, known: Mapping[Node, Any]) -> Any:
+    if type(each) is not Node:
+        return each
+    return known.get(each, each.value)
+
+
+def translate(graph: Graph, node: Node, inputs: list[Any]) -> Any:
+    """An op for a record; it has the operation's name, and as its place of creation the line that recorded it.
+
+    Args:
+        graph: Where it is made.
+        node: The record.
+        inputs: Its inputs: blobs, and NumPy arrays that are constants.
+    Returns:
+        The blob of its result; a tuple for an operation with several.
+    """
+    found = _translated(graph, node, inputs)
+    _locate(found, inputs, node)
+    return found
+
+
+def _translated(graph: Graph, node: Node, inputs: list[Any]) -> Any:
+    op = node.op
+    assert op is not None
+    if op is PART and isinstance(inputs[0], tuple):
+        return inputs[0][node.params[0]]
+    if isinstance(op, GraphOperation):
+        return graph.apply(op.operation, *[_as_blob(graph, each) for each in inputs])
+    if op is TRANSFER:  # who traces says where it is computed
+        return inputs[0]
+    if not any(isinstance(each, Blob) for each in inputs):
+        return _of_constants(graph, node, op, inputs)
+    rule = _RULES.get(op)
+    if rule is None or "c" in (node.dtype.kind, *[each.dtype.kind for each in inputs]):  # ops' gradients are real
+        return _as_recorded(graph, node, inputs)
+    store = graph.root._store
+    first, scopes = store.next_id, len(store.scopes)
+    try:
+        return rule(node, *_of_one_dtype(op, inputs))
+    except GraphError:  # there is no such op for these shapes or dtypes
+        store.undo(first, scopes)
+        return _as_recorded(graph, node, inputs)
+
+
+def _of_constants(graph: Graph, node: Node, op: Primitive, inputs: list[Any]) -> Blob:
+    """What is made of constants alone."""
+    spec = TensorSpec(node.shape, node.dtype)
+    made: Any
+    if op is FULL and node.dtype.kind == "f":
+        made = graph.apply(ops.Fill(inputs[0].item(), spec), name=op.name)
+    elif op is RANDN:
+        made = graph.apply(ops.Gaussian(spec, _seed(inputs), mean=node.params[1], std=node.params[2]), name=op.name)
+    elif op is RANDB:
+        made = graph.apply(ops.Bernoulli(spec, _seed(inputs), probability=node.params[1]), name=op.name)
+    else:
+        value = np.empty(node.shape, node.dtype)
+        evaluate(op, inputs, node.params, [value])
+        made = graph.apply(Constant(value), name=op.name)
+    found: Blob = made
+    return found
+
+
+def _as_blob(graph: Graph, each: Any) -> Blob:
+    found: Blob = each if isinstance(each, Blob) else graph.apply(Constant(each), name="constant")
+    return found
+
+
+def _seed(inputs: list[Any]) -> int:
+    return int(inputs[0][0]) << 64 | int(inputs[0][1])
+
+
+def _of_one_dtype(op: Primitive, inputs: list[Any]) -> list[Any]:
+    """Inputs as the ops want them: blobs of one dtype, and Python numbers."""
+    if not op.elementwise or op is CAST:
+        return inputs
+    free = 1 if op is ew.WHERE else 0  # the condition
+    kind = np.result_type(*[each.dtype for each in inputs[free:]])
+    found = inputs[:free]
+    for each in inputs[free:]:
+        if isinstance(each, Blob):
+            found.append(each if each.dtype == kind else ops.cast(each, kind))
+        else:
+            found.append(each.item() if each.ndim == 0 else each)
+    return found
+
+
+def _as_recorded(graph: Graph, node: Node, inputs: list[Any]) -> Any:
+    op = node.op
+    assert op is not None
+    several = outputs_of(op.name) if node.dtype.hasobject else None
+    kinds = [(node.shape, node.dtype)] if several is None else several(Application(tuple(inputs), node.params, None))
+    specs = tuple([TensorSpec(tuple(shape), np.dtype(dtype)) for shape, dtype in kinds])
+    constants = tuple([None if isinstance(each, Blob) else each for each in inputs])
+    blobs = [each for each in inputs if isinstance(each, Blob)]
+    return graph.apply(Recorded(op, node.params, constants, specs), *blobs, name=op.name)
+
+
+def _locate(found: Any, inputs: list[Any], node: Node) -> None:
+    """Say of what was made for a record where the user's code recorded it."""
+    site = site_of(node.origin)
+    known = {id(each) for each in inputs}
+    stack: list[Any] = [*found] if isinstance(found, tuple) else [found]
+    while stack:
+        each = stack.pop()
+        if id(each) not in known:
+            known.add(id(each))
+            each.site = site
+            stack.extend(each.producers if isinstance(each, Blob) else each.inputs)
+
+
+def _direct(function: _Rule) -> _Rule:
+    return lambda node, *inputs: function(*inputs, name=node.name)
+
+
+def _reduction(function: _Rule) -> _Rule:
+    return lambda node, x: function(x, axis=node.params[0], keepdims=node.params[1], name=node.name)
+
+
+def _accumulation(function: _Rule) -> _Rule:
+    """Ops add and multiply numbers: booleans are numbers of the result's dtype."""
+    rule = _reduction(function)
+    return lambda node, x: rule(node, ops.cast(x, node.dtype) if x.dtype == np.bool_ else x)
+
+
+def _truth(function: _Rule) -> _Rule:
+    """Ops ask booleans: numbers are compared with 0."""
+    rule = _reduction(function)
+    return lambda node, x: rule(node, x if x.dtype == np.bool_ else ops.not_equal(x, x.dtype.type(0)))
+
+
+def _index(node: Node, x: Blob, *arrays: Blob) -> Blob:
+    if arrays:
+        raise GraphError("index arrays have no op")
+    return ops.slice(x, indexing.key_of(node.params[0], ()), name=node.name)
+
+
+def _matmul(node: Node, a: Blob, b: Blob) -> Blob:
+    if min(len(a.shape), len(b.shape)) < 2:
+        raise GraphError("products of vectors have no op")
+    return ops.matmul(a, b, name=node.name)
+
+
+def _clip(side: str) -> _Rule:
+    def rule(node: Node, x: Blob, bound: Blob | float) -> Blob:
+        if isinstance(bound, Blob | np.ndarray):
+            raise GraphError("bounds that are arrays have no op")
+        return ops.clip(x, **{side: bound}, name=node.name)
+
+    return rule
+
+
+def _deviation(node: Node, x: Blob) -> Blob:
+    """Of equal numbers it has no slope: it is 0 there."""
+    is_some = ops.greater(x, 0.0)
+    return ops.where(is_some, ops.sqrt(ops.where(is_some, x, 1.0)), 0.0, name=node.name)
+
+
+def _takes(function: _Rule) -> _Rule:
+    return lambda node, x, indices: function(x, indices, axis=node.params[0], name=node.name)
+
+
+def _joins(function: _Rule) -> _Rule:
+    return lambda node, *parts: function(parts, axis=node.params[0], name=node.name)
+
+
+_RULES: dict[Primitive, _Rule] = {
+    **{
+        primitive: _direct(function)
+        for primitive, function in (
+            (ew.ADD, ops.add),
+            (ew.SUBTRACT, ops.subtract),
+            (ew.MULTIPLY, ops.multiply),
+            (ew.DIVIDE, ops.divide),
+            (ew.MAXIMUM, ops.maximum),
+            (ew.MINIMUM, ops.minimum),
+            (ew.POW, ops.power),
+            (ew.NEGATIVE, ops.negative),
+            (ew.ABS, ops.absolute),
+            (ew.EXP, ops.exp),
+            (ew.LOG, ops.log),
+            (ew.SQRT, ops.sqrt),
+            (ew.SQUARE, ops.square),
+            (ew.TANH, ops.tanh),
+            (ew.RECIPROCAL, ops.reciprocal),
+            (ew.SIGN, ops.sign),
+            (ew.CEIL, ops.ceil),
+            (ew.FLOOR, ops.floor),
+            (ew.ROUND, ops.round),
+            (ew.EQUAL, ops.equal),
+            (ew.NOT_EQUAL, ops.not_equal),
+            (ew.LESS, ops.less),
+            (ew.LESS_EQUAL, ops.less_equal),
+            (ew.GREATER, ops.greater),
+            (ew.GREATER_EQUAL, ops.greater_equal),
+            (ew.LOGICAL_AND, ops.logical_and),
+            (ew.LOGICAL_OR, ops.logical_or),
+            (ew.LOGICAL_XOR, ops.logical_xor),
+            (ew.LOGICAL_NOT, ops.logical_not),
+            (ew.WHERE, ops.where),
+            (ew.COPY, ops.copy),
+        )
+    },
+    **{
+        primitive: kind(function)
+        for primitive, kind, function in (
+            (statistical.SUM, _accumulation, ops.sum),
+            (statistical.PROD, _accumulation, ops.prod),
+            (statistical.MAX, _reduction, ops.max),
+            (statistical.MIN, _reduction, ops.min),
+            (statistical.ALL, _truth, ops.all),
+            (statistical.ANY, _truth, ops.any),
+            (statistical.ARGMAX, _reduction, ops.argmax),
+            (statistical.ARGMIN, _reduction, ops.argmin),
+        )
+    },
+    CAST: lambda node, x: ops.cast(x, node.dtype, name=node.name),
+    ew.CLIP_LOW: _clip("low"),
+    ew.CLIP_HIGH: _clip("high"),
+    statistical.ROOT: _deviation,
+    indexing.READ: _index,
+    indexing.TAKE: _takes(ops.take),
+    indexing.TAKE_ALONG: _takes(ops.take_along_axis),
+    linear.MATMUL: _matmul,
+    manipulation.RESHAPE: lambda node, x: ops.reshape(x, node.shape, name=node.name),
+    manipulation.PERMUTE: lambda node, x: ops.transpose(x, node.params[0], name=node.name),
+    manipulation.BROADCAST: lambda node, x: ops.broadcast_to(x, node.shape, name=node.name),
+    manipulation.FLIP: lambda node, x: ops.flip(x, node.params[0], name=node.name),
+    manipulation.CONCAT: _joins(ops.concat),
+    manipulation.STACK: _joins(ops.stack),
+}
