@@ -1,13 +1,13 @@
 """Data pipelines on the application's own loop, made of the actors, credits and lanes that graphs are made of."""
 
-from actorflow.pipeline.calling import Executor
-from actorflow.pipeline.collate import pad, stack, unstack
+from actorflow.pipeline.calls.limiter import Limiter
+from actorflow.pipeline.calls.options import Executor
+from actorflow.pipeline.calls.policy import Skip
 from actorflow.pipeline.feeding import Feeding
-from actorflow.pipeline.limiter import Limiter
 from actorflow.pipeline.loader import live_loaders
 from actorflow.pipeline.make import concat, interleave, merge, source, zip_
 from actorflow.pipeline.pipeline import Pipeline
-from actorflow.pipeline.policy import Skip
+from actorflow.pipeline.stages.collate import pad, stack, unstack
 from actorflow.pipeline.stats import LoaderStats, StageSnapshot
 from actorflow.pipeline.torch_data import torch_dataset
 

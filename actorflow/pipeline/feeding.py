@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError, shown
 from actorflow.graph.nodes import Blob
-from actorflow.pipeline.boundary import caught
-from actorflow.pipeline.definition import calling_site
+from actorflow.pipeline.calls.boundary import caught
+from actorflow.pipeline.stages.stage import calling_site
 
 if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader

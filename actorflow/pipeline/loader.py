@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from actorflow.errors import PipelineError
 from actorflow.forks import forget_in_child
-from actorflow.pipeline.branch import Port
-from actorflow.pipeline.definition import Build, Stage, signature, walk
-from actorflow.pipeline.policy import Skip
+from actorflow.pipeline.calls.policy import Skip
+from actorflow.pipeline.resources import Session
 from actorflow.pipeline.run import Run
-from actorflow.pipeline.session import Session
+from actorflow.pipeline.stages.branch import Port
+from actorflow.pipeline.stages.stage import Build, Stage, signature, walk
 from actorflow.pipeline.stats import LoaderStats, bottleneck
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from actorflow.graph.nodes import Blob
     from actorflow.pipeline.feeding import Feeding
-    from actorflow.pipeline.stage import StageActor
+    from actorflow.pipeline.stages.actor import StageActor
 
 _VERSION = 1
 #: How often somebody in another thread looks whether the loop is still there, in seconds.

@@ -7,11 +7,11 @@ from typing import Any
 
 from actorflow.data.sampler import Sampler
 from actorflow.errors import PipelineError
-from actorflow.pipeline.calling import Executor, is_async_function
-from actorflow.pipeline.definition import Stage, calling_site, check_at_least
-from actorflow.pipeline.joins import Concat, Interleave, Merge, Zip
+from actorflow.pipeline.calls.options import Executor, is_async_function
 from actorflow.pipeline.pipeline import Pipeline, unique_name
-from actorflow.pipeline.source import Source, check_data, is_indexable
+from actorflow.pipeline.stages.join import Concat, Interleave, Merge, Zip
+from actorflow.pipeline.stages.source import Source, check_data, is_indexable
+from actorflow.pipeline.stages.stage import Stage, calling_site, check_at_least
 
 
 def source(

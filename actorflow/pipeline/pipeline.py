@@ -8,19 +8,19 @@ from typing import Any, Unpack
 from actorflow.errors import PipelineError, shown
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
-from actorflow.pipeline.again import Cache, Repeat
-from actorflow.pipeline.branch import Join, Port, Split
-from actorflow.pipeline.calling import CallOptions, Executor, Options
-from actorflow.pipeline.calls import Call, Filter, Map
-from actorflow.pipeline.collate import stack, unstack
-from actorflow.pipeline.definition import Stage, calling_site, check_at_least, walk
-from actorflow.pipeline.expand import Expand
+from actorflow.pipeline.calls.expand import Expand
+from actorflow.pipeline.calls.options import CallOptions, Executor, Options
+from actorflow.pipeline.calls.stages import Call, Filter, Map
 from actorflow.pipeline.feeding import Feeding
 from actorflow.pipeline.loader import Loader
-from actorflow.pipeline.passing import Enumerate, Group, Prefetch, Shard, SkipFirst, Take
-from actorflow.pipeline.shuffle import Shuffle
+from actorflow.pipeline.stages.branch import Join, Port, Split
+from actorflow.pipeline.stages.collate import stack, unstack
+from actorflow.pipeline.stages.passing import Enumerate, Group, Prefetch, Shard, SkipFirst, Take
+from actorflow.pipeline.stages.repeat import Cache, Repeat
+from actorflow.pipeline.stages.shuffle import Shuffle
+from actorflow.pipeline.stages.stage import Stage, calling_site, check_at_least, walk
+from actorflow.pipeline.stages.transfer import Transfer
 from actorflow.pipeline.sync import iterate
-from actorflow.pipeline.transfer import Transfer
 from actorflow.place import Place
 
 

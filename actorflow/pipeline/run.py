@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.errors import PipelineError
-from actorflow.pipeline.crew import Crew
-from actorflow.pipeline.stage import SLICE_NS, End, Inbox
+from actorflow.pipeline.calls.threads import Crew
+from actorflow.pipeline.stages.actor import SLICE_NS, End, Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from actorflow.pipeline.job import Job
-    from actorflow.pipeline.stage import StageActor
+    from actorflow.pipeline.calls.job import Job
+    from actorflow.pipeline.stages.actor import StageActor
 
 #: What is said of what the child of a fork cannot go on with.
 IN_PARENT = "runs in the parent process, from which this one was forked: begin another one here"

@@ -10,11 +10,11 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from actorflow.graph.nodes import Site
-from actorflow.pipeline.stage import Wait
+from actorflow.pipeline.stages.actor import Wait
 from actorflow.show.text import visible
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.stage import StageActor
+    from actorflow.pipeline.stages.actor import StageActor
 
 #: Calls whose times the percentiles are taken from.
 _RECENT = 1024

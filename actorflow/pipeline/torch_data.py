@@ -7,9 +7,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import require
-from actorflow.pipeline.definition import Stage, calling_site
-from actorflow.pipeline.passing import Shard
-from actorflow.pipeline.source import Source
+from actorflow.pipeline.stages.passing import Shard
+from actorflow.pipeline.stages.source import Source
+from actorflow.pipeline.stages.stage import Stage, calling_site
 
 if TYPE_CHECKING:
     from actorflow.pipeline.pipeline import Pipeline

@@ -10,7 +10,7 @@ from actorflow.pipeline import live_loaders
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
-    from actorflow.pipeline.definition import Stage
+    from actorflow.pipeline.stages.stage import Stage
 
 
 def pipelines(graph: Graph) -> list[dict[str, Any]]:

@@ -27,19 +27,19 @@ import pytest
 
 import actorflow as af
 from actorflow.pipeline import Limiter, Pipeline, concat, interleave, merge, source, zip_
-from actorflow.pipeline.branch import _SplitActor
-from actorflow.pipeline.call import CallActor
-from actorflow.pipeline.chunks import ChunkActor
-from actorflow.pipeline.crew import Crew
-from actorflow.pipeline.job import Job
-from actorflow.pipeline.joins import JoinActor
-from actorflow.pipeline.order import InOrder, Unordered
-from actorflow.pipeline.passing import PassActor
-from actorflow.pipeline.processes import Processes
-from actorflow.pipeline.source import _SourceOrder
+from actorflow.pipeline.calls.call import CallActor
+from actorflow.pipeline.calls.chunks import ChunkActor
+from actorflow.pipeline.calls.job import Job
+from actorflow.pipeline.calls.order import InOrder, Unordered
+from actorflow.pipeline.calls.tasks import Workers
+from actorflow.pipeline.calls.threads import Crew
+from actorflow.pipeline.processes.pool import Processes
+from actorflow.pipeline.processes.process import Worker
+from actorflow.pipeline.stages.branch import _SplitActor
+from actorflow.pipeline.stages.join import JoinActor
+from actorflow.pipeline.stages.passing import PassActor
+from actorflow.pipeline.stages.source import _SourceOrder
 from actorflow.pipeline.stats import StageStats
-from actorflow.pipeline.worker import Worker
-from actorflow.pipeline.workers import Workers
 from tests.conftest import _loop_factories
 from tests.pipeline.failing import (
     AT,
@@ -1275,14 +1275,15 @@ PACKAGE = Path(af.__file__).parent
 def boundaries() -> list[tuple[str, int]]:
     """File and line of each handler and each decorator that stops whatever is raised in `actorflow.pipeline`."""
     found = []
-    for path in sorted((PACKAGE / "pipeline").glob("*.py")):
+    for path in sorted((PACKAGE / "pipeline").rglob("*.py")):
+        file = path.relative_to(PACKAGE / "pipeline").as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.Name):
                 only_cleans = isinstance(node.body[-1], ast.Raise) and node.name is None
                 if node.type.id == "BaseException" and not only_cleans:
-                    found.append((path.name, node.lineno))
+                    found.append((file, node.lineno))
             if isinstance(node, ast.FunctionDef):
-                found += [(path.name, one.lineno) for one in node.decorator_list if ast.unparse(one) == "guarded"]
+                found += [(file, one.lineno) for one in node.decorator_list if ast.unparse(one) == "guarded"]
     return found
 
 

@@ -7,11 +7,11 @@ from collections import deque
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from actorflow.pipeline.boundary import ends_task
+from actorflow.pipeline.calls.boundary import ends_task
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.call import CallActor
-    from actorflow.pipeline.job import Job
+    from actorflow.pipeline.calls.call import CallActor
+    from actorflow.pipeline.calls.job import Job
 
 
 class Workers:

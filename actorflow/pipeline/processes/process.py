@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
 
-from actorflow.pipeline.frames import Message, open_message, pack, reading, scattered
-from actorflow.pipeline.remote import Answer, serve
+from actorflow.pipeline.processes.messages import Message, open_message, pack, reading, scattered
+from actorflow.pipeline.processes.remote import Answer, serve
 
 #: How many pieces of memory one call of the system may send.
 _PIECES = 256

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actorflow.pipeline.job import Slot, SlotState
-from actorflow.pipeline.stage import MARK
+from actorflow.pipeline.calls.job import Slot, SlotState
+from actorflow.pipeline.stages.actor import MARK
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.call import CallActor
+    from actorflow.pipeline.calls.call import CallActor
 
 
 class _Place(NamedTuple):

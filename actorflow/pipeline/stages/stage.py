@@ -12,9 +12,9 @@ from actorflow.errors import PipelineError
 from actorflow.graph.nodes import PACKAGE, Site
 
 if TYPE_CHECKING:
+    from actorflow.pipeline.resources import Session
     from actorflow.pipeline.run import Run
-    from actorflow.pipeline.session import Session
-    from actorflow.pipeline.stage import StageActor
+    from actorflow.pipeline.stages.actor import StageActor
     from actorflow.pipeline.stats import StageStats
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.errors import UNMADE, StageError
-from actorflow.pipeline.boundary import caught
+from actorflow.pipeline.calls.boundary import caught
 
 if TYPE_CHECKING:
     from actorflow.pipeline.run import Run

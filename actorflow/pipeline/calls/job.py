@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.worker import Task
+    from actorflow.pipeline.processes.process import Task
 
 
 class SlotState(Enum):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from actorflow.errors import PipelineError
-from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.stage import Inbox, StageActor, Wait
+from actorflow.pipeline.stages.actor import Inbox, StageActor, Wait
+from actorflow.pipeline.stages.stage import Build, Stage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

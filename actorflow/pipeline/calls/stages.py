@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actorflow.pipeline.calling import Options
-from actorflow.pipeline.chunks import ChunkActor
-from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.mapping import AsyncMapActor, MapActor
-from actorflow.pipeline.order import InOrder, Unordered
-from actorflow.pipeline.stage import StageActor
+from actorflow.pipeline.calls.chunks import ChunkActor
+from actorflow.pipeline.calls.mapping import AsyncMapActor, MapActor
+from actorflow.pipeline.calls.options import Options
+from actorflow.pipeline.calls.order import InOrder, Unordered
+from actorflow.pipeline.stages.actor import StageActor
+from actorflow.pipeline.stages.stage import Build, Stage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

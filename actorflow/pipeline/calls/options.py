@@ -9,10 +9,10 @@ from typing import Any, Literal, TypedDict, get_args
 
 from actorflow.errors import PipelineError, shown
 from actorflow.graph.options import Attempts, attempts_of
-from actorflow.pipeline.definition import check_at_least
-from actorflow.pipeline.limiter import Limiter
-from actorflow.pipeline.policy import Policy, Skips
-from actorflow.pipeline.processes import Processes, check_picklable
+from actorflow.pipeline.calls.limiter import Limiter
+from actorflow.pipeline.calls.policy import Policy, Skips
+from actorflow.pipeline.processes.pool import Processes, check_picklable
+from actorflow.pipeline.stages.stage import check_at_least
 
 #: Where calls run: "auto" is the loop for calls that turn out to take less than 100 us, else threads.
 Executor = Literal["auto", "loop", "thread", "process"]

@@ -6,10 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from actorflow.forks import forget_in_child
-from actorflow.pipeline.definition import check_at_least
+from actorflow.pipeline.stages.stage import check_at_least
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.stage import StageActor
+    from actorflow.pipeline.stages.actor import StageActor
 
 
 class Limiter:

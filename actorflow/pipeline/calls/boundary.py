@@ -21,7 +21,7 @@ from actorflow.errors import UNMADE, StageError
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Site
-    from actorflow.pipeline.stage import StageActor
+    from actorflow.pipeline.stages.actor import StageActor
 
 _Actor = TypeVar("_Actor", bound="StageActor")
 _Arguments = ParamSpec("_Arguments")

@@ -15,9 +15,9 @@ from typing import Any
 
 from actorflow.errors import PipelineError, shown, text_of
 from actorflow.forks import forget_in_child
-from actorflow.pipeline.frames import pack
-from actorflow.pipeline.remote import Answer
-from actorflow.pipeline.worker import Task, Worker
+from actorflow.pipeline.processes.messages import pack
+from actorflow.pipeline.processes.process import Task, Worker
+from actorflow.pipeline.processes.remote import Answer
 
 
 class Processes:

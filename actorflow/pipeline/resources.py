@@ -11,11 +11,11 @@ from actorflow.devices import Device, open_device
 from actorflow.errors import DeviceError, PipelineError
 from actorflow.forks import forget_in_child
 from actorflow.graph.graph import Graph
-from actorflow.pipeline.calling import Calling
-from actorflow.pipeline.calls import Call
-from actorflow.pipeline.definition import Stage
-from actorflow.pipeline.policy import Skips
-from actorflow.pipeline.processes import Processes
+from actorflow.pipeline.calls.options import Calling
+from actorflow.pipeline.calls.policy import Skips
+from actorflow.pipeline.calls.stages import Call
+from actorflow.pipeline.processes.pool import Processes
+from actorflow.pipeline.stages.stage import Stage
 from actorflow.pipeline.stats import StageStats
 from actorflow.place import Place
 from actorflow.threads import in_thread

@@ -15,7 +15,7 @@ from actorflow.errors import DeviceError
 from actorflow.threads import start_thread
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.job import Job
+    from actorflow.pipeline.calls.job import Job
 
 
 class Crew:

@@ -13,12 +13,12 @@ from time import perf_counter_ns
 from typing import Any
 
 from actorflow.actors.dispatcher import leave_loop
-from actorflow.pipeline.boundary import guarded
-from actorflow.pipeline.job import Job, Slot, SlotState
-from actorflow.pipeline.mapping import MapActor
-from actorflow.pipeline.remote import Answer
-from actorflow.pipeline.stage import MARK, SLICE_NS, Wait
-from actorflow.pipeline.worker import Task
+from actorflow.pipeline.calls.boundary import guarded
+from actorflow.pipeline.calls.job import Job, Slot, SlotState
+from actorflow.pipeline.calls.mapping import MapActor
+from actorflow.pipeline.processes.process import Task
+from actorflow.pipeline.processes.remote import Answer
+from actorflow.pipeline.stages.actor import MARK, SLICE_NS, Wait
 
 
 class _Chunk:

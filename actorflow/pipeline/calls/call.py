@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.op import FOREVER_NS, INLINE_NS
 from actorflow.errors import DeviceError, StageError, StageTimeoutError
-from actorflow.pipeline.boundary import guarded, stage_error
-from actorflow.pipeline.job import Job, Slot, SlotState
-from actorflow.pipeline.order import InOrder, Unordered
-from actorflow.pipeline.remote import Answer
-from actorflow.pipeline.stage import BURST, MARK, SLICE_NS, StageActor, Wait
-from actorflow.pipeline.worker import TooLateError
-from actorflow.pipeline.workers import Workers
+from actorflow.pipeline.calls.boundary import guarded, stage_error
+from actorflow.pipeline.calls.job import Job, Slot, SlotState
+from actorflow.pipeline.calls.order import InOrder, Unordered
+from actorflow.pipeline.calls.tasks import Workers
+from actorflow.pipeline.processes.process import TooLateError
+from actorflow.pipeline.processes.remote import Answer
+from actorflow.pipeline.stages.actor import BURST, MARK, SLICE_NS, StageActor, Wait
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.calling import Calling
-    from actorflow.pipeline.crew import Crew
+    from actorflow.pipeline.calls.options import Calling
+    from actorflow.pipeline.calls.threads import Crew
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stats import StageStats
 

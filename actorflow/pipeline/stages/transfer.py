@@ -20,10 +20,10 @@ import numpy.typing as npt
 from actorflow.devices import Device, Fence
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.graph.graph import Graph
-from actorflow.pipeline.admission import Admission
-from actorflow.pipeline.boundary import guarded
-from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.stage import StageActor, Wait
+from actorflow.pipeline.calls.boundary import guarded
+from actorflow.pipeline.stages.actor import StageActor, Wait
+from actorflow.pipeline.stages.admission import Admission
+from actorflow.pipeline.stages.stage import Build, Stage
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from actorflow.errors import StageError
-from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.sizes import bytes_of, size_of
-from actorflow.pipeline.stage import MARK, StageActor, Wait
+from actorflow.pipeline.stages.actor import MARK, StageActor, Wait
+from actorflow.pipeline.stages.sizes import bytes_of, size_of
+from actorflow.pipeline.stages.stage import Build, Stage
 
 
 class PassActor(StageActor):

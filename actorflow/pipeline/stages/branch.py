@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from actorflow.errors import PipelineError, shown
-from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.joins import JoinActor
-from actorflow.pipeline.stage import MARK, End, StageActor, Wait
+from actorflow.pipeline.stages.actor import MARK, End, StageActor, Wait
+from actorflow.pipeline.stages.join import JoinActor
+from actorflow.pipeline.stages.stage import Build, Stage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

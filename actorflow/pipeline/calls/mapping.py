@@ -7,10 +7,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from actorflow.actors.op import INLINE_NS
-from actorflow.pipeline.boundary import ends_task
-from actorflow.pipeline.call import CallActor
-from actorflow.pipeline.job import Slot, SlotState
-from actorflow.pipeline.stage import MARK, SLICE_NS, Wait
+from actorflow.pipeline.calls.boundary import ends_task
+from actorflow.pipeline.calls.call import CallActor
+from actorflow.pipeline.calls.job import Slot, SlotState
+from actorflow.pipeline.stages.actor import MARK, SLICE_NS, Wait
 
 
 class MapActor(CallActor):

@@ -15,14 +15,14 @@ from actorflow.data.loader import Resumable
 from actorflow.data.sampler import Sampler
 from actorflow.errors import PipelineError, StageError, shown
 from actorflow.graph.options import Attempts
-from actorflow.pipeline.boundary import caught, stage_error
-from actorflow.pipeline.calling import Calling
-from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.expand import ExpandActor
-from actorflow.pipeline.job import Slot, SlotState
-from actorflow.pipeline.order import InOrder
-from actorflow.pipeline.policy import Policy
-from actorflow.pipeline.stage import SLICE_NS, StageActor, Wait
+from actorflow.pipeline.calls.boundary import caught, stage_error
+from actorflow.pipeline.calls.expand import ExpandActor
+from actorflow.pipeline.calls.job import Slot, SlotState
+from actorflow.pipeline.calls.options import Calling
+from actorflow.pipeline.calls.order import InOrder
+from actorflow.pipeline.calls.policy import Policy
+from actorflow.pipeline.stages.actor import SLICE_NS, StageActor, Wait
+from actorflow.pipeline.stages.stage import Build, Stage
 
 #: What gives its items in no time.
 _IN_MEMORY = (list, tuple, range, np.ndarray, str, bytes)

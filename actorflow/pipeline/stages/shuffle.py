@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.passing import PassActor
-from actorflow.pipeline.stage import StageActor
+from actorflow.pipeline.stages.actor import StageActor
+from actorflow.pipeline.stages.passing import PassActor
+from actorflow.pipeline.stages.stage import Build, Stage
 
 _BITS = (1 << 64) - 1
 #: The position before the first item.

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from actorflow.errors import PipelineError
-from actorflow.pipeline.definition import Build, Stage
-from actorflow.pipeline.passing import PassActor
-from actorflow.pipeline.sizes import bytes_of, size_of
-from actorflow.pipeline.stage import StageActor, Wait
+from actorflow.pipeline.stages.actor import StageActor, Wait
+from actorflow.pipeline.stages.passing import PassActor
+from actorflow.pipeline.stages.sizes import bytes_of, size_of
+from actorflow.pipeline.stages.stage import Build, Stage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

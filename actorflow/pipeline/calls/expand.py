@@ -10,11 +10,11 @@ from time import perf_counter_ns
 from typing import Any
 
 from actorflow.errors import PipelineError, shown
-from actorflow.pipeline.boundary import ends_task
-from actorflow.pipeline.call import CallActor
-from actorflow.pipeline.calls import Call
-from actorflow.pipeline.job import Job, Slot, SlotState
-from actorflow.pipeline.stage import SLICE_NS, StageActor
+from actorflow.pipeline.calls.boundary import ends_task
+from actorflow.pipeline.calls.call import CallActor
+from actorflow.pipeline.calls.job import Job, Slot, SlotState
+from actorflow.pipeline.calls.stages import Call
+from actorflow.pipeline.stages.actor import SLICE_NS, StageActor
 
 
 def iterated(given: Any) -> Iterator[Any]:

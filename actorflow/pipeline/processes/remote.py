@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from actorflow.errors import text_of
-from actorflow.pipeline.frames import Message, gathered, open_message, pack, reading
+from actorflow.pipeline.processes.messages import Message, gathered, open_message, pack, reading
 
 
 class Answer(NamedTuple):

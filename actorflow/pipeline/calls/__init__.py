@@ -1,0 +1,1 @@
+"""Calls of users' functions: on the loop, in threads, in processes, or as tasks."""

@@ -1,0 +1,1 @@
+"""Worker processes of pipelines: how they are started, fed and ended."""

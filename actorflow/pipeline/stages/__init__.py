@@ -1,0 +1,1 @@
+"""Stages of pipelines: what each kind of them does with its items."""
