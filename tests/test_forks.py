@@ -22,8 +22,8 @@ import actorflow as af
 from actorflow.array.engine.interrupts import Guard
 from actorflow.devices.cuda import availability
 from actorflow.errors import DeviceUnavailableError
-from actorflow.forks import forget_in_child, held_at_fork
 from actorflow.place import Place
+from actorflow.threads import forget_in_child, held_at_fork
 from tests.support import forking
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -598,7 +598,7 @@ def test_a_fork_waits_for_locks(is_outer: bool) -> None:
 
 
 def test_a_fork_within_a_lock_goes_on_and_its_child_finds_it_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorflow.forks._PATIENCE_S", 0.01)
+    monkeypatch.setattr("actorflow.threads._PATIENCE_S", 0.01)
     lock = held_at_fork(threading.Lock())
 
     def child() -> None:
@@ -675,7 +675,7 @@ def test_every_lock_is_held_at_a_fork() -> None:
         module: count
         for module, tree in _modules()
         if (count := _count(tree, "Lock", "RLock", "Condition", "Semaphore") - _count(tree, "held_at_fork"))
-        and module != "forks"
+        and module != "threads"
     }
     assert free == OWN_LOCKS
 

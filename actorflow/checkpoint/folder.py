@@ -20,9 +20,9 @@ from actorflow.checkpoint.restore import Checkpoint, Fitting, put, read
 from actorflow.checkpoint.snapshot import PendingSnapshot, check_at_rest, take_snapshot, to_the_end
 from actorflow.checkpoint.tensors import DamagedError, require_format
 from actorflow.errors import CheckpointError, GraphError
-from actorflow.forks import forget_in_child
 from actorflow.graph.graph import Graph
 from actorflow.ranks.gathering import Announcements, gather
+from actorflow.threads import forget_in_child
 
 _log = logging.getLogger("actorflow")
 

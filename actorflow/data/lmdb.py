@@ -22,7 +22,7 @@ from actorflow.data.loader import Loader
 from actorflow.data.normalize import Normalize
 from actorflow.data.sampler import Sampler
 from actorflow.errors import DataError, require
-from actorflow.forks import held_at_fork
+from actorflow.threads import held_at_fork
 
 Decode = Callable[[memoryview], Datum]
 

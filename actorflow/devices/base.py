@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from actorflow.devices.memory import Pool
 from actorflow.errors import DeviceError
-from actorflow.forks import forget_in_child
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
+from actorflow.threads import forget_in_child
 
 
 class Fence(ABC):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from actorflow.forks import forget_in_child, held_at_fork
+from actorflow.threads import forget_in_child, held_at_fork
 
 
 def cores() -> int:

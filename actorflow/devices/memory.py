@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
+from actorflow.threads import held_at_fork
 
 
 def _in_host_memory(spec: TensorSpec) -> npt.NDArray[Any]:

@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 
 from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError
-from actorflow.forks import forget_in_child, held_at_fork
-from actorflow.threads import start_thread
+from actorflow.threads import forget_in_child, held_at_fork, start_thread
 
 _P = TypeVar("_P")
 

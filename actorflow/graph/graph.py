@@ -500,7 +500,7 @@ class Graph:
         return to_svg(graph_dot(self, times=times))
 
     def _repr_html_(self) -> str:
-        from actorflow.show.notebook import graph_html
+        from actorflow.show.tables import graph_html
 
         return graph_html(self)
 

@@ -11,13 +11,13 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Self
 
 from actorflow.errors import PipelineError
-from actorflow.forks import forget_in_child
 from actorflow.pipeline.calls.policy import Skip
 from actorflow.pipeline.resources import Session
 from actorflow.pipeline.run import Run
 from actorflow.pipeline.stages.branch import Port
 from actorflow.pipeline.stages.stage import Build, Stage, signature, walk
 from actorflow.pipeline.stats import LoaderStats, bottleneck
+from actorflow.threads import forget_in_child
 
 if TYPE_CHECKING:
     from types import TracebackType

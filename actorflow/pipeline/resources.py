@@ -9,7 +9,6 @@ from typing import Any
 
 from actorflow.devices import Device, open_device
 from actorflow.errors import DeviceError, PipelineError
-from actorflow.forks import forget_in_child
 from actorflow.graph.graph import Graph
 from actorflow.pipeline.calls.options import Calling
 from actorflow.pipeline.calls.policy import Skips
@@ -18,7 +17,7 @@ from actorflow.pipeline.processes.pool import Processes
 from actorflow.pipeline.stages.stage import Stage
 from actorflow.pipeline.stats import StageStats
 from actorflow.place import Place
-from actorflow.threads import in_thread
+from actorflow.threads import forget_in_child, in_thread
 
 
 class Session:

@@ -11,10 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError
-from actorflow.forks import forget_in_child, held_at_fork
 from actorflow.loop import run
 from actorflow.pipeline.run import IN_PARENT
-from actorflow.threads import start_thread
+from actorflow.threads import forget_in_child, held_at_fork, start_thread
 
 if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader

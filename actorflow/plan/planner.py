@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -17,7 +19,6 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.capture import captures, find_segments
-from actorflow.plan.collector import collector_paused
 from actorflow.plan.kernels import Choice, Selector
 from actorflow.plan.memory import footprint, places_of
 from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
@@ -31,6 +32,24 @@ from actorflow.spec import TensorSpec
 INBOUND, OUTBOUND = "inbound", "outbound"
 #: Where collectives show.
 REDUCE = "reduce"
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the collector from running inside the ``with`` block, unless the application has turned it off anyway.
+
+    For synchronous code that makes very many objects and keeps nearly all of them. The collector runs whenever so many
+    have been made, looks at all of them again and finds nothing: with a million ops that is half of the time. What it
+    would have freed, it frees after the block.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @collector_paused()

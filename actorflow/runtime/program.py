@@ -21,9 +21,9 @@ from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import to_numpy
 from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
-from actorflow.plan.collector import collector_paused
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp, Slot
+from actorflow.plan.planner import collector_paused
 from actorflow.runtime.build import Wiring
 from actorflow.spec import as_array
 from actorflow.trace.ring import NodeState

@@ -13,12 +13,12 @@ from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, open_device
 from actorflow.devices.blas import blas_threads
-from actorflow.forks import forget_in_child, held_at_fork
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
 from actorflow.ops.function import Function
 from actorflow.place import Place
 from actorflow.runtime.watchdog import LoopWatchdog
+from actorflow.threads import forget_in_child, held_at_fork
 
 
 class Claim:

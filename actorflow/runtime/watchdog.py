@@ -12,8 +12,7 @@ from types import FrameType
 
 from actorflow.actors.op import OpActor
 from actorflow.errors import DeviceError
-from actorflow.forks import forget_in_child
-from actorflow.threads import start_thread
+from actorflow.threads import forget_in_child, start_thread
 
 _log = logging.getLogger("actorflow")
 

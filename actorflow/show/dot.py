@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from actorflow.errors import GraphError, MissingExtraError
 from actorflow.graph.nodes import Blob, Variable
-from actorflow.show.tables import kernel_name, step_name, time_text
-from actorflow.show.text import visible
+from actorflow.show.tables import kernel_name, step_name
+from actorflow.show.text import time_text, visible
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph

@@ -1,11 +1,12 @@
-"""Graphs and plans as text: tables, and what is said in them."""
+"""Graphs and plans as tables, of text or HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
-from actorflow.graph.nodes import Blob
+from actorflow.graph.nodes import Blob, Variable
 from actorflow.ops.function import Function
 from actorflow.show.text import visible
 
@@ -13,25 +14,41 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.plan.plan import Plan, PlannedOp
 
-_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
+
+#: Ops that a notebook shows.
+_MOST_OPS = 100
 
 
 def graph_table(graph: Graph) -> str:
     """A table of a graph's ops."""
-    rows = [
-        (op.name, str(op.operation), f"{op.place} {op.lane or 'auto'}", _types(op.inputs), _types(op.outputs))
-        for op in graph.ops
-    ]
-    variables = graph.variables
-    size_bytes = sum(variable.spec.size_bytes for variable in variables)
+    variables, size_bytes = _variables(graph)
     count = sum(variable.spec.size for variable in variables)
     return "\n".join(
         [
-            *_table(("op", "operation", "place, lane", "inputs", "outputs"), rows),
+            *_table(("op", "operation", "place, lane", "inputs", "outputs"), _op_rows(graph)),
             f"graph {graph.name!r}: {len(graph.ops)} ops, {len(graph.blobs)} blobs, {len(variables)} variables "
             f"({count:,} elements, {size_bytes:,} bytes)",
         ]
     )
+
+
+def graph_html(graph: Graph) -> str:
+    """A graph as a notebook shows it: counts and a table of up to 100 ops, as HTML without scripts.
+
+    Nothing is run or served. Names come from whoever built the graph: they are escaped, and nothing in them is hidden.
+    """
+    variables, size_bytes = _variables(graph)
+    frames = graph.root.engine.frames
+    count = len(graph.ops)
+    head = (
+        f"<p><b>graph {escape(graph.name)}</b>: {count:,} ops, {len(graph.blobs):,} blobs, {len(variables):,} "
+        f"variables ({size_bytes:,} bytes); {frames.finished:,} frames finished, {frames.failed:,} failed</p>"
+    )
+    if count > _MOST_OPS:
+        return f"{head}<p>serve it to look at so many ops: <code>await af.web.serve(graph).start()</code></p>"
+    header = ("op", "operation", "place", "inputs", "outputs")
+    table = "".join([_html_row("th", header), *[_html_row("td", row) for row in _op_rows(graph)]])
+    return f"{head}<details><summary>ops</summary><table>{table}</table></details>"
 
 
 def plan_table(plan: Plan) -> str:
@@ -76,13 +93,21 @@ def kernel_name(op: PlannedOp) -> str:
     return "function" if isinstance(op.operation, Function) else str(op.operation)
 
 
-def time_text(time_ns: float) -> str:
-    """A time of three digits, with its unit."""
-    for unit, size_ns in _UNITS:
-        if time_ns >= size_ns:
-            count = time_ns / size_ns
-            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
-    return "0"
+def _variables(graph: Graph) -> tuple[tuple[Variable, ...], int]:
+    """A graph's variables and their bytes."""
+    variables = graph.variables
+    return variables, sum(variable.spec.size_bytes for variable in variables)
+
+
+def _op_rows(graph: Graph) -> list[tuple[str, ...]]:
+    return [
+        (op.name, str(op.operation), f"{op.place} {op.lane or 'auto'}", _types(op.inputs), _types(op.outputs))
+        for op in graph.ops
+    ]
+
+
+def _html_row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(visible(cell))}</{tag}>' for cell in cells)}</tr>"
 
 
 def _types(blobs: Iterable[Blob]) -> str:

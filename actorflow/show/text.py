@@ -1,6 +1,8 @@
-"""Text that others have written, as people are shown it."""
+"""Text as people are shown it: names that others have written, and times."""
 
 from __future__ import annotations
+
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -17,3 +19,12 @@ def visible(text: str, *, lines: bool = False) -> str:
     if text.isprintable():
         return text
     return "".join([one if one.isprintable() or (lines and one == "\n") else repr(one)[1:-1] for one in text])
+
+
+def time_text(time_ns: float) -> str:
+    """A time of three digits, with its unit."""
+    for unit, size_ns in _UNITS:
+        if time_ns >= size_ns:
+            count = time_ns / size_ns
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
+    return "0"

@@ -182,10 +182,10 @@ class TestSharing:
         np.testing.assert_array_equal(images[:], IMAGES)  # here it is still open
 
     def test_a_fork_in_the_middle_of_opening(self, path: Path, monkeypatch) -> None:
-        from actorflow import forks
+        from actorflow import threads
         from actorflow.data import lmdb as module
 
-        monkeypatch.setattr(forks, "_PATIENCE_S", 0.0)  # the thread that forks has the lock: no patience helps
+        monkeypatch.setattr(threads, "_PATIENCE_S", 0.0)  # the thread that forks has the lock: no patience helps
         context = multiprocessing.get_context("fork")
         images = LmdbImages(path)
         mine, other = context.Pipe()

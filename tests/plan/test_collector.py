@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.plan.collector import collector_paused
+from actorflow.plan.planner import collector_paused
 from actorflow.runtime.program import Program
 
 SPEC = af.TensorSpec.of((1,))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from actorflow.array.engine.memory import Memory
 from actorflow.devices import DeviceOptions
 from actorflow.errors import OutOfMemoryError
-from actorflow.forks import held_at_fork
 from actorflow.place import Place
+from actorflow.threads import held_at_fork
 
 if TYPE_CHECKING:
     from actorflow.array.engine.compiling import Job

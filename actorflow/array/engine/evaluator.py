@@ -20,9 +20,9 @@ from actorflow.array.record.primitives import DType, Value
 from actorflow.devices import DeviceOptions
 from actorflow.devices.blas import cores
 from actorflow.errors import GraphError
-from actorflow.forks import forget_in_child
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
+from actorflow.threads import forget_in_child
 
 #: Records that wait for the engine; from here on the recording thread computes, too.
 _MOST_PENDING = 20_000

@@ -15,7 +15,7 @@ from signal import SIGINT
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from actorflow.forks import forget_in_child
+from actorflow.threads import forget_in_child
 
 #: How often a main thread that waits looks whether it has been interrupted.
 POLL_S = 0.05

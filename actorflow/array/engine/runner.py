@@ -20,8 +20,7 @@ from actorflow.array.record.node import Node, bytes_of
 from actorflow.array.record.placement import accelerator_of
 from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError
-from actorflow.forks import held_at_fork
-from actorflow.threads import start_thread
+from actorflow.threads import held_at_fork, start_thread
 from actorflow.trace.ring import OpProfile
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from actorflow.forks import held_at_fork
+from actorflow.threads import held_at_fork
 
 _T = TypeVar("_T")
 

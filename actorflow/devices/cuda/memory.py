@@ -20,8 +20,8 @@ from actorflow.devices.memory import Bucket, Pool
 from actorflow.devices.stream import StreamLane
 from actorflow.devices.stream_memory import StreamPool
 from actorflow.errors import DeviceError, DTypeError, OutOfMemoryError
-from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
+from actorflow.threads import held_at_fork
 
 #: Dtypes of CuPy's kernels, by NumPy's characters.
 _DTYPES = frozenset("?bhilqBHILQefdFD")

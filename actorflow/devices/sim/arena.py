@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from actorflow.devices.sim.races import Access, Region
 from actorflow.errors import OutOfMemoryError
-from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
+from actorflow.threads import held_at_fork
 
 if TYPE_CHECKING:
     from actorflow.devices.sim.work import Failure

@@ -9,8 +9,7 @@ from heapq import heappop, heappush
 from itertools import count
 from time import perf_counter_ns
 
-from actorflow.forks import held_at_fork
-from actorflow.threads import start_thread
+from actorflow.threads import held_at_fork, start_thread
 
 #: Of all timelines together: work that waits for other work is always the newer one.
 _order = count()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from actorflow.forks import forget_in_child
 from actorflow.pipeline.stages.stage import check_at_least
+from actorflow.threads import forget_in_child
 
 if TYPE_CHECKING:
     from actorflow.pipeline.stages.actor import StageActor

@@ -14,10 +14,10 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from actorflow.errors import PipelineError, shown, text_of
-from actorflow.forks import forget_in_child
 from actorflow.pipeline.processes.messages import pack
 from actorflow.pipeline.processes.process import Task, Worker
 from actorflow.pipeline.processes.remote import Answer
+from actorflow.threads import forget_in_child
 
 
 class Processes:
