@@ -334,7 +334,7 @@ CASES = {
     "simulated": Case("devices.sim.timeline", simulated, "actorflow-sim", E, (af.OpError, f"(?s)op 'exp.*{SIM}")),
     "watched": Case("devices.stream", watched, "-events", [1.0] * 3),
     "helped": Case("devices.team", helped, "actorflow-team", 16.0),
-    "looked after": Case("runtime.watchdog", looked_after, "actorflow-watchdog", 2.0),
+    "looked after": Case("runtime.limits", looked_after, "actorflow-watchdog", 2.0),
     "arrays": Case("array.runner", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]),
     "placed arrays": Case(
         "array.service",

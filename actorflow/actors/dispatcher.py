@@ -21,7 +21,7 @@ class Actor(Protocol):
         """Do what can be done now; gives the time, `perf_counter_ns`, at the end."""
 
 
-class Work(Protocol):
+class Owner(Protocol):
     """What an actor is fired for: a frame, a run of a pipeline."""
 
     def fail(self, actor: Any, error: BaseException, /) -> None:
@@ -60,7 +60,7 @@ class Dispatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop, slice_ns: int = 1_000_000) -> None:
         self.loop = loop
         self.slice_ns = slice_ns
-        self.ready: deque[tuple[Actor, Work]] = deque()
+        self.ready: deque[tuple[Actor, Owner]] = deque()
         self.take = self.ready.popleft
         self._scheduled = False
         # Slices have one of their own: what kernels do must not depend on whose run has woken the loop.

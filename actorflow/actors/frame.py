@@ -14,7 +14,7 @@ from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledEr
 from actorflow.graph.nodes import PACKAGE
 
 if TYPE_CHECKING:
-    from actorflow.actors.blob import UpdateActor
+    from actorflow.actors.blob import BlobActor, UpdateActor
     from actorflow.actors.budget import Budget
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from actorflow.trace.ring import Monitor, Trace
     from actorflow.trace.spans import FrameSpans
 
+#: Ops that an error names of each sort; a large graph has very many that wait.
+_SHOWN = 10
 
-class Expectant(Protocol):
+
+class FrameListener(Protocol):
     """What is told that a frame will come, and if it will not."""
 
     def expect(self, frame: Frame) -> None:
@@ -120,7 +123,7 @@ class Frame:
         on_fault: Callable[[Frame, BaseException], None],
         monitor: Monitor | None,
         trace: Trace,
-        turnstiles: Sequence[Expectant],
+        turnstiles: Sequence[FrameListener],
         ops: list[OpActor],
         atomic: bool,
         budget: Budget | None,
@@ -248,8 +251,8 @@ class Frame:
                     turnstile.skip(self)
                 for actor, timer in self.resting.items():
                     timer.cancel()
-                    assert actor.guard is not None
-                    actor.guard.give_up(self)
+                    assert actor.attempts is not None
+                    actor.attempts.give_up(self)
                 self.resting.clear()
                 for task in self.tasks:
                     task.cancel()
@@ -285,3 +288,28 @@ def _trim(error: BaseException) -> None:
         traceback = traceback.tb_next
     if traceback is not None:
         BaseException.with_traceback(error, traceback)  # a class may refuse the assignment; a frozen dataclass does
+
+
+def what_it_waits_for(frame: Frame) -> str:
+    """Which ops run, and which wait for how many messages, from whom."""
+    lines = [f"running: {_listing([actor.what for actor in frame.outstanding])}"]
+    writers: dict[BlobActor, OpActor] = {blob: actor for actor in frame.ops for blob in actor.outputs}
+    waiting = [actor for actor in frame.ops if frame.pending[actor.index] > 0 and actor not in frame.outstanding]
+    for actor in waiting[:_SHOWN]:
+        count = frame.pending[actor.index]
+        unfinished = [
+            writer.what
+            for writer in (writers.get(blob) for blob in actor.inputs)
+            if writer is not None and (frame.pending[writer.index] > 0 or writer in frame.outstanding)
+        ]
+        source = f"op {_listing(unfinished)}" if unfinished else "an earlier frame's turn at a variable"
+        lines.append(f"  op {actor.what!r} waits for {count} of {len(actor.inputs)} inputs: {source}")
+    if len(waiting) > _SHOWN:
+        lines.append(f"  and {len(waiting) - _SHOWN} more ops wait")
+    return "\n".join(lines)
+
+
+def _listing(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (shown or "nothing") + more

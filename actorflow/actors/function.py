@@ -133,8 +133,8 @@ class AsyncActor(FunctionActor):
         task = asyncio.get_running_loop().create_task(coroutine, name=self.node.name, context=context)
         frame.outstanding[self] = task
         task.add_done_callback(lambda task: self._finished(frame, task, start))
-        if self.guard is not None:
-            self.guard.begin(frame, task)
+        if self.attempts is not None:
+            self.attempts.begin(frame, task)
         return perf_counter_ns()
 
     def _finished(self, frame: Frame, task: asyncio.Task[Any], start: int) -> None:

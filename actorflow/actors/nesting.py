@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
     from actorflow.actors.turnstile import Turnstile
-    from actorflow.actors.variable import Gate
+    from actorflow.actors.variable import VariableUse
 
 #: The call of an async function that the current code is part of.
 within: ContextVar[tuple[Frame, OpActor] | None] = ContextVar("actorflow_within", default=None)
@@ -33,7 +33,9 @@ def callers(context: Context | None = None) -> Iterator[tuple[Frame, OpActor]]:
         call = call[0].context.get(within)
 
 
-def check_turns(graph: str, ops: Iterable[OpActor], gates: Iterable[Gate], turnstiles: Collection[Turnstile]) -> None:
+def check_turns(
+    graph: str, ops: Iterable[OpActor], gates: Iterable[VariableUse], turnstiles: Collection[Turnstile]
+) -> None:
     """Check that a frame that is to start now could end before the calls that it is part of do.
 
     Args:

@@ -11,9 +11,9 @@ from sys import getrefcount
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import release
 from actorflow.actors.dispatcher import leave_loop
-from actorflow.actors.guard import Guard
 from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.errors import GraphError
 from actorflow.trace.ring import CALL_BYTES, NodeState, OpProfile, in_brief, pack_call
@@ -59,18 +59,18 @@ class OpActor(ABC):
         ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable.
         lane: Where it runs when it is not short.
         turnstile: Keeps the frames of a function in order; None for kernels.
-        guard: Keeps the op's timeout and retries; None without.
+        attempts: Keeps the op's timeout and retries; None without.
         inline_ns: Longest expected time of a call that runs on the loop.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
 
     __slots__ = (
+        "attempts",
         "cost_ns",
         "ends",
         "followers",
         "freed",
-        "guard",
         "index",
         "inline_ns",
         "inputs",
@@ -108,7 +108,7 @@ class OpActor(ABC):
         self.freed = inputs
         self.followers: tuple[OpActor, ...] | None = None
         self.turnstile: Turnstile | None = None
-        self.guard = None if node.attempts is None else Guard(self, node.attempts)
+        self.attempts = None if node.attempts is None else OpAttempts(self, node.attempts)
         self.inline_ns = INLINE_NS
         self.ends = False
         self.lane = lane
@@ -160,7 +160,7 @@ class OpActor(ABC):
                 return perf_counter_ns()
             if turnstile.running > 1:  # frames before this one are still on the lane: do not overtake them
                 return self.begin(frame)
-        if fences or self.cost_ns > self.inline_ns or self.guard is not None:
+        if fences or self.cost_ns > self.inline_ns or self.attempts is not None:
             return self.begin(frame)
         return self._call_inline(frame)
 
@@ -220,7 +220,7 @@ class OpActor(ABC):
 
     def _follows(self, fence: Fence) -> bool:
         """Whether what is submitted to the lane now runs after ``fence``, and may be submitted."""
-        if self.guard is not None and self.guard.is_timed:  # from when it is submitted: not with what is in front
+        if self.attempts is not None and self.attempts.is_timed:  # from when it is submitted: not with what is in front
             return False
         return fence.lane is self.lane or self.lane.wait(fence)
 
@@ -230,17 +230,17 @@ class OpActor(ABC):
         Returns:
             The time, `perf_counter_ns`.
         """
-        guard = self.guard
+        attempts = self.attempts
         try:
-            urgent = self.ends or guard is not None or frame.budget is not None
+            urgent = self.ends or attempts is not None or frame.budget is not None
             fence = self.lane.submit(self._work, frame, self._passed, urgent)
         except BaseException as error:  # noqa: BLE001  no thread to be had, say
             self._failed(frame, error, 0, perf_counter_ns(), self.key)
             self.leave()
             return perf_counter_ns()
         frame.outstanding[self] = fence
-        if guard is not None:
-            guard.begin(frame, fence)
+        if attempts is not None:
+            attempts.begin(frame, fence)
         else:
             for blob in self.outputs:
                 blob.deliver(frame, fence)
@@ -260,7 +260,7 @@ class OpActor(ABC):
         try:
             self.compute(frame)
         except BaseException:
-            if self.guard is None:
+            if self.attempts is None:
                 frame.halted = True  # what is queued behind must not run on missing inputs
             raise
 
@@ -277,10 +277,10 @@ class OpActor(ABC):
         error = fence.error
         end_ns = fence.ended_ns or perf_counter_ns()
         if type(error) is _Skipped:
-            if self.guard is not None:
-                self.guard.end(frame, None)
+            if self.attempts is not None:
+                self.attempts.end(frame, None)
             self.leave()
-        elif self.guard is not None:
+        elif self.attempts is not None:
             self._conclude(frame, error, fence.elapsed_ns, end_ns)
         else:
             if error is not None:
@@ -296,12 +296,12 @@ class OpActor(ABC):
 
     def _conclude(self, frame: Frame, error: BaseException | None, elapsed_ns: int, end_ns: int) -> None:
         """A call has ended whose outputs were not announced before."""
-        guard = self.guard
-        if guard is not None:
-            error = guard.end(frame, error)
+        attempts = self.attempts
+        if attempts is not None:
+            error = attempts.end(frame, error)
             if error is None:
-                guard.succeeded(frame)
-            elif guard.retry(frame, error):
+                attempts.succeeded(frame)
+            elif attempts.retry(frame, error):
                 self._account_failed(frame, error, elapsed_ns, end_ns, self.key)
                 return
         if not frame.halted:

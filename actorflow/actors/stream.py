@@ -101,7 +101,7 @@ class StreamKernelActor(_OnStream, KernelActor):
         return self._again(inputs, lambda: self._run_kernel(inputs, number))
 
 
-class StageActor(KernelActor):
+class StagingActor(KernelActor):
     """A copy to host memory that a device can copy from. What was fed as an array of the device stays what it is."""
 
     __slots__ = ()

@@ -79,7 +79,7 @@ class VariableActor:
         self._turns: dict[Frame, Turn] = {}
         self._counted: Any = None
 
-    def enter(self, frame: Frame, gate: Gate) -> None:
+    def enter(self, frame: Frame, gate: VariableUse) -> None:
         """A frame starts: it reads when the frames before it have had their turns, and takes one if it may update."""
         before = self._last
         if gate.updates:
@@ -127,12 +127,12 @@ class VariableActor:
         self._last = None
         self._turns.clear()
 
-    def _open_later(self, frame: Frame, gate: Gate) -> None:
+    def _open_later(self, frame: Frame, gate: VariableUse) -> None:
         frame.guarded(gate.open, frame)
         frame.wake()
 
 
-class Gate:
+class VariableUse:
     """Where one program reads or updates a variable whose frames take turns.
 
     Attributes:

@@ -630,7 +630,7 @@ class Graph:
     @property
     def paused(self) -> Pause | None:
         """How the graph is paused; None if it is not."""
-        return self.engine.admission.pause
+        return self.engine.queue.pause
 
     @property
     def streams(self) -> list[FrameStream]:
@@ -647,11 +647,11 @@ class Graph:
         Args:
             reason: Shown to those who ask why nothing starts.
         """
-        self._runnable().admission.close(reason)
+        self._runnable().queue.close(reason)
 
     def resume(self) -> None:
         """Start frames again, those that have waited first and in their order."""
-        self._runnable().admission.open()
+        self._runnable().queue.open()
 
     def step(self, frames: int = 1) -> None:
         """Let so many more frames of a paused graph start: of runs and streams that wait, in turn, or that come next.
@@ -662,7 +662,7 @@ class Graph:
         """
         if frames < 1:
             raise ValueError(f"step: expected at least 1 frame, got {frames}")
-        self._runnable().admission.step(frames)
+        self._runnable().queue.step(frames)
 
     def cancel(self, frame: int | None = None, *, reason: str = "by Graph.cancel") -> list[int]:
         """End frames in flight. Who awaits them gets `RunCancelledError` at once; a stream ends with that.

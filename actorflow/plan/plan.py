@@ -11,7 +11,7 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.place import Place
 from actorflow.plan.memory import Footprint, footprint
-from actorflow.ranks.identity import Identity
+from actorflow.plan.ranks import Identity
 from actorflow.spec import TensorSpec
 
 
@@ -88,7 +88,7 @@ class Plan:
         updates: Variables that the plan writes.
         notes: What is not as the user asked, with the names of the ops that it is true of.
         segments: Indices of the ops that are launched as one.
-        identity: What all ranks must agree on, if messages are exchanged among them; see `actorflow.ranks.identity`.
+        identity: What all ranks must agree on, if messages are exchanged among them; see `actorflow.plan.ranks`.
     """
 
     graph: Graph

@@ -23,9 +23,8 @@ from actorflow.plan.kernels import Choice, Selector
 from actorflow.plan.memory import footprint, places_of
 from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.plan.plan import Plan, PlannedOp, Slot
+from actorflow.plan.ranks import crosses_ranks, home_of, identity_of, is_gathered
 from actorflow.plan.validate import check_places, in_order, needed_ops, with_whole_groups
-from actorflow.ranks.cutting import crosses_ranks, home_of, is_gathered
-from actorflow.ranks.identity import identity_of
 from actorflow.spec import TensorSpec
 
 #: Lanes of copies to a device and from it.

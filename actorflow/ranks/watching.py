@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.channel import messages_under_way
+from actorflow.ranks.edges import messages_under_way
 from actorflow.trace.ring import OpProfile
 
 if TYPE_CHECKING:
-    from actorflow.ranks.channels import Channels
+    from actorflow.ranks.peers import Peers
     from actorflow.runtime.engine import Engine
     from actorflow.trace.ring import Changes, Trace
 
@@ -39,18 +39,18 @@ class Watching:
 
     Args:
         engine: Of the graph.
-        channels: What its notes go through.
+        peers: Counterparts that its notes go to.
     """
 
-    def __init__(self, engine: Engine, channels: Channels) -> None:
+    def __init__(self, engine: Engine, peers: Peers) -> None:
         self._engine = engine
-        self._channels = channels
+        self._peers = peers
         self._changes: Changes | None = None
         self._calls = 0  # up to which position of the trace they were reported
         self._messages: list[tuple[int, int, bool, int]] = []  # as they were reported
         self._timer: asyncio.TimerHandle | None = None
         self._numbers: dict[int, npt.NDArray[np.intp]] = {}  # on rank 0: here, by rank and number there
-        channels.handlers |= {
+        peers.handlers |= {
             "watch": self._heard_watch,
             "nodes": self._heard_nodes,
             "states": self._heard_states,
@@ -71,16 +71,16 @@ class Watching:
         self._heard_watch(0, False)
 
     def _tell_others(self, on: bool) -> None:
-        if self._channels.transport.rank == 0:
-            for rank in range(1, self._channels.transport.size):
-                self._channels.post(rank, "watch", on)
+        if self._peers.transport.rank == 0:
+            for rank in range(1, self._peers.transport.size):
+                self._peers.post(rank, "watch", on)
 
     # -- on the ranks that report -------------------------------------------------------------------------------
 
     def _heard_watch(self, _: int, on: bool) -> None:
         if on and self._changes is None:
             nodes = self._engine.graph.nodes
-            self._channels.post(0, "nodes", [node.id for node in nodes], [node.name for node in nodes])
+            self._peers.post(0, "nodes", [node.id for node in nodes], [node.name for node in nodes])
             monitor = self._engine.watch()
             self._changes = monitor.changes()
             self._calls = self._engine.trace.total
@@ -106,7 +106,7 @@ class Watching:
                 if profile is not None:
                     record["calls"], record["failed"] = profile.calls, profile.failed
                     record["total_ns"], record["last_ns"] = profile.total_ns, profile.last_ns
-            self._channels.post(0, "states", base64.b64encode(records.tobytes()).decode())
+            self._peers.post(0, "states", base64.b64encode(records.tobytes()).decode())
         self._report_calls()
         counts = messages_under_way(engine.running)
         self._report_messages([(*what, count) for what, count in counts.items()])
@@ -123,12 +123,12 @@ class Watching:
         shift_ns = _shift_ns(trace)
         records["start_ns"], records["end_ns"] = calls.start_ns + shift_ns, calls.end_ns + shift_ns
         errors = list(calls.errors.items())
-        self._channels.post(0, "calls", base64.b64encode(records.tobytes()).decode(), trace.tracks, errors)
+        self._peers.post(0, "calls", base64.b64encode(records.tobytes()).decode(), trace.tracks, errors)
 
     def _report_messages(self, messages: list[tuple[int, int, bool, int]]) -> None:
         # Again and again while there are any: those that stay matter most, and rank 0 may have forgotten them.
         if messages or self._messages:
-            self._channels.post(0, "messages", messages)
+            self._peers.post(0, "messages", messages)
         self._messages = messages
 
     # -- on rank 0 ----------------------------------------------------------------------------------------------

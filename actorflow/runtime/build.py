@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
-from actorflow.actors.channel import AllReduceActor, ChannelActor, ChannelLane, ReceiveActor, SendActor
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.segment import SegmentActor
 from actorflow.actors.stream import (
-    StageActor,
+    StagingActor,
     StreamFunctionActor,
     StreamKernelActor,
     StreamViewActor,
@@ -28,7 +27,7 @@ from actorflow.ops.function import Function
 from actorflow.ops.registry import ANY, Kernel, KernelKey
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
-from actorflow.ranks.exchange import Exchange
+from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
 from actorflow.trace.ring import OpProfile, SegmentProfile
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Wiring:
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self._plan = plan
         self._engine = engine
-        self.exchange = None if plan.identity is None else Exchange(engine.channels, plan.identity)
+        self.exchange = None if plan.identity is None else Exchange(engine.peers, plan.identity)
         self._writers = {slot: op for op in plan.ops for slot in op.outputs}
         self._users = _users(plan, engine)
         for slot in plan.slots if self._users else ():
@@ -252,7 +251,7 @@ class Wiring:
         operation, kernel = op.operation, op.kernel
         kind: type[KernelActor] = self.stream_kernel_kind if device.is_stream else self.kernel_kind
         if isinstance(operation, Stage):
-            kernel, kind = _made(operation.kind, device, np.copyto), StageActor
+            kernel, kind = _made(operation.kind, device, np.copyto), StagingActor
         elif isinstance(operation, Transfer):
             kernel = _made(
                 operation.kind, device, _copy(engine.device(operation.source), engine.device(operation.target))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from actorflow.actors.channel import ChannelLane
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
@@ -24,19 +23,20 @@ from actorflow.loop import wait_out
 from actorflow.plan.float_errors import traps_here, with_traps
 from actorflow.plan.plan import Plan
 from actorflow.plan.planner import make_plan
-from actorflow.ranks.channels import Channels
+from actorflow.ranks.edges import ChannelLane
+from actorflow.ranks.peers import Peers
 from actorflow.ranks.watching import Watching
+from actorflow.runtime.limits import GRACE_S, Supervisor, limit_time
 from actorflow.runtime.notes import Notes
-from actorflow.runtime.pause import Admission
+from actorflow.runtime.pause import StartQueue
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Claim, Equipment
 from actorflow.runtime.snapshots import Snapshots
 from actorflow.runtime.stream import FrameStream
-from actorflow.runtime.supervision import GRACE_S, Supervisor, limit_time
 from actorflow.trace.ring import FailureRecord, FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
 
 if TYPE_CHECKING:
-    from actorflow.runtime.pause import Step
+    from actorflow.runtime.pause import Permit
     from actorflow.trace.spans import Instrumentation
 
 _log = logging.getLogger("actorflow")
@@ -63,7 +63,7 @@ class Engine(Equipment):
         errors: The newest failures.
         segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         monitor: States of the nodes, while somebody watches; see `watch`.
-        admission: Where runs wait while the graph is paused.
+        queue: Where runs wait while the graph is paused.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
         make_program: Makes a plan ready to run; see `build_with`.
     """
@@ -86,14 +86,14 @@ class Engine(Equipment):
         self._notes = Notes(graph)
         self._revision = -1
         self._running: set[Frame] = set()
-        self._channels: Channels | None = None
+        self._peers: Peers | None = None
         self._watching: Watching | None = None
-        self.admission = Admission(graph.name)
+        self.queue = StartQueue(graph.name)
         self.instrumentation: Instrumentation | None = None
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
         self._stream_count = 0
         self._snapshots = Snapshots(self)
-        self._supervisor = Supervisor(graph, self.admission)
+        self._supervisor = Supervisor(graph, self.queue)
         self._idle: asyncio.Event | None = None
 
     @property
@@ -141,17 +141,17 @@ class Engine(Equipment):
         return sorted(self._running, key=lambda frame: frame.number)
 
     @property
-    def channels(self) -> Channels:
+    def peers(self) -> Peers:
         """What is exchanged with the other ranks."""
-        if self._channels is None:
-            self._channels = Channels(self.graph.name, self.graph.world)
-            self._watching = Watching(self, self._channels)
-            self._channels.bind(self.dispatcher.loop)
-            self._channels.handlers["paused"] = self.admission.heard
-            self.admission.tell_with(self._channels.tell_paused)
+        if self._peers is None:
+            self._peers = Peers(self.graph.name, self.graph.world)
+            self._watching = Watching(self, self._peers)
+            self._peers.bind(self.dispatcher.loop)
+            self._peers.handlers["paused"] = self.queue.heard
+            self.queue.tell_with(self._peers.tell_paused)
             if self.monitor is not None:
                 self._watching.start()
-        return self._channels
+        return self._peers
 
     # -- frames -------------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Engine(Equipment):
         """One frame per feed; see `Graph.stream`."""
         targets = None if fetch is None else tuple(fetch)
 
-        def start(feed: Feeds, step: Step | None) -> Awaitable[tuple[Program, Frame]]:
+        def start(feed: Feeds, step: Permit | None) -> Awaitable[tuple[Program, Frame]]:
             begun = self._begin(feed, targets, atomic, step=step)
             return begun if self.instrumentation is None else self._with_spans(begun)
 
@@ -204,8 +204,8 @@ class Engine(Equipment):
 
     def end_stream(self) -> None:
         """A stream has ended, early or not: so must those of the other ranks."""
-        if self._channels is not None:
-            self._channels.end_stream()
+        if self._peers is not None:
+            self._peers.end_stream()
 
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
         """Start a frame; it goes on by itself."""
@@ -287,11 +287,11 @@ class Engine(Equipment):
                 raise GraphError(f"op {op.what!r} of graph {self.graph.name!r} cannot close the graph that runs it")
         claim = self.claim()  # moves here from a loop that was closed: it tells nobody of the ends of threads
         try:
-            self.admission.dismiss()
+            self.queue.dismiss()
             await self.cancel(list(self._running))
-            if self._channels is not None and self._watching is not None:
+            if self._peers is not None and self._watching is not None:
                 self._watching.close()
-                await self._channels.settle(GRACE_S)
+                await self._peers.settle(GRACE_S)
             if self._running:
                 self._idle = asyncio.Event()
                 await self._idle.wait()
@@ -322,19 +322,19 @@ class Engine(Equipment):
         fetch: Iterable[Blob | Op | Graph | str] | None,
         atomic: bool,
         timeout_s: float | None = None,
-        step: Step | None = None,
+        step: Permit | None = None,
     ) -> tuple[Program, Frame]:
         """Start a frame, when it may start, which it may at once by a step that was kept; its time runs from now on."""
         program = self.program(fetch)
         if program.exchange is not None:
-            waiting = program.exchange.channels.prepare(program.exchange)
+            waiting = program.exchange.peers.prepare(program.exchange)
             if waiting is not None:
                 await waiting
-        if self.admission.closed and not self.admission.holds(step):
+        if self.queue.closed and not self.queue.holds(step):
             return await self._begin_in_turn(feeds, fetch, atomic, timeout_s)
         frame = self.start(program, feeds, atomic)
         if step is not None:
-            self.admission.spend(step)
+            self.queue.spend(step)
         if timeout_s is not None:
             limit_time(frame, timeout_s, timeout_s, self.dispatcher.loop)
         return program, frame
@@ -343,24 +343,24 @@ class Engine(Equipment):
         self, feeds: Feeds, fetch: Iterable[Blob | Op | Graph | str] | None, atomic: bool, timeout_s: float | None
     ) -> tuple[Program, Frame]:
         """Start a frame behind those that came before, when the graph is not paused."""
-        admission, loop = self.admission, asyncio.get_running_loop()
+        queue, loop = self.queue, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                with admission.queue() as turn:
+                with queue.queue() as turn:
                     while True:
                         await turn.come()
                         program = self.program(fetch)  # now, as the graph may have changed meanwhile
                         exchange = program.exchange
-                        waiting = None if exchange is None else exchange.channels.prepare(exchange)
+                        waiting = None if exchange is None else exchange.peers.prepare(exchange)
                         if waiting is None:
                             break
                         await waiting
                     frame = self.start(program, feeds, atomic)
-                    admission.spend()
+                    queue.spend()
         except TimeoutError:
             if not limit.expired():
                 raise
-            why = admission.pause or "not paused any more"
+            why = queue.pause or "not paused any more"
             raise RunTimeoutError(
                 f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
             ) from None
@@ -385,14 +385,14 @@ class Engine(Equipment):
                 )
             # That loop was closed in the middle of a run: nobody waits for those frames any more.
             self._claim = Claim()
-            self.admission.forget()
+            self.queue.forget()
             for frame in list(self._running):
                 frame.abandon()
             self._forget_order()
             self._programs.clear()
         self._bind_to(loop)
-        if self._channels is not None:
-            self._channels.bind(loop)
+        if self._peers is not None:
+            self._peers.bind(loop)
         adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
         if adopt is not None:
             adopt(self)
@@ -404,12 +404,12 @@ class Engine(Equipment):
         self.frames.cancelled += len(self._running)
         self._running, self._idle, self._revision = set(), None, -1
         self._programs.clear()
-        self._channels = self._watching = None
-        self.admission.forget()
+        self._peers = self._watching = None
+        self.queue.forget()
         for made in [*self._streams]:
             made.forget_parent()
         self._snapshots = Snapshots(self)
-        self._supervisor = Supervisor(self.graph, self.admission)
+        self._supervisor = Supervisor(self.graph, self.queue)
 
     def fault(self, frame: Frame, error: BaseException) -> None:
         """Something went wrong at a frame outside the ops' own code: a fault of this package.

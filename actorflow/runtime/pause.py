@@ -35,13 +35,13 @@ class Pause(NamedTuple):
         return f"paused ({self.reason})" if self.reason else "paused"
 
 
-class Step:
+class Permit:
     """One frame of a paused graph that may start, kept for whoever has been given it."""
 
     __slots__ = ()
 
 
-class Admission:
+class StartQueue:
     """Decides when frames of one graph may start.
 
     A graph that is not paused pays one look at ``closed`` per frame. Otherwise runs and streams queue, and keep their
@@ -62,8 +62,8 @@ class Admission:
         self._reason: str | None = None
         self._since_s = 0.0
         self._steps = 0
-        self._kept: set[Step] = set()
-        self._turns: deque[Turn] = deque()
+        self._kept: set[Permit] = set()
+        self._tickets: deque[Ticket] = deque()
         self._dismissals = 0
         self._tell: Callable[[bool], None] | None = None
 
@@ -72,7 +72,7 @@ class Admission:
         """How the graph is paused, if it is."""
         if self._reason is None:
             return None
-        return Pause(self._reason, self._since_s, self._steps + len(self._kept), len(self._turns))
+        return Pause(self._reason, self._since_s, self._steps + len(self._kept), len(self._tickets))
 
     @property
     def is_held(self) -> bool:
@@ -109,7 +109,7 @@ class Admission:
             if self._tell is not None:
                 self._tell(reason is not None)
 
-    def spend(self, step: Step | None = None) -> None:
+    def spend(self, step: Permit | None = None) -> None:
         """A frame has started, by a step that was kept or by the next."""
         if step is not None:
             self._kept.discard(step)
@@ -123,15 +123,15 @@ class Admission:
 
     def wake(self) -> None:
         """Let the first in line look whether it may start a frame by now."""
-        self.closed = self._reason is not None or bool(self._turns)
-        if self._turns and self.admits:
-            self._turns[0].wake()
+        self.closed = self._reason is not None or bool(self._tickets)
+        if self._tickets and self.admits:
+            self._tickets[0].wake()
 
-    def queue(self) -> Turn:
+    def queue(self) -> Ticket:
         """Take a place in the line, as a context manager."""
-        return Turn(self, self._turns, self._dismissals)
+        return Ticket(self, self._tickets, self._dismissals)
 
-    async def keep(self) -> Step | None:
+    async def keep(self) -> Permit | None:
         """Wait in the line until a frame may start, and keep the step that it is while the graph is paused.
 
         Returns:
@@ -142,15 +142,15 @@ class Admission:
             if self._reason is None:
                 return None
             self._steps -= 1
-            step = Step()
+            step = Permit()
             self._kept.add(step)
             return step
 
-    def holds(self, step: Step | None) -> bool:
+    def holds(self, step: Permit | None) -> bool:
         """Whether a step still counts: the graph is paused, as it was when that was kept."""
         return step in self._kept
 
-    def give_back(self, step: Step | None) -> None:
+    def give_back(self, step: Permit | None) -> None:
         """No frame has started: let the next in line have the step, if it still counts."""
         if step in self._kept:
             self._kept.discard(step)
@@ -169,7 +169,7 @@ class Admission:
 
     def forget(self) -> None:
         """The loop on which runs have waited was closed."""
-        self._turns.clear()
+        self._tickets.clear()
         self._steps += len(self._kept)
         self._kept.clear()
         self.wake()
@@ -190,36 +190,36 @@ class Admission:
             self.paused_ranks.discard(rank)
 
 
-class Turn:
+class Ticket:
     """A place in the line."""
 
-    __slots__ = ("_admission", "_dismissals", "_turns", "_woken")
+    __slots__ = ("_dismissals", "_queue", "_tickets", "_woken")
 
-    def __init__(self, admission: Admission, turns: deque[Turn], dismissals: int) -> None:
-        self._admission = admission
-        self._turns = turns
+    def __init__(self, queue: StartQueue, turns: deque[Ticket], dismissals: int) -> None:
+        self._queue = queue
+        self._tickets = turns
         self._woken: asyncio.Future[None] | None = None
         self._dismissals = dismissals
 
     def __enter__(self) -> Self:
-        self._turns.append(self)
+        self._tickets.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self in self._turns:  # unless it was forgotten
-            self._turns.remove(self)
-        self._admission.wake()
+        if self in self._tickets:  # unless it was forgotten
+            self._tickets.remove(self)
+        self._queue.wake()
 
     async def come(self) -> None:
         """Wait until this is the first in line and may start a frame, which the caller does at once."""
-        self._admission.check(self._dismissals)
+        self._queue.check(self._dismissals)
         # Woken is not yet there: the graph may have been paused again before the loop came here.
-        while not (self._turns[0] is self and self._admission.admits):
+        while not (self._tickets[0] is self and self._queue.admits):
             self._woken = asyncio.get_running_loop().create_future()
             await self._woken
-            self._admission.check(self._dismissals)
+            self._queue.check(self._dismissals)
 
     def wake(self) -> None:
         """Look again."""

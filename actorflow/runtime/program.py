@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.budget import Account, Budget
-from actorflow.actors.channel import ChannelActor
-from actorflow.actors.frame import Expectant, Frame, FrameState
+from actorflow.actors.frame import Frame, FrameListener, FrameState
 from actorflow.actors.nesting import check_turns
 from actorflow.actors.op import FOREVER_NS, OpActor
-from actorflow.actors.variable import Gate, VariableActor
+from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import to_numpy
@@ -24,6 +23,7 @@ from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.planner import collector_paused
+from actorflow.ranks.edges import ChannelActor
 from actorflow.runtime.build import Wiring
 from actorflow.spec import as_array
 from actorflow.trace.ring import NodeState
@@ -119,7 +119,7 @@ class Program:
             actor.ends = updates or not any(blob.consumers for blob in actor.outputs)
 
         self._ops = ops
-        self._turnstiles: list[Expectant] = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        self._turnstiles: list[FrameListener] = [actor.turnstile for actor in ops if actor.turnstile is not None]
         if self.exchange is not None:
             self._turnstiles += [self.exchange, *self.exchange.actors]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
@@ -133,7 +133,7 @@ class Program:
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
-        self._gates: list[Gate] = []
+        self._gates: list[VariableUse] = []
         for slot_index in plan.feeds.values():
             self._deliver_ahead(plan.slots[slot_index])
         for variable, slot_index in plan.reads.items():
@@ -141,7 +141,7 @@ class Program:
             if variable.producers:
                 turns = engine.variable_actor(variable)
                 updates = variable in plan.updates
-                self._gates.append(Gate(turns, blobs[slot_index], bool(slot.readers), updates))
+                self._gates.append(VariableUse(turns, blobs[slot_index], bool(slot.readers), updates))
             else:
                 self._constants.append((slot_index, engine.variable_actor(variable)))
                 self._deliver_ahead(slot)

@@ -17,7 +17,7 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
 from actorflow.ops.function import Function
 from actorflow.place import Place
-from actorflow.runtime.watchdog import LoopWatchdog
+from actorflow.runtime.limits import LoopWatchdog
 from actorflow.threads import forget_in_child, held_at_fork
 
 

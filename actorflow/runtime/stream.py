@@ -24,10 +24,10 @@ from actorflow.runtime.program import Result
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.runtime.engine import Engine
-    from actorflow.runtime.pause import Step
+    from actorflow.runtime.pause import Permit
     from actorflow.runtime.program import Program
 
-Start = Callable[[Any, "Step | None"], Awaitable[tuple["Program", "Frame"]]]
+Start = Callable[[Any, "Permit | None"], Awaitable[tuple["Program", "Frame"]]]
 
 
 class FrameStream(AsyncGenerator[Result, None]):
@@ -207,7 +207,7 @@ class _Feeder:
         self.started = 0
         self.is_running = False
         self.at_start: Callable[[], None] | None = None
-        self._admission = engine.admission
+        self._queue = engine.queue
         self._start = start
         self._source = source
         self.name = name
@@ -248,8 +248,8 @@ class _Feeder:
     async def _take(self) -> None:
         step = None
         try:
-            if self._admission.closed:
-                step = await self._admission.keep()  # a paused graph asks for no feed that it could not use
+            if self._queue.closed:
+                step = await self._queue.keep()  # a paused graph asks for no feed that it could not use
                 if len(self.frames) >= self.in_flight:
                     return  # that has been lowered meanwhile
             try:
@@ -268,7 +268,7 @@ class _Feeder:
             self.exhausted = True
             raise
         finally:
-            self._admission.give_back(step)
+            self._queue.give_back(step)
 
     def _explain(self, error: BaseException, when: str) -> None:
         """Raise for an error of the source that would mean something else to the consumer.

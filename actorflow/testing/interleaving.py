@@ -7,7 +7,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from actorflow.actors.dispatcher import Actor, Dispatcher, Work
+from actorflow.actors.dispatcher import Actor, Dispatcher, Owner
 from actorflow.actors.op import OpActor
 from actorflow.runtime.engine import Engine
 
@@ -37,7 +37,7 @@ class _ShufflingDispatcher(Dispatcher):
         self._random = random.Random(seed)  # noqa: S311  not for secrets
         self.take = self._take_any
 
-    def _take_any(self) -> tuple[Actor, Work]:
+    def _take_any(self) -> tuple[Actor, Owner]:
         choose = self._random
         self.ready.rotate(choose.randrange(len(self.ready)))
         actor, frame = self.ready.popleft()

@@ -180,7 +180,7 @@ def control_state(graph: Graph) -> dict[str, Any]:
         "paused": None
         if pause is None
         else {"reason": pause.reason, "since": pause.since_s, "steps": pause.steps, "waiting": pause.waiting},
-        "paused_ranks": sorted(graph.engine.admission.paused_ranks),
+        "paused_ranks": sorted(graph.engine.queue.paused_ranks),
         "streams": [{"stream": stream.number, "in_flight": stream.in_flight} for stream in graph.streams],
     }
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.channel import messages_under_way
 from actorflow.actors.segment import SegmentActor
 from actorflow.graph.nodes import Variable
+from actorflow.ranks.edges import messages_under_way
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame

@@ -6,7 +6,7 @@ from collections import deque
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
-from actorflow.actors.pending import what_it_waits_for
+from actorflow.actors.frame import what_it_waits_for
 from actorflow.web.occupancy import Occupancy
 from actorflow.web.pipelines import pipelines
 
@@ -64,7 +64,7 @@ class Vitals:
     def _stalled(self, now_s: float) -> float | None:
         """For how long no call has ended, once that is long; never while somebody holds the frames."""
         engine = self._engine
-        if engine.trace.total != self._calls or not engine.running or engine.admission.is_held:
+        if engine.trace.total != self._calls or not engine.running or engine.queue.is_held:
             self._calls, self._quiet_since_s = engine.trace.total, now_s
         quiet_s = now_s - self._quiet_since_s
         return round(quiet_s, 1) if quiet_s >= _QUIET_S else None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.actors.blob import BlobActor
-from actorflow.actors.variable import Gate, Turn, VariableActor
+from actorflow.actors.variable import Turn, VariableActor, VariableUse
 from actorflow.devices import CPU
 
 
@@ -128,7 +128,9 @@ class Scene:
         self.variable = af.Graph("g").variable("w", (), "int64", init=-1)
         self.actor = VariableActor(self.variable, CPU(af.Place()))
         blob = BlobActor(0, None)
-        self.gates = {updates: Gate(self.actor, blob, is_read=True, updates=updates) for updates in (False, True)}
+        self.gates = {
+            updates: VariableUse(self.actor, blob, is_read=True, updates=updates) for updates in (False, True)
+        }
         self.frames: list[tuple[StubFrame, bool]] = []
         self.open: set[int] = set()
         self.committed: set[int] = set()
@@ -199,7 +201,7 @@ def test_frames_read_what_the_frames_before_them_wrote(steps: list[tuple[str, An
 
 def test_a_frame_that_only_updates_gets_no_value() -> None:
     scene = Scene()
-    gate = Gate(scene.actor, BlobActor(0, None), is_read=False, updates=True)
+    gate = VariableUse(scene.actor, BlobActor(0, None), is_read=False, updates=True)
     frame = StubFrame()
     gate.enter(frame)  # type: ignore[arg-type]
     assert frame.opened == 1
@@ -227,7 +229,7 @@ class TestMemory:
         actor = VariableActor(variable, device)
         bucket = pool.bucket(variable.spec)
         frame = StubFrame()
-        Gate(actor, BlobActor(0, None), is_read=False, updates=True).enter(frame)  # type: ignore[arg-type]
+        VariableUse(actor, BlobActor(0, None), is_read=False, updates=True).enter(frame)  # type: ignore[arg-type]
         held = actor.read()
         if not is_held:
             held = None

@@ -52,7 +52,7 @@ def count_looks(enough: Any) -> None:
     def counting(frame: Any, *args: Any) -> None:
         nonlocal counted
         look(frame, *args)
-        if graph.engine.admission.paused_ranks and frame.state.value == "running":
+        if graph.engine.queue.paused_ranks and frame.state.value == "running":
             counted += 1
             if counted == LOOKS:
                 enough()
@@ -68,12 +68,12 @@ async def main() -> None:
                 async for _ in results:
                     steps += 1
                     if steps == PAUSED_BEHIND:
-                        graph.engine.channels.handlers["enough"] = lambda _: enough.set()
+                        graph.engine.peers.handlers["enough"] = lambda _: enough.set()
                         graph.pause("for a look")
                         await enough.wait()
                         graph.resume()
         else:
-            count_looks(lambda: graph.engine.channels.post(0, "enough"))
+            count_looks(lambda: graph.engine.peers.post(0, "enough"))
             async with aclosing(graph.stream(feeds(), in_flight=2)) as results:
                 async for _ in results:
                     steps += 1

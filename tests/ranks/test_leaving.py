@@ -196,10 +196,10 @@ async def test_a_pause_of_a_rank_that_has_left_holds_nothing() -> None:
     ranks = Ranks(ring, 2)
     await ranks.all(lambda graph, _: graph.run(FEED))
     ranks.graphs[1].pause("for a look")
-    while not ranks.graphs[0].engine.admission.is_held:
+    while not ranks.graphs[0].engine.queue.is_held:
         await asyncio.sleep(0)
     ranks.local.transports[1].close()
-    while ranks.graphs[0].engine.admission.is_held:
+    while ranks.graphs[0].engine.queue.is_held:
         await asyncio.sleep(0)
     await ranks.aclose()
 

@@ -100,7 +100,7 @@ async def test_the_order_of_building_does_not_matter() -> None:
 async def test_waiting_for_a_rank_that_does_not_run_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("actorflow.ranks.channels._PATIENCE_S", 0.0)
+    monkeypatch.setattr("actorflow.ranks.peers._PATIENCE_S", 0.0)
     ranks = Ranks(there_and_back)
     logged = asyncio.Event()
     monkeypatch.setattr(

@@ -914,17 +914,17 @@ class TestRanks:
             first.pause()
             runs = asyncio.create_task(ranks.all(lambda graph, built: graph.run({built[0]: 2})))
             async with asyncio.timeout(100):
-                while not (second.engine.admission.paused_ranks and second.engine.frames.in_flight):
+                while not (second.engine.queue.paused_ranks and second.engine.frames.in_flight):
                     await asyncio.sleep(0)
             for _ in range(6):  # over several limits the frame is where it was, and is left alone
                 looks.take()
                 await settle()
-            assert second.engine.admission.paused_ranks == {0}
+            assert second.engine.queue.paused_ranks == {0}
             assert (first.engine.frames.in_flight, second.engine.frames.in_flight) == (0, 1)
             first.resume()
             result, _ = await runs
             assert int(result[ranks.built[0][1]]) == 5
-            assert not second.engine.admission.paused_ranks
+            assert not second.engine.queue.paused_ranks
         finally:
             await ranks.aclose()
 
@@ -935,7 +935,7 @@ class TestRanks:
             first.pause()
             runs = asyncio.create_task(ranks.all(lambda graph, built: graph.run({built[0]: 2})))
             async with asyncio.timeout(60):
-                while not second.engine.admission.paused_ranks:
+                while not second.engine.queue.paused_ranks:
                     await asyncio.sleep(0)
             first.resume()
             result, _ = await runs

@@ -15,7 +15,7 @@ import pytest
 
 import actorflow as af
 from actorflow.actors.frame import Frame
-from actorflow.runtime import supervision
+from actorflow.runtime import limits
 
 SPEC = af.TensorSpec.of((), "int64")
 
@@ -84,7 +84,7 @@ class TestRetries:
         graph = af.Graph("retries")
         graph.function("flaky", getattr(flaky, kind), SPEC, retries=3, backoff=0.5)()
         async with graph:
-            monkeypatch.setattr("actorflow.actors.guard.asyncio.get_running_loop", Loop)
+            monkeypatch.setattr("actorflow.actors.attempts.asyncio.get_running_loop", Loop)
             await graph.run()
             monkeypatch.undo()
         assert waits == [0.5, 1.0, 2.0]
@@ -200,9 +200,9 @@ class TestTimeouts:
             assert (await graph.run())[y] == 2
 
     async def test_a_thread_is_left_behind_and_said_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(supervision, "GRACE_S", 0.01)
+        monkeypatch.setattr(limits, "GRACE_S", 0.01)
         release, reports = threading.Event(), asyncio.Queue[str]()
-        monkeypatch.setattr(supervision._log, "warning", lambda text, *names: reports.put_nowait(text % names))
+        monkeypatch.setattr(limits._log, "warning", lambda text, *names: reports.put_nowait(text % names))
         graph = af.Graph("timeout")
         y = graph.function("slow", lambda: release.wait(10) and 1, SPEC, timeout=0.5)()  # by which it has begun
         graph.function("queued", lambda _: 1, SPEC)(y)

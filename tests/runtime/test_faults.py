@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
+from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.budget import Budget
 from actorflow.actors.frame import Frame
-from actorflow.actors.guard import Guard
 from actorflow.actors.op import OpActor
 from actorflow.actors.turnstile import Turnstile
-from actorflow.actors.variable import Gate, Turn, VariableActor
+from actorflow.actors.variable import Turn, VariableActor, VariableUse
+from actorflow.runtime.limits import Supervisor
 from actorflow.runtime.program import Program
-from actorflow.runtime.supervision import Supervisor
 from actorflow.trace.ring import Trace
 
 #: Only a failing test waits this long.
@@ -45,10 +45,10 @@ STEPS: tuple[tuple[type[Any], str], ...] = (
     (Budget, "close"),
     (Frame, "close_end"),
     (Frame, "op_failed"),
-    (Guard, "begin"),
-    (Guard, "end"),
-    (Guard, "retry"),
-    (Guard, "succeeded"),
+    (OpAttempts, "begin"),
+    (OpAttempts, "end"),
+    (OpAttempts, "retry"),
+    (OpAttempts, "succeeded"),
     (OpActor, "fire"),
     (OpActor, "begin"),
     (OpActor, "leave"),
@@ -68,9 +68,9 @@ STEPS: tuple[tuple[type[Any], str], ...] = (
     (Turnstile, "leave"),
     (Turnstile, "skip"),
     (Turnstile, "admit"),
-    (Gate, "open"),
-    (Gate, "enter"),
-    (Gate, "forget"),
+    (VariableUse, "open"),
+    (VariableUse, "enter"),
+    (VariableUse, "forget"),
     (VariableActor, "enter"),
     (VariableActor, "commit"),
     (VariableActor, "read"),

@@ -239,7 +239,7 @@ def views_with_their_own_lanes(patch: Patch) -> None:
                     lanes[slot][engine.device(op.place).lane(op.lane)] = None
         return {slot: tuple(names) for slot, names in lanes.items()}
 
-    patch.setattr(actorflow.wiring, "_users", users)
+    patch.setattr(actorflow.runtime.build, "_users", users)
 
 
 def viewed_buffers_given_back_with_the_view(patch: Patch) -> None:

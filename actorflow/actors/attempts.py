@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from actorflow.graph.options import Attempts
 
 
-class Guard:
+class OpAttempts:
     """Watches the calls of one op. Such an op announces its outputs only when they are there."""
 
     __slots__ = ("_actor", "_expired", "_failures", "_policy", "_timers")

@@ -14,15 +14,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCancelledError, TransportError, text_of
+from actorflow.plan.ranks import difference
 from actorflow.ranks.collectives import Collectives
-from actorflow.ranks.exchange import WINDOW
+from actorflow.ranks.edges import WINDOW
 from actorflow.ranks.hub import Done, Recipient, hub_of
-from actorflow.ranks.identity import difference
 from actorflow.transport.base import Transport
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
-    from actorflow.ranks.exchange import Exchange
+    from actorflow.ranks.edges import Exchange
 
 _log = logging.getLogger("actorflow")
 
@@ -30,7 +30,7 @@ _log = logging.getLogger("actorflow")
 _PATIENCE_S = 10.0
 
 
-class Channels(Recipient):
+class Peers(Recipient):
     """What one graph's engine exchanges with the other ranks.
 
     Attributes:

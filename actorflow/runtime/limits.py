@@ -1,0 +1,176 @@
+"""What takes too long: frames past their time limit, frames that stall, calls in threads, a blocked event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from actorflow.actors.frame import Frame, FrameState, what_it_waits_for
+from actorflow.actors.op import OpActor
+from actorflow.devices import Fence
+from actorflow.errors import DeviceError, RunTimeoutError, StallError
+from actorflow.graph.graph import Graph
+from actorflow.threads import forget_in_child, start_thread
+
+if TYPE_CHECKING:
+    from actorflow.runtime.pause import StartQueue
+
+_log = logging.getLogger("actorflow")
+
+#: How long a call in a thread may outlive its stopped frame before it is reported.
+GRACE_S = 0.5
+
+
+class Supervisor:
+    """Watches the frames of one graph.
+
+    Args:
+        graph: Which.
+        queue: Knows whether it is paused.
+
+    Attributes:
+        late: Stopped frames with a call in a thread, and when that will be reported.
+    """
+
+    def __init__(self, graph: Graph, queue: StartQueue) -> None:
+        self.late: dict[Frame, asyncio.TimerHandle] = {}
+        self._graph = graph
+        self._queue = queue
+        self._stall_limit_s = graph.options.stall_limit_s
+
+    def begin(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
+        """A frame starts."""
+        if self._stall_limit_s is not None:
+            self._look(frame, loop, self._stall_limit_s, None)
+
+    def stopped(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
+        """A stopped frame may have left a call in a thread, which cannot be stopped: report it unless it ends soon."""
+        if frame.outstanding:
+            self.late[frame] = loop.call_later(GRACE_S, self._report, frame)
+
+    def ended(self, frame: Frame) -> None:
+        """Nothing of a frame runs any more."""
+        timer = self.late.pop(frame, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _look(self, frame: Frame, loop: asyncio.AbstractEventLoop, limit_s: float, before: Any) -> None:
+        """Fail a frame that is where it was one limit ago, unless somebody holds the graph."""
+        if frame.state is not FrameState.RUNNING:
+            return
+        if self._queue.is_held:
+            loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, None)
+            return
+        now = (frame.open, frame.pending.copy(), set(frame.outstanding))
+        if now == before and not any(ready is frame for _, ready in frame.ready):
+            waits = what_it_waits_for(frame)
+            frame.stop_with(
+                StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True
+            )
+        else:
+            loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, now)
+
+    def _report(self, frame: Frame) -> None:
+        for actor, running in frame.outstanding.items():
+            if isinstance(running, Fence) and running.begun and not running.done:
+                _log.warning(
+                    "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends",
+                    actor.node.name,
+                    frame.number,
+                    self._graph.name,
+                )
+
+
+def limit_time(frame: Frame, timeout_s: float, left_s: float, loop: asyncio.AbstractEventLoop) -> None:
+    """Fail a frame that has not ended in its time, of which so much is left."""
+    timer = loop.call_later(left_s, frame.guarded, _time_out, frame, timeout_s)
+    frame.ended.add_done_callback(lambda _: timer.cancel())
+
+
+def _time_out(frame: Frame, timeout_s: float) -> None:
+    """Fail a frame that has not ended in its time."""
+    if frame.state is FrameState.RUNNING:
+        waits = what_it_waits_for(frame)
+        frame.stop_with(RunTimeoutError(f"frame {frame.number} timed out after {timeout_s:g} s; {waits}"), at_once=True)
+
+
+class LoopWatchdog:
+    """A thread that asks the loop for a sign of life again and again, and reports where it is when none comes.
+
+    It costs the ops nothing: the op is found on the stack of the loop's thread.
+
+    Args:
+        graph_name: For the log.
+        limit_s: Seconds without a sign of life.
+    """
+
+    def __init__(self, graph_name: str, limit_s: float) -> None:
+        self._graph_name = graph_name
+        self._limit_s = limit_s
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the thread."""
+        self._stopped = threading.Event()
+        self._thread = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch the loop that runs now."""
+        if self._thread is None or not self._thread.is_alive():
+            self._stopped.clear()
+            try:
+                self._thread = start_thread(partial(self._watch, loop, threading.get_ident()), "actorflow-watchdog")
+            except DeviceError as error:  # no reason for a frame to fail; the next one tries again
+                _log.warning("nobody watches the event loop of graph %r: %s", self._graph_name, error)
+
+    def stop(self) -> None:
+        """Watch no longer. Idempotent."""
+        self._stopped.set()
+        # The garbage collector may call this from the thread itself.
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._thread = None
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, loop_thread: int) -> None:
+        while not self._stopped.is_set():
+            sign = threading.Event()
+            try:
+                loop.call_soon_threadsafe(sign.set)
+            except RuntimeError:  # the loop was closed
+                return
+            if not sign.wait(self._limit_s) and not self._stopped.is_set():
+                stack = sys._current_frames().get(loop_thread)
+                if stack is not None:
+                    self._report(stack, asyncio.current_task(loop))
+                while not sign.wait(self._limit_s) and not self._stopped.is_set():
+                    pass
+            self._stopped.wait(self._limit_s)
+
+    def _report(self, stack: FrameType, task: asyncio.Task[object] | None) -> None:
+        name = _op_on(stack)
+        if name is not None:
+            what = f"op {name!r} of graph {self._graph_name!r}"
+        elif task is not None:  # one of an async function bears its op's name
+            what = f"task {task.get_name()!r}"
+        else:
+            what = "a callback"
+        lines = "".join(traceback.format_stack(stack))
+        _log.warning("%s has blocked the event loop for %g s:\n%s", what, self._limit_s, lines)
+
+
+def _op_on(stack: FrameType | None) -> str | None:
+    """Name of the op that is being called on a stack."""
+    while stack is not None:
+        actor = stack.f_locals.get("self")
+        if isinstance(actor, OpActor):
+            return actor.node.name
+        stack = stack.f_back
+    return None
