@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from enum import Enum
@@ -10,22 +11,41 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from actorflow.array.namespace import ufuncs as ew
+from actorflow.array.linalg import matmul, matrix_transpose
+from actorflow.array.namespace import elementwise as ew
 from actorflow.array.namespace.indexing import read_index, write_index
-from actorflow.array.namespace.linear import matrix_transpose
-from actorflow.array.namespace.operate import unary
-from actorflow.array.namespace.operators import Operators
-from actorflow.array.record.node import HOST, Node, note_asked, replace
+from actorflow.array.namespace.operate import binary, constant, unary
+from actorflow.array.namespace.operate import cast as cast_to
+from actorflow.array.record.node import HOST, Node, given, note_asked, replace
 from actorflow.array.record.placement import on_host, place_of, transfer
-from actorflow.array.record.primitives import DType, Value
-from actorflow.errors import GraphError, ShapeError
+from actorflow.array.record.primitives import DType, Elementwise, Value
+from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.place import Place
 
 #: DLPack's number of the CPU.
 _DLPACK_HOST = 1
 
 
-class Array(Operators):
+_Operator = Callable[["Array", Any], "Array"]
+_NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
+
+
+def _operators(symbol: str, op: Elementwise) -> tuple[_Operator, _Operator, Callable[[Any, Any], Any]]:
+    """The methods of an operator: with the array on the left, on the right, and in place."""
+
+    def left(self: Array, other: Any, /) -> Array:
+        return binary(op, self, other) if _is_operand(other) else NotImplemented
+
+    def right(self: Array, other: Any, /) -> Array:
+        return binary(op, other, self) if _is_operand(other) else NotImplemented
+
+    def in_place(self: Array, other: Any, /) -> Array:
+        return self._in_place(symbol, binary(op, self, other)) if _is_operand(other) else NotImplemented
+
+    return left, right, in_place
+
+
+class Array:
     """An n-dimensional array whose value is computed when it is needed.
 
     Arrays are made by the functions of this package (`asarray`, `zeros`, ...), not by calling the class. Operations
@@ -34,9 +54,14 @@ class Array(Operators):
 
     Each array is a value of its own: assignment to a part of one never shows in another, not even in one that was made
     by indexing or reshaping it.
+
+    The other operand of an operator is an array, a Python number, or an array of NumPy. ``x += y`` changes what ``x``
+    shows; shape and dtype stay.
     """
 
     __slots__ = ("__weakref__", "_node")
+
+    _node: Node
 
     def __new__(cls) -> Self:
         raise TypeError("arrays are made by functions: actorflow.array.asarray(...), zeros(...), ...")
@@ -90,11 +115,10 @@ class Array(Operators):
         return matrix_transpose(self)
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
-        from actorflow import array
-
-        if api_version not in (None, *array.API_VERSIONS):
-            raise ValueError(f"api_version must be one of {', '.join(array.API_VERSIONS)}, got {api_version!r}")
-        return array
+        namespace: Any = sys.modules["actorflow.array"]
+        if api_version not in (None, *namespace.API_VERSIONS):
+            raise ValueError(f"api_version must be one of {', '.join(namespace.API_VERSIONS)}, got {api_version!r}")
+        return namespace
 
     # -- asking for the value -----------------------------------------------------------------------------------
 
@@ -251,6 +275,83 @@ class Array(Operators):
     def __setitem__(self, key: Any, value: Any, /) -> None:
         replace(self, write_index(self, key, value))
 
+    # -- operators ----------------------------------------------------------------------------------------------
+
+    __hash__ = None  # type: ignore[assignment]
+    #: Operators between NumPy's arrays and this leave the work to this.
+    __array_priority__ = 1_000.0
+
+    def __abs__(self) -> Array:
+        return unary(ew.ABS, self)
+
+    def __neg__(self) -> Array:
+        return unary(ew.NEGATIVE, self)
+
+    def __pos__(self) -> Array:
+        return unary(ew.POSITIVE, self)
+
+    def __invert__(self) -> Array:
+        return unary(ew.BITWISE_INVERT, self)
+
+    __add__, __radd__, __iadd__ = _operators("+=", ew.ADD)
+    __sub__, __rsub__, __isub__ = _operators("-=", ew.SUBTRACT)
+    __mul__, __rmul__, __imul__ = _operators("*=", ew.MULTIPLY)
+    __truediv__, __rtruediv__, __itruediv__ = _operators("/=", ew.DIVIDE)
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _operators("//=", ew.FLOOR_DIVIDE)
+    __mod__, __rmod__, __imod__ = _operators("%=", ew.REMAINDER)
+    __pow__, __rpow__, __ipow__ = _operators("**=", ew.POW)
+    __and__, __rand__, __iand__ = _operators("&=", ew.BITWISE_AND)
+    __or__, __ror__, __ior__ = _operators("|=", ew.BITWISE_OR)
+    __xor__, __rxor__, __ixor__ = _operators("^=", ew.BITWISE_XOR)
+    __lshift__, __rlshift__, __ilshift__ = _operators("<<=", ew.BITWISE_LEFT_SHIFT)
+    __rshift__, __rrshift__, __irshift__ = _operators(">>=", ew.BITWISE_RIGHT_SHIFT)
+
+    def __lt__(self, other: Any, /) -> Array:
+        return binary(ew.LESS, self, other) if _is_operand(other) else NotImplemented
+
+    def __le__(self, other: Any, /) -> Array:
+        return binary(ew.LESS_EQUAL, self, other) if _is_operand(other) else NotImplemented
+
+    def __gt__(self, other: Any, /) -> Array:
+        return binary(ew.GREATER, self, other) if _is_operand(other) else NotImplemented
+
+    def __ge__(self, other: Any, /) -> Array:
+        return binary(ew.GREATER_EQUAL, self, other) if _is_operand(other) else NotImplemented
+
+    def __eq__(self, other: object, /) -> Array:  # type: ignore[override]
+        return binary(ew.EQUAL, self, other) if _is_operand(other) else NotImplemented
+
+    def __ne__(self, other: object, /) -> Array:  # type: ignore[override]
+        return binary(ew.NOT_EQUAL, self, other) if _is_operand(other) else NotImplemented
+
+    def __matmul__(self, other: Any, /) -> Array:
+        return matmul(self, self._matrix(other)) if _is_matrix(other) else NotImplemented
+
+    def __rmatmul__(self, other: Any, /) -> Array:
+        return matmul(self._matrix(other), self) if _is_matrix(other) else NotImplemented
+
+    def __imatmul__(self, other: Any, /) -> Self:
+        return self._in_place("@=", matmul(self, self._matrix(other))) if _is_matrix(other) else NotImplemented
+
+    def _matrix(self, other: Any) -> Array:
+        """The other factor of a product of matrices; one of NumPy goes where this one lives."""
+        if type(other) is Node.array_type:
+            found: Array = other
+            return found
+        node = self._node
+        return given(constant("matmul", other, node.dtype), node.evaluator, place=node.place)
+
+    def _in_place(self, name: str, result: Array) -> Self:
+        node = self._node
+        if result.shape != node.shape:
+            raise ShapeError(f"{name}: the result has shape {result.shape}, the array {node.shape}")
+        if result.dtype != node.dtype:
+            if not np.can_cast(result.dtype, node.dtype, "same_kind"):
+                raise DTypeError(f"{name}: the result is {result.dtype}, the array {node.dtype}")
+            result = cast_to(result, node.dtype)
+        replace(self, result)
+        return self
+
 
 Node.array_type = Array
 
@@ -302,3 +403,11 @@ class _Waker:
         future = self._future()
         if future is not None and not future.done():
             future.set_result(None)
+
+
+def _is_matrix(value: object) -> bool:
+    return type(value) is Node.array_type or isinstance(value, np.ndarray)
+
+
+def _is_operand(value: object) -> bool:
+    return type(value) is Node.array_type or isinstance(value, _NUMBERS)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.array.engine.evaluator import current
+from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.manipulation import broadcast_to, reshape
 from actorflow.array.namespace.operate import cast, node_of, simple, unary, value_of
-from actorflow.array.namespace.ufuncs import COPY
 from actorflow.array.record.node import HOST, Node, given, record
 from actorflow.array.record.placement import at, default_place, place_of, transfer
 from actorflow.array.record.primitives import DType, Primitive, Value

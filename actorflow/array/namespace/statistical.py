@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.array.namespace.elementwise import DIVIDE, NOT_EQUAL, SQUARE, SUBTRACT
 from actorflow.array.namespace.manipulation import concat
 from actorflow.array.namespace.operate import axes_of, axis_of, binary, cast, node_of, pair, simple, unary
-from actorflow.array.namespace.ufuncs import DIVIDE, NOT_EQUAL, SQUARE, SUBTRACT
 from actorflow.array.record.node import given, record
 from actorflow.array.record.primitives import DType, Elementwise, Primitive, Reduction, Value
 from actorflow.errors import DTypeError, ShapeError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.operate import cast, node_of, unary
-from actorflow.array.namespace.ufuncs import COPY
 from actorflow.array.record.node import HOST, Node
 from actorflow.array.record.placement import default_place, place_of
 from actorflow.array.record.primitives import DType

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.array.namespace.creation import asarray, zeros_like
+from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.operate import unary
-from actorflow.array.namespace.ufuncs import COPY
 from actorflow.array.record.node import Node
 from actorflow.array.transforms.cache import Cache
 from actorflow.array.transforms.calls import Arguments, StandIns, is_array, key_of_leaf

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from actorflow import ops
-from actorflow.array.namespace import indexing, linear, manipulation, statistical
-from actorflow.array.namespace import ufuncs as ew
+from actorflow.array import linalg
+from actorflow.array.namespace import elementwise as ew
+from actorflow.array.namespace import indexing, manipulation, statistical
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
 from actorflow.array.namespace.operate import CAST
 from actorflow.array.record.node import Node, site_of
@@ -277,7 +278,7 @@ _RULES: dict[Primitive, _Rule] = {
     indexing.READ: _index,
     indexing.TAKE: _takes(ops.take),
     indexing.TAKE_ALONG: _takes(ops.take_along_axis),
-    linear.MATMUL: _matmul,
+    linalg.MATMUL: _matmul,
     manipulation.RESHAPE: lambda node, x: ops.reshape(x, node.shape, name=node.name),
     manipulation.PERMUTE: lambda node, x: ops.transpose(x, node.params[0], name=node.name),
     manipulation.BROADCAST: lambda node, x: ops.broadcast_to(x, node.shape, name=node.name),
