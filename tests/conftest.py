@@ -10,7 +10,7 @@ import struct
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from actorflow.devices import check_place
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 from tests.support.effort import FULL
+from tests.support.warm import Programs
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
 settings.register_profile("short", max_examples=100, deadline=None, print_blob=True)
@@ -183,6 +184,13 @@ async def _no_task_left() -> AsyncIterator[None]:
     if left:
         _, left = await asyncio.wait(left, timeout=GRACE_S)
     assert not left, f"the test left tasks running: {left}"
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    """Runs programs as processes of their own."""
+    with closing(Programs()) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")
