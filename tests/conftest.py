@@ -10,9 +10,7 @@ import struct
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +22,6 @@ from actorflow.devices import check_place
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 from tests.support.effort import FULL
-from tests.support.warm import Programs
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
 settings.register_profile("short", max_examples=100, deadline=None, print_blob=True)
@@ -34,6 +31,8 @@ settings.load_profile("full" if FULL else "short")
 #: Folders of tests of what a loop does with the package. All else computes the same on any loop.
 ON_BOTH_LOOPS = {"actors", "devices", "pipeline", "ranks", "runtime", "transport", "web"}
 TESTS = Path(__file__).parent
+
+pytest_plugins = ["tests.support.workers"]
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
@@ -52,52 +51,9 @@ def _loop_factories() -> dict[str, LoopFactory]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell has what it starts in the background ignore Ctrl-C, which some tests press; and see `_die_alone`."""
+    """Let Ctrl-C, which some tests press, work although a shell has what it starts in the background ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if getattr(config.option, "maxworkerrestart", "") is None:  # xdist is there, and was not told otherwise
-        config.option.maxworkerrestart = "0"
-    for plugin in config.pluginmanager.get_plugins():
-        if type(plugin).__name__ == "WorkerInteractor":
-            _die_alone(plugin.channel.gateway._io)
-
-
-def _die_alone(connection: Any) -> None:
-    """Forked children do not keep a worker's connection open: its end is how xdist learns that the worker has died."""
-
-    def let_go() -> None:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for file in (connection.infile, connection.outfile):
-            os.dup2(nothing, file.fileno())
-        os.close(nothing)
-
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=let_go)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodeready(node: Any) -> None:
-    """Let nobody fail over a worker that dies while it is told what to do next: `pytest_testnodedown` comes then."""
-    send = node.sendcommand
-
-    def send_if_alive(name: str, **arguments: Any) -> None:
-        with suppress(OSError):
-            send(name, **arguments)
-
-    node.sendcommand = send_if_alive
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object | None) -> None:
-    """End the run when a worker of xdist dies, whatever it was doing.
-
-    Left to itself, xdist 3.8 gives the tests of the dead worker's file, with the one that killed it, to the next
-    worker. That dies as well, or waits for ever: a worker starts a test only when it has been told what comes after it.
-    """
-    if error:
-        distribution = node.config.pluginmanager.getplugin("dsession")
-        distribution.shouldstop = distribution.shouldstop or f"worker {node.gateway.id} died: {error}"
-        distribution.triggershutdown()  # from here on no worker is given more tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -184,13 +140,6 @@ async def _no_task_left() -> AsyncIterator[None]:
     if left:
         _, left = await asyncio.wait(left, timeout=GRACE_S)
     assert not left, f"the test left tasks running: {left}"
-
-
-@pytest.fixture(scope="session")
-def programs() -> Iterator[Programs]:
-    """Runs programs as processes of their own."""
-    with closing(Programs()) as found:
-        yield found
 
 
 @pytest.fixture(scope="session")

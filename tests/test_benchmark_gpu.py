@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,19 +18,13 @@ from benchmarks.gpu.bench import relative_error
 from benchmarks.gpu.cases import operation_cases
 from benchmarks.harness import Budget, Relation, Row, Table
 from benchmarks.results import Answer, markdown
+from tests.support.warm import Completed, run_program
 
 ROOT = Path(__file__).parents[1]
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", "gpu", "--quick", "--repeat", "1", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+def command(*arguments: object) -> Completed:
+    return run_program("-m", "benchmarks", "gpu", "--quick", "--repeat", "1", *arguments, folder=ROOT, timeout_s=110)
 
 
 def write_cifar(folder: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from benchmarks.training import check_losses, shares_outside_kernels
 from benchmarks.training.names import NUMPY, TORCH
 from benchmarks.training.process import Process, Stepped
 from benchmarks.workloads import chain, layered, sinks_of
+from tests.support.warm import run_program
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,8 +29,7 @@ def rows(**samples: list[float]) -> dict[str, Row]:
 def test_question_runs_quick_and_writes_json(name: str, tmp_path: Path) -> None:
     # A process of its own: benchmarks register operations, and their tickers and threads are not pytest's affair.
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks", name, "--quick", "--repeat", "1", "--json", str(file)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    ended = run_program("-m", "benchmarks", name, "--quick", "--repeat", "1", "--json", file, folder=ROOT)
     assert ended.returncode == 0, ended.stderr
     content = json.loads(file.read_text(encoding="utf-8"))
     assert content["quick"] is True

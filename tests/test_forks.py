@@ -9,11 +9,10 @@ import ast
 import gc
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,8 @@ from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 from actorflow.threads import forget_in_child, held_at_fork
 from tests.support import forking
+from tests.support.effort import FULL
+from tests.support.warm import run_program
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
@@ -71,26 +72,15 @@ def adding(fn=add, **options):
 
 def program(text: str, loop: str, **environment: str) -> None:
     """Run a program to its end, and kill what it has left then."""
-    code = BEGIN + textwrap.dedent(text)
-    root = str(PACKAGE.parent)
-    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    job = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": paths, "FORKING_LOOP": loop, **environment},
-        start_new_session=True,
+    done = run_program(
+        "-c",
+        BEGIN + textwrap.dedent(text),
+        folder=PACKAGE.parent,
+        environment={"FORKING_LOOP": loop, **environment},
+        timeout_s=PATIENCE_S,
     )
-    try:
-        out, err = job.communicate(timeout=PATIENCE_S)
-    finally:
-        with suppress(ProcessLookupError):  # its children, if one hangs
-            os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
-    assert job.returncode == 0, out + err
-    assert "Traceback" not in err, err
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -496,7 +486,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_child_of_a_fork_works_or_raises_at_once(name: str, loop: str) -> None:
-    program(PROGRAMS[name], loop, FORKING_COUNT="200" if os.environ.get("ACTORFLOW_FULL_TESTS") else "10")
+    program(PROGRAMS[name], loop, FORKING_COUNT="200" if FULL else "10")
 
 
 def test_cuda_that_was_used_before_a_fork_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -673,7 +663,7 @@ FORGOTTEN_BY = {
 def test_every_lock_is_held_at_a_fork() -> None:
     free = {
         module: count
-        for module, tree in _modules()
+        for module, tree in _modules().items()
         if (count := _count(tree, "Lock", "RLock", "Condition", "Semaphore") - _count(tree, "held_at_fork"))
         and module != "threads"
     }
@@ -681,7 +671,7 @@ def test_every_lock_is_held_at_a_fork() -> None:
 
 
 def test_who_keeps_threads_forgets_them_in_a_child() -> None:
-    modules = dict(_modules())
+    modules = _modules()
     for module, tree in modules.items():
         if _count(tree, "start_thread"):
             home = FORGOTTEN_BY.get(module, module)
@@ -689,18 +679,23 @@ def test_who_keeps_threads_forgets_them_in_a_child() -> None:
             assert home is None or "forget_parent" in names, f"{module} starts threads, and nobody forgets them"
 
 
-def _modules() -> list[tuple[str, ast.AST]]:
-    return [
-        (".".join(path.relative_to(PACKAGE).with_suffix("").parts), ast.parse(path.read_text()))
+@cache
+def _modules() -> dict[str, ast.AST]:
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(path.read_text())
         for path in PACKAGE.rglob("*.py")
-    ]
+    }
+
+
+@cache
+def _calls(tree: ast.AST) -> list[ast.expr]:
+    return [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def _count(tree: ast.AST, *names: str) -> int:
     """Calls of functions of these names, but for asyncio's."""
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return sum(
         getattr(call, "attr", getattr(call, "id", None)) in names
         and not (isinstance(call, ast.Attribute) and getattr(call.value, "id", None) == "asyncio")
-        for call in calls
+        for call in _calls(tree)
     )

@@ -15,6 +15,7 @@ import pytest
 from actorflow.devices import check_place
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
+from tests.support.effort import FULL
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,7 +52,24 @@ def optional_modules() -> set[str]:
     }
 
 
-def test_make_collects_all_of_them_with_no_package_that_they_do_not_need(tmp_path: Path) -> None:
+def given() -> list[str]:
+    """What `make test-gpu` collects."""
+    (found,) = re.findall(r"^GPU_TESTS \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    return found.split()
+
+
+def check_given(files: set[str], *, is_whole: bool) -> None:
+    """Check that `make test-gpu` collects all of these files, and, if there are no others, no folder in vain."""
+    assert all(any(file == path or file.startswith(f"{path}/") for path in given()) for file in files), files
+    assert not is_whole or all(any(file == path or file.startswith(f"{path}/") for file in files) for path in given())
+
+
+def test_make_collects_all_of_them(request: pytest.FixtureRequest) -> None:
+    marked = [item for item in request.session.items if item.get_closest_marker("gpu") is not None]
+    check_given({item.path.relative_to(ROOT).as_posix() for item in marked}, is_whole=False)
+
+
+def test_make_collects_them_with_no_package_that_they_do_not_need(tmp_path: Path) -> None:
     """On a machine with a GPU, and without a package registry, most extras are missing."""
     modules = optional_modules()
     assert {"ml_dtypes", "array_api_strict", "safetensors"} <= modules
@@ -60,7 +78,7 @@ def test_make_collects_all_of_them_with_no_package_that_they_do_not_need(tmp_pat
     environment = {name: value for name, value in os.environ.items() if name != "ACTORFLOW_REQUIRE_GPU"}
     paths = os.pathsep.join(filter(None, [str(tmp_path), environment.get("PYTHONPATH")]))
     ended = subprocess.run(
-        [*command, "-m", "gpu", "tests"],
+        [*command, "-m", "gpu", *(["tests"] if FULL else given())],
         cwd=ROOT,
         env=environment | {"PYTHONPATH": paths},
         capture_output=True,
@@ -69,10 +87,7 @@ def test_make_collects_all_of_them_with_no_package_that_they_do_not_need(tmp_pat
         check=False,
     )
     assert ended.returncode == 0, ended.stdout
-    files = {line.partition("::")[0] for line in ended.stdout.splitlines() if "::" in line}
-    (given,) = re.findall(r"^GPU_TESTS \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert all(any(file == path or file.startswith(f"{path}/") for path in given.split()) for file in files), files
-    assert all(any(file == path or file.startswith(f"{path}/") for file in files) for path in given.split()), given
+    check_given({line.partition("::")[0] for line in ended.stdout.splitlines() if "::" in line}, is_whole=True)
 
 
 def collect_marked(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.warm import Programs
+from tests.support.warm import run_program
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,7 +20,7 @@ TORCH = re.compile(r"^import torch$|libraries=\[\"torch\"\]", re.MULTILINE)
 HAS_TORCH = find_spec("torch") is not None or bool(os.environ.get("CI"))
 
 
-def programs_of(page: Path) -> list[object]:
+def programs(page: Path) -> list[object]:
     found, title = [], "start"
     for match in PROGRAM.finditer(page.read_text(encoding="utf-8")):
         title = match["title"] or title
@@ -31,11 +31,11 @@ def programs_of(page: Path) -> list[object]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_program_has_its_output(page: Path) -> None:
-    assert len(programs_of(page)) == page.read_text(encoding="utf-8").count("```python")
+    assert len(programs(page)) == page.read_text(encoding="utf-8").count("```python")
 
 
 def test_there_are_programs() -> None:
-    assert {page.stem for page in PAGES if programs_of(page)} >= {
+    assert {page.stem for page in PAGES if programs(page)} >= {
         "README",
         "errors",
         "lanes",
@@ -46,13 +46,13 @@ def test_there_are_programs() -> None:
     }
 
 
-@pytest.mark.parametrize(("code", "output"), [program for page in PAGES for program in programs_of(page)])
-def test_program(code: str, output: str, tmp_path: Path, programs: Programs) -> None:
+@pytest.mark.parametrize(("code", "output"), [program for page in PAGES for program in programs(page)])
+def test_program(code: str, output: str, tmp_path: Path) -> None:
     if TORCH.search(code) and not HAS_TORCH:
         pytest.skip("torch is not installed: make test WITH=torch")
     path = tmp_path / "program.py"
     path.write_text(code, encoding="utf-8")
-    done = programs.run(path)
+    done = run_program(path)
     assert done.returncode == 0, done.stderr
     assert [line.rstrip() for line in done.stdout.splitlines()] == output.splitlines()
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.digits import write_digits
+from tests.support.warm import run_program
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_mlp_lazy.py"
 
 
 def run(*arguments: object) -> list[str]:
-    command = [sys.executable, "-W", "error", str(EXAMPLE), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = run_program(EXAMPLE, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -38,7 +36,6 @@ def test_the_example_learns_as_with_numpy(tmp_path: Path, idx) -> None:
 
 
 def test_the_example_says_what_is_missing(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLE), str(tmp_path / "absent")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = run_program(EXAMPLE, tmp_path / "absent")
     assert done.returncode == 1
     assert "absent: expected " in done.stderr

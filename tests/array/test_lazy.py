@@ -9,7 +9,6 @@ import gc
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import weakref
@@ -24,6 +23,7 @@ import actorflow.array as xp
 from actorflow.array import Session
 from actorflow.array.record.node import record
 from actorflow.array.record.primitives import Primitive
+from tests.support.warm import run_program
 
 
 @pytest.fixture
@@ -363,7 +363,7 @@ if not child:
     os._exit(0 if float(found) == 300_000.0 else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = run_program("-c", program, timeout_s=60)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -584,7 +584,7 @@ z = main()
 assert entered.wait(20)
 print("end")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = run_program("-c", program, timeout_s=60)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "end", "")
 
 

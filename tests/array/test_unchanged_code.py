@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.warm import run_program
 
 PROGRAM = """
 import numpy as np
@@ -17,6 +15,7 @@ from sklearn.metrics import accuracy_score, mean_squared_error, r2_score
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 import actorflow.array as xp
+from tests.support.warm import run_program
 
 rng = np.random.default_rng(0)
 a, b = rng.random((50, 4)), rng.random((50, 4))
@@ -46,8 +45,5 @@ print("unchanged")
 def test_scikit_learn_and_scipy_run_unchanged() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'actorflow[demo]'")
     # SciPy looks at this when it is imported.
-    environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_program("-c", PROGRAM, environment={"SCIPY_ARRAY_API": "1"})
     assert done.stdout.strip() == "unchanged", done.stderr

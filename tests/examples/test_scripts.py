@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from tests.support.digits import write_digits
+from tests.support.warm import run_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name: str, *arguments: object) -> list[str]:
     """The lines that an example prints."""
-    command = [sys.executable, "-W", "error", EXAMPLES / name, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = run_program(EXAMPLES / name, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -137,8 +137,7 @@ def test_mnist_mlp_under_control(tmp_path: Path, idx) -> None:
 
 @pytest.mark.parametrize("name", ["nin_cifar10.py", "googlenet.py", "mnist_mlp.py", "lstm_text.py"])
 def test_a_training_says_what_is_missing(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, EXAMPLES / name, tmp_path / "absent"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = run_program(EXAMPLES / name, tmp_path / "absent")
     assert done.returncode == 1
     assert "absent: expected " in done.stderr
     assert "Traceback" not in done.stderr

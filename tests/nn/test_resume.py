@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import data, nn, ops
+from tests.support.warm import run_program
 
 COUNT, BATCH, CLASSES = 31, 4, 3
 PER_EPOCH = COUNT // BATCH
@@ -160,8 +159,7 @@ asyncio.run(main())
 def test_another_process_goes_on(tmp_path, whole) -> None:
     found: list[float] = []
     for until, how in ((7, "begin"), (STEPS, "resume")):
-        command = [sys.executable, "-W", "error", "-c", PROCESS, __file__, str(tmp_path), str(until), how]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        done = run_program("-c", PROCESS, __file__, tmp_path, until, how)
         assert done.returncode == 0, done.stderr
         found += map(float.fromhex, done.stdout.split())
     last = Training(tmp_path)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.support.warm import Completed, run_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", EXAMPLES / name, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+def run(name: str, *arguments: object) -> Completed:
+    done = run_program(EXAMPLES / name, *arguments)
     assert done.returncode == 0, done.stderr
     return done
 

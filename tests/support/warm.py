@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from tests.support.effort import FULL
@@ -48,11 +50,16 @@ if _job is not None:
     os.environ.update(_job["environment"])
     os.chdir(_job["folder"])
     sys.argv = _job["arguments"]
+    sys.path[0] = ""
+    if sys.argv[0] == "-m":
+        import runpy
+        sys.argv.pop(0)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        sys.exit()
     _main = sys.modules["__main__"] = types.ModuleType("__main__")
     _main.__builtins__ = __builtins__
     if sys.argv[0] == "-c":
         _code = sys.argv.pop(1)
-        sys.path[0] = ""
     else:
         _main.__file__ = sys.argv[0]
         sys.path[0] = os.path.dirname(sys.argv[0])
@@ -109,30 +116,27 @@ class WarmPython:
         self._process.communicate(timeout=240)
 
 
-class Programs:
-    """Runs programs in Python, with warnings as errors."""
+@cache
+def _warm() -> WarmPython:
+    process = WarmPython()
+    atexit.register(process.close)
+    return process
 
-    def __init__(self) -> None:
-        self._warm: WarmPython | None = None
 
-    def run(
-        self,
-        *arguments: object,
-        folder: Path | None = None,
-        environment: Mapping[str, str] | None = None,
-        timeout_s: float = 240.0,
-    ) -> Completed:
-        """Run a file, or ``"-c"`` and code, with the arguments of its own that follow."""
-        words, variables = [*map(str, arguments)], {**os.environ, **(environment or {})}
-        if FULL or not hasattr(os, "fork"):
-            return _run_cold(words, variables, folder, timeout_s)
-        if self._warm is None:
-            self._warm = WarmPython()
-        return self._warm.run(words, environment=variables, folder=folder or Path.cwd(), timeout_s=timeout_s)
+def run_program(
+    *arguments: object,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 240.0,
+) -> Completed:
+    """Run a program in Python, with warnings as errors: a file, ``"-c"`` and code or ``"-m"`` and a module.
 
-    def close(self) -> None:
-        if self._warm is not None:
-            self._warm.close()
+    The program's own arguments follow.
+    """
+    words, variables = [*map(str, arguments)], {**os.environ, **(environment or {})}
+    if FULL or not hasattr(os, "fork"):
+        return _run_cold(words, variables, folder, timeout_s)
+    return _warm().run(words, environment=variables, folder=folder or Path.cwd(), timeout_s=timeout_s)
 
 
 def _run_cold(arguments: list[str], environment: Mapping[str, str], folder: Path | None, timeout_s: float) -> Completed:

@@ -15,7 +15,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(find_spec("xdist") is None, reason="pytest-xdist is not installed")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 #: A safety net: what is shown here is that the run ends at all.
 TIMEOUT_S = 120
 
@@ -26,7 +26,8 @@ DEATHS = {
     # A child that outlives the worker, and may be killed by its number.
     "orphan": "child = os.fork() or time.sleep(1_000)\n    open('ORPHAN', 'w').write(str(child))\n    os._exit(1)",
 }
-HOOKS = "from tests.conftest import pytest_configure, pytest_testnodedown, pytest_testnodeready\n"
+#: No other plugins, as some take seconds to import.
+PLUGINS = ("-p", "xdist", "-p", "tests.support.workers")
 
 
 class Run(NamedTuple):
@@ -37,16 +38,16 @@ class Run(NamedTuple):
 def run(folder: Path, files: dict[str, str], workers: int) -> Run:
     """Run files of tests as ``make test`` does, with this suite's hooks."""
     orphan = folder / "orphan"
-    for name, text in {"conftest.py": HOOKS, **files}.items():
+    for name, text in files.items():
         (folder / name).write_text("import os, time\n" + text.replace("ORPHAN", str(orphan)))
     (folder / "pytest.ini").touch()
-    flags = ["-p", "no:cacheprovider", "--numprocesses", str(workers), "--dist", "loadfile"]
+    flags = [*PLUGINS, "-p", "no:cacheprovider", "--numprocesses", str(workers), "--dist", "loadfile"]
     try:
         with (folder / "output").open("w") as output:  # not a pipe, which an orphan would keep open
             ended = subprocess.run(
                 [sys.executable, "-m", "pytest", *flags, str(folder)],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=TIMEOUT_S,
