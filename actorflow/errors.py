@@ -129,6 +129,22 @@ def _brief(item: Any) -> str:
     return repr(item)
 
 
+def visible(text: str, *, lines: bool = False) -> str:
+    r"""A text in which nothing is hidden: what is not printable is written as `repr` does, ``\u202e`` for example.
+
+    Names of lanes and stages, messages of errors and the like come from anywhere. Shown as they are, they could turn
+    the text around them, move a terminal's cursor, or look like other ones. The live page does the same in
+    ``static/text.js``.
+
+    Args:
+        text: The text; one that is printable is returned as it is.
+        lines: Whether it may have several lines: ends of lines are kept.
+    """
+    if text.isprintable():
+        return text
+    return "".join([one if one.isprintable() or (lines and one == "\n") else repr(one)[1:-1] for one in text])
+
+
 class ActorflowError(Exception):
     """Base of every error of actorflow."""
 

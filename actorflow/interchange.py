@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError, GraphError, PlaceError
+from actorflow.errors import DTypeError, GraphError, PlaceError, ShapeError
+from actorflow.spec import TensorSpec
 
 _Array = npt.NDArray[Any]
 
@@ -24,6 +25,8 @@ _FLOATS = {"torch.float16", "torch.float32", "torch.float64"}
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
 #: What exporters and NumPy raise where memory cannot be shared.
 _REFUSALS = (AttributeError, BufferError, NotImplementedError, RuntimeError, TypeError, ValueError)
+#: What NumPy makes an array of without asking for a protocol.
+_PLAIN = (np.ndarray, np.generic, list, tuple, int, float, complex)
 
 
 def to_numpy(value: Any) -> npt.NDArray[Any]:
@@ -85,6 +88,49 @@ def from_host_exchange(value: Any, what: str) -> npt.NDArray[Any]:
     if device is not None:
         raise _elsewhere(value, what, device)
     return _from_dlpack(value, what)
+
+
+def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -> npt.NDArray[Any]:
+    """A value as an array of a type; itself, without a copy, where it is one.
+
+    An array's dtype is only widened, so that nothing is lost unasked. Python numbers have no dtype of their own and
+    take the one of ``spec``: floats are rounded, integers must fit.
+
+    Args:
+        value: An array or what NumPy makes one of. Arrays of other libraries are taken without a copy, too, see
+            `actorflow.interchange`.
+        spec: The type that is wanted.
+        what: What the value is, for messages.
+        narrow: Treat an array as Python numbers are.
+    Raises:
+        ShapeError, DTypeError: if the value does not fit.
+        PlaceError: if it is in the memory of another device.
+        GraphError: if its memory cannot be shared with NumPy.
+    """
+    if type(value) is np.ndarray and value.dtype == spec.dtype and value.shape == spec.shape:
+        return value
+    try:
+        array = np.asarray(value) if isinstance(value, _PLAIN) else from_host_exchange(value, what)
+    except GraphError:
+        raise
+    except ValueError as error:  # rows of different lengths
+        raise ShapeError(f"{what}: expected shape {spec.shape}; {error}") from error
+    if array.shape != spec.shape:
+        raise ShapeError(f"{what}: expected shape {spec.shape}, got {'None' if value is None else array.shape}")
+    if np.can_cast(array.dtype, spec.dtype, "safe"):
+        return array.astype(spec.dtype, copy=False)
+    has_dtype = not narrow and (hasattr(value, "dtype") or hasattr(value, "__dlpack__"))
+    if not has_dtype and array.dtype.kind in "iu" and spec.dtype.kind in "biu":
+        converted = array.astype(spec.dtype)
+        if np.array_equal(converted, array):
+            return converted
+        raise DTypeError(f"{what}: expected dtype {spec.dtype}, got integers from {array.min()} to {array.max()}")
+    if not has_dtype and np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        with np.errstate(all="ignore"):  # to infinity, or to 0
+            return array.astype(spec.dtype)
+    advice = f"; convert it, array.astype({spec.dtype.name!r})" if isinstance(value, np.ndarray | np.generic) else ""
+    got = "None" if value is None else array.dtype
+    raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {got}{advice}")
 
 
 def _from_dlpack(value: Any, what: str) -> _Array:

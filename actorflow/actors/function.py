@@ -13,8 +13,9 @@ from actorflow.actors.blob import release
 from actorflow.actors.nesting import within
 from actorflow.actors.op import OpActor
 from actorflow.errors import GraphError
+from actorflow.interchange import as_array
 from actorflow.ops.callables import NOT_RUN, check_has_run
-from actorflow.spec import TensorSpec, as_array
+from actorflow.spec import TensorSpec
 from actorflow.trace.ring import NodeState
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import actorflow
-from actorflow.errors import ActorflowError
-from actorflow.show.text import visible
+from actorflow.errors import ActorflowError, visible
 
 DEFAULT_PORT = 8080
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import actorflow
 from actorflow.devices import device_kind, known_kinds
 from actorflow.devices.cuda import describe_cuda
-from actorflow.show.text import visible
+from actorflow.errors import visible
 
 Status = Literal["ok", "missing", "broken"]
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.cli.output import count_text
-from actorflow.show.text import visible
+from actorflow.errors import visible
 from actorflow.trace.ring import NodeState
 
 if TYPE_CHECKING:

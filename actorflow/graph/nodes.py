@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.graph.options import Attempts, Hints
-from actorflow.interchange import to_numpy
+from actorflow.interchange import as_array, to_numpy
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
-from actorflow.spec import TensorSpec, as_array
+from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph

@@ -9,9 +9,9 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from actorflow.errors import visible
 from actorflow.graph.nodes import Site
 from actorflow.pipeline.stages.actor import Wait
-from actorflow.show.text import visible
 
 if TYPE_CHECKING:
     from actorflow.pipeline.stages.actor import StageActor

@@ -17,7 +17,7 @@ from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
-from actorflow.interchange import to_numpy
+from actorflow.interchange import as_array, to_numpy
 from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
@@ -25,7 +25,6 @@ from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.planner import collector_paused
 from actorflow.ranks.edges import ChannelActor
 from actorflow.runtime.build import Wiring
-from actorflow.spec import as_array
 from actorflow.trace.ring import NodeState
 
 if TYPE_CHECKING:

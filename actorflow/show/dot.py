@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from actorflow.errors import GraphError, MissingExtraError
+from actorflow.errors import GraphError, MissingExtraError, visible
 from actorflow.graph.nodes import Blob, Variable
-from actorflow.show.tables import kernel_name, step_name
-from actorflow.show.text import time_text, visible
+from actorflow.show.tables import kernel_name, step_name, time_text
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from actorflow.errors import visible
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.ops.function import Function
-from actorflow.show.text import visible
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.plan.plan import Plan, PlannedOp
 
 
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 #: Ops that a notebook shows.
 _MOST_OPS = 100
 
@@ -91,6 +92,15 @@ def kernel_name(op: PlannedOp) -> str:
     if op.kernel is not None:
         return f"{op.kernel.key.library}.{op.kernel.key.operation}"
     return "function" if isinstance(op.operation, Function) else str(op.operation)
+
+
+def time_text(time_ns: float) -> str:
+    """A time of three digits, with its unit."""
+    for unit, size_ns in _UNITS:
+        if time_ns >= size_ns:
+            count = time_ns / size_ns
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
+    return "0"
 
 
 def _variables(graph: Graph) -> tuple[tuple[Variable, ...], int]:

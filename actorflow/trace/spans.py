@@ -15,8 +15,9 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable
+from enum import Enum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol
 
 import numpy as np
 from opentelemetry import context as contexts
@@ -30,17 +31,35 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.op import OpActor
     from actorflow.graph.graph import Graph
-    from actorflow.graph.nodes import Node
-    from actorflow.trace.ring import Calls
+    from actorflow.graph.nodes import Node, Op
+    from actorflow.trace.ring import Calls, Trace
 
 _log = logging.getLogger("actorflow")
 _Arguments = ParamSpec("_Arguments")
 
 _ASYNC = "async functions"  # the track of calls that have spans of their own already
 _REMOTE = "rank "  # how the tracks of other ranks' calls begin, which those ranks make spans of
+
+
+class _Frame(Protocol):
+    """A running frame, as far as its spans need it: see `actorflow.actors.frame.Frame`."""
+
+    number: int
+    context: contextvars.Context
+    trace: Trace
+    ended: asyncio.Future[None]
+    spans: FrameSpans | None
+
+    @property
+    def error(self) -> BaseException | None: ...
+    @property
+    def state(self) -> Enum: ...
+
+
+class _OpActor(Protocol):
+    @property
+    def node(self) -> Op: ...
 
 
 def _harmless(method: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
@@ -88,7 +107,7 @@ class Instrumentation:
         self._nodes: dict[int, Node] = {}
 
     @_harmless
-    def begin(self, frame: Frame, *, streamed: bool) -> None:
+    def begin(self, frame: _Frame, *, streamed: bool) -> None:
         """A frame has started, and none of its calls has."""
         current: Context = frame.context.run(contexts.get_current)
         links = None
@@ -137,18 +156,18 @@ class FrameSpans:
 
     __slots__ = ("_by_frame", "_calls_left", "_failed", "_from", "_live", "_offset_ns", "_span", "context")
 
-    def __init__(self, instrumentation: Instrumentation, frame: Frame, span: Span, context: Context) -> None:
+    def __init__(self, instrumentation: Instrumentation, frame: _Frame, span: Span, context: Context) -> None:
         self.context = context
         self._by_frame = instrumentation
         self._span = span
         self._calls_left = instrumentation.max_calls if span.is_recording() else 0
         self._from = frame.trace.total
-        self._live: dict[OpActor, Span] = {}
+        self._live: dict[_OpActor, Span] = {}
         self._failed: list[_FailedCall] = []
         self._offset_ns = _clock_offset_ns()
 
     @_harmless
-    def enter(self, actor: OpActor, context: contextvars.Context) -> None:
+    def enter(self, actor: _OpActor, context: contextvars.Context) -> None:
         """An async function is about to be called in a context."""
         if self._calls_left:
             self._calls_left -= 1
@@ -156,7 +175,7 @@ class FrameSpans:
             context.run(contexts.attach, trace.set_span_in_context(span, self.context))
 
     @_harmless
-    def leave(self, actor: OpActor, error: BaseException | None) -> None:
+    def leave(self, actor: _OpActor, error: BaseException | None) -> None:
         """An async function has ended."""
         span = self._live.pop(actor, None)
         if span is not None:
@@ -170,7 +189,7 @@ class FrameSpans:
             self._failed.append(_FailedCall(node, track, start_ns, end_ns, error))
 
     @_harmless
-    def end(self, frame: Frame) -> None:
+    def end(self, frame: _Frame) -> None:
         """The frame has ended, and nothing of it runs any more."""
         span, error = self._span, frame.error
         try:
@@ -182,7 +201,7 @@ class FrameSpans:
         finally:
             span.end()
 
-    def _end_calls(self, frame: Frame) -> None:
+    def _end_calls(self, frame: _Frame) -> None:
         calls = frame.trace.since(self._from)
         local = [not track.startswith((_ASYNC, _REMOTE)) for track in frame.trace.tracks]
         own = calls.frame == frame.number

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Protocol
 from urllib.parse import parse_qsl
 
-from actorflow.show.text import visible
+from actorflow.errors import visible
 
 #: A client sends nothing but short requests.
 MAX_MESSAGE_BYTES = 1024

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from actorflow.show.text import visible
+from actorflow.errors import visible
 from actorflow.web.app import app_of
 from actorflow.web.frame import Frame, frame_url
 from actorflow.web.page import Page, PageOptions

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.show.text import visible
+from actorflow.errors import visible
 from actorflow.web import serve
 
 pytestmark = pytest.mark.browser
