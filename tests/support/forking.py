@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import faulthandler
 import multiprocessing.process
 import os
 import signal
@@ -44,6 +45,7 @@ def begin(work: Callable[[], object], *, leaves: bool = False) -> int:
         return child
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(PATIENCE_S)
+    faulthandler.dump_traceback_later(0.9 * PATIENCE_S)  # says where it hangs
     code = 1
     try:
         work()
