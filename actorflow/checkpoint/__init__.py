@@ -8,9 +8,14 @@ format is safetensors, which many tools read; the extra `checkpoint` brings the 
 those of several ranks; `save_weights` and `load_weights` for a network that others are to compute with.
 """
 
+from actorflow.checkpoint.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    load_checkpoint_sync,
+    save_checkpoint,
+    save_checkpoint_sync,
+)
 from actorflow.checkpoint.folder import Checkpoints
-from actorflow.checkpoint.restore import Checkpoint, load_checkpoint, load_checkpoint_sync
-from actorflow.checkpoint.snapshot import save_checkpoint, save_checkpoint_sync
 from actorflow.checkpoint.weights import (
     LoadedWeights,
     load_weights,

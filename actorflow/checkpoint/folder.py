@@ -13,12 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from actorflow.checkpoint.files import LEFTOVER
-from actorflow.checkpoint.position import Position
-from actorflow.checkpoint.reading import read_after
-from actorflow.checkpoint.restore import Checkpoint, Fitting, put, read
-from actorflow.checkpoint.snapshot import PendingSnapshot, check_at_rest, take_snapshot, to_the_end
-from actorflow.checkpoint.tensors import DamagedError, require_format
+from actorflow.checkpoint.checkpoint import (
+    Checkpoint,
+    Fitting,
+    PendingSnapshot,
+    Position,
+    check_at_rest,
+    put,
+    read,
+    take_snapshot,
+    to_the_end,
+)
+from actorflow.checkpoint.file import LEFTOVER, DamagedError, read_after, require_format
 from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph.graph import Graph
 from actorflow.ranks.gathering import Announcements, gather

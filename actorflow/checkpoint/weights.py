@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from actorflow.checkpoint.reading import Found, Wanted, check_fit, find
-from actorflow.checkpoint.snapshot import (
+from actorflow.checkpoint.checkpoint import (
     PendingSnapshot,
     Snapshot,
     check_at_rest,
@@ -17,6 +16,7 @@ from actorflow.checkpoint.snapshot import (
     metadata_of,
     to_the_end,
 )
+from actorflow.checkpoint.file import Found, Wanted, check_fit, find
 from actorflow.errors import GraphError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.checkpoint import files
-from actorflow.checkpoint.tensors import dtype_code, write_file
+from actorflow.checkpoint import file
+from actorflow.checkpoint.file import dtype_code, write_file
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 safetensors = pytest.importorskip("safetensors")
@@ -316,10 +316,10 @@ def _fail_at(patch: pytest.MonkeyPatch, failing: str) -> list[str]:
 
         return call
 
-    patch.setattr(files.Path, "mkdir", watched("mkdir", files.Path.mkdir))
-    patch.setattr("actorflow.checkpoint.snapshot.write_file", watched("write", write_file))
-    patch.setattr(files.os, "fsync", watched("fsync", files.os.fsync))
-    patch.setattr(files.os, "replace", watched("replace", files.os.replace))
+    patch.setattr(file.Path, "mkdir", watched("mkdir", file.Path.mkdir))
+    patch.setattr("actorflow.checkpoint.checkpoint.write_file", watched("write", write_file))
+    patch.setattr(file.os, "fsync", watched("fsync", file.os.fsync))
+    patch.setattr(file.os, "replace", watched("replace", file.os.replace))
     return steps
 
 
@@ -483,13 +483,13 @@ async def test_loading_and_the_forms_for_scripts_want_a_graph_at_rest(tmp_path: 
 async def test_a_cancelled_save_ends_first(tmp_path: Path, monkeypatch) -> None:
     graph = small(("w", (), "float32"))
     loop, begun = asyncio.get_running_loop(), asyncio.Event()
-    replace = files.os.replace
+    replace = file.os.replace
 
     def tell(*args: Any) -> None:
         loop.call_soon_threadsafe(begun.set)
         replace(*args)
 
-    monkeypatch.setattr(files.os, "replace", tell)
+    monkeypatch.setattr(file.os, "replace", tell)
     async with graph:
         saving = asyncio.ensure_future(af.save_checkpoint(graph, tmp_path / "f"))
         await begun.wait()

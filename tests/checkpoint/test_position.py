@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.checkpoint.position import position_text
+from actorflow.checkpoint.checkpoint import position_text
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 POSITIONS = st.dictionaries(

@@ -11,7 +11,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.checkpoint.tensors import read_file
+from actorflow.checkpoint.file import read_file
 from actorflow.transport.local import LocalWorld
 
 safetensors = pytest.importorskip("safetensors")

@@ -1,0 +1,379 @@
+"""Checkpoint of a graph in one file: what the graph is between two frames, saved while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy.typing as npt
+
+from actorflow.checkpoint.file import FORMAT, check_fit, dtype_code, find, require_format, write_atomically, write_file
+from actorflow.errors import CheckpointError, GraphError
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Variable
+from actorflow.interchange import to_numpy
+from actorflow.threads import in_thread
+
+#: Where an application is in its data.
+Position = Mapping[str, Any]
+
+
+def position_text(position: Position | None) -> str:
+    """A position as JSON.
+
+    Raises:
+        CheckpointError: naming the key of what JSON cannot hold, or would give back as something else: a tuple as a
+            list, a key that is no text as one.
+    """
+    plain = dict(position or {})
+    try:
+        _check(plain, "position")
+        return json.dumps(plain)
+    except (RecursionError, ValueError) as error:  # it contains itself, say
+        raise CheckpointError(f"the position must be what JSON can hold: {type(error).__name__}: {error}") from error
+
+
+def _check(value: Any, where: str) -> None:
+    """Check a value and all that is in it."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise CheckpointError(
+                    f"the position must be what JSON can hold: {where} has the key {key!r}, of type "
+                    f"{type(key).__name__}, and JSON's keys are texts: use {str(key)!r}, or a list of pairs"
+                )
+            _check(item, f"{where}[{key!r}]")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _check(item, f"{where}[{i}]")
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        hint = ", which would come back as a list" if isinstance(value, tuple) else ""
+        raise CheckpointError(
+            f"the position must be what JSON can hold: {where} is of type {type(value).__name__}{hint}: {value!r:.200}"
+        )
+
+
+_T = TypeVar("_T")
+
+
+class Snapshot(NamedTuple):
+    """What a graph is between two frames.
+
+    Attributes:
+        arrays: Values of the variables by name, wherever they are.
+        metadata: What the file says besides.
+    """
+
+    arrays: dict[str, Any]
+    metadata: dict[str, str]
+
+    def save(self, path: Path) -> None:
+        """Write the file; blocks.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        arrays = {name: to_numpy(array) for name, array in self.arrays.items()}
+        try:
+            write_atomically(path, lambda temporary: write_file(temporary, arrays, self.metadata))
+        except OSError as error:
+            raise CheckpointError(f"{path}: the checkpoint cannot be written: {error}") from error
+
+
+async def save_checkpoint(graph: Graph, path: str | os.PathLike[str], position: Position | None = None) -> None:
+    """Save a graph to a file, while it runs: what it is after all frames started before this, and before all others.
+
+    No frame waits for that, and the file is written in a thread. It replaces one of its name only when it is whole.
+
+    Args:
+        graph: Any graph of the root; all variables of the root are saved, of a graph that several ranks run those whose
+            place is on this rank.
+        path: The file, ``.safetensors`` by custom; one for each rank.
+        position: Where the application is in its data, for `load_checkpoint` to give back: what JSON can hold and gives
+            back as it was, so keys are texts, and sequences lists.
+    Raises:
+        CheckpointError: if the file cannot be written, a variable's dtype cannot be stored, or ``position`` is not
+            JSON, naming the key.
+        GraphError: if one of the frames before fails or is cancelled, so that some of its updates may be missing.
+        MissingExtraError: if safetensors is not installed.
+    Cancellation: once the file is being written, that is done to its end before CancelledError is raised.
+    """
+    await take_snapshot(graph, position).save(Path(path))
+
+
+def save_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], position: Position | None = None) -> None:
+    """`save_checkpoint` for scripts.
+
+    Raises:
+        RuntimeError: inside a running event loop; use ``await save_checkpoint(...)`` there.
+        CheckpointError: as for `save_checkpoint`.
+        GraphError: if frames are in flight.
+    """
+    check_no_loop("save_checkpoint")
+    root = graph.root
+    check_at_rest(root, "saved")
+    variables, text = _saved(root, position)
+    frame = 0 if root._engine is None else root._engine.next_number
+    metadata = metadata_of(root, variables, frame=str(frame), position=text)
+    Snapshot({variable.name: variable.held for variable in variables}, metadata).save(Path(path))
+
+
+class PendingSnapshot(NamedTuple):
+    """A snapshot that has begun: its moment is fixed, its values may still be computed.
+
+    Attributes:
+        names: Names of the variables in the file.
+        values: Gives the variables' values.
+        metadata: What the file says besides.
+    """
+
+    names: tuple[str, ...]
+    values: Awaitable[list[Any]]
+    metadata: dict[str, str]
+
+    async def save(self, path: Path) -> None:
+        """Wait for the values and write the file, in a thread.
+
+        Raises:
+            CheckpointError, GraphError: as for `save_checkpoint`.
+        """
+        arrays = dict(zip(self.names, await self.values, strict=True))
+        await to_the_end(lambda: Snapshot(arrays, self.metadata).save(path))
+
+
+def take_snapshot(graph: Graph, position: Position | None) -> PendingSnapshot:
+    """Begin a snapshot of this very moment.
+
+    Raises:
+        CheckpointError: as for `save_checkpoint`.
+    """
+    root = graph.root
+    variables, text = _saved(root, position)
+    frame, values = root.engine.snapshot(variables)
+    metadata = metadata_of(root, variables, frame=str(frame), position=text)
+    return PendingSnapshot(tuple(variable.name for variable in variables), values, metadata)
+
+
+async def to_the_end(work: Callable[[], _T]) -> _T:
+    """Do blocking work in a thread; a cancellation waits for its end."""
+    task = asyncio.ensure_future(in_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # the cancellation is what is told
+        raise
+
+
+def check_at_rest(root: Graph, what: str) -> None:
+    """Check that no frame is in flight.
+
+    Raises:
+        GraphError: if there is one.
+    """
+    count = 0 if root._engine is None else root._engine.frames.in_flight
+    if count:
+        raise GraphError(f"graph {root.name!r} cannot be {what} with frames in flight, it has {count}: await them")
+
+
+def own_variables(root: Graph) -> list[Variable]:
+    """The variables whose values are on this rank."""
+    rank = root.world.rank
+    return [variable for variable in root.variables if variable.place.rank == rank]
+
+
+def check_no_loop(name: str) -> None:
+    """Check that a function for scripts is not called where it would block a loop.
+
+    Raises:
+        RuntimeError: inside a running event loop.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(f"{name}_sync() inside a running event loop would block it: use {name}()")
+
+
+def check_storable(variables: Iterable[Variable]) -> None:
+    """Check that a file can have the values of variables.
+
+    Raises:
+        CheckpointError: naming the one whose dtype the format does not have.
+        MissingExtraError: if safetensors is not installed.
+    """
+    require_format()
+    for variable in variables:
+        if dtype_code(variable.dtype) is None:
+            raise CheckpointError(f"variable {variable.name!r} cannot be saved: safetensors has no {variable.dtype}")
+
+
+def metadata_of(root: Graph, variables: Iterable[Variable], **more: str) -> dict[str, str]:
+    """What a file says besides the values: who saved it, and which of its variables others can do without.
+
+    Args:
+        root: The graph.
+        variables: That are saved, by their full names.
+        more: Further metadata.
+    """
+    replicas = {variable.name: variable.replica_of.name for variable in variables if variable.replica_of is not None}
+    states = [variable.name for variable in variables if variable.is_state]
+    facts = {"actorflow": FORMAT, "rank": str(root.world.rank), "ranks": str(root.world.size)}
+    return {**facts, "replicas": json.dumps(replicas), "states": json.dumps(states), **more}
+
+
+def _saved(root: Graph, position: Position | None) -> tuple[Sequence[Variable], str]:
+    """The variables that are saved, and the position as JSON."""
+    variables = own_variables(root)
+    check_storable(variables)
+    return variables, position_text(position)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What has been loaded.
+
+    Attributes:
+        path: The file; of a checkpoint that another number of ranks saved, the first one's.
+        frame: Number of the graph's next frame; None in files of others.
+        positions: What the application said of its place in the data, by rank that saved it: this rank's alone where as
+            many ranks load it as have saved it, else that of all.
+        missing: Variables of this rank that the file does not have, which keep their values.
+        unexpected: Names in the file that are no variables of the graph.
+        saved_on: How many ranks saved it.
+        rank: This one.
+        size: How many ranks load it.
+    """
+
+    path: Path
+    frame: int | None
+    positions: dict[int, dict[str, Any]]
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    saved_on: int = 1
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_resharded(self) -> bool:
+        """Whether another number of ranks saved it."""
+        return self.saved_on != self.size
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """What the application said of its place in the data: this rank's, or what all ranks said that saved it.
+
+        Raises:
+            CheckpointError: if another number of ranks saved it and they were at different places, so that this rank's
+                is to be made of ``positions``.
+        """
+        if not self.is_resharded and self.rank in self.positions:
+            return self.positions[self.rank]
+        known = list(self.positions.values())
+        if len(known) == self.saved_on and all(position == known[0] for position in known):
+            return known[0]
+        raise CheckpointError(
+            f"{self.path}: {self.saved_on} ranks have saved it, each at a place of its own in the data, none of which "
+            f"is that of rank {self.rank} of {self.size}: make it of `positions`"
+        )
+
+
+class Fitting(NamedTuple):
+    """Files that fit a graph, read."""
+
+    checkpoint: Checkpoint
+    arrays: dict[Variable, npt.NDArray[Any]]
+
+
+async def load_checkpoint(graph: Graph, path: str | os.PathLike[str], *, strict: bool = True) -> Checkpoint:
+    """Put a file's values into the variables of a graph; what it runs next is what ran after the file was saved.
+
+    The file is read in a thread. Any safetensors file will do whose names are those of variables; without a frame's
+    number the graph's goes on. A copy of a variable (`Graph.replica`, data parallel) that the file does not have gets
+    the value of the variable itself; copies that the graph does not have are left out.
+
+    Args:
+        graph: Any graph of the root; the root's variables are loaded, of a graph that several ranks run those whose
+            place is on this rank.
+        path: The file.
+        strict: Whether variables that the file lacks, and names that are no variables, are errors; else they are given
+            back as ``missing`` and ``unexpected``.
+    Raises:
+        CheckpointError: if the file cannot be read or is damaged; if a shape or dtype differs from the variable's, with
+            both; if nothing in it is a variable's; or, if ``strict``, if names differ. Nothing has been changed then.
+        GraphError: if frames are in flight.
+        MissingExtraError: if safetensors is not installed.
+    """
+    root = graph.root
+    check_at_rest(root, "loaded")
+    content = await to_the_end(lambda: read(root, [Path(path)], strict))
+    return put(root, content)
+
+
+def load_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], *, strict: bool = True) -> Checkpoint:
+    """`load_checkpoint` for scripts.
+
+    Raises:
+        RuntimeError: inside a running event loop; use ``await load_checkpoint(...)`` there.
+        CheckpointError, GraphError: as for `load_checkpoint`.
+    """
+    check_no_loop("load_checkpoint")
+    return put(graph.root, read(graph.root, [Path(path)], strict))
+
+
+def read(
+    root: Graph, paths: Sequence[Path], strict: bool, *, ranks: Sequence[int] = (), saved_on: int | None = None
+) -> Fitting:
+    """Read files and check them, and that they fit; blocks.
+
+    Args:
+        root: The graph.
+        paths: The files: this rank's first, if there is one.
+        strict: As for `load_checkpoint`.
+        ranks: Which rank saved each file, where that is known.
+        saved_on: How many saved them together. If that is another number than there are, all files are looked into.
+    Raises:
+        CheckpointError: as for `load_checkpoint`; `DamagedError` if one is damaged.
+    """
+    own, world = own_variables(root), root.world
+    every = saved_on not in (None, world.size)
+    wanted = {each: (each.name,) if each.replica_of is None else (each.name, each.replica_of.name) for each in own}
+    found = find(paths, wanted, every=every)
+    known = dict.fromkeys(variable.name for variable in root.variables)  # of all ranks
+    missing = tuple(variable.name for variable in found.missing)
+    unexpected = tuple(
+        name
+        for part in found.parts
+        for name in sorted(part.names)
+        if name not in known and part.replicas.get(name) not in known
+    )
+    check_fit(f"graph {root.name!r}", found, missing, unexpected, strict, known)
+    parts = found.parts if every else found.parts[:1]
+    checkpoint = Checkpoint(
+        parts[0].path,
+        max((part.frame for part in parts if part.frame is not None), default=None),
+        {rank: part.position or {} for rank, part in zip(ranks or [part.rank for part in parts], parts, strict=False)},
+        missing,
+        unexpected,
+        parts[0].ranks if saved_on is None else saved_on,
+        world.rank,
+        world.size,
+    )
+    return Fitting(checkpoint, found.arrays)
+
+
+def put(root: Graph, content: Fitting) -> Checkpoint:
+    """Assign what has been read.
+
+    Raises:
+        GraphError: if frames are in flight.
+    """
+    check_at_rest(root, "loaded")
+    for variable, array in content.arrays.items():
+        variable.commit(array)
+    if content.checkpoint.frame is not None:
+        root.engine.next_number = content.checkpoint.frame
+    return content.checkpoint

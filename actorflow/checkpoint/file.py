@@ -1,0 +1,443 @@
+"""Files of named arrays in the format safetensors: written whole or not at all, checked when they are read."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import CheckpointError, require
+from actorflow.graph.nodes import Variable
+
+#: How the names of folders end that a killed process left behind, after the name of the file they were made for.
+LEFTOVER = r"\.\d+-\d+\.tmp"
+
+_numbers = itertools.count()
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file in a folder beside its place, and move it there when all of it is on the disk.
+
+    Args:
+        path: Its place; a file there stays as it is until it is replaced.
+        write: Writes the content to the path that it is given, by way of other files of that folder if it likes.
+    Raises:
+        OSError: if that fails; nothing is left behind.
+    """
+    folder = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.tmp")
+    folder.mkdir()
+    try:
+        temporary = folder / path.name
+        write(temporary)
+        # Who writes by way of a temporary file gives it that one's mode: the owner's alone.
+        temporary.chmod(folder.stat().st_mode & 0o666)
+        _sync(temporary, os.O_RDWR)  # Windows wants to write what it flushes
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.name != "nt":  # which cannot open folders
+        _sync(path.parent, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_CODES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+#: Names of the checksums in the metadata: of the tensors, and of the other metadata.
+_CRCS, _OWN_CRC = "crc32", "metadata_crc32"
+
+#: Version of what the metadata say.
+FORMAT = "1"
+#: Bytes of a file's table of contents; the format allows no more.
+_LONGEST_HEADER = 100_000_000
+
+Array = npt.NDArray[Any]
+
+
+class DamagedError(CheckpointError):
+    """A file is not what was written: cut off, changed, or no checkpoint at all.
+
+    Attributes:
+        path: The file.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class Tensor(NamedTuple):
+    """One tensor of a file.
+
+    Attributes:
+        dtype: Code of the format: "F32", "BF16", ...
+        shape: Length of each axis.
+        data: Its bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytearray
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+    def array(self, dtype: np.dtype[Any]) -> Array:
+        """Its values, without a copy; ``dtype`` is the one of its code."""
+        return np.frombuffer(self.data, dtype).reshape(self.shape)
+
+
+class Content(NamedTuple):
+    """What is in a file.
+
+    Attributes:
+        tensors: By name.
+        metadata: Texts by name, without the checksums.
+    """
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+
+class Outline(NamedTuple):
+    """What is in a file, without the values.
+
+    Attributes:
+        names: Of its tensors.
+        metadata: Texts by name, without the checksums.
+    """
+
+    names: frozenset[str]
+    metadata: dict[str, str]
+
+
+def require_format() -> ModuleType:
+    """The package ``safetensors``.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    return require("safetensors", extra="checkpoint", purpose="a checkpoint")
+
+
+def dtype_code(dtype: np.dtype[Any]) -> str | None:
+    """The format's code of a dtype, None if it has none."""
+    return _CODES.get(dtype.name)
+
+
+def write_file(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Write a file.
+
+    Args:
+        path: Where to.
+        arrays: By name; of dtypes that have a `dtype_code`.
+        metadata: Texts by name.
+    Raises:
+        OSError: if that fails.
+        MissingExtraError: if safetensors is not installed.
+    """
+    error_type = require_format().SafetensorError
+    save_file = require("safetensors.numpy", extra="checkpoint", purpose="a checkpoint").save_file
+    # The package takes an array's memory as it lies there.
+    dense = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    crcs = {
+        # By way of uint8: a buffer of bfloat16 cannot be asked for.
+        name: _crc_of(_CODES[array.dtype.name], array.shape, array.reshape(-1).view(np.uint8).data)
+        for name, array in dense.items()
+    }
+    table = {**metadata, _CRCS: json.dumps(crcs), _OWN_CRC: _metadata_crc(metadata)}
+    try:
+        save_file(dense, path, table)
+    except error_type as error:
+        raise OSError(str(error)) from error
+
+
+def read_file(path: Path) -> Content:
+    """Read a file and check it; those that other programs wrote have no checksums.
+
+    Raises:
+        DamagedError: saying what is wrong.
+        OSError: if the file cannot be read.
+        MissingExtraError: if safetensors is not installed.
+    """
+    safetensors = require_format()
+    content = path.read_bytes()
+    try:
+        found = safetensors.deserialize(content)
+    except safetensors.SafetensorError as error:
+        raise DamagedError(path, f"the file is cut off, damaged or no checkpoint: {error}") from error
+    tensors = {name: Tensor(entry["dtype"], tuple(entry["shape"]), entry["data"]) for name, entry in found}
+    # The package gives the metadata of a path alone, where there may be another file by now.
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata = header.get("__metadata__") or {}
+    crcs, own = metadata.pop(_CRCS, None), metadata.pop(_OWN_CRC, None)
+    if "actorflow" in metadata or own is not None:
+        _check(path, tensors, metadata, crcs, own)
+    return Content(tensors, metadata)
+
+
+def read_outline(path: Path) -> Outline:
+    """Read what is in a file, without the values: a few kilobytes, however large it is.
+
+    The metadata are checked. The rest is where the values are read.
+
+    Raises:
+        DamagedError, OSError, MissingExtraError: as for `read_file`.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(min(length, _LONGEST_HEADER))
+    try:
+        header = dict(json.loads(text))
+        metadata = dict(header.pop("__metadata__", None) or {})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DamagedError(path, f"the file is cut off, damaged or no checkpoint: {error}") from error
+    metadata.pop(_CRCS, None)
+    own = metadata.pop(_OWN_CRC, None)
+    if "actorflow" in metadata or own is not None:
+        _check_metadata(path, metadata, own)
+    return Outline(frozenset(header), metadata)
+
+
+def _check_metadata(path: Path, metadata: Mapping[str, str], own: Any) -> None:
+    if own != _metadata_crc(metadata):
+        raise DamagedError(path, f"the metadata are damaged: checksum {_metadata_crc(metadata)}, expected {own}")
+
+
+def _check(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Any, own: Any) -> None:
+    """Compare a file's content with its checksums."""
+    _check_metadata(path, metadata, own)
+    try:
+        expected = dict(json.loads(crcs))
+    except (TypeError, ValueError) as error:
+        raise DamagedError(path, f"the checksums are damaged: {error}") from error
+    for name, tensor in tensors.items():
+        crc = _crc_of(*tensor)
+        if crc != expected.pop(name, None):
+            raise DamagedError(path, f"{name!r} is damaged: its checksum is {crc}, which is not what was written")
+    if expected:
+        raise DamagedError(path, f"the file lacks {next(iter(expected))!r}, which was written")
+
+
+def _crc_of(code: str, shape: tuple[int, ...], data: bytearray | memoryview) -> str:
+    return f"{zlib.crc32(data, zlib.crc32(f'{code}{list(shape)}'.encode())):08x}"
+
+
+def _metadata_crc(metadata: Mapping[str, str]) -> str:
+    return f"{zlib.crc32(json.dumps(metadata, sort_keys=True).encode()):08x}"
+
+
+#: Names that a message lists.
+_SHOWN = 10
+
+#: Under which names a file may have a variable's value, the best first.
+Wanted = Mapping[Variable, tuple[str, ...]]
+
+
+class Part(NamedTuple):
+    """One of the files that a checkpoint is in.
+
+    Attributes:
+        path: The file.
+        names: Of its tensors.
+        rank: That saved it.
+        ranks: How many saved together.
+        frame: Number of the next frame there; None in weights, and in files of others.
+        position: What the application said of its place in the data; None as above.
+        replicas: Names of copies, with the name of what they are copies of.
+        states: Names of what only a training needs.
+    """
+
+    path: Path
+    names: frozenset[str]
+    rank: int = 0
+    ranks: int = 1
+    frame: int | None = None
+    position: dict[str, Any] | None = None
+    replicas: Mapping[str, str] = {}
+    states: frozenset[str] = frozenset()
+
+
+class Found(NamedTuple):
+    """What files have for some variables.
+
+    Attributes:
+        parts: The files that were looked into.
+        arrays: Values, each in memory of its own.
+        missing: Variables that no file has.
+        problems: Types that differ, in words.
+    """
+
+    parts: list[Part]
+    arrays: dict[Variable, npt.NDArray[Any]]
+    missing: list[Variable]
+    problems: list[str]
+
+
+def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Found:
+    """Look for variables in files, and read the files that have them; blocks.
+
+    Args:
+        paths: The files, the most likely one first.
+        wanted: The variables.
+        every: Whether to look into all files; else only until all variables have been found.
+    Raises:
+        CheckpointError: if a file cannot be read; `DamagedError` if it is damaged.
+    """
+    parts: list[Part] = []
+    tensors: dict[Path, dict[str, Tensor]] = {}
+    lacking = {names[0] for names in wanted.values()}
+    for path in paths:
+        if parts and not lacking and not every:
+            break
+        if len(paths) == 1:  # read at once, so that all of it is of one file though another one may take its place
+            content = _read(path)
+            tensors[path] = content.tensors
+            outline = Outline(frozenset(content.tensors), content.metadata)
+        else:
+            outline = _outlined(path)
+        parts.append(_part(path, outline))
+        lacking -= outline.names
+    homes = {variable: _home(names, parts) for variable, names in wanted.items()}
+    arrays, problems = {}, []
+    for part in parts:
+        own = {variable: home[1] for variable, home in homes.items() if home is not None and home[0] is part}
+        if own and part.path not in tensors:
+            content = _read(part.path)
+            tensors[part.path] = {name: content.tensors[name] for name in own.values() if name in content.tensors}
+        for variable, name in own.items():
+            tensor = tensors[part.path].get(name)
+            if tensor is None:
+                raise DamagedError(part.path, f"the file has been replaced while it was read: {name!r} is gone")
+            if (tensor.shape, tensor.dtype) == (variable.shape, dtype_code(variable.dtype)):
+                array = tensor.array(variable.dtype)
+                arrays[variable] = array if name == wanted[variable][0] else array.copy()
+            else:
+                code = dtype_code(variable.dtype) or str(variable.dtype)
+                problems.append(f"variable {variable.name!r} is {code}{list(variable.shape)}, the file has {tensor}")
+        tensors.pop(part.path, None)
+    return Found(parts, arrays, [variable for variable, home in homes.items() if home is None], problems)
+
+
+def read_after(path: Path) -> str | None:
+    """The step of the last whole checkpoint when a file was saved, "" if there was none; None where it does not say.
+
+    Raises:
+        CheckpointError: as for `find`.
+    """
+    return _outlined(path).metadata.get("after")
+
+
+def check_fit(
+    what: str, found: Found, missing: Sequence[str], unexpected: Sequence[str], strict: bool, known: Collection[str]
+) -> None:
+    """Check that what was found can be loaded.
+
+    Args:
+        what: The graph or scope, in words.
+        found: What was found.
+        missing: Names of variables that were not.
+        unexpected: Names in the files that are none of its variables.
+        strict: Whether these two are errors.
+        known: Names under which a file may have a variable, on any rank.
+    Raises:
+        CheckpointError: saying all that does not fit.
+    """
+    problems = list(found.problems)
+    lacks = "the file lacks" if len(found.parts) == 1 else f"the {len(found.parts)} files lack"
+    if strict and missing:
+        problems.append(f"{lacks} {_listed(missing)}")
+    if strict and unexpected:
+        problems.append(f"the graph has no variable {_listed(unexpected)}")
+    names = sorted(set().union(*(part.names for part in found.parts)))
+    if not problems and (missing or names) and not any(name in known for name in names):
+        problems.append(
+            "no name in it is that of a variable, so that nothing would be loaded: "
+            f"it has {_listed(names) or 'none'}, expected {_listed([*known]) or 'none'}"
+        )
+    if problems:
+        shown = problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else [])
+        others = f" and {len(found.parts) - 1} more" if len(found.parts) > 1 else ""
+        raise CheckpointError(f"{found.parts[0].path}{others} does not fit {what}: " + "; ".join(shown))
+
+
+def _home(names: Sequence[str], parts: Sequence[Part]) -> tuple[Part, str] | None:
+    """The file that has a variable, and its name there."""
+    return next(((part, name) for name in names for part in parts if name in part.names), None)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: the checkpoint cannot be read: {error}") from error
+
+
+def _outlined(path: Path) -> Outline:
+    try:
+        return read_outline(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: the checkpoint cannot be read: {error}") from error
+
+
+def _part(path: Path, outline: Outline) -> Part:
+    """What a file says of itself."""
+    metadata = outline.metadata
+    version = metadata.get("actorflow")
+    if version is None:
+        return Part(path, outline.names)
+    if version != FORMAT:
+        raise CheckpointError(f"{path}: expected a checkpoint of format {FORMAT}, got {version!r}")
+    try:
+        position = None if (text := metadata.get("position")) is None else dict(json.loads(text))
+        frame = None if (text := metadata.get("frame")) is None else int(text)
+        return Part(
+            path,
+            outline.names,
+            int(metadata.get("rank", 0)),
+            int(metadata.get("ranks", 1)),
+            frame,
+            position,
+            dict(json.loads(metadata.get("replicas", "{}"))),
+            frozenset(json.loads(metadata.get("states", "[]"))),
+        )
+    except (TypeError, ValueError) as error:
+        raise DamagedError(path, f"the metadata are damaged: {type(error).__name__}: {error}") from error
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
