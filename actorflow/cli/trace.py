@@ -10,9 +10,9 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from actorflow.cli.output import count_text, output
-from actorflow.errors import visible
+from actorflow.cli.terminal import count_text, output
 from actorflow.show.tables import time_text
+from actorflow.show.text import visible
 from actorflow.trace.analysis import Analysis, Frames, Step, analyse
 from actorflow.trace.file import read_trace
 from actorflow.trace.recording import Recording

@@ -19,7 +19,7 @@ import pytest
 
 import actorflow
 from actorflow.cli import main
-from actorflow.cli.report import time_table
+from actorflow.cli.demo import time_table
 from actorflow.data import FASHION_MNIST_FILES
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals of POSIX")

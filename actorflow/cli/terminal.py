@@ -1,4 +1,4 @@
-"""Ctrl-C while an event loop runs."""
+"""Terminal of the commands: Ctrl-C while an event loop runs, standard output, and counts in words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from rich.console import Console
 
 
 @contextmanager
@@ -31,3 +33,18 @@ def cancel_on_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
+
+
+#: Of what is no terminal: nothing is cut off or broken there.
+_PLAIN_WIDTH = 240
+
+
+def output() -> Console:
+    """Standard output: as wide as the terminal is, and wide enough for anything where there is none."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def count_text(count: int, what: str) -> str:
+    """A number of things: ``1 call``, ``2,000 calls``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
