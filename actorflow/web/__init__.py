@@ -12,9 +12,8 @@
     app.mount("/graph", af.web.asgi(graph))  # FastAPI, Starlette
 """
 
-from actorflow.web.app import create_app
 from actorflow.web.asgi import asgi
 from actorflow.web.page import PageOptions
-from actorflow.web.server import View, serve
+from actorflow.web.server import View, create_app, serve
 
 __all__ = ["PageOptions", "View", "asgi", "create_app", "serve"]

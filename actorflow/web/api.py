@@ -1,29 +1,110 @@
-"""What the page shows, for programs: JSON, a trace to take away, metrics."""
+"""Answers for programs: JSON, a trace to take away, metrics for Prometheus."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow.errors import MissingExtraError
+from actorflow.errors import MissingExtraError, require
 from actorflow.trace.recording import Snapshot
 from actorflow.trace.ring import NodeState, OpProfile
-from actorflow.web.exchange import CHUNK_BYTES, Request, Response, Route, to_json
-from actorflow.web.latency import Latencies
-from actorflow.web.metrics import exposition
-from actorflow.web.pipelines import pipelines
-from actorflow.web.stream import Stream
-from actorflow.web.vitals import memory_of
-from actorflow.web.writing import Writer
+from actorflow.web.http import CHUNK_BYTES, Request, Response, Route, Writer, to_json
+from actorflow.web.live import LiveStream
+from actorflow.web.telemetry import Latencies
+from actorflow.web.vitals import memory_of, pipelines
+
+if TYPE_CHECKING:
+    from actorflow.graph.graph import Graph
+
+#: Samples that are made text at once.
+_BLOCK = 100
+
+#: Values of labels, and the number.
+_Sample = tuple[list[str], float]
+
+
+def exposition(graph: Graph) -> tuple[Callable[[], Iterable[str]], str]:
+    """What takes a graph's counters and makes, piece by piece, the text that Prometheus reads; and its content type.
+
+    Raises:
+        MissingExtraError: without the package prometheus-client.
+    """
+    prometheus = require("prometheus_client", extra="metrics", purpose="/metrics")
+
+    def begin() -> Iterator[str]:
+        return _texts(prometheus.generate_latest, [*_families(graph)])
+
+    return begin, prometheus.CONTENT_TYPE_LATEST
+
+
+class _Family:
+    """Samples of one name, with what they mean."""
+
+    def __init__(self, kind: str, name: str, meaning: str, labels: Sequence[str], samples: Iterable[_Sample]) -> None:
+        self.kind = kind
+        self.about = name, meaning
+        self.labels = labels
+        self.samples = [*samples]
+
+
+def _families(graph: Graph) -> Iterator[_Family]:
+    """What an engine counts, of the moment; the loop reads it, and any thread may make it text."""
+    engine, name = graph.engine, graph.name
+    ends = [([name, end], getattr(engine.frames, end)) for end in ("finished", "failed", "cancelled")]
+    yield _Family("Counter", "actorflow_frames", "Frames that have ended, by how.", ["graph", "end"], ends)
+    in_flight = [([name], engine.frames.in_flight)]
+    yield _Family("Gauge", "actorflow_frames_in_flight", "Frames that run now.", ["graph"], in_flight)
+    profiles = [(op.name, engine.profile[op.id]) for op in graph.ops if op.id in engine.profile]
+    for what, meaning, samples in (
+        (
+            "calls",
+            "Calls of an op that have ended well.",
+            [([name, op], profile.calls) for op, profile in profiles if profile.calls],
+        ),
+        (
+            "failures",
+            "Calls of an op that have failed, repeated or not.",
+            [([name, op], profile.failed) for op, profile in profiles if profile.failed],
+        ),
+        (
+            "seconds",
+            "Wall time of the calls of an op that have ended well.",
+            [([name, op], profile.total_ns / 1e9) for op, profile in profiles if profile.calls],
+        ),
+    ):
+        yield _Family("Counter", f"actorflow_op_{what}", meaning, ["graph", "op"], samples)
+    memory = [
+        ([name, device["place"], kind], device[kind])
+        for device in memory_of(engine)
+        for kind in ("held", "used", "peak", "budget")
+        if device[kind] is not None
+    ]
+    yield _Family(
+        "Gauge", "actorflow_memory_bytes", "Memory of a device's buffers.", ["graph", "place", "kind"], memory
+    )
+
+
+def _texts(generate_latest: Callable[[Any], bytes], families: Iterable[_Family]) -> Iterator[str]:
+    from prometheus_client import core
+
+    for family in families:
+        for at in range(0, max(len(family.samples), 1), _BLOCK):
+            block = getattr(core, f"{family.kind}MetricFamily")(*family.about, labels=family.labels)
+            for labels, value in family.samples[at : at + _BLOCK]:
+                block.add_metric(labels, value)
+            text = generate_latest(SimpleNamespace(collect=lambda block=block: [block])).decode()
+            yield text if at == 0 else text.split("\n", 2)[2]  # what it means is said once
+
 
 _NEVER = OpProfile()
 
 
-def routes(stream: Stream, writer: Writer) -> list[Route]:
+def routes(stream: LiveStream, writer: Writer) -> list[Route]:
     """What this module answers of a graph's stream; what may be long, it has written by ``writer``."""
     answers = {
         "/api/errors": partial(_errors, stream),
@@ -37,7 +118,7 @@ def routes(stream: Stream, writer: Writer) -> list[Route]:
     return [Route("GET", path, answer) for path, answer in answers.items()]
 
 
-async def _graph(stream: Stream, writer: Writer, _: Request) -> Response:
+async def _graph(stream: LiveStream, writer: Writer, _: Request) -> Response:
     structure = await stream.structure()
 
     def pieces() -> Iterator[str]:
@@ -47,11 +128,11 @@ async def _graph(stream: Stream, writer: Writer, _: Request) -> Response:
     return Response.of_json(await writer.write("graph", pieces))
 
 
-async def _state(stream: Stream, writer: Writer, _: Request) -> Response:
+async def _state(stream: LiveStream, writer: Writer, _: Request) -> Response:
     return Response.of_json(await writer.write("state", partial(_states, stream)))
 
 
-def _states(stream: Stream) -> Iterator[str]:
+def _states(stream: LiveStream) -> Iterator[str]:
     graph = stream.graph
     engine = graph.engine
     row_of = np.full(graph.size, -1, np.int64)
@@ -90,7 +171,7 @@ def _states(stream: Stream) -> Iterator[str]:
     return described()
 
 
-async def _errors(stream: Stream, _: Request) -> Response:
+async def _errors(stream: LiveStream, _: Request) -> Response:
     graph = stream.graph
     names = {op.id: op.name for op in graph.ops}
     failures = [
@@ -105,16 +186,16 @@ async def _errors(stream: Stream, _: Request) -> Response:
     return Response.of_json(json.dumps({"graph": graph.name, "failed": graph.engine.frames.failed, "newest": failures}))
 
 
-async def _pipelines(stream: Stream, _: Request) -> Response:
+async def _pipelines(stream: LiveStream, _: Request) -> Response:
     return Response.of_json(to_json({"pipelines": pipelines(stream.graph)}))
 
 
-async def _trace(stream: Stream, writer: Writer, _: Request) -> Response:
+async def _trace(stream: LiveStream, writer: Writer, _: Request) -> Response:
     chunks = await writer.write("trace", lambda: Snapshot.of(stream.graph).pieces())
     return Response.of_json(chunks, headers={"Content-Disposition": 'attachment; filename="trace.json"'})
 
 
-async def _metrics(stream: Stream, writer: Writer, _: Request) -> Response:
+async def _metrics(stream: LiveStream, writer: Writer, _: Request) -> Response:
     try:
         begin, content_type = exposition(stream.graph)
     except MissingExtraError as error:
@@ -122,7 +203,7 @@ async def _metrics(stream: Stream, writer: Writer, _: Request) -> Response:
     return Response(200, await writer.write("metrics", begin), content_type, {"Cache-Control": "no-store"})
 
 
-async def _health(stream: Stream, _: Request) -> Response:
+async def _health(stream: LiveStream, _: Request) -> Response:
     graph = stream.graph
     return Response.of_json(json.dumps({"status": "ok", "graph": graph.name, "frames": _frames(graph)}))
 

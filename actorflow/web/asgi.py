@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
-from actorflow.web.exchange import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
+from actorflow.web.http import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
 from actorflow.web.page import Page, PageOptions
 
 if TYPE_CHECKING:

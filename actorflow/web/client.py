@@ -22,7 +22,7 @@ from aiohttp import (
     WSServerHandshakeError,
 )
 
-from actorflow.web.exchange import CloseCode
+from actorflow.web.http import CloseCode
 from actorflow.web.wire import HEADER, OpStates
 
 _FIRST_PAUSE_S = 0.25

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.checkpoint import Checkpoints
-from actorflow.errors import CheckpointError, GraphError, visible
-from actorflow.web.exchange import Refused, Request, Response, Route, to_json
+from actorflow.errors import CheckpointError, GraphError
+from actorflow.show.text import visible
+from actorflow.web.http import Refused, Request, Response, Route, to_json
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
-    from actorflow.web.guard import TokenGuard
-    from actorflow.web.stream import Stream
+    from actorflow.web.access import TokenCheck
+    from actorflow.web.live import LiveStream
 
 _log = logging.getLogger("actorflow")
 
@@ -61,8 +62,8 @@ class Control:
 
     def __init__(
         self,
-        stream: Stream,
-        guard: TokenGuard | None,
+        stream: LiveStream,
+        guard: TokenCheck | None,
         token: str | None,
         checkpoints: Checkpoints | Saves | str | os.PathLike[str] | None,
     ) -> None:

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import urlencode
 
 from actorflow.web import api
-from actorflow.web.assets import Asset, read_assets
+from actorflow.web.access import HostCheck, TokenCheck, checked_ancestors, security_headers
 from actorflow.web.control import Control, Saves
-from actorflow.web.exchange import Refused, Request, Response, Route, Socket
-from actorflow.web.guard import HostGuard, TokenGuard, checked_ancestors, security_headers
-from actorflow.web.stream import Stream
-from actorflow.web.writing import Writer
+from actorflow.web.http import Asset, Refused, Request, Response, Route, Socket, Writer, read_assets
+from actorflow.web.live import LiveStream
 
 if TYPE_CHECKING:
     from actorflow.checkpoint import Checkpoints
@@ -91,11 +89,11 @@ class Page:
             raise ValueError(f"max_clients must be at least 0, got {max_clients}")
         if not control and (control_token is not None or checkpoints is not None):
             raise ValueError("control_token= and checkpoints= are for control=True")
-        self.stream = Stream(graph.root, max_clients=max_clients)
+        self.stream = LiveStream(graph.root, max_clients=max_clients)
         self._writer = Writer()
-        self._guards: list[HostGuard | TokenGuard] = [HostGuard(allowed_hosts, own_names)]
+        self._guards: list[HostCheck | TokenCheck] = [HostCheck(allowed_hosts, own_names)]
         tokens = [known for known in (token, control_token) if known is not None]
-        self._tokens = TokenGuard(*tokens, needed=token is not None) if tokens else None
+        self._tokens = TokenCheck(*tokens, needed=token is not None) if tokens else None
         if self._tokens is not None:
             self._guards.append(self._tokens)
         steering = Control(self.stream, self._tokens if control else None, controls, checkpoints)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.web.stream import Stream
+from actorflow.web.live import LiveStream
 from tests.web.browsing import Elsewhere, Page, browse
 from tests.web.serving import SERVERS, Served
 
@@ -274,8 +274,8 @@ def served(request: pytest.FixtureRequest) -> Served:
 @pytest.fixture
 def quick_vitals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients are told of memory and the like at every tick, so that no test waits for that."""
-    assert Stream.__init__.__kwdefaults__ is not None
-    monkeypatch.setitem(Stream.__init__.__kwdefaults__, "vitals_s", 0.0)
+    assert LiveStream.__init__.__kwdefaults__ is not None
+    monkeypatch.setitem(LiveStream.__init__.__kwdefaults__, "vitals_s", 0.0)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 from aiohttp import ClientResponse, ClientSession, CookieJar, web
 
 import actorflow as af
-from actorflow.web.app import PAGE
 from actorflow.web.page import Page
+from actorflow.web.server import PAGE
 
 HOST = "127.0.0.1"
 

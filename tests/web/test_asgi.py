@@ -12,7 +12,7 @@ from aiohttp import ClientSession, WSCloseCode, WSMsgType, WSServerHandshakeErro
 
 import actorflow as af
 from actorflow.web.asgi import _below, asgi
-from actorflow.web.exchange import MAX_MESSAGE_BYTES
+from actorflow.web.http import MAX_MESSAGE_BYTES
 from tests.web.serving import HOST, uvicorned
 
 

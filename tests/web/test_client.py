@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 import actorflow as af
 from actorflow.trace.ring import NodeState
 from actorflow.web.client import Address, Picture, follow
-from actorflow.web.stream import Stream
+from actorflow.web.live import LiveStream
 
 
 def give_up(problem: str) -> None:
@@ -51,7 +51,7 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def streaming(graph: af.Graph, peer: Peer):
-    stream = Stream(graph, interval_s=1e6, linger_s=1e6, heartbeat_s=1e6, vitals_s=0.0)
+    stream = LiveStream(graph, interval_s=1e6, linger_s=1e6, heartbeat_s=1e6, vitals_s=0.0)
     client = stream.join(peer)
     writer = asyncio.create_task(stream.write(client))
     try:
@@ -270,7 +270,7 @@ class TestFollow:
 
     async def test_a_name_that_is_not_allowed(self, served, training, monkeypatch) -> None:
         async with served(training.graph) as client:
-            monkeypatch.setattr("actorflow.web.guard.HostGuard._is_known", lambda *_: False)
+            monkeypatch.setattr("actorflow.web.access.HostCheck._is_known", lambda *_: False)
             with pytest.raises(ConnectionError, match=r"allowed_hosts=\['127.0.0.1:\d+'\], or name the path"):
                 await first_of(address(client))
 

@@ -18,7 +18,7 @@ import pytest
 import actorflow as af
 from actorflow.trace.ring import NodeState
 from actorflow.web import serve
-from actorflow.web.stream import Stream
+from actorflow.web.live import LiveStream
 from tests.web.browsing import Page, browse
 from tests.web.conftest import wide_graph
 
@@ -36,18 +36,18 @@ class Changing:
         self.is_on = True
         self.ticks = 0
         self._ticked = asyncio.Event()
-        tick = Stream.tick
+        tick = LiveStream.tick
 
-        def tick_and_change(stream: Stream) -> None:
+        def tick_and_change(stream: LiveStream) -> None:
             self.stream = stream
             if self.is_on:
                 self._change()
             tick(stream)
             self._ticked.set()
 
-        assert Stream.__init__.__kwdefaults__ is not None
-        monkeypatch.setitem(Stream.__init__.__kwdefaults__, "interval_s", 0.01)
-        monkeypatch.setattr(Stream, "tick", tick_and_change)
+        assert LiveStream.__init__.__kwdefaults__ is not None
+        monkeypatch.setitem(LiveStream.__init__.__kwdefaults__, "interval_s", 0.01)
+        monkeypatch.setattr(LiveStream, "tick", tick_and_change)
 
     def _change(self) -> None:
         monitor = self.graph.engine.monitor

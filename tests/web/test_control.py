@@ -22,7 +22,7 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.transport.local import LocalWorld
 from actorflow.web import create_app, serve
-from actorflow.web.exchange import Request
+from actorflow.web.http import Request
 from actorflow.web.page import Page as ServedPage
 from tests.web.browsing import Page
 from tests.web.serving import by_aiohttp

@@ -15,7 +15,7 @@ from aiohttp import ClientSession
 
 import actorflow as af
 from actorflow.web import serve
-from actorflow.web.frame import frame_url
+from actorflow.web.server import frame_url
 from tests.web.serving import HOST, uvicorned
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

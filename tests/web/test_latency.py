@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorflow.trace.ring import Trace
-from actorflow.web import latency
-from actorflow.web.latency import Latencies
+from actorflow.web import telemetry
+from actorflow.web.telemetry import Latencies
 
 _SPANS = st.lists(st.integers(200, 10**11), min_size=1, max_size=200)
 
@@ -69,7 +69,7 @@ def test_what_is_recent_counts_more() -> None:
 
 
 def test_memory_is_bounded(monkeypatch) -> None:
-    monkeypatch.setattr(latency, "_MAX_OPS", 300)
+    monkeypatch.setattr(telemetry, "_MAX_OPS", 300)
     trace = Trace(1024)
     latencies = Latencies(trace, np.arange(1000))
     for node in range(1000):

@@ -9,9 +9,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow.web import vitals as vitals_module
-from actorflow.web.occupancy import Occupancy
-from actorflow.web.pipelines import pipelines
-from actorflow.web.vitals import Vitals
+from actorflow.web.vitals import Occupancy, Vitals, pipelines
 from tests.ranks.conftest import Ranks
 
 VECTOR = af.TensorSpec.of(4)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from actorflow.web import exchange, serve, server
-from actorflow.web.exchange import CHUNK_BYTES, Response
+from actorflow.web import http, serve, server
+from actorflow.web.http import CHUNK_BYTES, Response
 from actorflow.web.page import Page
 
-ADAPTERS = [sys.modules[f"actorflow.web.{name}"] for name in ("app", "asgi")]
+ADAPTERS = [sys.modules[f"actorflow.web.{name}"] for name in ("server", "asgi")]
 TOKEN = "open-sesame"
 HEAD = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
 COMMAND = (
@@ -107,7 +107,7 @@ class TestIncompleteRequests:
     @pytest.mark.parametrize("part", [b"", b'{"fra'])
     @pytest.mark.parametrize("length", ["Content-Length: 13", "Transfer-Encoding: chunked"])
     async def test_half_sent_bodies_are_refused(self, served, training, monkeypatch, part, length) -> None:
-        monkeypatch.setattr(exchange, "BODY_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.05)
         body = b"%x\r\n%s\r\n" % (len(part), part) if part and "chunked" in length else part
         training.graph.pause()
         async with served(training.graph, control=True, token=TOKEN) as client:
@@ -119,7 +119,7 @@ class TestIncompleteRequests:
         training.graph.resume()
 
     async def test_and_their_connection_is_closed(self, training, monkeypatch) -> None:
-        monkeypatch.setattr(exchange, "BODY_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.05)
         async with serve(training.graph, port=0, control=True, token=TOKEN) as view:
             async with connection(view.port) as (reader, writer):
                 writer.write(COMMAND.format(port=view.port, length="Content-Length: 13").encode())

@@ -11,9 +11,9 @@ import pytest
 
 import actorflow as af
 from actorflow.trace.ring import NodeState
-from actorflow.web import stream as stream_module
+from actorflow.web import live
 from actorflow.web import vitals as vitals_module
-from actorflow.web.stream import Client, Stream
+from actorflow.web.live import Client, LiveStream
 from actorflow.web.telemetry import Tail
 
 NEVER_S = 1e6
@@ -21,7 +21,9 @@ NEVER_S = 1e6
 
 @contextlib.asynccontextmanager
 async def streaming(graph: af.Graph, **options: float):
-    stream = Stream(graph, **dict.fromkeys(("interval_s", "linger_s", "heartbeat_s", "vitals_s"), NEVER_S) | options)
+    stream = LiveStream(
+        graph, **dict.fromkeys(("interval_s", "linger_s", "heartbeat_s", "vitals_s"), NEVER_S) | options
+    )
     try:
         yield stream
     finally:
@@ -29,7 +31,7 @@ async def streaming(graph: af.Graph, **options: float):
 
 
 @contextlib.asynccontextmanager
-async def joined(stream: Stream, socket):
+async def joined(stream: LiveStream, socket):
     """A client with its writer, told everything so far."""
     client = stream.join(socket)
     writer = asyncio.create_task(stream.write(client))
@@ -240,7 +242,7 @@ async def test_what_cannot_be_told_now_is_told_later(training, fake_socket, monk
 
     async with streaming(training.graph, interval_s=0.001) as stream, joined(stream, fake_socket):
         failed = asyncio.Event()
-        monkeypatch.setattr(stream_module, "control_state", lambda graph: failed.set() or fail(graph))
+        monkeypatch.setattr(live, "control_state", lambda graph: failed.set() or fail(graph))
         for _ in range(3):
             failed.clear()
             await failed.wait()
@@ -309,8 +311,8 @@ async def test_a_graph_that_cannot_be_shown_is_logged_once(training, fake_socket
         attempts.append(revision)
         raise RuntimeError("no picture")
 
-    whole = stream_module.capture
-    monkeypatch.setattr(stream_module, "capture", fail)
+    whole = live.capture
+    monkeypatch.setattr(live, "capture", fail)
     async with streaming(training.graph) as stream:
         client = stream.join(fake_socket)
         await stream._capture
@@ -318,7 +320,7 @@ async def test_a_graph_that_cannot_be_shown_is_logged_once(training, fake_socket
             stream.tick()
         assert attempts == [training.graph.revision]
         assert "cannot show revision" in caplog.text
-        monkeypatch.setattr(stream_module, "capture", whole)
+        monkeypatch.setattr(live, "capture", whole)
         training.graph.blob("one_more", ())
         stream.tick()
         await stream._capture

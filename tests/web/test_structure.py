@@ -8,7 +8,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow.ops.function import Function
-from actorflow.web.structure import capture
+from actorflow.web.wire import capture
 
 
 def captured(graph: af.Graph) -> tuple[dict, object]:

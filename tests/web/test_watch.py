@@ -16,7 +16,7 @@ from rich.console import Console
 
 import actorflow as af
 from actorflow.cli import main
-from actorflow.cli.screen import Rates, render
+from actorflow.cli.watch import Rates, render
 from actorflow.web.client import Picture
 from tests.web.serving import by_aiohttp
 from tests.web.test_client import Peer, streaming

@@ -13,9 +13,8 @@ import pytest
 
 import actorflow as af
 from actorflow.trace.recording import Snapshot
-from actorflow.web import writing
-from actorflow.web.exchange import CHUNK_BYTES, Refused
-from actorflow.web.writing import Writer
+from actorflow.web import http
+from actorflow.web.http import CHUNK_BYTES, Refused, Writer
 
 
 class Gate:
@@ -133,10 +132,10 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
-        monkeypatch.setattr(writing, "perf_counter", self)
+        monkeypatch.setattr(http, "perf_counter", self)
 
     def __call__(self) -> float:
-        self.now_s += writing._SLICE_S / 10
+        self.now_s += http._SLICE_S / 10
         return self.now_s
 
 
@@ -148,7 +147,7 @@ class Rests:
         self.last = last
 
     def wait(self, timeout_s: float) -> bool:
-        assert timeout_s >= 2 * writing._SLICE_S, "most of the time is the loop's"
+        assert timeout_s >= 2 * http._SLICE_S, "most of the time is the loop's"
         self.count += 1
         return self.count == self.last
 
@@ -157,7 +156,7 @@ def test_a_thread_rests_after_each_slice(monkeypatch) -> None:
     Clock(monkeypatch)
     rests: Any = Rests(last=10**9)
     text = ["é" * 1000] * 1000
-    chunks = writing._written(text, rests)
+    chunks = http._written(text, rests)
     assert b"".join(chunks).decode() == "".join(text)
     assert 80 <= rests.count <= 125
     assert max(map(len, chunks)) <= 2 * CHUNK_BYTES + 2000
@@ -174,7 +173,7 @@ def test_a_thread_ends_at_its_next_rest(monkeypatch) -> None:
             yield "piece"
 
     rests: Any = Rests(last=3)
-    assert writing._written(pieces(), rests) == []
+    assert http._written(pieces(), rests) == []
     assert taken < 50
 
 

@@ -1,4 +1,4 @@
-"""Who may look: Host and Origin against a fixed list, a token, and the headers that keep a page to itself."""
+"""Access to the page: Host and Origin against a fixed list, tokens, and the headers that keep a page to itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-from actorflow.web.exchange import Request, Response
+from actorflow.web.http import Request, Response
 
 #: Names of this machine to itself.
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -53,7 +53,7 @@ def checked_ancestors(origins: Iterable[str]) -> tuple[str, ...]:
     return checked
 
 
-class HostGuard:
+class HostCheck:
     """Refuses (403) unless Host, and Origin where there is one, are known.
 
     This stops pages of other sites, which can reach a server on the loopback through the user's browser or by
@@ -95,7 +95,7 @@ class HostGuard:
         return bare and name in self._own and own_port == port
 
 
-class TokenGuard:
+class TokenCheck:
     """Refuses (401) unless the request shows one of the tokens, as ``?token=`` or as a bearer, or comes from who did.
 
     A browser that shows it in the address gets a cookie, which scripts and other sites cannot use. It goes to every

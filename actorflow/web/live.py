@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 from actorflow.errors import DeviceError
 from actorflow.threads import in_thread
 from actorflow.web.control import control_state
-from actorflow.web.exchange import CloseCode, Socket
-from actorflow.web.structure import Structure, capture
+from actorflow.web.http import CloseCode, Socket
 from actorflow.web.telemetry import Position, Telemetry
 from actorflow.web.vitals import Vitals
-from actorflow.web.wire import encode_control, encode_heartbeat, encode_vitals
+from actorflow.web.wire import Structure, capture, encode_control, encode_heartbeat, encode_vitals
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -76,7 +75,7 @@ class Client:
         return True
 
 
-class Stream:
+class LiveStream:
     """The live state of one graph.
 
     Args:
