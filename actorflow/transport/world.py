@@ -11,8 +11,8 @@ from typing import Any
 
 from actorflow.errors import TransportError, require
 from actorflow.transport.base import Transport
-from actorflow.transport.liveness import liveness_of
 from actorflow.transport.local import LocalWorld
+from actorflow.transport.peers import liveness_of
 
 #: Where those who start a job's processes tell each how many they are: Hydra and relatives, Open MPI, Slurm's srun.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.transport.liveness import Liveness, liveness_of
+from actorflow.transport.peers import Liveness, liveness_of
 
 LIMIT_S = 30.0
 

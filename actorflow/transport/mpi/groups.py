@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from actorflow.transport.base import Group, Sent
-from actorflow.transport.mpi.chunks import AT_ONCE, Parts
-from actorflow.transport.mpi.edges import Link
-from actorflow.transport.mpi.table import Entry
-from actorflow.transport.reduction import OPERATIONS, check_reduction
+from actorflow.transport.base import OPERATIONS, Group, Sent, check_reduction
+from actorflow.transport.mpi.messages import Link
+from actorflow.transport.mpi.requests import AT_ONCE, Entry, Parts
 
 _TYPES = {
     "int8": MPI.INT8_T,

@@ -18,19 +18,14 @@ from mpi4py import MPI
 
 from actorflow.errors import PeerLostError, TransportError
 from actorflow.transport.base import Listener, PeerError, Received, Sent, Transport, flat
-from actorflow.transport.inbox import Inbox
-from actorflow.transport.liveness import Liveness, given_up, has_left, liveness_of, lost_elsewhere
-from actorflow.transport.mpi.bell import Bell
-from actorflow.transport.mpi.cuda import bytes_on_device, knows_cuda
-from actorflow.transport.mpi.edges import Edges, Link
-from actorflow.transport.mpi.endings import end_interrupted, end_without, exit_status
-from actorflow.transport.mpi.failures import Failures
+from actorflow.transport.mpi.deaths import Failures, Pulse
 from actorflow.transport.mpi.groups import MPIGroup, Operations
-from actorflow.transport.mpi.library import finalize_without_fence
-from actorflow.transport.mpi.notes import Notes
-from actorflow.transport.mpi.progress import Progress
-from actorflow.transport.mpi.pulse import Pulse
-from actorflow.transport.mpi.table import Table
+from actorflow.transport.mpi.job import end_interrupted, end_without, exit_status
+from actorflow.transport.mpi.library import bytes_on_device, finalize_without_fence, knows_cuda
+from actorflow.transport.mpi.messages import Edges, Link, Notes
+from actorflow.transport.mpi.progress import Bell, Progress
+from actorflow.transport.mpi.requests import Table
+from actorflow.transport.peers import Inbox, Liveness, given_up, has_left, liveness_of, lost_elsewhere
 
 #: Some MPIs copy a message in one call, during which the loop stands still: half a millisecond for so much. The count
 #: of bytes of a message of MPI ends at 2 GiB.

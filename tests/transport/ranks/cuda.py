@@ -5,8 +5,7 @@ import sys
 import numpy as np
 
 import actorflow as af
-from actorflow.transport.mpi.cuda import bytes_on_device
-from actorflow.transport.mpi.library import library
+from actorflow.transport.mpi.library import bytes_on_device, library
 
 
 class OnDevice:

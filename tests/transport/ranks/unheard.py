@@ -8,7 +8,7 @@ import mpi4py
 
 mpi4py.rc.initialize = False
 
-from actorflow.transport.mpi.pulse import Pulse  # noqa: E402
+from actorflow.transport.mpi.deaths import Pulse  # noqa: E402
 
 
 class Unheard(Pulse):
