@@ -13,7 +13,7 @@ import pytest
 
 import actorflow as af
 from actorflow.devices.base import Fence
-from actorflow.devices.cuda import CudaDevice, Segment, SegmentState, describe_cuda
+from actorflow.devices.cuda import CudaDevice, CudaSegment, SegmentState, describe_cuda
 from actorflow.devices.stream import StreamLane
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.place import Place
@@ -248,7 +248,7 @@ class TestCapture:
             scratch = x + 1  # its own memory
             double(scratch, total, total)
 
-        segment, expected = Segment("sum", device.place, [add]), 0.0
+        segment, expected = CudaSegment("sum", device.place, [add]), 0.0
         for step in range(6):
             with stream.current():
                 x.fill(step)
@@ -264,7 +264,7 @@ class TestCapture:
         stream = stream_lane(device, "main").stream
         a, b = (device.upload(np.random.default_rng(seed).random((64, 64))) for seed in range(2))
         c = device.upload(np.zeros((64, 64)))
-        segment = Segment("product", device.place, [lambda _: cupy.matmul(a, b, out=c)])
+        segment = CudaSegment("product", device.place, [lambda _: cupy.matmul(a, b, out=c)])
         for _ in range(4):
             with stream.current():
                 c.fill(0)

@@ -6,8 +6,8 @@ Importing this package loads no CuPy; opening a device does.
 from __future__ import annotations
 
 from actorflow.devices.cuda.availability import CudaFinding, describe_cuda
-from actorflow.devices.cuda.capture import Segment
+from actorflow.devices.cuda.capture import CudaSegment
 from actorflow.devices.cuda.device import CudaDevice, CudaOptions
 from actorflow.devices.segment import SegmentState
 
-__all__ = ["CudaDevice", "CudaFinding", "CudaOptions", "Segment", "SegmentState", "describe_cuda"]
+__all__ = ["CudaDevice", "CudaFinding", "CudaOptions", "CudaSegment", "SegmentState", "describe_cuda"]

@@ -26,7 +26,7 @@ from actorflow.errors import DeviceError
 from actorflow.place import Place
 
 
-class Segment(segment.Segment):
+class CudaSegment(segment.Segment):
     """Work of one lane on fixed buffers, as a CUDA graph.
 
     It is itself the work that a lane is given: ``lane.submit(segment, ...)``.

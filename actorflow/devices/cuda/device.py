@@ -14,10 +14,10 @@ import numpy.typing as npt
 from actorflow.devices.base import DeviceOptions
 from actorflow.devices.cuda import memory, transfer
 from actorflow.devices.cuda.availability import check_cuda, load_cupy
-from actorflow.devices.cuda.capture import Segment
-from actorflow.devices.cuda.interchange import as_device_array
-from actorflow.devices.cuda.release import LateRelease
+from actorflow.devices.cuda.capture import CudaSegment
+from actorflow.devices.cuda.memory import LateRelease
 from actorflow.devices.cuda.stream import CudaEvent, CudaStream, EventPool, is_idle
+from actorflow.devices.cuda.transfer import as_device_array
 from actorflow.devices.memory import Pool
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import DeviceError
@@ -48,7 +48,7 @@ class CudaDevice(StreamDevice):
 
     Streams do not synchronize with CUDA's default stream, where the application's own work goes; what it feeds is
     waited for on the device (`adopt`), and what it gets is complete and may be dropped at any time
-    (`actorflow.devices.cuda.release`).
+    (`actorflow.devices.cuda.memory`).
 
     Attributes:
         cupy: The module.
@@ -84,8 +84,8 @@ class CudaDevice(StreamDevice):
             stream.wait(mark)
         return stream
 
-    def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> Segment:
-        return Segment(name, self.place, works, is_warm=True)
+    def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> CudaSegment:
+        return CudaSegment(name, self.place, works, is_warm=True)
 
     def whereabouts(self, array: Any) -> Hashable:
         return array.data.ptr, array.strides

@@ -12,13 +12,13 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from actorflow.devices.segment import CaptureRefusedError, Segment
-from actorflow.devices.sim.array import SimArray
+from actorflow.devices.sim.memory import SimArray
 from actorflow.errors import DeviceError
 
 if TYPE_CHECKING:
     from actorflow.devices.sim.device import SimDevice
     from actorflow.devices.sim.stream import SimStream
-    from actorflow.devices.sim.work import Array, Arrays, Function
+    from actorflow.devices.sim.timeline import Array, Arrays, Function
     from actorflow.spec import TensorSpec
 
 #: An array: its address, and what is there.

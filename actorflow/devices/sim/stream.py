@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from actorflow.devices.sim.array import SimArray
+from actorflow.devices.sim.memory import SimArray
 from actorflow.devices.sim.races import StreamClock, Use, host_use, see
-from actorflow.devices.sim.timeline import Timeline
-from actorflow.devices.sim.work import Arrays, Failure, Function, Launch, Mark
+from actorflow.devices.sim.timeline import Arrays, Failure, Function, Launch, Mark, Timeline
 from actorflow.devices.stream import Event, Stream
 from actorflow.errors import DeviceError, RaceError
 
 if TYPE_CHECKING:
     from actorflow.devices.sim.capture import Captured
-    from actorflow.devices.sim.options import SimOptions
+    from actorflow.devices.sim.device import SimOptions
     from actorflow.place import Place
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorflow.devices.cuda import CudaDevice, Segment, SegmentState
+from actorflow.devices.cuda import CudaDevice, CudaSegment, SegmentState
 from actorflow.errors import DeviceError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -46,11 +46,11 @@ def chain(cupy: Any) -> Chain:
 
 
 @pytest.fixture
-def segment(cupy: Any, chain: Chain) -> Segment:
-    return Segment("chain", PLACE, [chain.add, chain.double])
+def segment(cupy: Any, chain: Chain) -> CudaSegment:
+    return CudaSegment("chain", PLACE, [chain.add, chain.double])
 
 
-def call(segment: Segment, device: CudaDevice, cupy: Any, times: int = 1) -> None:
+def call(segment: CudaSegment, device: CudaDevice, cupy: Any, times: int = 1) -> None:
     lane: Any = device.lane("main")
     for _ in range(times):
         with lane.stream.current():
@@ -58,7 +58,7 @@ def call(segment: Segment, device: CudaDevice, cupy: Any, times: int = 1) -> Non
         cupy.run()
 
 
-def test_replays(cupy: Any, device: CudaDevice, chain: Chain, segment: Segment) -> None:
+def test_replays(cupy: Any, device: CudaDevice, chain: Chain, segment: CudaSegment) -> None:
     expected, states = np.zeros(3), []
     for step in range(5):
         chain.x[:] = step  # what changes is copied into the buffer
@@ -68,10 +68,10 @@ def test_replays(cupy: Any, device: CudaDevice, chain: Chain, segment: Segment) 
         states.append(segment.state)
     assert states == [SegmentState.WARM, *[SegmentState.CAPTURED] * 4]
     assert (chain.launched, segment.replays) == (4, 4)  # once as it is, once for the capture
-    assert repr(segment) == "<Segment 'chain': 2 works, captured>"
+    assert repr(segment) == "<CudaSegment 'chain': 2 works, captured>"
 
 
-def test_what_it_allocates_is_its_own(cupy: Any, device: CudaDevice, chain: Chain, segment: Segment) -> None:
+def test_what_it_allocates_is_its_own(cupy: Any, device: CudaDevice, chain: Chain, segment: CudaSegment) -> None:
     call(segment, device, cupy, times=2)
     (allocator,) = set(chain.allocators)
     assert allocator == segment._pool.malloc
@@ -80,7 +80,12 @@ def test_what_it_allocates_is_its_own(cupy: Any, device: CudaDevice, chain: Chai
 
 @pytest.mark.parametrize("error", [NotImplementedError("cuBLAS"), ValueError("reads back")])
 def test_work_that_cannot_be_captured(
-    cupy: Any, device: CudaDevice, chain: Chain, segment: Segment, error: Exception, caplog: pytest.LogCaptureFixture
+    cupy: Any,
+    device: CudaDevice,
+    chain: Chain,
+    segment: CudaSegment,
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     chain.error = error
     with caplog.at_level(logging.INFO):
@@ -94,7 +99,7 @@ def test_work_that_cannot_be_captured(
     assert device.lane("main").stream.raw.capturing is None  # type: ignore[attr-defined]
 
 
-def test_a_capture_that_cuda_finds_invalid(cupy: Any, device: CudaDevice, chain: Chain, segment: Segment) -> None:
+def test_a_capture_that_cuda_finds_invalid(cupy: Any, device: CudaDevice, chain: Chain, segment: CudaSegment) -> None:
     cupy.invalid_capture = True
     call(segment, device, cupy, times=3)
     assert segment.refusal == "FakeCUDARuntimeError: cudaError901"
@@ -102,7 +107,7 @@ def test_a_capture_that_cuda_finds_invalid(cupy: Any, device: CudaDevice, chain:
 
 
 def test_a_stream_that_cannot_capture(
-    cupy: Any, device: CudaDevice, chain: Chain, segment: Segment, monkeypatch: pytest.MonkeyPatch
+    cupy: Any, device: CudaDevice, chain: Chain, segment: CudaSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: object) -> None:
         raise RuntimeError("cannot capture on the default (legacy) stream")
@@ -114,7 +119,7 @@ def test_a_stream_that_cannot_capture(
 
 
 def test_an_interrupted_capture_leaves_the_stream_usable(
-    cupy: Any, device: CudaDevice, chain: Chain, segment: Segment
+    cupy: Any, device: CudaDevice, chain: Chain, segment: CudaSegment
 ) -> None:
     call(segment, device, cupy)
     chain.error = KeyboardInterrupt()
@@ -132,14 +137,14 @@ def test_the_first_call_raises_what_the_work_raises(cupy: Any, device: CudaDevic
     def fail(argument: object) -> None:
         raise ValueError("shape")
 
-    segment = Segment("bad", PLACE, [fail])
+    segment = CudaSegment("bad", PLACE, [fail])
     with pytest.raises(ValueError, match="shape"):
         call(segment, device, cupy)
     assert segment.state is SegmentState.FRESH
     assert (cupy.allocators, cupy.device) == ([], 0)
 
 
-def test_another_stream(cupy: Any, device: CudaDevice, segment: Segment) -> None:
+def test_another_stream(cupy: Any, device: CudaDevice, segment: CudaSegment) -> None:
     call(segment, device, cupy)
     other: Any = device.lane("other")
     with pytest.raises(DeviceError, match="segment 'chain' belongs to"), other.stream.current():

@@ -8,8 +8,7 @@ import pytest
 
 import actorflow as af
 from actorflow.devices.sim import RaceError, SimOptions
-from actorflow.devices.stream import StreamLane
-from actorflow.devices.stream_memory import StreamPool
+from actorflow.devices.stream import StreamLane, StreamPool
 
 FEEDS = [
     {"x": np.random.default_rng(i).standard_normal((8, 6, 6, 3)).astype("f"), "labels": np.arange(8) % 5}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.devices.sim.arena import Arena
+from actorflow.devices.sim.memory import Arena
 
 KIB = af.TensorSpec.of(256)
 
