@@ -1,11 +1,10 @@
 """For tests of what users write themselves: conformance suites, which raise AssertionError, and what happens seldom."""
 
 from actorflow.testing.clock import virtual_time_loop
-from actorflow.testing.conformance import ConformanceError, Report, check_device
+from actorflow.testing.conformance import ConformanceError, Report, check_device, check_transport
 from actorflow.testing.faults import Injection, inject
 from actorflow.testing.gradient import check_gradient
 from actorflow.testing.interleaving import interleave
-from actorflow.testing.transport import check_transport
 
 __all__ = [
     "ConformanceError",

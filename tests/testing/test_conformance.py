@@ -26,8 +26,7 @@ from actorflow.devices import (
     registry,
 )
 from actorflow.devices.sim import SimEvent, SimStream, current_stream
-from actorflow.devices.stream import Event
-from actorflow.devices.stream_memory import StreamPool
+from actorflow.devices.stream import Event, StreamPool
 from actorflow.errors import DeviceError
 from actorflow.spec import TensorSpec
 from actorflow.testing import ConformanceError, check_device

@@ -1,19 +1,16 @@
-"""One suite that every device must pass, whether it comes with this package or from elsewhere."""
+"""Conformance suites: what every device and every transport must do, whether it comes with this package or not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 from actorflow.devices import Device, DeviceOptions, check_place
 from actorflow.place import Place
-from actorflow.testing.conformance.arrays import ARRAYS
-from actorflow.testing.conformance.bench import Bench
-from actorflow.testing.conformance.copies import COPIES
-from actorflow.testing.conformance.ends import CLOSE, LOOPS, RELEASE
-from actorflow.testing.conformance.fences import ERRORS, FENCES, PROMPT
-from actorflow.testing.conformance.graphs import GRAPHS
-from actorflow.testing.conformance.lanes import LANES, SUBMIT
-from actorflow.testing.conformance.memory import MEMORY
+from actorflow.testing.conformance.device_bench import Bench
+from actorflow.testing.conformance.device_graphs import GRAPHS
+from actorflow.testing.conformance.device_lanes import CLOSE, ERRORS, FENCES, LANES, LOOPS, PROMPT, RELEASE, SUBMIT
+from actorflow.testing.conformance.device_memory import ARRAYS, COPIES, MEMORY
 from actorflow.testing.conformance.report import (
     Checked,
     ConformanceError,
@@ -22,11 +19,16 @@ from actorflow.testing.conformance.report import (
     Report,
     Requirement,
 )
+from actorflow.testing.conformance.transport_ends import ENDS
+from actorflow.testing.conformance.transport_messages import EDGES, GROUPS, NOTES
+from actorflow.testing.conformance.transport_peers import Peers
+from actorflow.transport import Transport
 
-__all__ = ["Checked", "ConformanceError", "Report", "check_device"]
+__all__ = ["Checked", "ConformanceError", "Report", "check_device", "check_transport"]
 
-#: Each builds on those before it, so what breaks first is closest to what is wrong.
-_TOPICS = (ARRAYS, SUBMIT, FENCES, COPIES, LANES, PROMPT, ERRORS, RELEASE, MEMORY, LOOPS, CLOSE, GRAPHS)
+# Each builds on those before it, so what breaks first is closest to what is wrong.
+_OF_DEVICES = (ARRAYS, SUBMIT, FENCES, COPIES, LANES, PROMPT, ERRORS, RELEASE, MEMORY, LOOPS, CLOSE, GRAPHS)
+_OF_TRANSPORTS = (EDGES, NOTES, GROUPS, ENDS)
 
 
 async def check_device(
@@ -60,19 +62,63 @@ async def check_device(
     place = Place.parse(place)
     check_place(place)
     bench = Bench(place, options, patience_s, fail)
-    requirements = [requirement for topic in _TOPICS for requirement in topic.requirements]
-    checks = [Checked(r.name, r.text, await _skipped(bench, r)) for r in requirements]
-    return Report(place, bench.kind, tuple(checks))
+    requirements = [requirement for topic in _OF_DEVICES for requirement in topic.requirements]
+    return Report(place, bench.kind, tuple([await _checked(place, each, each.check(bench)) for each in requirements]))
 
 
-async def _skipped(bench: Bench, requirement: Requirement) -> str:
-    """Check one requirement; why it does not apply, if it does not."""
+async def check_transport(
+    transport: Transport,
+    *,
+    chunk_bytes: int = 1 << 22,
+    patience_s: float = 30.0,
+    measure_idle: bool = False,
+    freeze: Callable[[], object] | None = None,
+) -> Report:
+    """Check that a transport does what `actorflow.transport.Transport` asks for.
+
+    ::
+
+        print(await check_transport(MPITransport()))
+
+    All ranks call this at the same time, with the same arguments; each checks its own part. The transport is closed
+    at the end.
+
+    Args:
+        transport: New, with nothing under way.
+        chunk_bytes: A size about which messages may be sent otherwise than about others; larger ones are tried.
+        patience_s: After how many seconds something that has not happened counts as never happening.
+        measure_idle: Whether to check that waiting takes no processor time, too; it takes a second.
+        freeze: Makes this rank stand still, for good or for longer than the transport's ``liveness_s``, which is to be
+            short; it is called on the last rank alone. Without it, that rank leaves before the others instead.
+    Returns:
+        All requirements, with what was not checked and why.
+    Raises:
+        ConformanceError: an `AssertionError`, for the first requirement that the transport breaks on this rank.
+    """
+    peers = Peers(transport, asyncio.get_running_loop(), chunk_bytes, patience_s, measure_idle, freeze)
+    who = f"rank {transport.rank} of {transport.size} over {transport.name}"
     try:
-        await requirement.check(bench)
+        requirements = [requirement for topic in _OF_TRANSPORTS for requirement in topic.requirements]
+        checks = []
+        for number, requirement in enumerate(requirements):
+            if peers.is_out:
+                checks.append(Checked(requirement.name, requirement.text, "this rank has ended before the others"))
+                continue
+            peers.begin(number)
+            checks.append(await _checked(who, requirement, peers.within_patience(requirement.check)))
+        return Report(who, type(transport), tuple(checks))
+    finally:
+        transport.close()
+
+
+async def _checked(who: Place | str, requirement: Requirement, checking: Awaitable[None]) -> Checked:
+    """Check one requirement, which may not apply."""
+    try:
+        await checking
     except NotApplicable as reason:
-        return str(reason)
+        return Checked(requirement.name, requirement.text, str(reason))
     except Deviation as found:
-        raise ConformanceError(bench.place, requirement, found.expected, found.actual) from None
+        raise ConformanceError(who, requirement, found.expected, found.actual) from None
     except Exception as error:
-        raise ConformanceError(bench.place, requirement, "no exception", f"{type(error).__name__}: {error}") from error
-    return ""
+        raise ConformanceError(who, requirement, "no exception", f"{type(error).__name__}: {error}") from error
+    return Checked(requirement.name, requirement.text)

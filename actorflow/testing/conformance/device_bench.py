@@ -1,4 +1,4 @@
-"""What checks of a device share: devices that are opened and closed, work that waits at a gate, ends that are told."""
+"""Bench on which a device is checked: devices to open and close, work that waits at a gate, ends that are told."""
 
 from __future__ import annotations
 

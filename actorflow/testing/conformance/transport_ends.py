@@ -1,4 +1,4 @@
-"""How callbacks come, what waiting costs, and the end."""
+"""Requirements on how a transport calls back and what waiting costs, and on the end of ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect
-from actorflow.testing.transport.peers import Peers, content
+from actorflow.testing.conformance.transport_peers import Peers, content
 from actorflow.transport import PeerError
 
 ENDS = Topic("ends")

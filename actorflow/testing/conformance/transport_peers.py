@@ -1,11 +1,11 @@
-"""What checks of a transport share: messages that can be awaited, and an eye on how callbacks come."""
+"""Peers over which a transport is checked: messages that can be awaited, and an eye on how callbacks come."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,18 @@ class Peers(Listener):
     def begin(self, number: int) -> None:
         """The next requirement: its tags are its own on all ranks, whatever they have checked before."""
         self._next_tag = number * _TAGS
+
+    async def within_patience(self, check: Callable[[Peers], Awaitable[None]]) -> None:
+        """Check a requirement.
+
+        Raises:
+            Deviation: if that does not end.
+        """
+        try:
+            async with asyncio.timeout(self.patience_s):
+                await check(self)
+        except TimeoutError:
+            raise Deviation(f"an end within {self.patience_s:g} s", f"waiting for {self.waiting()}") from None
 
     def tag(self) -> int:
         """A tag that is new on all ranks."""

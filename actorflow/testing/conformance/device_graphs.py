@@ -1,4 +1,4 @@
-"""A device at work in graphs. Operations without kernels for it run on the CPU, with copies from and to it."""
+"""Requirements on a device at work in graphs; operations without kernels for it run on the CPU, with copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from actorflow.interchange import to_numpy
 from actorflow.ops import Copy, Scale, Sum, add, scale
 from actorflow.ops.transfer import Transfer
 from actorflow.spec import TensorSpec
-from actorflow.testing.conformance.bench import Bench
+from actorflow.testing.conformance.device_bench import Bench
 from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect, same
 from actorflow.testing.faults import inject
 
