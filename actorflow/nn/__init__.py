@@ -3,13 +3,24 @@
 from typing import TYPE_CHECKING
 
 from actorflow.nn import init, parallel, rates
-from actorflow.nn.embedding import Embedding
-from actorflow.nn.inception import Inception
-from actorflow.nn.layers import Activation, Dropout, Flatten, GlobalAverage, GlobalMax, Pool, Softmax, SoftmaxLoss
-from actorflow.nn.metrics import Mean
-from actorflow.nn.models import MLP, NIN, VGG, AlexNet, GoogLeNet, LeNet, LSTMLanguageModel, ResNet
-from actorflow.nn.nin_block import NINBlock
-from actorflow.nn.norm import LRN, BatchNorm, LayerNorm
+from actorflow.nn.layers import (
+    LRN,
+    Activation,
+    BatchNorm,
+    Conv,
+    ConvTranspose,
+    Dropout,
+    Embedding,
+    Flatten,
+    GlobalAverage,
+    GlobalMax,
+    InnerProduct,
+    LayerNorm,
+    Pool,
+    Softmax,
+    SoftmaxLoss,
+)
+from actorflow.nn.models import MLP, NIN, VGG, AlexNet, GoogLeNet, Inception, LeNet, LSTMLanguageModel, NINBlock, ResNet
 from actorflow.nn.optim import (
     SGD,
     Adagrad,
@@ -24,9 +35,8 @@ from actorflow.nn.optim import (
 )
 from actorflow.nn.progress import Progress
 from actorflow.nn.recurrent import LSTM, LSTMCell
-from actorflow.nn.steps import Epoch, Step
+from actorflow.nn.steps import Epoch, Mean, Step
 from actorflow.nn.trainer import Trainer
-from actorflow.nn.weighted import Conv, ConvTranspose, InnerProduct
 
 __all__ = [
     "LRN",

@@ -1,4 +1,4 @@
-"""Layers without variables: composites of an op."""
+"""Layers: parts of a network with one top blob."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import numpy.typing as npt
+
 from actorflow import ops
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.composite import Composite
-from actorflow.graph.nodes import Blob
+from actorflow.graph.nodes import Blob, Initializer, Variable
+from actorflow.nn import init
+from actorflow.ops.windows import as_pads, as_steps, check_image, per_axis
 
 _ACTIVATIONS: Mapping[str, Callable[..., Blob]] = MappingProxyType(
     {
@@ -203,3 +207,358 @@ class SoftmaxLoss(Composite):
         """Two bottom blobs, one top blob."""
         x, labels = bottoms(self, bottom, "x", "labels")
         return ops.softmax_loss(x, labels, name="loss")
+
+
+class _Weighted(Composite):
+    """A layer with a weight, and perhaps a bias and an activation."""
+
+    def __init__(
+        self,
+        outputs: int,
+        activation: str | None,
+        bias: bool,
+        weight_init: Initializer | None,
+        bias_init: Initializer | None,
+        name: str | None,
+    ) -> None:
+        super().__init__(name)
+        if outputs < 1:
+            raise GraphError(f"{type(self).__name__}: needs at least 1 output, got {outputs}")
+        self.outputs = outputs
+        self.activation = activation
+        self._activate = None if activation is None else activation_of(type(self).__name__, activation)
+        self.bias = bias
+        self.weight_init = weight_init or init.he()
+        self.bias_init = bias_init or init.constant(0.0)
+
+    def _finish(self, y: Blob) -> Blob:
+        if self.bias:
+            y = ops.bias(y, self.variable(y, "bias", (self.outputs,), self.bias_init), name="add")
+        return y if self._activate is None else self._activate(y)
+
+
+class _Convolution(_Weighted):
+    """What a convolution and its transpose share."""
+
+    def __init__(
+        self,
+        channels: int,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        pad: int | Sequence[int | Sequence[int]] = 0,
+        *,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        activation: str | None = None,
+        bias: bool = True,
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(channels, activation, bias, weight_init, bias_init, name)
+        kind = type(self).__name__
+        if groups < 1 or channels % groups:
+            raise GraphError(f"{kind}: channels, {channels}, must be a multiple of groups, got {groups}")
+        self.kernel = as_steps(kernel)
+        self.how = (as_steps(stride), as_pads(pad), as_steps(dilation), groups)
+        self.groups = groups
+
+    def _kernel_for(self, x: Blob) -> tuple[int, ...]:
+        kind = type(self).__name__
+        return per_axis(kind, "kernel", self.kernel, len(check_image(kind, "x", x.spec)), 1)
+
+
+class Conv(_Convolution):
+    """Convolution, bias, and perhaps an activation, over as many spatial axes as the images have.
+
+    Bottom: (batch, [[depth,] height,] width, channels). Top: (batch, *out_size, ``channels``).
+    Variables: ``weight`` (*kernel, in / groups, out) and ``bias`` (out,).
+
+    Args:
+        channels: Output channels.
+        kernel: Size of the kernel: a number for all spatial axes, or one for each.
+        stride: Step of the kernel, likewise.
+        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
+        dilation: Step between the elements that a kernel sees.
+        groups: How many parts the channels are divided into, each convolved on its own.
+        activation: "relu", "sigmoid", "tanh", "softmax", "leaky_relu", "elu", "gelu", "silu", "softplus" or
+            "log_softmax"; None for none.
+        bias: Whether there is a bias.
+        weight_init: Initializer of the weight; the default is `init.he`.
+        bias_init: Initializer of the bias; the default is 0.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``channels`` is no positive multiple of ``groups`` or the activation unknown.
+    Source: Purine2 layer ``Conv``.
+    """
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = bottoms(self, bottom, "x")
+        kernel, channels = self._kernel_for(x), x.shape[-1]
+        if channels % self.groups:
+            raise ShapeError(f"Conv: x's channels must be a multiple of groups, {self.groups}, got {x.spec}")
+        weight = self.variable(x, "weight", (*kernel, channels // self.groups, self.outputs), self.weight_init)
+        return self._finish(ops.conv(x, weight, *self.how, name="conv"))
+
+
+class ConvTranspose(_Convolution):
+    """Transposed convolution, bias, and perhaps an activation; see `ops.conv_transpose`.
+
+    Bottom: (batch, [[depth,] height,] width, channels). Top: (batch, *out_size, ``channels``).
+    Variables: ``weight`` (*kernel, out / groups, in) and ``bias`` (out,).
+
+    Args:
+        channels: Output channels.
+        kernel: Size of the kernel: a number for all spatial axes, or one for each.
+        stride: Step in the output from one element of the images to the next.
+        pad: What is cut off the output.
+        output_pad: How much larger the output is at its far ends, less than the stride or the dilation.
+        dilation: As in `Conv`.
+        groups: As in `Conv`.
+        activation: As in `Conv`.
+        bias: Whether there is a bias.
+        weight_init: As in `Conv`.
+        bias_init: As in `Conv`.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``channels`` is no positive multiple of ``groups`` or the activation unknown.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        pad: int | Sequence[int | Sequence[int]] = 0,
+        output_pad: int | Sequence[int] = 0,
+        *,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        activation: str | None = None,
+        bias: bool = True,
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            channels,
+            kernel,
+            stride,
+            pad,
+            dilation=dilation,
+            groups=groups,
+            activation=activation,
+            bias=bias,
+            weight_init=weight_init,
+            bias_init=bias_init,
+            name=name,
+        )
+        self.output_pad = as_steps(output_pad)
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = bottoms(self, bottom, "x")
+        shape = (*self._kernel_for(x), self.outputs // self.groups, x.shape[-1])
+        weight = self.variable(x, "weight", shape, self.weight_init)
+        return self._finish(ops.conv_transpose(x, weight, *self.how, self.output_pad, name="conv"))
+
+
+class InnerProduct(_Weighted):
+    """Inner product, bias, and perhaps an activation; all axes but the first are flattened.
+
+    Bottom: (batch, ...). Top: (batch, ``features``). Variables: ``weight`` (out, in) and ``bias`` (out,).
+
+    Args:
+        features: Output features.
+        activation: As in `Conv`.
+        bias: Whether there is a bias.
+        weight_init: As in `Conv`.
+        bias_init: As in `Conv`.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``features`` is not positive or the activation unknown.
+    Source: Purine2 layer ``InnerProd``.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        activation: str | None = None,
+        bias: bool = True,
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(features, activation, bias, weight_init, bias_init, name)
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = bottoms(self, bottom, "x")
+        if len(x.shape) != 2:
+            x = ops.flatten(x)
+        weight = self.variable(x, "weight", (self.outputs, x.shape[1]), self.weight_init)
+        return self._finish(ops.inner(x, weight))
+
+
+class Embedding(Composite):
+    """The vector of each index.
+
+    Bottom: indices, any shape, integers. Top: (indices' shape, ``features``). Variable: ``weight`` (count, features).
+
+    Args:
+        count: How many vectors.
+        features: Their length.
+        dtype: Of the vectors, floating.
+        weight_init: Initializer of the vectors; the default is Gaussian of 1, as PyTorch's.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if a number is not positive.
+    Source: `torch.nn.Embedding`.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        features: int,
+        *,
+        dtype: npt.DTypeLike = "float32",
+        weight_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        if count < 1 or features < 1:
+            raise GraphError(f"Embedding: count and features must be at least 1, got {count} and {features}")
+        self.count, self.features, self.dtype = count, features, dtype
+        self.weight_init = weight_init or init.gaussian(1.0)
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = bottoms(self, bottom, "x")
+        weight = self.variable(x, "weight", (self.count, self.features), self.weight_init, self.dtype)
+        return ops.embedding(x, weight)
+
+
+class BatchNorm(Composite):
+    """Normalizes each channel: by the batch in training, by running statistics in inference.
+
+    Bottom and top: (..., channels). Variables: ``scale`` and ``shift`` (channels,), which are trained, and the
+    `statistics` ``running_mean`` and ``running_variance``, which each frame that computes the top of the first build
+    in training moves. Later builds in training, on other blobs, normalize by their batch and leave the running
+    statistics alone.
+
+    Args:
+        momentum: Share of the batch in the new running statistics.
+        epsilon: Is added to the variance.
+        affine: Whether there are scale and shift.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``momentum`` or ``epsilon`` is out of range.
+    Source: Ioffe and Szegedy, Batch normalization, 2015.
+    """
+
+    def __init__(
+        self, momentum: float = 0.1, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None
+    ) -> None:
+        super().__init__(name)
+        if not 0 <= momentum <= 1:
+            raise GraphError(f"BatchNorm: momentum must be from 0 to 1, got {momentum}")
+        if not epsilon >= 0:
+            raise GraphError(f"BatchNorm: epsilon must not be negative, got {epsilon}")
+        self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
+        self.statistics: tuple[Variable, ...] = ()
+        self._moves = False
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = bottoms(self, bottom, "x")
+        if not x.shape:
+            raise ShapeError(f"BatchNorm: x must have shape (..., channels), got {x.spec}")
+        shape = x.shape[-1:]
+        scale = self.variable(x, "scale", shape, init.constant(1.0)) if self.affine else None
+        shift = self.variable(x, "shift", shape, init.constant(0.0)) if self.affine else None
+        if not self.statistics:
+            self.statistics = self._make_statistics(x)
+        mean, variance = self.statistics
+        if mean.shape != shape:
+            raise ShapeError(f"variable {mean.name!r} was built with shape {mean.shape}, this build needs {shape}")
+        moves = training and not self._moves
+        self._moves = self._moves or training
+        return ops.batch_norm(
+            x,
+            mean,
+            variance,
+            scale,
+            shift,
+            training=training,
+            moves=moves,
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+            name="normalize",
+        )
+
+    def _make_statistics(self, x: Blob) -> tuple[Variable, Variable]:
+        scope, dtype = x.graph.root.current_scope, "float64" if x.dtype == "float64" else "float32"
+        mean, variance = (
+            scope.variable(name, x.shape[-1:], dtype, init.constant(value), x.place)
+            for name, value in (("running_mean", 0.0), ("running_variance", 1.0))
+        )
+        self._variables |= {"running_mean": mean, "running_variance": variance}
+        return mean, variance
+
+
+class LayerNorm(Composite):
+    """Normalizes each sample over its last axes.
+
+    Bottom and top: any shape. Variables: ``scale`` and ``shift``, of the shape of these axes.
+
+    Args:
+        axes: How many axes, from the last one.
+        epsilon: Is added to the variance.
+        affine: Whether there are scale and shift.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``axes`` is less than 1 or ``epsilon`` is negative.
+    Source: Ba, Kiros and Hinton, Layer normalization, 2016.
+    """
+
+    def __init__(self, axes: int = 1, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None) -> None:
+        super().__init__(name)
+        if axes < 1:
+            raise GraphError(f"LayerNorm: axes must be at least 1, got {axes}")
+        if not epsilon >= 0:
+            raise GraphError(f"LayerNorm: epsilon must not be negative, got {epsilon}")
+        self.axes, self.epsilon, self.affine = axes, epsilon, affine
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = bottoms(self, bottom, "x")
+        shape = x.shape[-self.axes :]
+        scale = self.variable(x, "scale", shape, init.constant(1.0)) if self.affine else None
+        shift = self.variable(x, "shift", shape, init.constant(0.0)) if self.affine else None
+        return ops.layer_norm(x, scale, shift, axes=self.axes, epsilon=self.epsilon, name="normalize")
+
+
+class LRN(Composite):
+    """Local response normalization across channels; see `ops.lrn`.
+
+    Args:
+        alpha: Factor on the mean square of the channels around.
+        beta: The power that is divided by.
+        size: How many channels.
+        k: Is added to the mean square.
+        name: Scope of its nodes.
+    Source: Purine2 layer ``LRN``.
+    """
+
+    def __init__(
+        self, alpha: float = 1e-4, beta: float = 0.75, size: int = 5, k: float = 1.0, name: str | None = None
+    ) -> None:
+        super().__init__(name)
+        self.alpha, self.beta, self.size, self.k = alpha, beta, size, k
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One bottom blob, one top blob."""
+        (x,) = bottoms(self, bottom, "x")
+        return ops.lrn(x, self.alpha, self.beta, self.size, self.k, name="lrn")

@@ -17,10 +17,9 @@ from actorflow.errors import CheckpointError, DataError, GraphError
 from actorflow.graph.graph import Feeds, Graph
 from actorflow.graph.nodes import Blob
 from actorflow.interchange import to_numpy
-from actorflow.nn.metrics import Mean, check_counts, mean_of, means
-from actorflow.nn.parallel.moving import spread
+from actorflow.nn.parallel.exchange import spread
 from actorflow.nn.progress import Progress
-from actorflow.nn.steps import Epoch, Feeding, Step, Validate, counted
+from actorflow.nn.steps import Epoch, Feeding, Mean, Step, Validate, check_counts, counted, mean_of, means
 from actorflow.place import Place
 from actorflow.runtime.program import Result
 from actorflow.runtime.stream import FrameStream

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.checkpoint.tensors import read_file
+from actorflow.checkpoint.file import read_file
 from actorflow.nn import rates
 
 BATCH, FEATURES, CLASSES, BATCHES = 8, 5, 3, 7

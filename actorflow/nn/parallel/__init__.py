@@ -7,12 +7,10 @@ makes a copy, or a message between ranks, of each edge that leads from one place
 places; `DataParallel` and `Pipeline` train a network at several places, `ParameterServer` spreads variables over them.
 """
 
-from actorflow.nn.parallel.data import DataParallel
-from actorflow.nn.parallel.moving import Concat, Copy, Distribute, Split
+from actorflow.nn.parallel.data import DataParallel, ParameterServer
+from actorflow.nn.parallel.exchange import Aggregate, AllReduce, Concat, Copy, Distribute, Split
 from actorflow.nn.parallel.pipeline import Pipeline
-from actorflow.nn.parallel.reducing import Aggregate, AllReduce
-from actorflow.nn.parallel.server import ParameterServer
-from actorflow.nn.parallel.vectorize import Vectorize
+from actorflow.nn.parallel.replicas import Vectorize
 
 __all__ = [
     "Aggregate",

@@ -11,8 +11,7 @@ from actorflow.graph.gradient import gradient, trainable
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.optim import Optimizer
-from actorflow.nn.parallel.moving import as_places, moved, pieces_of
-from actorflow.nn.parallel.reducing import summed
+from actorflow.nn.parallel.exchange import as_places, moved, pieces_of, summed
 from actorflow.nn.parallel.replicas import Loss, loss_of, start_alike
 from actorflow.place import Place
 

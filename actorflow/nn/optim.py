@@ -1,9 +1,9 @@
-"""What all optimizers share: the rate, the steps, limits on gradients, and an update op for each variable."""
+"""Optimizers: updates of variables as ops of the graph."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,13 +12,59 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.errors import GraphError
+from actorflow.graph.composite import Composite
 from actorflow.graph.gradient import gradient, trainable
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
-from actorflow.nn.optim.multipliers import ChooseMultipliers, Multipliers
 from actorflow.nn.rates import Policy
+from actorflow.ops import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
 from actorflow.ops.update import state_spec
 from actorflow.spec import TensorSpec
+
+
+class Multipliers(NamedTuple):
+    """Factors on an optimizer's settings for one variable."""
+
+    rate: float = 1.0
+    decay: float = 1.0
+
+
+#: Gives the factors of a variable.
+ChooseMultipliers = Callable[[Variable], Multipliers]
+
+
+def bias_multipliers(variable: Variable) -> Multipliers:
+    """Twice the rate and no decay for vectors (biases), as in Caffe's and Purine2's networks."""
+    return Multipliers(2.0, 0.0) if len(variable.shape) == 1 else Multipliers()
+
+
+def layer_multipliers(
+    layers: Mapping[Composite, Multipliers], base: ChooseMultipliers = lambda _: Multipliers()
+) -> ChooseMultipliers:
+    """Factors for the variables of some layers, in addition to others.
+
+    Purine2's NIN learns its last layer at a tenth of the rate, and biases at twice the rate and without decay::
+
+        multipliers = nn.layer_multipliers({scores: nn.Multipliers(rate=0.1)}, nn.bias_multipliers)
+
+    Args:
+        layers: Layers or models, by which the factors of their variables are multiplied.
+        base: Factors of all variables.
+    Raises:
+        GraphError: when it is used, if one of the layers has no variables, or has not been built.
+    """
+
+    def choose(variable: Variable) -> Multipliers:
+        rate, decay = base(variable)
+        for layer, factors in layers.items():
+            variables = layer.variables
+            if not variables:
+                raise GraphError(f"layer {layer.name!r} has no variables: build it before the optimizer's updates")
+            if variable in variables:
+                rate, decay = rate * factors.rate, decay * factors.decay
+        return Multipliers(rate, decay)
+
+    return choose
 
 
 class Clip(NamedTuple):
@@ -249,3 +295,219 @@ def check_range(kind: str, below: float = np.inf, **settings: float) -> None:
             raise GraphError(f"{kind}: {name} must be at least 0 and less than {below:g}, got {value}")
         if not value >= 0:
             raise GraphError(f"{kind}: {name} must not be negative, got {value}")
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum and weight decay; the formula is that of `ops.SgdUpdate`.
+
+    ::
+
+        optimizer = af.nn.SGD(0.1, momentum=0.9)
+        train = optimizer.minimize(loss)
+        for batch in batches:
+            result = await graph.run(batch, fetch=[loss, train])
+        optimizer.rate.value = 0.01
+
+    Args:
+        rate: The learning rate, not negative, or a policy: a function of the step (`af.nn.rates`).
+        momentum: Share of the last step that is taken again, at least 0 and less than 1.
+        weight_decay: Coefficient of the L2 penalty, not negative.
+        nesterov: Whether the gradient counts as that of the point which the momentum leads to.
+        clip: Limits on gradients.
+        multipliers: Gives the factors on rate and decay of each variable; the default is 1 and 1 for all. See
+            `bias_multipliers`, `layer_multipliers`.
+        name: Name of the sub-graphs that `minimize` makes.
+    Raises:
+        GraphError: if a setting is out of range.
+    Source: Purine2 ``Update``.
+    """
+
+    def __init__(
+        self,
+        rate: float | Policy,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        nesterov: bool = False,
+        clip: Clip | None = None,
+        multipliers: ChooseMultipliers | None = None,
+        name: str = "sgd",
+    ) -> None:
+        super().__init__(rate, weight_decay, clip, multipliers, name)
+        check_range("SGD", 1.0, momentum=momentum)
+        if nesterov and not momentum:
+            raise GraphError("SGD: nesterov needs a momentum, got 0")
+        self.momentum = momentum
+        self.nesterov = nesterov
+
+    def operation(self, factors: Multipliers) -> SgdUpdate:
+        """`ops.SgdUpdate`."""
+        return SgdUpdate(self.momentum, self.weight_decay * factors.decay, factors.rate, self.nesterov)
+
+    def state_spec(self, weight: TensorSpec) -> TensorSpec:
+        """The velocity is of the weight's type."""
+        return weight
+
+
+class Adam(Optimizer):
+    """Adam: steps divided by a running root mean square of the gradients; the formula is that of `ops.AdamUpdate`.
+
+    Args:
+        rate: The learning rate, not negative, or a policy: a function of the step (`af.nn.rates`).
+        betas: Decays of the means of the gradients and of their squares, each at least 0 and less than 1.
+        eps: Keeps the division from blowing up, not negative.
+        weight_decay: Coefficient of the L2 penalty, not negative.
+        clip: As in `SGD`.
+        multipliers: As in `SGD`.
+        name: Name of the sub-graphs that `minimize` makes.
+    Raises:
+        GraphError: if a setting is out of range.
+    Source: Kingma and Ba, Adam: a method for stochastic optimization, 2015.
+    """
+
+    _decoupled = False
+
+    def __init__(
+        self,
+        rate: float | Policy = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        clip: Clip | None = None,
+        multipliers: ChooseMultipliers | None = None,
+        name: str = "adam",
+    ) -> None:
+        super().__init__(rate, weight_decay, clip, multipliers, name)
+        kind = type(self).__name__
+        beta1, beta2 = betas
+        check_range(kind, 1.0, beta1=beta1, beta2=beta2)
+        check_range(kind, eps=eps)
+        self.betas = (beta1, beta2)
+        self.eps = eps
+
+    def operation(self, factors: Multipliers) -> AdamUpdate:
+        """`ops.AdamUpdate`."""
+        return AdamUpdate(*self.betas, self.eps, self.weight_decay * factors.decay, self._decoupled, factors.rate)
+
+
+class AdamW(Adam):
+    """Adam with a weight decay that is apart from the gradient: weights shrink by ``rate * weight_decay`` a step.
+
+    Args:
+        rate: As in `Adam`.
+        betas: As in `Adam`.
+        eps: As in `Adam`.
+        weight_decay: The decay, not negative.
+        clip: As in `SGD`.
+        multipliers: As in `SGD`.
+        name: Name of the sub-graphs that `minimize` makes.
+    Raises:
+        GraphError: if a setting is out of range.
+    Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
+    """
+
+    _decoupled = True
+
+    def __init__(
+        self,
+        rate: float | Policy = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        *,
+        clip: Clip | None = None,
+        multipliers: ChooseMultipliers | None = None,
+        name: str = "adamw",
+    ) -> None:
+        super().__init__(rate, betas, eps, weight_decay, clip=clip, multipliers=multipliers, name=name)
+
+
+class Adagrad(Optimizer):
+    """Adagrad: steps divided by the root of the sum of all squared gradients; see `ops.AdagradUpdate`.
+
+    Args:
+        rate: The learning rate, not negative, or a policy: a function of the step (`af.nn.rates`).
+        eps: Keeps the division from blowing up, not negative.
+        weight_decay: Coefficient of the L2 penalty, not negative.
+        initial: What the sums begin with, not negative.
+        clip: As in `SGD`.
+        multipliers: As in `SGD`.
+        name: Name of the sub-graphs that `minimize` makes.
+    Raises:
+        GraphError: if a setting is out of range.
+    Source: Duchi, Hazan and Singer, Adaptive subgradient methods for online learning, 2011.
+    """
+
+    def __init__(
+        self,
+        rate: float | Policy = 1e-2,
+        eps: float = 1e-10,
+        weight_decay: float = 0.0,
+        initial: float = 0.0,
+        *,
+        clip: Clip | None = None,
+        multipliers: ChooseMultipliers | None = None,
+        name: str = "adagrad",
+    ) -> None:
+        super().__init__(rate, weight_decay, clip, multipliers, name)
+        check_range("Adagrad", eps=eps, initial=initial)
+        self.eps = eps
+        self.initial = initial
+
+    def operation(self, factors: Multipliers) -> AdagradUpdate:
+        """`ops.AdagradUpdate`."""
+        return AdagradUpdate(self.eps, self.weight_decay * factors.decay, factors.rate)
+
+    def first_state(self, name: str) -> float:
+        """What the sums of squares begin with."""
+        return self.initial
+
+
+class RMSProp(Optimizer):
+    """RMSProp: steps divided by a running root mean square of the gradients; see `ops.RmsPropUpdate`.
+
+    Args:
+        rate: The learning rate, not negative, or a policy: a function of the step (`af.nn.rates`).
+        alpha: Decay of the mean of the squares, at least 0 and less than 1.
+        eps: Keeps the division from blowing up, not negative.
+        weight_decay: Coefficient of the L2 penalty, not negative.
+        momentum: Share of the last step that is taken again, at least 0 and less than 1.
+        centered: Whether to divide by the standard deviation instead of the root mean square.
+        clip: As in `SGD`.
+        multipliers: As in `SGD`.
+        name: Name of the sub-graphs that `minimize` makes.
+    Raises:
+        GraphError: if a setting is out of range.
+    Source: Tieleman and Hinton, Lecture 6.5, 2012.
+    """
+
+    def __init__(
+        self,
+        rate: float | Policy = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        *,
+        centered: bool = False,
+        clip: Clip | None = None,
+        multipliers: ChooseMultipliers | None = None,
+        name: str = "rmsprop",
+    ) -> None:
+        super().__init__(rate, weight_decay, clip, multipliers, name)
+        check_range("RMSProp", 1.0, alpha=alpha, momentum=momentum)
+        check_range("RMSProp", eps=eps)
+        self.alpha = alpha
+        self.eps = eps
+        self.momentum = momentum
+        self.centered = centered
+
+    def operation(self, factors: Multipliers) -> RmsPropUpdate:
+        """`ops.RmsPropUpdate`."""
+        decay = self.weight_decay * factors.decay
+        return RmsPropUpdate(self.alpha, self.eps, decay, self.momentum, self.centered, factors.rate)
+
+    def arguments(self, operation: Any) -> Sequence[str]:
+        """Names of the operation's inputs, which depend on its parameters."""
+        return (*operation.arguments[:-1], *operation.more)
