@@ -14,7 +14,7 @@ import pytest
 import actorflow as af
 from actorflow import errors
 from actorflow.testing import ConformanceError
-from actorflow.testing.transport.notes import NOTES
+from actorflow.testing.conformance.transport_messages import NOTES
 
 
 def test_the_tree_is_the_one_that_is_drawn() -> None:

@@ -23,11 +23,11 @@ from actorflow.devices.blas import blas_threads
 from actorflow.devices.sim import SimOptions
 from actorflow.errors import ActorflowError, DeviceError
 from actorflow.place import Place
-from actorflow.testing.conformance.bench import Bench
+from actorflow.testing.conformance.device_bench import Bench
 from actorflow.threads import in_thread, start_thread
 from actorflow.web.api import routes
-from actorflow.web.stream import Stream
-from actorflow.web.writing import Writer
+from actorflow.web.http import Writer
+from actorflow.web.live import LiveStream
 
 PACKAGE = Path(af.__file__).parent
 #: Only a failing test waits this long.
@@ -265,7 +265,7 @@ async def trace(system: System, folder: Path) -> AsyncIterator[Call]:
 @asynccontextmanager
 async def page(system: System, folder: Path) -> AsyncIterator[Call]:
     """What the live page has made in threads."""
-    stream = Stream(af.Graph("g"))
+    stream = LiveStream(af.Graph("g"))
 
     async def call() -> int:
         return (await stream.structure()).revision
@@ -279,7 +279,7 @@ def answer(path: str) -> Callable[[System, Path], AbstractAsyncContextManager[Ca
 
     @asynccontextmanager
     async def made(system: System, folder: Path) -> AsyncIterator[Call]:
-        stream, writer = Stream(af.Graph("g")), Writer()
+        stream, writer = LiveStream(af.Graph("g")), Writer()
         answers: dict[str, Any] = {route.path: route.answer for route in routes(stream, writer)}
 
         async def call() -> int:
@@ -357,18 +357,22 @@ CASES = {
     "transfer": Case(
         "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
-    "checkpoint": Case("checkpoint.snapshot", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
-    "trace": Case("graph.graph", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
-    "page": Case("web.stream", page, EXECUTORS, 0),
-    "page's state": Case("web.writing", answer("/api/state"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
-    "page's trace": Case("web.writing", answer("/trace.json"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
-    "page's metrics": Case("web.writing", answer("/metrics"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
+    "checkpoint": Case("checkpoint.checkpoint", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
+    "trace": Case("graph.traced", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
+    "page": Case("web.live", page, EXECUTORS, 0),
+    "page's state": Case("web.http", answer("/api/state"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
+    "page's trace": Case("web.http", answer("/trace.json"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
+    "page's metrics": Case("web.http", answer("/metrics"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
     "conformance": Case(
-        "testing.conformance.bench", conformance, "actorflow-conformance", 7, (DeviceError, "thread 'actorflow-conf")
+        "testing.conformance.device_bench",
+        conformance,
+        "actorflow-conformance",
+        7,
+        (DeviceError, "thread 'actorflow-conf"),
     ),
 }
 #: Where threads are started, too: in programs without a loop, which have a test of their own, and as a rank begins.
-OTHERS = {"pipeline.sync", "transport.mpi.pulse"}
+OTHERS = {"pipeline.sync", "transport.mpi.deaths"}
 
 
 class State(NamedTuple):

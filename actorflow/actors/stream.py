@@ -1,7 +1,7 @@
 """Ops at run time whose lane is a stream: their work is launched on the loop and runs later, on the device.
 
 An input that lives on the op's own device is given back as soon as the work is launched: its buffer carries its uses,
-and the device's pool orders them (`actorflow.devices.stream_memory`). What the host or another device uses again, and
+and the device's pool orders them (`actorflow.devices.stream`). What the host or another device uses again, and
 all inputs under a memory budget or where a call may be repeated, are given back when the loop has seen the work end.
 """
 

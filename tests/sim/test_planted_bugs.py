@@ -21,8 +21,7 @@ from actorflow.actors.op import OpActor
 from actorflow.actors.stream import StreamViewActor, TransferActor, _OnStream
 from actorflow.devices.cpu import CPU
 from actorflow.devices.sim import RaceError
-from actorflow.devices.stream import StreamLane
-from actorflow.devices.stream_memory import StreamBucket, StreamPool, _CommonBucket
+from actorflow.devices.stream import StreamBucket, StreamLane, StreamPool, _CommonBucket
 from actorflow.runtime.build import Wiring
 from tests.sim.conftest import Standstill
 
