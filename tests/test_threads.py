@@ -358,7 +358,7 @@ CASES = {
         "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
     "checkpoint": Case("checkpoint.checkpoint", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
-    "trace": Case("graph.traced", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
+    "trace": Case("graph.graph", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
     "page": Case("web.live", page, EXECUTORS, 0),
     "page's state": Case("web.http", answer("/api/state"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
     "page's trace": Case("web.http", answer("/trace.json"), EXECUTORS, 200, (DeviceError, EXECUTOR)),

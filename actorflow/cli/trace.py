@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.cli.terminal import count_text, output
-from actorflow.show.tables import time_text
-from actorflow.show.text import visible
+from actorflow.show.text import time_text, visible
 from actorflow.trace.analysis import Analysis, Frames, Step, analyse
 from actorflow.trace.file import read_trace
 from actorflow.trace.recording import Recording

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import GraphError
+from actorflow.graph.graph import Feeds
 from actorflow.graph.nodes import Blob
-from actorflow.graph.runnable import Feeds
 
 
 class Mean:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actorflow.actors.op import OpActor
     from actorflow.actors.turnstile import Turnstile
     from actorflow.graph.graph import Graph
-    from actorflow.pipeline.definition import Stage
+    from actorflow.pipeline.stages.stage import Stage
     from actorflow.runtime.engine import Engine
 
 

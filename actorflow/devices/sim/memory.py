@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from actorflow.devices.sim.races import Access, Region, Use
 from actorflow.errors import OutOfMemoryError, ShapeError
-from actorflow.forks import held_at_fork
 from actorflow.spec import TensorSpec
+from actorflow.threads import held_at_fork
 
 if TYPE_CHECKING:
     from actorflow.devices.sim.timeline import Failure

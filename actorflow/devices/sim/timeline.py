@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from actorflow.devices.sim.memory import SimArray
 from actorflow.errors import DeviceError
-from actorflow.forks import held_at_fork
-from actorflow.threads import start_thread
+from actorflow.threads import held_at_fork, start_thread
 
 if TYPE_CHECKING:
     from actorflow.devices.sim.memory import Block
