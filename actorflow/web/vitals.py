@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.channel import messages_under_way
-from actorflow.actors.pending import what_it_waits_for
+from actorflow.actors.frame import what_it_waits_for
 from actorflow.actors.segment import SegmentActor
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.pipeline import live_loaders
+from actorflow.ranks.edges import messages_under_way
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
@@ -257,7 +257,7 @@ class Vitals:
     def _stalled(self, now_s: float) -> float | None:
         """For how long no call has ended, once that is long; never while somebody holds the frames."""
         engine = self._engine
-        if engine.trace.total != self._calls or not engine.running or engine.admission.is_held:
+        if engine.trace.total != self._calls or not engine.running or engine.queue.is_held:
             self._calls, self._quiet_since_s = engine.trace.total, now_s
         quiet_s = now_s - self._quiet_since_s
         return round(quiet_s, 1) if quiet_s >= _QUIET_S else None
