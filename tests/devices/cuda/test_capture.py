@@ -68,7 +68,7 @@ def test_replays(cupy: Any, device: CudaDevice, chain: Chain, segment: CudaSegme
         states.append(segment.state)
     assert states == [SegmentState.WARM, *[SegmentState.CAPTURED] * 4]
     assert (chain.launched, segment.replays) == (4, 4)  # once as it is, once for the capture
-    assert repr(segment) == "<CudaSegment 'chain': 2 works, captured>"
+    assert repr(segment) == "<Segment 'chain': 2 works, captured>"
 
 
 def test_what_it_allocates_is_its_own(cupy: Any, device: CudaDevice, chain: Chain, segment: CudaSegment) -> None:
