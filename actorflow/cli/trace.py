@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.cli.terminal import count_text, output
-from actorflow.show.text import time_text, visible
+from actorflow.errors import visible
+from actorflow.show.tables import time_text
 from actorflow.trace.analysis import Analysis, Frames, Step, analyse
 from actorflow.trace.file import read_trace
 from actorflow.trace.recording import Recording

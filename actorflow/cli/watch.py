@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.cli.terminal import cancel_on_interrupt, count_text, output
+from actorflow.errors import visible
 from actorflow.loop import run
-from actorflow.show.text import visible
 from actorflow.trace.ring import NodeState
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from actorflow.errors import visible
 from actorflow.nn.steps import Mean, means
-from actorflow.show.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.checkpoint import Checkpoints
-from actorflow.errors import CheckpointError, GraphError
-from actorflow.show.text import visible
+from actorflow.errors import CheckpointError, GraphError, visible
 from actorflow.web.http import Refused, Request, Response, Route, to_json
 
 if TYPE_CHECKING:

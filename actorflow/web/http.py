@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Protocol
 from urllib.parse import parse_qsl
 
-from actorflow.show.text import visible
+from actorflow.errors import visible
 from actorflow.threads import in_thread
 
 #: A client sends nothing but short requests.

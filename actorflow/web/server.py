@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from actorflow.show.text import visible
+from actorflow.errors import visible
 from actorflow.web.access import LOOPBACK
 from actorflow.web.http import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
 from actorflow.web.page import STREAM_PATH, Page, PageOptions

@@ -18,8 +18,8 @@ from rich.console import Console
 import actorflow as af
 from actorflow.cli import main
 from actorflow.cli.watch import render
+from actorflow.errors import visible
 from actorflow.nn import Progress, Step
-from actorflow.show.text import visible
 from actorflow.web.client import Picture
 from actorflow.web.http import Response
 from actorflow.web.wire import OpStates
