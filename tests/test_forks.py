@@ -653,17 +653,10 @@ def test_threads_that_fork_at_once_leave_the_collector_on_and_no_lock_taken() ->
 OWN_LOCKS = {"devices.team": 2, "testing.faults": 1}
 #: Whose threads somebody else forgets, or nobody keeps.
 FORGOTTEN_BY = {
-<<<<<<< HEAD
     "array.engine.service": "array.engine.devices",
     "pipeline.calls.threads": "pipeline.run",
-    "testing.conformance.bench": None,
-    "transport.mpi.pulse": None,  # in a child, transports raise and do nothing else
-=======
-    "array.service": "array.devices",
-    "pipeline.crew": "pipeline.run",
     "testing.conformance.device_bench": None,
     "transport.mpi.deaths": None,  # in a child, transports raise and do nothing else
->>>>>>> fab6495 (Follow the joined modules in tests, docs and benchmarks)
 }
 
 
