@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.engine.evaluator import current
 from actorflow.array.namespace.creation import made_on
 from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of
-from actorflow.array.record.node import record
+from actorflow.array.record.node import current_evaluator, record
 from actorflow.array.record.primitives import DType, Primitive
 from actorflow.errors import DTypeError, ShapeError
 
@@ -190,7 +189,7 @@ def _frequencies(op: Primitive, n: int, d: float, count: int, dtype: npt.DTypeLi
     kind = np.dtype(np.float64 if dtype is None else dtype)
     if kind.kind != "f":
         raise DTypeError(f"{op.name}: dtype must be real and floating, got {kind}")
-    found = record(op, (), (count,), np.dtype(np.float64), (int(n), float(d)), current())
+    found = record(op, (), (count,), np.dtype(np.float64), (int(n), float(d)), current_evaluator())
     return cast(made_on(device, found), kind)
 
 

@@ -65,8 +65,8 @@ def test_a_forgotten_record_lets_go_of_what_it_would_have_read(lazy: Session) ->
     del x, value
     assert gone() is not None  # y still needs it
     del y
-    lazy._evaluator.memory.sort_out()
-    lazy._evaluator.memory.pool.trim()
+    lazy.memory.sort_out()
+    lazy.memory.pool.trim()
     assert gone() is None
 
 
@@ -196,7 +196,7 @@ def test_buffers_are_used_again_in_place(lazy: Session) -> None:
         x += 1
         x[3] = 5.0
         x.wait()
-    assert lazy._evaluator.memory.pool.allocations <= 2
+    assert lazy.memory.pool.allocations <= 2
     assert x.to_numpy()[:5].tolist() == [10, 10, 10, 5, 10]
 
 
@@ -313,7 +313,7 @@ def test_sessions_that_take_turns_do_not_recurse() -> None:
 
 @pytest.mark.parametrize("options", [{"run_ahead": False}, {"sequential": True}, {"dry_run": True}])
 def test_what_was_forgotten_is_not_noted_for_ever(options: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorflow.array.engine.evaluator._MOST_PENDING", 100)
+    monkeypatch.setattr("actorflow.array.engine.session._MOST_PENDING", 100)
     with xp.session(**options) as session:  # type: ignore[arg-type]
         x, held = xp.ones(1_000), xp.zeros(2)
         later = held + 1.0
@@ -321,7 +321,7 @@ def test_what_was_forgotten_is_not_noted_for_ever(options: dict[str, bool], monk
             x = x + 1.0
             if "dry_run" not in options:
                 x.wait()
-        assert len(session._evaluator.pending) < 300
+        assert len(session.pending) < 300
         xp.wait_for_all()
         assert "dry_run" in options or later._node.value is not None
 
@@ -368,7 +368,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_a_worker_that_ends_looks_at_what_is_asked_for(own_session: Session) -> None:
-    evaluator = own_session._evaluator
+    evaluator = own_session
     assert not evaluator._has_more
     x = xp.ones(2) + 1.0
     evaluator._asked[x._node] = None  # under a budget: it does not fit beside the rest
@@ -680,7 +680,7 @@ async def test_what_is_awaited_goes_on_when_a_thread_that_forced_a_part_has_its_
     # The session is closed: no worker stays to wait for the thread.
     waiting = asyncio.ensure_future(_value(z))
     await asyncio.sleep(0)
-    while session._evaluator._workers:
+    while session._workers:
         await asyncio.sleep(0)
     leave.set()
     assert (await waiting).shape == (100, 100)

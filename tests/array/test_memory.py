@@ -56,7 +56,7 @@ def test_a_loop_never_fails_however_threads_take_turns() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         with xp.session(memory_budget=6 * one) as session:
-            session._evaluator.threshold = 0  # a worker looks at everything
+            session.threshold = 0  # a worker looks at everything
             total = xp.asarray(0.0)
             for _ in range(10):
                 batch = xp.from_numpy(rng.random((64, 64)))

@@ -32,7 +32,7 @@ def lazy() -> Any:
 
 def graphs(session: Session) -> list[list[str]]:
     """The kinds of the ops of the graphs that were made, without those that give views."""
-    (service,) = session._evaluator.devices._running
+    (service,) = session.devices._running
     ops = [[op.operation.kind for op in compiled.graph.ops] for compiled in service._graphs]
     return [[kind for kind in kinds if kind != "Reshape"] for kinds in ops]
 
@@ -321,7 +321,7 @@ def test_a_budget_holds_for_each_device() -> None:
         assert 3 <= len(held) < 8
         del held[1:]
         assert float(xp.sum(held[0])) == 512 * 256
-        assert session._evaluator.devices.memory(held[0].device).pool.peak_bytes <= 8 * mib
+        assert session.devices.memory(held[0].device).pool.peak_bytes <= 8 * mib
 
 
 def test_a_device_that_has_no_room_says_so() -> None:
@@ -363,7 +363,7 @@ def test_the_end_of_a_session_leaves_no_thread() -> None:
         y = (x + 1).wait()
     workers = [thread for thread in threading.enumerate() if thread not in before and "array" not in thread.name]
     assert workers == []
-    assert session._evaluator.devices._running == []
+    assert session.devices._running == []
     assert (y + x).to_numpy().tolist() == [5.0, 9.0]  # and what is asked for later is computed
 
 
@@ -382,7 +382,7 @@ def test_kernels_are_captured_where_that_is_asked_for() -> None:
             y = xp.sum(x, axis=0) * 2.0 + xp.max(x, axis=0)
             np.testing.assert_array_equal(y.to_numpy(), np.full(8, 17.0))
             del y
-        (service,) = session._evaluator.devices._running
+        (service,) = session.devices._running
         segments = [s for c in service._graphs for s in c.graph.engine.segments.values()]
         assert sum(segment.replays for segment in segments) > 0
 

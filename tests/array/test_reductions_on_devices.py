@@ -34,7 +34,7 @@ def on_device(value: np.ndarray) -> xp.Array:
 
 def fused(session: Session) -> list[Fused]:
     """The chains of all graphs that were made."""
-    (service,) = session._evaluator.devices._running
+    (service,) = session.devices._running
     ops = [op.operation for compiled in service._graphs for op in compiled.graph.ops]
     return [operation for operation in ops if isinstance(operation, Fused)]
 

@@ -114,7 +114,7 @@ class PlacedUnit(Unit):
         self._begun_ns = perf_counter_ns()
         self._is_handed_over = True
         try:
-            self.evaluator.hand_over(self)
+            self.evaluator.devices.submit(self.compute_on)
         except Exception as error:  # noqa: BLE001  there is no service, as no thread can be started: no results
             self._failed = dict.fromkeys(self._produced, (len(self._steps) - 1, error))
             self._is_refused = True

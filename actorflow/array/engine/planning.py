@@ -21,7 +21,7 @@ from actorflow.array.engine.chains import ChainUnit
 from actorflow.array.engine.placed import PlacedUnit
 from actorflow.array.engine.sequences import Sequence
 from actorflow.array.engine.units import Unit
-from actorflow.array.record.node import Input, Node, bytes_of
+from actorflow.array.record.node import Evaluator, Input, Node, bytes_of
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.primitives import Reduction
 from actorflow.ops.parts import may_be_parted
@@ -29,7 +29,6 @@ from actorflow.ops.parts import may_be_parted
 if TYPE_CHECKING:
     from actorflow.array.array import Array
     from actorflow.array.engine.memory import Memory
-    from actorflow.array.engine.runner import Runner
 
 #: How a record is joined with others: not at all, in a sequence, in a chain, on a device.
 _ALONE, _JOINED, _CHAINED, _PLACED = range(4)
@@ -66,7 +65,7 @@ class Found(NamedTuple):
     shared: set[Node]
 
 
-def collect(roots: Iterable[Node], evaluator: Runner) -> Found:
+def collect(roots: Iterable[Node], evaluator: Evaluator) -> Found:
     """What must be computed for ``roots``."""
     readers: dict[Node, int] = {}
     new: list[Node] = []

@@ -1,72 +1,65 @@
-"""Sessions: arrays that are computed together, within one budget."""
+"""Sessions: what computes the arrays that belong together, when, and within which memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import Token
+from heapq import heappop, heappush
+from itertools import count
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from actorflow.array.engine.evaluator import Evaluator, evaluating
-from actorflow.array.engine.evaluator import current as current_evaluator
+import numpy as np
+
+from actorflow.array.engine.devices import Devices
+from actorflow.array.engine.interrupts import Guard, check_interrupt
+from actorflow.array.engine.memory import Memory
+from actorflow.array.engine.planning import between_sessions, collect, common, make_units, node_to_compute, window
+from actorflow.array.engine.units import Unit
+from actorflow.array.record.node import (
+    HOST,
+    WORTH_A_LOOK,
+    Evaluator,
+    Node,
+    bytes_of,
+    context_evaluator,
+    current_evaluator,
+)
+from actorflow.array.record.placement import accelerator_of, place_of
+from actorflow.array.record.primitives import DType, Value
 from actorflow.devices import DeviceOptions
+from actorflow.devices.blas import cores
+from actorflow.errors import DeviceError, GraphError
 from actorflow.place import Place
+from actorflow.spec import TensorSpec
+from actorflow.threads import forget_in_child, held_at_fork, start_thread
 from actorflow.trace.ring import OpProfile
 
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
 
-class Session:
-    """Arrays that are computed together, and how they have been computed so far; see `session`."""
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator = evaluator
-
-    @property
-    def profile(self) -> dict[str, OpProfile]:
-        """Calls and times by operation; those computed as one share an entry, their names joined by ``+``."""
-        return self._evaluator.profile
-
-    @property
-    def computed(self) -> int:
-        """Operations computed."""
-        return self._evaluator.computed
-
-    @property
-    def shared(self) -> int:
-        """Operations that were not computed since an equal one was."""
-        return self._evaluator.shared
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of values on the CPU and of free buffers, now: of all values under a budget, else of large ones."""
-        return self._evaluator.memory.pool.held_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """Highest `held_bytes` so far."""
-        return self._evaluator.memory.pool.peak_bytes
-
-    def wait_for_all(self) -> None:
-        """Compute all that was recorded and that the program can still ask for.
-
-        What fails is reported where its value is asked for.
-        """
-        self._evaluator.flush(forced=True)
+#: Records that wait for the engine; from here on the recording thread computes, too.
+_MOST_PENDING = 20_000
+#: The same under a budget, where all of them are looked through again and again.
+_MOST_PENDING_IN_BUDGET = 1_000
+#: Operations that the thread that asks computes without units, at most, and elements of each result and input. To plan
+#: them, hand them over and note their end takes several times as long; with more of them it does not.
+_FEW, _SMALL = 8, 1 << 14
+#: Elements to be computed from which on a worker does not wait for a pause of the recording.
+_PLENTY = 16 * 1024 * 1024
+#: A recording that makes nothing for so long has paused.
+_PAUSE_S = 1e-3
+#: A worker without work ends after this time.
+_LINGER_S = 1.0
 
 
-def current() -> Session:
-    """The session that new arrays belong to: that of the `session` block around, else one for the process."""
-    return Session(current_evaluator())
+class Session(Evaluator):
+    """Arrays that are computed together, by the threads that ask for them and by workers.
 
-
-@contextmanager
-def session(
-    *,
-    memory_budget: int | None = None,
-    sequential: bool = False,
-    dry_run: bool = False,
-    run_ahead: bool = True,
-    devices: Mapping[Place | str, DeviceOptions] | None = None,
-    capture: bool = False,
-) -> Iterator[Session]:
-    """Arrays that are made inside belong to a session of their own, and so does all that is computed from them.
+    In a ``with`` block, the arrays that are made inside belong to it, and so does all that is computed from them.
 
     Args:
         memory_budget: Most bytes that values may take. What does not fit together is computed in the order in which
@@ -74,18 +67,613 @@ def session(
         sequential: Compute each operation in the line that records it, in order.
         dry_run: Record and check, but compute nothing.
         run_ahead: Whether workers compute what was recorded before somebody asks for it.
-        devices: How accelerators are used, by place; for `actorflow.Graph`.
-        capture: Whether kernels that follow each other on one are captured and replayed; for `actorflow.Graph`.
+        devices: Options of accelerators, by place, as for `actorflow.Graph`.
+        capture: Whether kernels that follow each other on one are captured and replayed, as for `actorflow.Graph`.
     Raises:
         GraphError: if options exclude each other, or the budget is not positive.
+
+    Attributes:
+        profile: Calls and times by operation; those computed as one share an entry, their names joined by ``+``.
+        computed: Operations computed.
+        shared: Operations that were not computed since an equal one was.
+        memory: Memory of values on the CPU.
+        devices: What computes on accelerators.
     """
-    evaluator = Evaluator(
-        memory_budget=memory_budget,
-        sequential=sequential,
-        dry_run=dry_run,
-        run_ahead=run_ahead,
-        devices=devices,
-        capture=capture,
+
+    def __init__(
+        self,
+        *,
+        memory_budget: int | None = None,
+        sequential: bool = False,
+        dry_run: bool = False,
+        run_ahead: bool = True,
+        devices: Mapping[Place | str, DeviceOptions] | None = None,
+        capture: bool = False,
+    ) -> None:
+        if sequential and dry_run:
+            raise GraphError("a session is sequential or a dry run, not both")
+        super().__init__(dry_run)
+        options = {place_of(place): own for place, own in (devices or {}).items()}
+        self.memory = Memory(memory_budget)
+        self.devices = Devices(memory_budget, options, capture)
+        self.count, self.reclaim = self.memory.count, self.memory.reclaim
+        self.is_limited = memory_budget is not None or any(own.memory_budget for own in options.values())
+        self.sequential = sequential
+        self.threshold = -1 if sequential else WORTH_A_LOOK
+        self.profile: dict[str, OpProfile] = {}
+        self.computed = self.shared = 0
+        self._runs_ahead = run_ahead
+        self._most_pending = _MOST_PENDING
+        # All below is used under the lock. Units are ready, open, running, over, or wait for others of these.
+        self._changed = held_at_fork(threading.Condition(), is_outer=True)
+        self._ready: list[tuple[bool, int, int, Unit]] = []
+        self._open: list[Unit] = []
+        self._over: list[Unit] = []
+        self._begun: set[Unit] = set()  # open, or run by threads or devices
+        self._planned = 0
+        # Under a budget, what has no unit yet: what the program can ask for, and what it does ask for.
+        self._late: list[weakref.ref[Array]] = []
+        self._late_bytes = 0
+        self._asked: dict[Node, None] = {}
+        self._eager = False
+        self._callbacks: dict[Node, list[Callable[[], None]]] = {}
+        self._workers = 0
+        self._idle = 0
+        self._pushes = count()
+        self._watching = False
+        self._closed = False
+        self._token: Token[Evaluator | None] | None = None
+        forget_in_child(self)
+
+    def __enter__(self) -> Self:
+        self._token = context_evaluator.set(self)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        try:
+            if self._token is not None:
+                context_evaluator.reset(self._token)
+        finally:  # a generator may be ended in another context
+            self.close()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of values on the CPU and of free buffers, now: of all values under a budget, else of large ones."""
+        return self.memory.pool.held_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest `held_bytes` so far."""
+        return self.memory.pool.peak_bytes
+
+    def wait_for_all(self) -> None:
+        """Compute all that was recorded and that the program can still ask for.
+
+        What fails is reported where its value is asked for.
+        """
+        self.flush(forced=True)
+
+    # -- recording ----------------------------------------------------------------------------------------------
+
+    def notice(self, node: Node) -> None:
+        """Much has been recorded: have a worker look at it. Called while recording."""
+        if self.dry_run:
+            super().notice(node)
+        elif self.sequential:
+            self.force([node])
+            self._forget()
+            if node.error is not None:
+                raise node.error
+        elif not self._runs_ahead:
+            self.load = 0
+            if len(self.pending) > self._most_pending:
+                self._forget()
+                self._most_pending = max(_MOST_PENDING, 2 * len(self.pending))
+        elif len(self.pending) > (_MOST_PENDING_IN_BUDGET if self.is_limited else _MOST_PENDING):
+            self.flush()
+        elif not self._watching and not self._closed:
+            with Guard(self._changed):
+                self._call_workers(1)
+                self._watching = self._workers > 0
+
+    def _forget(self) -> None:
+        """Drop what was recorded and is not to be computed any more."""
+        with Guard(self._changed):
+            self._count_recorded()
+            pending = self.pending
+            for _ in range(len(pending)):
+                ref = pending.popleft()
+                if node_to_compute(ref) is not None:
+                    pending.append(ref)
+
+    def buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
+        """Memory for a new array. Waits for room: computes what was recorded, so that it lets go of what it reads.
+
+        Raises:
+            OutOfMemoryError: if there is no room even then.
+        """
+        memory = self.memory
+        with Guard(self._changed) as guard:
+            if not self.is_limited:
+                return memory.take(shape, dtype)
+            size_bytes = TensorSpec(shape, dtype).size_bytes
+            # What is recorded needs room to be computed in, too.
+            if self._has_room(size_bytes) or (Node.placing is not None and self._fit((), size_bytes)):
+                return memory.take(shape, dtype)
+            self._drain(guard)
+            if not memory.fits(size_bytes):
+                gc.collect()
+                self._drain(guard)
+            if memory.fits(size_bytes):
+                return memory.take(shape, dtype)
+        raise memory.no_room("a new array", size_bytes)
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def force(self, nodes: Iterable[Node]) -> None:
+        """Compute records, in this thread too; returns when they are done, well or not.
+
+        Raises:
+            GraphError: in a dry run.
+        """
+        wanted = [node for node in nodes if not node.done]
+        if not wanted:
+            return
+        if self.dry_run:
+            super().force(wanted)
+        with Guard(self._changed) as guard:
+            if not self.is_limited and self._compute_few(wanted):
+                return
+            while wanted:
+                self._ask(wanted)
+                worked = self._work_once(forced=True)
+                wanted = [node for node in wanted if not node.done]
+                if wanted and not worked:
+                    self._changed.wait(guard.wait_s)
+                    wanted = [node for node in wanted if not node.done]
+                check_interrupt()
+            self._stand_in()
+
+    def _compute_few(self, roots: list[Node]) -> bool:
+        """Compute a few small records that are NumPy's loops; with the lock held, and without a budget.
+
+        Returns:
+            Whether that was done. Other kinds, repetitions and failures take the usual way.
+        """
+        order: list[Node] = []
+        stack = [*roots]
+        while stack:
+            node = stack.pop()
+            if node.value is not None or node in order:
+                continue
+            if len(order) == _FEW or not _is_small(node) or node.evaluator is not self:
+                return False
+            order.append(node)
+            stack += [each for each in node.inputs if type(each) is Node]
+        order.sort(key=lambda node: node.number)
+        if len(order) > 1 and common(order):
+            return False
+        with np.errstate(all="ignore"):
+            return all(self._compute_small(node) for node in order)
+
+    def _compute_small(self, node: Node) -> bool:
+        op: Any = node.op
+        values = [each.value if type(each) is Node else each for each in node.inputs]
+        if not all(type(value) is np.ndarray for value in values):  # one before has failed, or lives on a device
+            return False
+        start = perf_counter_ns()
+        try:
+            if op.elementwise:
+                found = np.empty(node.shape, node.dtype)
+                op.compute(*values, *node.params, out=found)
+            else:
+                found = np.asarray(op.compute(*values, *node.params), node.dtype)
+        except Exception:  # noqa: BLE001  it is raised again on the usual way, which explains it
+            return False
+        elapsed_ns = perf_counter_ns() - start
+        node.value = found
+        node.inputs = ()
+        self.profile.setdefault(op.name, OpProfile()).add(elapsed_ns)
+        self.computed += 1
+        return True
+
+    def when_done(self, node: Node, callback: Callable[[], None]) -> None:
+        """Have the workers compute a record, and call ``callback`` when it is done, from any thread.
+
+        Raises:
+            GraphError: in a dry run.
+        """
+        if not node.done:
+            if self.dry_run:
+                super().force((node,))
+            with Guard(self._changed):
+                self._ask([node])
+                is_waiting, has_workers = not node.done, True
+                if is_waiting:
+                    self._callbacks.setdefault(node, []).append(callback)
+                    self._call_workers(cores())
+                    has_workers = self._workers > 0
+            if is_waiting:
+                if not has_workers:  # there are no threads to be had
+                    self.force([node])
+                return
+        callback()
+
+    def flush(self, forced: bool = False) -> None:
+        """Compute all that was recorded and that somebody can still ask for, where it fits; returns when that is done.
+
+        Args:
+            forced: Whether what does not fit is given up.
+        """
+        if self.dry_run:
+            return
+        with Guard(self._changed) as guard:
+            nodes = self._take_pending()
+            if forced:
+                self._ask(nodes)
+            elif not self.is_limited:
+                self._prepare(nodes, forced=False)
+            self._drain(guard)
+
+    def close(self) -> None:
+        """End the workers after what they are at. What is not computed then is computed by those who ask for it."""
+        with Guard(self._changed):
+            self._closed = True
+            self._changed.notify_all()
+        self.devices.close()
+
+    def _drain(self, guard: Guard) -> None:
+        """Compute all that is planned, and under a budget all that was recorded, where it fits."""
+        while self._work_once(forced=False) or self._advance(everything=True) or self._planned:
+            if self._planned and not (self._ready or self._open or self._over):
+                self._changed.wait(guard.wait_s)
+            check_interrupt()
+
+    # -- planning: with the lock held ---------------------------------------------------------------------------
+
+    def _take_pending(self) -> list[Node]:
+        """What was recorded and can be asked for; under a budget also what was recorded earlier."""
+        self.load = 0
+        self._count_recorded()
+        pending = self.pending
+        refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
+        if self.is_limited:
+            refs = self._late = [each for each in self._late + refs if node_to_compute(each) is not None]
+        return [node for each in refs if (node := node_to_compute(each)) is not None]
+
+    def _count_recorded(self) -> None:
+        recorded = self.recorded_bytes
+        self._late_bytes += sum([recorded.popleft() for _ in range(len(recorded))])
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether these bytes fit, and all beside it that was recorded, even if all of it is needed.
+
+        To find out what is needed takes a look at each record.
+        """
+        self._count_recorded()
+        return Node.placing is None and self.memory.fits(size_bytes + self._late_bytes)
+
+    def _fit(self, nodes: Iterable[Node], size_bytes: int = 0) -> bool:
+        """Whether these bytes fit, and all beside it that was recorded or is asked for: then it can go in any order."""
+        # Twice what is asked for, where that was recorded lately; but other sessions may read what no array shows.
+        if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
+            return True
+        needs = {self.memory: size_bytes}
+        for node in collect([*nodes, *self._take_pending(), *self._asked], self).new:
+            memory = self.memory_of(node)
+            needs[memory] = needs.get(memory, 0) + bytes_of(node)
+        self._late_bytes = sum(needs.values()) - size_bytes
+        return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
+
+    def memory_of(self, node: Node) -> Memory:
+        """The memory that a record's value will take."""
+        place = None if Node.placing is None else accelerator_of(node)
+        return self.memory if place is None else self.devices.memory(place)
+
+    def _ask(self, nodes: list[Node]) -> None:
+        """Plan what somebody waits for, or note it where it does not fit beside the rest."""
+        nodes = [node for node in nodes if not (node.unit.forced if node.unit is not None else node in self._asked)]
+        if nodes and self.is_limited and not self._fit(nodes):
+            self._asked.update(dict.fromkeys(nodes))
+        elif nodes:
+            self._prepare(nodes, forced=True)
+
+    def _advance(self, everything: bool = False) -> bool:
+        """Plan the first of what did not fit together, as much as fits; whether there was something.
+
+        In the order of recording each part leaves nothing in memory but what the program shows or what later parts
+        read, as if each operation had been computed in its line.
+        """
+        if self._planned or not self.is_limited:
+            return False
+        self._asked = {node: None for node in self._asked if not node.done}
+        if not self._asked and not everything:
+            return False
+        found = collect([*self._take_pending(), *self._asked], self)
+        if found.foreign:
+            self._force_elsewhere(found.foreign)
+            return True
+        chosen = window(found.new, self.memory_of)
+        later = set(found.new).difference(chosen)
+        self._late_bytes = sum([bytes_of(node) for node in later])
+        if chosen:
+            needed = {each for node in later for each in node.inputs if type(each) is Node}
+            self._plan(chosen, needed.union(self._asked, found.shared), needed, forced=bool(self._asked))
+            return True
+        first = collect(self._asked, self).new[:1]
+        if first:
+            self._plan(first, set(first), set(first), forced=True)
+            self._ready[0][-1].is_last_resort = True
+        return bool(first)
+
+    def _prepare(self, roots: list[Node], forced: bool) -> None:
+        """Make units of what must be computed for records; put them first if somebody waits for them."""
+        if not roots:
+            return
+        found = collect(roots, self)
+        while found.foreign:
+            self._force_elsewhere(found.foreign)
+            found = collect(roots, self)
+        if forced:
+            self._put_first([node.unit for node in found.under_way if node.unit is not None])
+        if found.new:
+            self._plan(found.new, found.shared.union(roots), set(), forced)
+
+    def _force_elsewhere(self, nodes: list[Node]) -> None:
+        self._changed.release()
+        try:
+            for node in between_sessions(nodes):
+                node.evaluator.force([node])
+        finally:
+            self._changed.acquire()
+
+    def _plan(self, nodes: list[Node], roots: set[Node], needed: set[Node], forced: bool) -> None:
+        """Make units of records; ``needed`` are those that records without units read."""
+        units: list[Unit] = []
+        try:
+            shared = make_units(nodes, roots, units)
+            for unit in units:
+                unit.forced = forced
+                unit.is_needed = bool(needed) and not needed.isdisjoint(unit.nodes)
+                unit.sources = {read.unit for read in unit.reads if type(read) is Node and read.unit is not None}
+                for source in unit.sources:
+                    source.followers.append(unit)
+                    if forced and not source.forced:
+                        self._put_first([source])
+        except BaseException:  # an interrupt: as if it had not been tried
+            for unit in units:
+                unit.finish()
+            raise
+        self.shared += shared
+        self._planned += len(units)
+        for unit in units:
+            unit.memory.claimed_bytes += unit.claimed_bytes
+            if not unit.sources:
+                self._push(unit)
+
+    def _put_first(self, units: list[Unit]) -> None:
+        while units:
+            unit = units.pop()
+            if not unit.forced and not unit.ended:
+                unit.forced = True
+                units.extend(unit.sources)
+                if unit.queued:
+                    self._push(unit)
+
+    def _push(self, unit: Unit) -> None:
+        unit.queued = True
+        heappush(self._ready, (not unit.forced, unit.number, next(self._pushes), unit))
+
+    # -- computing: with the lock held, but for the computation itself ------------------------------------------
+
+    def _work_once(self, forced: bool) -> bool:
+        """Run a part of a unit, or plan more, if there is something to do."""
+        if self._over:  # its end was interrupted
+            self._settle()
+            return True
+        taken = self._take(forced and not self._asked)
+        if taken is None:
+            return self._advance()
+        unit, share = taken
+        self._changed.release()
+        interrupt: BaseException | None = None
+        try:
+            unit.run(share)
+        except BaseException as error:  # noqa: BLE001  for this thread, once the unit is in order again
+            interrupt = error
+        while True:
+            try:
+                self._changed.acquire()
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None and unit.return_share(share):
+            if unit not in self._open:
+                self._open.append(unit)
+            self._changed.notify_all()
+        elif unit.end_share(share):
+            self._end(unit)
+        if interrupt is not None:
+            raise interrupt
+        return True
+
+    def _take(self, forced: bool) -> tuple[Unit, tuple[int, int]] | None:
+        unit = next((unit for unit in self._open if unit.forced or not forced), None)
+        if unit is None:
+            unit = self._next_unit(forced)
+            if unit is None:
+                return None
+            self._open.append(unit)
+            self._begun.add(unit)
+        share = unit.take_share()
+        if not unit.has_shares:
+            self._open.remove(unit)
+        if self._open or (self._ready and self._ready[0][-1].work > WORTH_A_LOOK):
+            self._call_workers(cores() - 1 if forced else cores())
+        return unit, share
+
+    def _next_unit(self, forced: bool) -> Unit | None:
+        """The next unit that is ready and wanted."""
+        while self._ready:
+            unit = self._ready[0][-1]
+            if unit.queued and forced and not unit.forced:
+                return None
+            heappop(self._ready)
+            if not unit.queued:  # it was put first, and has been taken
+                continue
+            unit.queued = False
+            error = unit.failed_source
+            if error is not None:
+                unit.fail(error)
+            elif not unit.is_wanted:
+                unit.finish()
+            elif self._begin(unit):
+                return unit
+            self._end(unit)
+        return None
+
+    def _begin(self, unit: Unit) -> bool:
+        """Allocate what a unit writes; False if it has failed."""
+        unit.gather()
+        need_bytes = unit.begin()
+        if unit.is_last_resort:
+            unit.memory.claimed_bytes -= unit.claimed_bytes
+            unit.claimed_bytes = 0
+            if not unit.memory.fits(need_bytes):
+                gc.collect()
+                if not unit.memory.fits(need_bytes):
+                    unit.fail(unit.memory.no_room(unit.name, need_bytes))
+                    return False
+        return unit.allocate()
+
+    def _end(self, unit: Unit) -> None:
+        self._begun.discard(unit)
+        self._over.append(unit)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Hand on the results of units that are over. An interrupt in the middle leaves it to the next caller."""
+        while self._over:
+            unit = self._over[-1]
+            if not unit.ended:
+                unit.end()
+            for follower in unit.followers:
+                follower.sources.discard(unit)
+                if not follower.sources and not follower.queued and not follower.ended:
+                    self._push(follower)
+            unit.followers = []
+            self._over.pop()
+            self._planned -= 1
+            unit.memory.claimed_bytes -= unit.claimed_bytes
+            self.computed += unit.operations
+        if self._callbacks:
+            for node in [node for node in self._callbacks if node.done]:
+                for callback in self._callbacks.pop(node):
+                    callback()
+            if self._callbacks:  # the threads that compute now may only care for what they wait for
+                self._call_workers(cores())
+        self._changed.notify_all()
+
+    def take_back(self, unit: Unit) -> None:
+        """The devices have computed a unit. Without the lock, on their thread."""
+        with self._changed:
+            self._end(unit)
+            if self._ready:
+                self._call_workers(cores())
+            self._stand_in()
+            is_closed = self._closed
+        if is_closed:
+            self.devices.close()
+
+    # -- forks --------------------------------------------------------------------------------------------------
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork, which does not have the threads: what they were at has no value here."""
+        self._workers = self._idle = 0
+        self._watching = False
+        self._callbacks.clear()
+        self._open.clear()
+        self.devices.forget_parent()
+        with self._changed:
+            while self._begun:
+                unit = self._begun.pop()
+                if not unit.ended:
+                    unit.fail(unit.lost("it was being computed in the parent process when this one was forked from it"))
+                self._over.append(unit)
+            self._settle()
+
+    # -- workers ------------------------------------------------------------------------------------------------
+
+    def _call_workers(self, most: int) -> None:
+        if self._workers < most and not self._idle:
+            self._workers += 1
+            try:
+                start_thread(self._work, f"actorflow-array-{self._workers}")
+            except DeviceError:  # none to be had: those who ask compute
+                self._workers -= 1
+        else:
+            self._changed.notify_all()
+
+    def _stand_in(self) -> None:
+        """Compute what is awaited and nobody else computes: there are no threads to be had for workers."""
+        while self._callbacks and not self._workers and self._work_once(forced=True):
+            pass
+
+    def _work(self) -> None:
+        with self._changed:
+            try:
+                while True:
+                    if self._work_once(forced=False) or (self._eager and self._advance(everything=True)):
+                        continue
+                    self._eager = self._eager and self._planned > 0
+                    if self._closed:
+                        return
+                    if self._watching:
+                        self._watch()
+                        continue
+                    self._idle += 1
+                    woken = self._changed.wait(_LINGER_S)
+                    self._idle -= 1
+                    if not woken and not self._has_more:
+                        return
+            finally:
+                self._workers -= 1
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is something for a worker to do."""
+        return bool(self._ready or self._open or self._asked) or self._watching or self._eager
+
+    def _watch(self) -> None:
+        """Compute what was recorded once the recording pauses, or plenty has been recorded."""
+        before = self.load, len(self.pending)
+        self._changed.wait(_PAUSE_S)
+        if self.load > _PLENTY or (self.load, len(self.pending)) == before:
+            self._watching = False
+            if self.is_limited:
+                self._eager = True
+            elif self.load > self.threshold:
+                self._prepare(self._take_pending(), forced=False)
+
+
+def _is_small(node: Node) -> bool:
+    op = node.op
+    return (
+        op is not None
+        and (op.elementwise or op.reduction)
+        and node.unit is None
+        and node.error is None
+        and node.place is HOST
+        and node.size <= _SMALL
+        and all(each.size <= _SMALL for each in node.inputs)
     )
-    with evaluating(evaluator):
-        yield Session(evaluator)
+
+
+#: As it is written in ``with session(memory_budget=...):``.
+session = Session
+Evaluator.default = Session()
+
+
+def current() -> Session:
+    """The session that new arrays belong to: that of the `session` block around, else one for the process."""
+    return cast("Session", current_evaluator())

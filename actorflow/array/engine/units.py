@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from time import perf_counter_ns
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
+from actorflow.array.engine.devices import Devices
+from actorflow.array.engine.memory import Memory
 from actorflow.array.record.node import HOST, Input, Node, failure
 from actorflow.array.record.primitives import Value
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
@@ -16,12 +18,19 @@ from actorflow.place import Place
 from actorflow.spec import TensorSpec
 from actorflow.trace.ring import OpProfile
 
-if TYPE_CHECKING:
-    from actorflow.array.engine.evaluator import Evaluator
-    from actorflow.array.engine.memory import Memory
-
 #: Why there is no value.
 Error = OpError | OutOfMemoryError
+
+
+class Owner(Protocol):
+    """The session of a unit."""
+
+    memory: Memory
+    devices: Devices
+    profile: dict[str, OpProfile]
+
+    def take_back(self, unit: Unit) -> None:
+        """The devices have computed a unit. Without the lock, on their thread."""
 
 
 class Unit(ABC):
@@ -76,7 +85,7 @@ class Unit(ABC):
     def __init__(
         self, nodes: list[Node], produced: dict[int, Node], twins: dict[Node, list[Node]], reads: list[Input]
     ) -> None:
-        self.evaluator: Evaluator = nodes[0].evaluator
+        self.evaluator = cast("Owner", nodes[0].evaluator)
         self.number = nodes[-1].number
         self.forced = self.is_needed = self.is_last_resort = self.queued = self.ended = False
         self.elapsed_ns = self.claimed_bytes = 0

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.engine.evaluator import current
 from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.manipulation import broadcast_to, reshape
 from actorflow.array.namespace.operate import cast, node_of, simple, unary, value_of
-from actorflow.array.record.node import HOST, Node, given, record
+from actorflow.array.record.node import HOST, Node, current_evaluator, given, record
 from actorflow.array.record.placement import at, default_place, place_of, transfer
 from actorflow.array.record.primitives import DType, Primitive, Value
 from actorflow.errors import DTypeError, GraphError, ShapeError
@@ -75,7 +74,7 @@ def asarray(
         raise DTypeError(f"asarray: {value.dtype} to {kind} would drop imaginary parts")
     if copy is False and (not foreign or value.dtype != kind):
         raise GraphError("asarray: copy=False, but this cannot be taken without a copy")
-    evaluator = current()
+    evaluator = current_evaluator()
     if copy is False:
         return made_on(device, given(value, evaluator))
     target = evaluator.buffer(value.shape, kind)
@@ -121,7 +120,7 @@ def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | No
     if type(x) is Node.array_type:
         return _again(x, None, copy, device)
     value = from_host_exchange(x, "from_dlpack")
-    return made_on(device, given(np.array(value) if copy else value, current()))
+    return made_on(device, given(np.array(value) if copy else value, current_evaluator()))
 
 
 # -- constants --------------------------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ def full(
         return broadcast_to(cast(fill_value, kind), wanted)
     value = np.asarray(fill_value)
     kind = _checked_dtype("full", value.dtype if dtype is None else dtype)
-    return record(FULL, (value_of(fill_value, kind),), wanted, kind, (wanted,), current())
+    return record(FULL, (value_of(fill_value, kind),), wanted, kind, (wanted,), current_evaluator())
 
 
 def zeros(
@@ -229,7 +228,7 @@ def arange(
     count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
     # Zeros of both signs are equal, and what is made of equal parameters is made once.
     params = (start, stop, step, kind, math.copysign(1.0, start))
-    return made_on(device, record(_ARANGE, (), (int(count),), kind, params, current()))
+    return made_on(device, record(_ARANGE, (), (int(count),), kind, params, current_evaluator()))
 
 
 def linspace(
@@ -247,7 +246,7 @@ def linspace(
         raise ShapeError(f"linspace: num must not be negative, got {num}")
     kind = _checked_dtype("linspace", np.result_type(np.float64, start, stop) if dtype is None else dtype)
     params = (start, stop, int(num), bool(endpoint), False, kind)
-    return made_on(device, record(_LINSPACE, (), (int(num),), kind, params, current()))
+    return made_on(device, record(_LINSPACE, (), (int(num),), kind, params, current_evaluator()))
 
 
 def eye(
@@ -262,7 +261,7 @@ def eye(
     """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere."""
     kind = _checked_dtype("eye", np.float64 if dtype is None else dtype)
     shape = _shape((n_rows, n_rows if n_cols is None else n_cols))
-    return made_on(device, record(_EYE, (), shape, kind, (*shape, int(k), kind), current()))
+    return made_on(device, record(_EYE, (), shape, kind, (*shape, int(k), kind), current_evaluator()))
 
 
 def _triangle(op: Primitive, x: Array, k: int) -> Array:
@@ -345,7 +344,7 @@ def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, se
     """
     wanted = _shape(shape)
     op, params = RANDN if seed is None else _SEEDED_RANDN, (wanted, float(mean), float(std))
-    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current()))
+    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current_evaluator()))
 
 
 def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = None) -> Array:
@@ -361,4 +360,4 @@ def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = 
     wanted = _shape(shape)
     op = RANDB if seed is None else _SEEDED_RANDB
     params = (wanted, float(probability))
-    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current()))
+    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current_evaluator()))

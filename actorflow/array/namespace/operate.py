@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.record.node import HOST, Input, Node, given, record
+from actorflow.array.record.node import HOST, Evaluator, Input, Node, given, record
 from actorflow.array.record.placement import default_place
 from actorflow.array.record.primitives import DType, Elementwise, Primitive, Value
 from actorflow.errors import AxisError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
-    from actorflow.array.engine.evaluator import Evaluator
 
 _COMPARISONS = frozenset({"equal", "greater", "greater_equal", "less", "less_equal", "not_equal"})
 _SCALARS = (bool, int, float, complex)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,21 +19,23 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import numpy as np
+
 from actorflow.array.record.primitives import DType, Primitive, Value
-from actorflow.errors import OpError, OutOfMemoryError
+from actorflow.errors import GraphError, OpError, OutOfMemoryError
 from actorflow.graph.nodes import Site
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
-    from actorflow.array.engine.evaluator import Evaluator
-    from actorflow.array.engine.units import Unit
     from actorflow.graph.nodes import Op
 
 _PACKAGE = str(Path(__file__).parents[2])
 #: The CPU, compared by identity.
 HOST = Place()
+#: Elements to be computed from which on a worker looks at what was recorded; what is less is not worth a thread.
+WORTH_A_LOOK = 65_536
 _numbers = count()
 #: The dry run that a function is traced in, and the records whose values it has asked for.
 _tracing: ContextVar[tuple[Evaluator, list[Node]] | None] = ContextVar("actorflow-array-tracing", default=None)
@@ -78,7 +81,7 @@ class Node:
 
     #: What shows records to the user; set where it is defined, since it is built on records.
     array_type: ClassVar[type[Array]]
-    #: How many evaluators there are that compute nothing.
+    #: Number of dry runs there are.
     dry_runs: ClassVar[int] = 0
     #: Says where an operation is computed, once there are arrays on accelerators; see `record.placement`.
     placing: ClassVar[Callable[[Primitive, tuple[Input, ...], bool], tuple[tuple[Input, ...], Place]] | None] = None
@@ -104,7 +107,7 @@ class Node:
         self.number = next(_numbers)
         self.value: Value | None = None
         self.error: OpError | OutOfMemoryError | None = None
-        self.unit: Unit | None = None
+        self.unit: Any = None
         self.handle: weakref.ref[Array] | None = None
         if op is None:  # what was given cannot fail: nobody asks where
             return
@@ -117,7 +120,7 @@ class Node:
 
     def __del__(self) -> None:
         if self.value is not None:
-            self.evaluator.memory.reclaim(self.value)
+            self.evaluator.reclaim(self.value)
 
     @property
     def done(self) -> bool:
@@ -155,6 +158,83 @@ class Node:
 Input = Node | Value
 #: A code object and the offset of an instruction in it.
 Origin = tuple[CodeType, int]
+
+
+class Evaluator:
+    """Takes what is recorded. This one is a dry run, which computes nothing; `Session` computes.
+
+    Attributes:
+        dry_run: Whether nothing is computed.
+        sequential: Whether each operation is computed in the line that records it.
+        is_limited: Whether there is a memory budget.
+        pending: The arrays for which something was recorded, since that was planned.
+        load: Elements that have to be computed for them, at most.
+        threshold: The load from which on `notice` is called.
+        recorded_bytes: Under a budget, what each of these values takes at most.
+        count: Called with each value that was given.
+        reclaim: Called with the value of a record that has ended, from any thread.
+    """
+
+    sequential = is_limited = False
+    #: What new arrays belong to outside of all sessions; set where sessions are defined.
+    default: ClassVar[Evaluator]
+
+    def __init__(self, dry_run: bool = True) -> None:
+        self.dry_run = dry_run
+        if dry_run:
+            Node.dry_runs += 1
+            weakref.finalize(self, _end_dry_run)
+        # No locks here: these are used while recording.
+        self.pending: deque[weakref.ref[Array]] = deque()
+        self.load = 0
+        self.threshold: float = WORTH_A_LOOK
+        self.recorded_bytes: deque[int] = deque()
+        self.count: Callable[[Any], None] = _ignore
+        self.reclaim: Callable[[Any], None] = _ignore
+
+    def notice(self, node: Node) -> None:
+        """Much has been recorded. Called while recording."""
+        self.pending.clear()
+        self.load = 0
+
+    def buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
+        """Memory for a new array."""
+        return np.empty(shape, dtype)
+
+    def force(self, nodes: Iterable[Node]) -> None:
+        """Compute records; returns when they are done, well or not.
+
+        Raises:
+            GraphError: in a dry run.
+        """
+        if not all(node.done for node in nodes):
+            raise GraphError("an array without values, of a traced function or a dry run: use where(condition, x1, x2)")
+
+    def when_done(self, node: Node, callback: Callable[[], None]) -> None:
+        """Have a record computed, and call ``callback`` when it is done, from any thread.
+
+        Raises:
+            GraphError: in a dry run.
+        """
+        self.force([node])
+        callback()
+
+
+def _end_dry_run() -> None:
+    Node.dry_runs -= 1
+
+
+def _ignore(value: Any) -> None:
+    """Neither count nor keep the value: a dry run has no memory."""
+
+
+#: The evaluator of new arrays, where there is a session around.
+context_evaluator: ContextVar[Evaluator | None] = ContextVar("actorflow-array", default=None)
+
+
+def current_evaluator() -> Evaluator:
+    """The evaluator of new arrays: that of the session around, else one for the process."""
+    return context_evaluator.get() or Evaluator.default
 
 
 def record(
@@ -268,7 +348,7 @@ def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Plac
     node = Node(None, (), value.shape, value.dtype, (), evaluator)
     node.value = value
     if not counted:
-        evaluator.memory.count(value)
+        evaluator.count(value)
     array = node.show()
     return array if place is HOST else array.to_device(place)
 

@@ -1,22 +1,82 @@
-"""Calls of functions of arrays: what is an array in them, and what is not."""
+"""Calls of functions of arrays: containers taken apart, what is an array in them and what is not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actorflow.array.engine.evaluator import Evaluator
-from actorflow.array.record.node import Node, tracing
-from actorflow.array.transforms.containers import Structure, flatten, unflatten
-from actorflow.array.transforms.surroundings import is_plain
+from actorflow.array.record.node import Evaluator, Node, tracing
 from actorflow.errors import DTypeError
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
+
+
+# -- containers ------------------------------------------------------------------------------------------------
+
+
+class Structure(NamedTuple):
+    """How leaves are nested; hashable.
+
+    Attributes:
+        kind: Type of the container; None for a leaf.
+        keys: Of a dict.
+        parts: Structures of what it holds.
+    """
+
+    kind: type | None
+    keys: tuple[Any, ...] = ()
+    parts: tuple[Structure, ...] = ()
+
+
+LEAF = Structure(None)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """The leaves of nested tuples, lists and dicts, in order, and how they are nested."""
+    leaves: list[Any] = []
+    return leaves, _flatten(tree, leaves)
+
+
+def _flatten(tree: Any, leaves: list[Any]) -> Structure:
+    kind = type(tree)
+    if kind is dict:
+        return Structure(kind, tuple(tree), tuple([_flatten(each, leaves) for each in tree.values()]))
+    if kind in (tuple, list) or (isinstance(tree, tuple) and kind is not TensorSpec and hasattr(kind, "_fields")):
+        return Structure(kind, (), tuple([_flatten(each, leaves) for each in tree]))
+    leaves.append(tree)
+    return LEAF
+
+
+def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """The containers again, with other leaves."""
+    return _unflatten(structure, iter(leaves))
+
+
+def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
+    kind, keys, parts = structure
+    if kind is None:
+        return next(leaves)
+    found = [_unflatten(part, leaves) for part in parts]
+    if kind is dict:
+        return dict(zip(keys, found, strict=True))
+    make: Callable[..., Any] = kind
+    return make(*found) if hasattr(kind, "_fields") else make(found)
+
+
+def paths(structure: Structure, name: str) -> list[str]:
+    """A name for each leaf: that of the whole, then keys and positions, as in ``weights.w1``."""
+    if structure.kind is None:
+        return [name]
+    fields: Mapping[int, Any] = dict(enumerate(structure.keys or getattr(structure.kind, "_fields", ())))
+    return [path for i, part in enumerate(structure.parts) for path in paths(part, f"{name}.{fields.get(i, i)}")]
+
+
+# -- calls ------------------------------------------------------------------------------------------------------
 
 
 def is_array(leaf: Any) -> bool:
@@ -64,6 +124,7 @@ class Arguments:
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], numbers: Callable[[int], bool]
     ) -> None:
         from actorflow.array.namespace.creation import asarray  # creation is built on records
+        from actorflow.array.transforms.surroundings import is_plain
 
         self.leaves: list[Any] = []
         self.spans: list[tuple[int, int, Structure]] = []
@@ -95,7 +156,7 @@ class StandIns:
     """
 
     def __init__(self) -> None:
-        self.evaluator = Evaluator(dry_run=True)
+        self.evaluator = Evaluator()
         self.nodes: list[Node] = []
         self.first = Node(None, (), (), np.dtype(np.bool_), (), self.evaluator).number
 

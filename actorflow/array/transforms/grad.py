@@ -13,8 +13,7 @@ from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.operate import unary
 from actorflow.array.record.node import Node
 from actorflow.array.transforms.cache import Cache
-from actorflow.array.transforms.calls import Arguments, StandIns, is_array, key_of_leaf
-from actorflow.array.transforms.containers import Structure, flatten, unflatten
+from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, key_of_leaf, unflatten
 from actorflow.array.transforms.derivatives import depends, pull_back
 from actorflow.array.transforms.recipe import Recipe
 from actorflow.array.transforms.surroundings import surroundings

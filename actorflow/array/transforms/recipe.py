@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorflow.array.namespace.creation import Unseeded
-from actorflow.array.record.node import HOST, Input, Node, Origin, bytes_of
+from actorflow.array.record.node import HOST, Evaluator, Input, Node, Origin, bytes_of
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import DType, Primitive, Value
 from actorflow.array.transforms.lifting import GraphOperation
@@ -15,7 +15,6 @@ from actorflow.errors import GraphError
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
-    from actorflow.array.engine.evaluator import Evaluator
 
 #: Views and constants, which cost nothing to make again.
 _CHEAP = frozenset({"broadcast_to", "flip", "full", "permute_dims", "reshape"})

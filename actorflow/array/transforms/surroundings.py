@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.record.node import Node
-from actorflow.array.transforms.containers import LEAF, Structure, flatten
+from actorflow.array.transforms.calls import LEAF, Structure, flatten
 
 _CONTAINERS = (tuple, list, dict)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic, np.dtype, CodeType)

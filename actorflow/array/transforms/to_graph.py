@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actorflow.array.record.node import Node
-from actorflow.array.transforms.calls import Arguments, StandIns, is_array
-from actorflow.array.transforms.containers import Structure, flatten, paths
+from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths
 from actorflow.array.transforms.recipe import captured_array
 from actorflow.array.transforms.surroundings import signature_of
 from actorflow.array.transforms.translation import translate_all

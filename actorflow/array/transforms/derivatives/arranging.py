@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow import array as xp
+from actorflow.array import namespace as xp
 from actorflow.array.namespace.indexing import Slot, key_of, read_index, write_index
 from actorflow.array.record.node import Node, record
 from actorflow.array.record.primitives import Primitive, Value

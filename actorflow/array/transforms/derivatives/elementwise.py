@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from actorflow import array as xp
+from actorflow.array import namespace as xp
 from actorflow.array.transforms.derivatives.rules import Application, conj, rule
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow import array as xp
+from actorflow.array import namespace as xp
 from actorflow.array.namespace.operate import node_of
 from actorflow.array.record.node import record
 from actorflow.array.record.primitives import DType, Primitive, Value

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actorflow import array as xp
+from actorflow.array import namespace as xp
 from actorflow.array.transforms.derivatives.backward import pulled_back
 from actorflow.array.transforms.derivatives.rules import Application, conj, rule, transposed
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actorflow import array as xp
+from actorflow.array import namespace as xp
 from actorflow.array.record.node import Node
 from actorflow.array.record.primitives import DType
 
