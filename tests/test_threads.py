@@ -335,16 +335,16 @@ CASES = {
     "watched": Case("devices.stream", watched, "-events", [1.0] * 3),
     "helped": Case("devices.team", helped, "actorflow-team", 16.0),
     "looked after": Case("runtime.limits", looked_after, "actorflow-watchdog", 2.0),
-    "arrays": Case("array.runner", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]),
+    "arrays": Case("array.engine.runner", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]),
     "placed arrays": Case(
-        "array.service",
+        "array.engine.service",
         placed_arrays,
         "actorflow-devices",
         15.0,
         (af.OpError, "(?s)thread 'actorflow-devices' cannot be started.*test_threads"),
     ),
     "loader": Case(
-        "pipeline.crew",
+        "pipeline.calls.threads",
         loader,
         "actorflow-",
         [2, 3, 4, 5, 6, 7],
@@ -353,7 +353,7 @@ CASES = {
             "(?s)stage 'source' .*thread 'actorflow-source-0' cannot be started.*created at .*test_threads",
         ),
     ),
-    "processes": Case("pipeline.session", processes, EXECUTORS, [1, 2, 3, 4, 5, 6]),
+    "processes": Case("pipeline.resources", processes, EXECUTORS, [1, 2, 3, 4, 5, 6]),
     "transfer": Case(
         "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
