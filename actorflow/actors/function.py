@@ -14,7 +14,7 @@ from actorflow.actors.nesting import within
 from actorflow.actors.op import OpActor
 from actorflow.errors import GraphError
 from actorflow.interchange import as_array
-from actorflow.ops.callables import NOT_RUN, check_has_run
+from actorflow.ops.function import NOT_RUN, check_has_run
 from actorflow.spec import TensorSpec
 from actorflow.trace.ring import NodeState
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Initializer, Op, Variable, as_blobs
-from actorflow.ops.basic import Copy
+from actorflow.ops.elementwise import Copy
 
 
 class Composite:

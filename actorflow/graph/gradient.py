@@ -10,8 +10,8 @@ from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import Hints
-from actorflow.ops.arithmetic import Sum
-from actorflow.ops.basic import Fill
+from actorflow.ops.elementwise import Sum
+from actorflow.ops.fills import Fill
 from actorflow.spec import TensorSpec
 
 

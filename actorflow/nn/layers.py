@@ -13,7 +13,7 @@ from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob, Initializer, Variable
 from actorflow.nn import init
-from actorflow.ops.windows import as_pads, as_steps, check_image, per_axis
+from actorflow.ops.nn.windows import as_pads, as_steps, check_image, per_axis
 
 _ACTIVATIONS: Mapping[str, Callable[..., Blob]] = MappingProxyType(
     {

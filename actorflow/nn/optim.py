@@ -18,7 +18,7 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.rates import Policy
 from actorflow.ops import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
-from actorflow.ops.update import state_spec
+from actorflow.ops.nn.updates import state_spec
 from actorflow.spec import TensorSpec
 
 

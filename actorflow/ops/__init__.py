@@ -6,118 +6,134 @@ graph. Kernels live apart: `actorflow.ops.cpu` registers those for the CPU.
 
 from typing import TYPE_CHECKING
 
-from actorflow.ops.activation import (
-    Elu,
-    EluDown,
-    LeakyRelu,
-    LeakyReluDown,
-    Relu,
-    ReluDown,
-    Sigmoid,
-    SigmoidDown,
-    Tanh,
-    TanhDown,
-    elu,
-    leaky_relu,
-    relu,
-    sigmoid,
-    tanh,
-)
-from actorflow.ops.arithmetic import (
-    Divide,
-    Maximum,
-    Minimum,
-    Multiply,
-    Scale,
-    Subtract,
-    Sum,
-    WeightedSum,
-    add,
-    average,
-    divide,
-    maximum,
-    minimum,
-    multiply,
-    scale,
-    subtract,
-    weighted_sum,
-)
-from actorflow.ops.basic import Copy, Dummy, Fill, Reshape, copy, dummy, expand_dims, fill, flatten, reshape, squeeze
-from actorflow.ops.batch_norm import BatchNorm, BatchNormDown, BatchNormInference, BatchNormInferenceDown, batch_norm
-from actorflow.ops.broadcast import BroadcastTo, ReduceSum, broadcast_to
-from actorflow.ops.clipping import NormFactor, ScaleBy, SquareSum, clip_by_global_norm
 from actorflow.ops.collective import AllReduce
-from actorflow.ops.compare import (
+from actorflow.ops.elementwise import (
+    Absolute,
+    Cast,
+    Ceil,
+    Clip,
+    Copy,
+    Divide,
+    Dummy,
     Equal,
+    Exp,
+    Floor,
     Greater,
     GreaterEqual,
     Less,
     LessEqual,
+    Log,
     LogicalAnd,
     LogicalNot,
     LogicalOr,
     LogicalXor,
+    Maximum,
+    Minimum,
+    Multiply,
+    Negative,
     NotEqual,
+    Power,
+    Reciprocal,
+    Round,
+    Scale,
+    Sign,
+    Sqrt,
+    Square,
+    Subtract,
+    Sum,
+    WeightedSum,
     Where,
+    absolute,
+    add,
+    average,
+    cast,
+    ceil,
+    clip,
+    copy,
+    divide,
+    dummy,
     equal,
+    exp,
+    floor,
     greater,
     greater_equal,
     less,
     less_equal,
+    log,
     logical_and,
     logical_not,
     logical_or,
     logical_xor,
+    maximum,
+    minimum,
+    multiply,
+    negative,
     not_equal,
+    power,
+    reciprocal,
+    round,
+    scale,
+    sign,
+    sqrt,
+    square,
+    subtract,
+    weighted_sum,
     where,
 )
-from actorflow.ops.conv import Conv, ConvDown, ConvWeight, conv, conv_transpose
-from actorflow.ops.convert import Cast, Transpose, cast, transpose
-from actorflow.ops.fills import Bernoulli, Gaussian, Uniform, bernoulli, gaussian, he, uniform, xavier
+from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform, bernoulli, fill, gaussian, he, uniform, xavier
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Fused, FusedStep
 from actorflow.ops.indexing import (
+    Flip,
     OneHot,
+    Pad,
+    PadDown,
+    Slice,
+    SliceDown,
     Take,
     TakeAlongAxis,
     TakeAlongAxisDown,
     TakeDown,
     embedding,
+    flip,
     one_hot,
+    pad,
+    slice,
     take,
     take_along_axis,
 )
-from actorflow.ops.input_activation import (
+from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul, bias, inner, matmul
+from actorflow.ops.nn.activation import (
+    Elu,
+    EluDown,
     Gelu,
     GeluDown,
+    LeakyRelu,
+    LeakyReluDown,
     NormalDensity,
+    Relu,
+    ReluDown,
+    Sigmoid,
+    SigmoidDown,
     Silu,
     SiluDown,
     Softplus,
     SoftplusDown,
+    Tanh,
+    TanhDown,
+    elu,
     gelu,
+    leaky_relu,
+    relu,
+    sigmoid,
     silu,
     softplus,
+    tanh,
 )
-from actorflow.ops.joining import Concat, Split, concat, split, stack
-from actorflow.ops.layer_norm import LayerNorm, LayerNormDown, layer_norm
-from actorflow.ops.libraries import load_library, register_library
-from actorflow.ops.linear import Bias, BiasDown, Inner, InnerDown, InnerWeight, bias, inner
-from actorflow.ops.loss import (
+from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight, conv, conv_transpose
+from actorflow.ops.nn.dropout import Dropout, DropoutDown, dropout
+from actorflow.ops.nn.loss import (
     Accuracy,
-    NllLoss,
-    NllLossDown,
-    SoftmaxLoss,
-    SoftmaxLossDown,
-    accuracy,
-    nll_loss,
-    softmax_loss,
-)
-from actorflow.ops.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale, lrn
-from actorflow.ops.matmul import Matmul, matmul
-from actorflow.ops.noise import Dropout, DropoutDown, dropout
-from actorflow.ops.operation import Layout, Operation
-from actorflow.ops.pair_loss import (
     BinaryCrossEntropy,
     BinaryCrossEntropyDown,
     HingeLoss,
@@ -130,14 +146,32 @@ from actorflow.ops.pair_loss import (
     LogisticLossDown,
     MseLoss,
     MseLossDown,
+    NllLoss,
+    NllLossDown,
+    SoftmaxLoss,
+    SoftmaxLossDown,
+    accuracy,
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     hinge_loss,
     huber_loss,
     l1_loss,
     mse_loss,
+    nll_loss,
+    softmax_loss,
 )
-from actorflow.ops.pool import (
+from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale, lrn
+from actorflow.ops.nn.norm import (
+    BatchNorm,
+    BatchNormDown,
+    BatchNormInference,
+    BatchNormInferenceDown,
+    LayerNorm,
+    LayerNormDown,
+    batch_norm,
+    layer_norm,
+)
+from actorflow.ops.nn.pool import (
     AveragePool,
     AveragePoolDown,
     GlobalAverage,
@@ -150,11 +184,20 @@ from actorflow.ops.pool import (
     global_max,
     max_pool,
 )
-from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square, exp, log, power, reciprocal, sqrt, square
-from actorflow.ops.product import ReduceProd, ReduceProdDown, prod
-from actorflow.ops.recurrent import LSTM, LSTMGates, lstm, lstm_cell
-from actorflow.ops.recurrent_down import LSTMDown, LSTMGatesDown
-from actorflow.ops.reduce import (
+from actorflow.ops.nn.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown, lstm, lstm_cell
+from actorflow.ops.nn.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown, log_softmax, softmax
+from actorflow.ops.nn.updates import (
+    AdagradUpdate,
+    AdamUpdate,
+    NormFactor,
+    RmsPropUpdate,
+    ScaleBy,
+    SgdUpdate,
+    SquareSum,
+    clip_by_global_norm,
+)
+from actorflow.ops.operation import Layout, Operation
+from actorflow.ops.reductions import (
     ArgMax,
     ArgMin,
     CountNonzero,
@@ -163,6 +206,8 @@ from actorflow.ops.reduce import (
     ReduceMax,
     ReduceMean,
     ReduceMin,
+    ReduceProd,
+    ReduceProdDown,
     all,
     any,
     argmax,
@@ -171,28 +216,35 @@ from actorflow.ops.reduce import (
     max,
     mean,
     min,
+    prod,
     sum,
 )
-from actorflow.ops.registry import Kernel, KernelKey, find_kernel, kernel, registered_kernels
-from actorflow.ops.slicing import Flip, Pad, PadDown, Slice, SliceDown, flip, pad, slice
-from actorflow.ops.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown, log_softmax, softmax
-from actorflow.ops.unary import (
-    Absolute,
-    Ceil,
-    Clip,
-    Floor,
-    Negative,
-    Round,
-    Sign,
-    absolute,
-    ceil,
-    clip,
-    floor,
-    negative,
-    round,
-    sign,
+from actorflow.ops.registry import (
+    Kernel,
+    KernelKey,
+    find_kernel,
+    kernel,
+    load_library,
+    register_library,
+    registered_kernels,
 )
-from actorflow.ops.update import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
+from actorflow.ops.shaping import (
+    BroadcastTo,
+    Concat,
+    ReduceSum,
+    Reshape,
+    Split,
+    Transpose,
+    broadcast_to,
+    concat,
+    expand_dims,
+    flatten,
+    reshape,
+    split,
+    squeeze,
+    stack,
+    transpose,
+)
 
 __all__ = [
     "LSTM",

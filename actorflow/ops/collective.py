@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.errors import GraphError
-from actorflow.ops.functional import apply
-from actorflow.ops.operation import Operation, same_numbers
+from actorflow.ops.operation import Operation, apply, same_numbers
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:

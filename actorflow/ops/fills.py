@@ -1,6 +1,6 @@
-"""Blobs of random numbers, from no inputs.
+"""Blobs of one constant, and of random numbers, from no inputs.
 
-What is drawn depends on the seed, the number of the frame and the position of the element alone: not on timing, lanes,
+Random numbers depend on the seed, the number of the frame and the position of the element alone: not on timing, lanes,
 or the number and kind of devices.
 """
 
@@ -10,8 +10,9 @@ import math
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError
@@ -21,6 +22,79 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
+
+
+@dataclass(frozen=True)
+class Fill(Operation):
+    """A blob of one constant, from no inputs.
+
+    Source: Purine2 ``Constant``.
+
+    Attributes:
+        value: The constant.
+        spec: Shape and dtype of the result.
+    """
+
+    arguments = ()
+
+    value: float
+    spec: TensorSpec
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The declared type."""
+        return (self.spec,)
+
+
+def fill(
+    graph: Graph, value: float, shape: Iterable[int] | int, dtype: npt.DTypeLike = "float32", name: str | None = None
+) -> Blob:
+    """A blob filled with one constant.
+
+    Args:
+        graph: The graph that it is made in, as nothing else says it.
+        value: The constant.
+        shape: Length of each axis.
+        dtype: Type of the elements.
+        name: Name of the op.
+    Returns:
+        Blob of that shape and dtype.
+    Source: Purine2 ``Constant``.
+    """
+    y: Blob = graph.root.apply(Fill(value, TensorSpec.of(shape, dtype)), name=name)
+    return y
+
+
+def filled(value: Any, shape: tuple[int, ...], like: Blob, name: str | None = None) -> Blob:
+    """A constant of the dtype and place of another blob."""
+    root = like.graph.root
+    with root.at(like.place):
+        y: Blob = root.apply(Fill(value, TensorSpec(shape, like.dtype)), name=name)
+    return y
+
+
+def number_like(value: Any, like: Blob) -> Blob:
+    """A number as a 0-d blob of another blob's dtype and place.
+
+    Raises:
+        DTypeError: if the dtype cannot have that value.
+    """
+    kind = like.dtype.kind
+    is_whole = isinstance(value, bool | int | np.bool_ | np.integer)
+    if (kind == "b" and not isinstance(value, bool | np.bool_)) or (kind in "iu" and not is_whole):
+        raise DTypeError(f"the number {value!r} does not fit to blob {like.name!r}, {like.spec}: cast the blob")
+    return filled(value, (), like, name="number")
+
+
+def with_numbers(*operands: Blob | float) -> list[Blob]:
+    """The operands, numbers as 0-d blobs of the dtype of the first blob; what is neither is left to `apply`."""
+    like = next((x for x in operands if hasattr(x, "spec")), None)
+    numbers = (bool, int, float, complex, np.generic)
+    return [number_like(x, like) if like is not None and isinstance(x, numbers) else x for x in operands]  # type: ignore[arg-type, misc]
+
+
+def constant_like(value: float, like: Blob) -> Blob:
+    """A constant of the type and place of a blob."""
+    return filled(value, like.shape, like)
 
 
 @dataclass(frozen=True)

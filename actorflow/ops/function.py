@@ -1,16 +1,92 @@
-"""Any Python function as an operation."""
+"""Any Python function as an operation, and what can be known of a function before and after it is called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any
 
-from actorflow.errors import GraphError
-from actorflow.ops.callables import check_runs, is_async_function, name_of
+from actorflow.errors import GraphError, text_of
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
+
+_ASYNC = inspect.CO_COROUTINE
+_YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+#: What a call gives that has run nothing of the function's body.
+NOT_RUN = frozenset([AsyncGeneratorType, CoroutineType, GeneratorType])
+
+
+def is_async_function(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine: it, what a `functools.partial` is of, or an object's ``__call__``.
+
+    A plain function that returns the coroutine of another one is not known by this.
+    """
+    if type(fn) is FunctionType and not fn.__dict__:  # what nearly all are, and asked for each op of large graphs
+        return bool(fn.__code__.co_flags & _ASYNC)
+    return _is(inspect.iscoroutinefunction, fn)
+
+
+def check_runs(fn: Callable[..., Any], what: str) -> None:
+    """Check that a call runs a function's body: calling a generator function only makes a generator.
+
+    Args:
+        fn: The function.
+        what: What it is to be, for the message: ``"an op"``.
+    Raises:
+        GraphError: saying what to use instead.
+    """
+    if type(fn) is FunctionType and not fn.__code__.co_flags & _YIELDS:
+        return
+    for kind, predicate, instead in (
+        ("a generator function", inspect.isgeneratorfunction, "a function that returns its values"),
+        ("an async generator function", inspect.isasyncgenfunction, "an async def function that returns its values"),
+    ):
+        if _is(predicate, fn):
+            raise GraphError(
+                f"{name_of(fn)} is {kind}, of which a call runs nothing: {what} needs {instead}. What yields one item "
+                "after the other is a source of feeds, graph.stream(source()), or a stage of a pipeline, .flat_map()"
+            )
+
+
+def check_has_run(results: Sequence[object], specs: Sequence[TensorSpec], *, is_async: bool) -> None:
+    """Check what a function returned: a lambda that returns a coroutine is known by that alone.
+
+    Coroutines that have not begun are closed, so that nobody is told that they were never awaited.
+
+    Args:
+        results: The values.
+        specs: Types of the outputs that they are for; () where the function has none. One of any Python objects takes
+            generators, but no coroutines, which can be awaited only once.
+        is_async: Whether the function is an async one, which has been awaited.
+    Raises:
+        GraphError: saying what to use instead.
+    """
+    refused = None
+    for position, result in enumerate(results):
+        is_object = position < len(specs) and specs[position].is_object
+        if isinstance(result, CoroutineType):
+            if inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
+                result.close()
+            instead = "await it" if is_async else "use an async def function that awaits it, or a functools.partial"
+            refused = refused or f"the coroutine {result.__qualname__!r}, which nobody awaits: {instead}"
+        elif isinstance(result, GeneratorType | AsyncGeneratorType) and not is_object:
+            refused = refused or f"the generator {result.__qualname__!r}, of which nothing has run: return its values"
+    if refused is not None:
+        raise GraphError(f"the function returned {refused}")
+
+
+def _is(predicate: Callable[[Any], bool], fn: Any) -> bool:
+    while isinstance(fn, partial):
+        fn = fn.func
+    return predicate(fn) or predicate(getattr(type(fn), "__call__", None))  # noqa: B004  an object's own
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """What a function is called, or an object that can be called is shown as."""
+    return text_of(fn, lambda fn: getattr(fn, "__qualname__", None) or " ".join(repr(fn).split()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,29 +10,45 @@ from typing import NamedTuple
 import numpy as np
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.activation import Relu, ReluDown, Sigmoid, SigmoidDown, Tanh, TanhDown
-from actorflow.ops.arithmetic import Divide, Maximum, Minimum, Multiply, Scale, Subtract, Sum
-from actorflow.ops.basic import Fill
-from actorflow.ops.broadcast import ReduceSum, Reduction
-from actorflow.ops.compare import (
+from actorflow.ops.elementwise import (
+    Absolute,
+    Cast,
+    Ceil,
+    Clip,
+    Divide,
     Equal,
+    Exp,
+    Floor,
     Greater,
     GreaterEqual,
     Less,
     LessEqual,
+    Log,
     LogicalAnd,
     LogicalNot,
     LogicalOr,
     LogicalXor,
+    Maximum,
+    Minimum,
+    Multiply,
+    Negative,
     NotEqual,
+    Power,
+    Reciprocal,
+    Round,
+    Scale,
+    Sign,
+    Sqrt,
+    Square,
+    Subtract,
+    Sum,
     Where,
 )
-from actorflow.ops.convert import Cast
+from actorflow.ops.fills import Fill
+from actorflow.ops.nn.activation import Relu, ReluDown, Sigmoid, SigmoidDown, Tanh, TanhDown
 from actorflow.ops.operation import Operation
-from actorflow.ops.powers import Exp, Log, Power, Reciprocal, Sqrt, Square
-from actorflow.ops.product import ReduceProd
-from actorflow.ops.reduce import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin
-from actorflow.ops.unary import Absolute, Ceil, Clip, Floor, Negative, Round, Sign
+from actorflow.ops.reductions import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin, ReduceProd
+from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
 
 #: What can be a step, and the kinds of its first input's dtype for which all devices compute the same.

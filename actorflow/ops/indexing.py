@@ -1,21 +1,339 @@
-"""Picking elements by index, and adding to them: the gradient of each is the other."""
+"""Parts of a blob, by slices and by indices, and borders around it; the gradients put parts back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.functional import apply, blob_of
-from actorflow.ops.operation import Operation, axes_of, rank_is, same_numbers
+from actorflow.ops.operation import Operation, apply, axes_of, blob_of, rank_is, same_numbers, whole
+from actorflow.ops.shaping import Axis, reshape
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
+
+
+PadMode = Literal["constant", "reflect", "edge"]
+#: What picks from one axis of a blob; None is a new axis.
+Index = Any
+_slice = slice
+
+
+@dataclass(frozen=True)
+class Slice(Operation):
+    """``y = x[start:stop:step]`` along each axis, a view of ``x`` on the CPU; see `slice`.
+
+    Attributes:
+        starts: First index along each axis, not negative.
+        stops: Bound along each axis, at most its length.
+        steps: Distance along each axis, positive.
+    """
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What picks the part from an array."""
+        return (*map(_slice, self.starts, self.stops, self.steps), ...)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The shape of the part, with the dtype of ``x``.
+
+        Raises:
+            ShapeError: if ``x`` has not as many axes, or no such part.
+        """
+        (x,) = inputs
+        bounds = list(zip(self.starts, self.stops, self.steps, strict=True))
+        if len(bounds) != len(x.shape) or any(
+            not 0 <= start <= stop <= n or step < 1 for (start, stop, step), n in zip(bounds, x.shape, strict=True)
+        ):
+            raise ShapeError(f"{self.kind}: x must have a part {bounds} (start, stop, step along each axis), got {x}")
+        return (TensorSpec(tuple([len(range(*bound)) for bound in bounds]), x.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The gradient among zeros."""
+        assert grads[0] is not None
+        return [apply(SliceDown(self.starts, self.stops, self.steps, op.inputs[0].shape), grads[0])]
+
+
+@dataclass(frozen=True)
+class SliceDown(Operation):
+    """``g`` at its place among zeros: the gradient of `Slice`.
+
+    Attributes:
+        starts: As in `Slice`.
+        stops: As in `Slice`.
+        steps: As in `Slice`.
+        shape: The shape of the whole.
+    """
+
+    arguments = ("g",)
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+    steps: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def part(self) -> Slice:
+        """What picks ``g`` from the result."""
+        return Slice(self.starts, self.stops, self.steps)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of the whole.
+
+        Raises:
+            ShapeError: if ``g`` is no such part of it.
+        """
+        (g,) = inputs
+        whole = TensorSpec(self.shape, g.dtype)
+        (part,) = self.part.infer(whole)
+        if part.shape != g.shape:
+            raise ShapeError(f"SliceDown: g must have shape {part.shape}, got {g}")
+        return (whole,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The part."""
+        assert grads[0] is not None
+        return [apply(self.part, grads[0])]
+
+
+@dataclass(frozen=True)
+class Flip(Operation):
+    """``x`` in reverse order along axes; see `flip`.
+
+    Attributes:
+        axis: The axes; None for all.
+    """
+
+    axis: tuple[int, ...] | None = None
+
+    def key(self, rank: int) -> tuple[Any, ...]:
+        """What picks the result from an array with so many axes."""
+        axes = range(rank) if self.axis is None else axes_of("Flip", self.axis, rank)
+        return (*[_slice(None, None, -1 if i in axes else 1) for i in range(rank)], ...)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``."""
+        self.key(len(inputs[0].shape))
+        return inputs
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Turned back."""
+        assert grads[0] is not None
+        return [apply(self, grads[0])]
+
+
+def _check_widths(kind: str, widths: tuple[tuple[int, int], ...], shape: tuple[int, ...], mode: PadMode) -> None:
+    if len(widths) != len(shape) or any(width < 0 for pair in widths for width in pair):
+        raise ShapeError(f"{kind}: widths must be two numbers from 0 on for each of {len(shape)} axes, got {widths}")
+    for axis, (pair, n) in enumerate(zip(widths, shape, strict=True)):
+        most = {"reflect": max(n - 1, 0), "edge": 0 if n == 0 else None}.get(mode)
+        if most is not None and max(pair) > most:
+            raise ShapeError(f"{kind}: widths {pair} on axis {axis} must be at most {most} in mode {mode!r}, x has {n}")
+
+
+def _check_mode(kind: str, mode: PadMode) -> None:
+    if mode not in ("constant", "reflect", "edge"):
+        raise GraphError(f"{kind}: mode must be 'constant', 'reflect' or 'edge', got {mode!r}")
+
+
+@dataclass(frozen=True)
+class Pad(Operation):
+    """``x`` with a border; see `pad`.
+
+    Attributes:
+        widths: Elements before and after, along each axis.
+        mode: What the border is made of.
+        value: The border's elements in mode "constant".
+    """
+
+    widths: tuple[tuple[int, int], ...]
+    mode: PadMode = "constant"
+    value: float = 0.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The shape with the border, and the dtype of ``x``.
+
+        Raises:
+            ShapeError: if ``x`` cannot have such a border.
+            GraphError: if there is no such mode.
+        """
+        (x,) = inputs
+        _check_mode("Pad", self.mode)
+        _check_widths("Pad", self.widths, x.shape, self.mode)
+        shape = [before + n + after for n, (before, after) in zip(x.shape, self.widths, strict=True)]
+        return (TensorSpec(tuple(shape), x.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """What is inside; the border's share is added to where it came from."""
+        assert grads[0] is not None
+        shape = op.inputs[0].shape
+        if self.mode != "constant":
+            return [apply(PadDown(self.widths, self.mode), grads[0])]
+        starts = tuple([before for before, _ in self.widths])
+        stops = tuple([start + n for start, n in zip(starts, shape, strict=True)])
+        return [apply(Slice(starts, stops, (1,) * len(shape)), grads[0])]
+
+
+@dataclass(frozen=True)
+class PadDown(Operation):
+    """What is inside ``g``, plus what its border was made of: the gradient of `Pad` in modes "reflect" and "edge".
+
+    Attributes:
+        widths: As in `Pad`.
+        mode: As in `Pad`.
+    """
+
+    arguments = ("g",)
+
+    widths: tuple[tuple[int, int], ...]
+    mode: PadMode
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The shape without the border, and the dtype of ``g``.
+
+        Raises:
+            ShapeError: if ``g`` has no such border.
+        """
+        (g,) = inputs
+        _check_mode("PadDown", self.mode)
+        if len(self.widths) != len(g.shape):
+            raise ShapeError(f"PadDown: g must have {len(self.widths)} axes, got {g}")
+        shape = tuple([n - before - after for n, (before, after) in zip(g.shape, self.widths, strict=True)])
+        if min(shape, default=0) < 0:
+            raise ShapeError(f"PadDown: g must have a border of {self.widths}, got {g}")
+        _check_widths("PadDown", self.widths, shape, self.mode)
+        return (TensorSpec(shape, g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`Pad`, which it is the transpose of."""
+        assert grads[0] is not None
+        return [apply(Pad(self.widths, self.mode), grads[0])]
+
+
+@whole
+def slice(x: Blob, key: Index, name: str | None = None) -> Blob:
+    """A part of a blob: ``y = x[key]``, for NumPy's basic indices.
+
+    Write keys with `numpy.s_`: ``af.ops.slice(x, np.s_[:, 1:-1, ::2])``.
+
+    Args:
+        x: Any shape and dtype.
+        key: Integers, slices (with any step but 0), one ellipsis and None (a new axis), or a tuple of them.
+        name: Name of the op.
+    Returns:
+        Blob of the part's shape; on the CPU it shares the memory of ``x``, unless a step is negative.
+    Raises:
+        ShapeError: if ``x`` does not have an index, or not as many axes.
+        GraphError: if a part of the key is something else.
+    Gradient: g among zeros.
+    Source: Minerva ``slice``, `numpy.ndarray.__getitem__`.
+    """
+    bounds: list[range] = []
+    shape: list[int] = []
+    for part in _full_key(key, x):
+        if part is None:
+            shape.append(1)
+            continue
+        n = x.shape[len(bounds)]
+        if isinstance(part, _slice):
+            bounds.append(range(n)[part])
+            shape.append(len(bounds[-1]))
+            continue
+        if not -n <= part < n:
+            raise ShapeError(f"slice: index {part} is out of range on axis {len(bounds)}, got x {x.spec}")
+        bounds.append(range(part % n, part % n + 1))
+    backwards = tuple([axis for axis, bound in enumerate(bounds) if bound.step < 0])
+    upwards = [(b[::-1] if b.step < 0 else b) if len(b) else range(0) for b in bounds]
+    starts, stops = [b.start for b in upwards], [b[-1] + 1 if len(b) else 0 for b in upwards]
+    last = tuple(map(len, bounds)) == tuple(shape)
+    y: Blob = apply(
+        Slice(tuple(starts), tuple(stops), tuple([b.step for b in upwards])),
+        x,
+        name=name if last and not backwards else None,
+    )
+    if backwards:
+        y = apply(Flip(backwards), y, name=name if last else None)
+    return y if last else reshape(y, shape, name=name)
+
+
+def _full_key(key: Index, x: Blob) -> list[Any]:
+    """The key with a slice for each axis that it does not speak of.
+
+    Raises:
+        GraphError: if a part of it is no index.
+        ShapeError: if it has more axes than ``x``.
+    """
+    parts = list(key) if isinstance(key, tuple) else [key]
+    for part in parts:
+        if isinstance(part, bool) or not (part is None or isinstance(part, _slice | EllipsisType | int)):
+            raise GraphError(f"slice: key must be of integers, slices, ... and None, got {part!r}")
+    gaps = [i for i, part in enumerate(parts) if part is ...]
+    if len(gaps) > 1:
+        raise GraphError("slice: key can have one ellipsis")
+    missing = len(x.shape) - sum(part is not None and part is not ... for part in parts)
+    if missing < 0:
+        raise ShapeError(f"slice: key is of {len(x.shape) - missing} axes, got x {x.spec}")
+    at = gaps[0] if gaps else len(parts)
+    return [*parts[:at], *[_slice(None)] * missing, *parts[at + 1 :]]
+
+
+def flip(x: Blob, axis: Axis = None, name: str | None = None) -> Blob:
+    """A blob in reverse order along axes.
+
+    Args:
+        x: Any shape and dtype.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        name: Name of the op.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+    Gradient: g, turned back.
+    Source: `numpy.flip`.
+    """
+    return blob_of(Flip(None if axis is None else axes_of("flip", axis, len(x.shape))), x, name=name)
+
+
+def pad(
+    x: Blob,
+    widths: int | Sequence[int | Sequence[int]],
+    mode: PadMode = "constant",
+    value: float = 0.0,
+    name: str | None = None,
+) -> Blob:
+    """A blob with a border.
+
+    Args:
+        x: Any shape and dtype.
+        widths: How many elements: before and after for each axis, or one number for both, or one for all.
+        mode: What the border is made of: "constant", ``value``; "edge", the outermost element; "reflect", the elements
+            inside of that, mirrored (so fewer than the axis is long).
+        value: The border's elements in mode "constant".
+        name: Name of the op.
+    Returns:
+        Blob of the larger shape, and the dtype of ``x``.
+    Raises:
+        ShapeError: if ``x`` cannot have such a border.
+        GraphError: if there is no such mode.
+    Gradient: what is inside g; in the other modes the border's share is added to where its elements came from.
+    Source: `numpy.pad`.
+    """
+    each = [widths] * len(x.shape) if isinstance(widths, int) else list(widths)
+    pairs = [(width, width) if isinstance(width, int) else tuple(width) for width in each]
+    for pair in pairs:
+        if len(pair) != 2:
+            raise ShapeError(f"pad: widths must be one or two numbers for each axis, got {pair}")
+    return blob_of(Pad(tuple([(before, after) for before, after in pairs]), mode, value), x, name=name)
 
 
 def _check_indices(kind: str, indices: TensorSpec) -> None:

@@ -17,9 +17,17 @@ from actorflow.errors import KernelNotFoundError
 from actorflow.graph.nodes import Op
 from actorflow.graph.options import Hints
 from actorflow.ops.function import Function
-from actorflow.ops.libraries import is_library_of, load_libraries, load_library
 from actorflow.ops.operation import Operation
-from actorflow.ops.registry import USUAL, Kernel, lookup, may_refuse, not_found
+from actorflow.ops.registry import (
+    USUAL,
+    Kernel,
+    is_library_of,
+    load_libraries,
+    load_library,
+    lookup,
+    may_refuse,
+    not_found,
+)
 from actorflow.place import Place
 
 _HOST = Place()

@@ -12,10 +12,10 @@ from actorflow.devices import Device, device_kind
 from actorflow.errors import DTypeError, GraphError, OutOfMemoryError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
-from actorflow.ops.arithmetic import Sum
 from actorflow.ops.collective import AllReduce
-from actorflow.ops.convert import Cast, Transpose
+from actorflow.ops.elementwise import Cast, Sum
 from actorflow.ops.operation import Operation
+from actorflow.ops.shaping import Transpose
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.capture import captures, find_segments

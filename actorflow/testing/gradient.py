@@ -14,11 +14,11 @@ from actorflow.graph.gradient import gradient
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.loop import run
-from actorflow.ops.arithmetic import add
-from actorflow.ops.basic import reshape
-from actorflow.ops.linear import inner
+from actorflow.ops.elementwise import add
+from actorflow.ops.linalg import inner
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import find_kernel
+from actorflow.ops.shaping import reshape
 
 _Array = npt.NDArray[Any]
 

@@ -14,8 +14,8 @@ import pytest
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
 from actorflow.ops import find_kernel
-from actorflow.ops.broadcast import Reduction
 from actorflow.ops.registry import registered_kernels
+from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 from tests.ops.neural_cases import NEURAL_CASES
 

@@ -17,9 +17,9 @@ import actorflow as af
 import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep, find_kernel
-from actorflow.ops.broadcast import Reduction
 from actorflow.ops.cpu.fused import _REDUCED_BLOCK
 from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_fuse, may_reduce
+from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e300, 5e-324, 0.5])

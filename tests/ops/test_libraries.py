@@ -16,8 +16,8 @@ import actorflow.array as xp
 from actorflow.array.engine import fusing
 from actorflow.devices.sim import SimDevice
 from actorflow.errors import KernelNotFoundError
-from actorflow.ops import libraries
-from actorflow.ops.libraries import load_libraries, load_library
+from actorflow.ops import registry
+from actorflow.ops.registry import load_libraries, load_library
 
 #: What loading a library raises: not installed, its shared library missing, or whatever a broken one raises.
 FAILURES = {
@@ -35,7 +35,7 @@ def own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     for library in (("cpu", "numpy"), ("sim", "sim")):
         load_library(*library)
     for name in ("_modules", "_loaded", "_failed"):
-        monkeypatch.setattr(libraries, name, type(getattr(libraries, name))(getattr(libraries, name)))
+        monkeypatch.setattr(registry, name, type(getattr(registry, name))(getattr(registry, name)))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[type[Ex
         name = f"broken_library_{failure.__name__.lower()}"
         (tmp_path / f"{name}.py").write_text(FAILURES[failure], encoding="utf-8")
         monkeypatch.syspath_prepend(tmp_path)
-        libraries.register_library("sim", "broken", name)
+        registry.register_library("sim", "broken", name)
         monkeypatch.setattr(SimDevice, "libraries", ("broken", *SimDevice.libraries))
         monkeypatch.setattr(fusing, "_has_kernel", fusing._has_kernel.__wrapped__)
 
@@ -66,7 +66,7 @@ def test_a_devices_own_falls_away_and_the_log_says_so_once(
     broken: Any, failure: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     broken(failure)
-    with caplog.at_level(logging.WARNING, "actorflow.ops.libraries"):
+    with caplog.at_level(logging.WARNING, "actorflow.ops.registry"):
         assert [doubled(), doubled()] == [2.0, 2.0]
         with xp.session(), xp.at("sim:0"):
             assert float(xp.sum(xp.ones(3) * 2.0)) == 6.0

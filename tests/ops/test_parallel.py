@@ -17,7 +17,7 @@ from actorflow import ops
 from actorflow.devices import team as teams
 from actorflow.devices.team import Team
 from actorflow.ops import Operation
-from actorflow.ops.cpu import buffers, conv, linear, parallel, pool
+from actorflow.ops.cpu import buffers, conv, linalg, parallel, pool
 from tests.ops.conftest import Compute
 from tests.ops.every_operation import CASES
 
@@ -25,7 +25,7 @@ from tests.ops.every_operation import CASES
 SMALL = {
     buffers: {"BLOCK": 16},
     conv: {"_LEAST_BYTES": 256, "_FEWEST_PIECES": 9, "_SUMMED_PIECES": 2, "_IMAGE_BYTES": 4096},
-    linear: {"_SUMMED": 24},
+    linalg: {"_SUMMED": 24},
     parallel: {"WORTH_NS": 0, "_PIECE_ELEMENTS": 40, "_PIECE_PRODUCTS": 60, "_PIECE_ROWS": 3, "_ROWS": 2, "BLOCK": 16},
     pool: {"_PIECE_BYTES": 256, "_IMAGE_BYTES": 2048},
 }

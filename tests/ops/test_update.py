@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
+from actorflow.ops.nn.updates import state_spec
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -85,7 +86,7 @@ UPDATES = st.one_of(
 def drawn(operation: ops.Operation, shape, dtype, seed=0) -> list[np.ndarray]:
     """Arguments of an update, as it takes them; squares are not negative, and more than a mean's."""
     random = np.random.default_rng(seed)
-    state = ops.update.state_spec(af.TensorSpec.of(shape, dtype)).dtype
+    state = state_spec(af.TensorSpec.of(shape, dtype)).dtype
     weight, grad, mean = (random.standard_normal(shape) for _ in range(3))
     known = {
         "weight": weight.astype(dtype),

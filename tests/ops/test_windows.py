@@ -13,8 +13,8 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops import registry
 from actorflow.ops.cpu import windows as cut
+from actorflow.ops.nn.windows import CHANNELS_FIRST, WEIGHT_FIRST, is_even, slide
 from actorflow.ops.operation import Layout
-from actorflow.ops.windows import CHANNELS_FIRST, WEIGHT_FIRST, is_even, slide
 
 
 @given(

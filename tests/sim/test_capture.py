@@ -22,8 +22,7 @@ import actorflow as af
 from actorflow.devices.sim import SimArray, SimDevice, SimOptions, SimSegment, current_stream, launch_kernel
 from actorflow.devices.stream import StreamLane
 from actorflow.ops import kernel
-from actorflow.ops.libraries import load_library
-from actorflow.ops.registry import _kernels
+from actorflow.ops.registry import _kernels, load_library
 from actorflow.testing import inject
 from actorflow.trace.ring import NodeState, SegmentProfile
 from tests.sim.conftest import Standstill

@@ -14,7 +14,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.devices import DeviceOptions
 from actorflow.devices.sim import SimOptions, launch_kernel
-from actorflow.ops import Layout, Operation, libraries, registry
+from actorflow.ops import Layout, Operation, registry
 from actorflow.ops.registry import kernel
 from actorflow.ops.transfer import Transfer
 from actorflow.spec import TensorSpec
@@ -36,10 +36,10 @@ class Plus(Operation):
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is registered here is forgotten."""
     for library in (("cpu", "numpy"), ("sim", "sim")):
-        libraries.load_library(*library)
+        registry.load_library(*library)
     monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
-    monkeypatch.setattr(libraries, "_modules", dict(libraries._modules))
-    monkeypatch.setattr(libraries, "_loaded", set(libraries._loaded))
+    monkeypatch.setattr(registry, "_modules", dict(registry._modules))
+    monkeypatch.setattr(registry, "_loaded", set(registry._loaded))
 
 
 Seen = list[tuple[str, tuple[int, ...], str]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from actorflow.array.record.node import Origin
 from actorflow.array.record.primitives import DType, Elementwise, Primitive, Reduction, Value
-from actorflow.ops.parts import is_certain
+from actorflow.ops.reductions import is_certain
 
 #: Elements of a block. Measured from 4 Ki to 512 Ki: with smaller ones, threads wait for each other after each call.
 BLOCK = 131_072

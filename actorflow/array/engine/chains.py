@@ -11,7 +11,7 @@ from actorflow.array.engine.blocks import Chain, Step, StepError
 from actorflow.array.engine.units import Unit, is_own, spec_of
 from actorflow.array.record.node import Input, Node, bytes_of
 from actorflow.array.record.primitives import Elementwise, Reduction, Value
-from actorflow.ops.parts import may_be_uncertain
+from actorflow.ops.reductions import may_be_uncertain
 from actorflow.spec import TensorSpec
 
 _alone = [np.empty(0)]

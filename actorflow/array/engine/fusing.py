@@ -9,11 +9,10 @@ from typing import NamedTuple
 from actorflow.devices import device_kind
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
-from actorflow.ops.basic import Fill
-from actorflow.ops.broadcast import Reduction
+from actorflow.ops.fills import Fill
 from actorflow.ops.fused import Fused, FusedColumns, FusedStep, columns_of, may_fuse, may_reduce
-from actorflow.ops.libraries import load_libraries
-from actorflow.ops.registry import registered_kernels
+from actorflow.ops.registry import load_libraries, registered_kernels
+from actorflow.ops.shaping import Reduction
 from actorflow.place import Place
 from actorflow.plan.validate import needed_ops
 

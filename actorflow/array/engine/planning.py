@@ -24,7 +24,7 @@ from actorflow.array.engine.units import Unit
 from actorflow.array.record.node import Evaluator, Input, Node, bytes_of
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.primitives import Reduction
-from actorflow.ops.parts import may_be_parted
+from actorflow.ops.reductions import may_be_parted
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array

@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.conv`: im2col in cache-sized pieces, then BLAS.
+"""Kernels of `actorflow.ops.nn.conv`: im2col in cache-sized pieces, then BLAS.
 
 The columns of a piece, one row per output element, are copied from a strided view of the padded images. Channels last
 make that copy cheap: each row consists of runs of ``kernel_width * channels`` contiguous elements. A piece is several
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from actorflow.ops.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
 from actorflow.ops.cpu.parallel import even_cuts, multiply, product_ns, spread
 from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, compute_dtype, is_first, is_last, pieces
+from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.nn.windows import Windows
 from actorflow.ops.registry import kernel
-from actorflow.ops.windows import Windows
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20

@@ -12,7 +12,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.windows import Piece, as_matrix, compute_dtype, is_first, is_last, pieces, taps
-from actorflow.ops.windows import Windows
+from actorflow.ops.nn.windows import Windows
 
 _PIECE_BYTES = 256 << 10
 

@@ -6,11 +6,19 @@ import math
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
-from actorflow.ops.cpu.noise import stream
-from actorflow.ops.cpu.precision import wide_dtype
-from actorflow.ops.fills import Bernoulli, Gaussian, Uniform
+from actorflow.ops.cpu.buffers import BLOCK, Array, scratch, wide_dtype
+from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform
 from actorflow.ops.registry import kernel
+
+
+@kernel(Fill)
+def _fill(operation: Fill, inputs: list[Array], outputs: list[Array]) -> None:
+    outputs[0].fill(operation.value)
+
+
+def stream(seed: int, frame: int) -> np.random.Generator:
+    """The random stream of a seed and a frame; the frame has the counter's upper half, so streams never meet."""
+    return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, frame, 0]))
 
 
 @kernel(Uniform, random=True)

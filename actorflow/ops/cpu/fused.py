@@ -9,18 +9,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actorflow.ops.basic import Fill
-from actorflow.ops.broadcast import ReduceSum, Reduction
-from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
+from actorflow.ops.cpu.buffers import BLOCK, Array, scratch, wide_dtype
 from actorflow.ops.cpu.parallel import element_ns, elementwise, even_cuts, spread
-from actorflow.ops.cpu.precision import wide_dtype
-from actorflow.ops.cpu.reduce import sum_axes
+from actorflow.ops.cpu.reductions import sum_axes
+from actorflow.ops.fills import Fill
 from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
-from actorflow.ops.parts import is_certain, may_be_parted
-from actorflow.ops.product import ReduceProd
-from actorflow.ops.reduce import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin
+from actorflow.ops.reductions import (
+    CountNonzero,
+    ReduceAll,
+    ReduceAny,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    is_certain,
+    may_be_parted,
+)
 from actorflow.ops.registry import find_kernel, kernel
+from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
 
 #: What puts the parts of a reduction together.

@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.lrn`."""
+"""Kernels of `actorflow.ops.nn.lrn`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
+from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, scratch
 from actorflow.ops.cpu.parallel import rowwise
-from actorflow.ops.cpu.precision import in_float32
-from actorflow.ops.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
+from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
 from actorflow.ops.registry import kernel
 
 

@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.batch_norm` and `actorflow.ops.layer_norm`.
+"""Kernels of `actorflow.ops.nn.norm`.
 
 They take blocks of rows, (rows, channels) for batches and (samples, elements) for layers.
 """
@@ -10,11 +10,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from actorflow.ops.batch_norm import BatchNorm, BatchNormDown, BatchNormInference, BatchNormInferenceDown
-from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
+from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, scratch
 from actorflow.ops.cpu.parallel import rowwise
-from actorflow.ops.cpu.precision import in_float32
-from actorflow.ops.layer_norm import LayerNorm, LayerNormDown
+from actorflow.ops.nn.norm import (
+    BatchNorm,
+    BatchNormDown,
+    BatchNormInference,
+    BatchNormInferenceDown,
+    LayerNorm,
+    LayerNormDown,
+)
 from actorflow.ops.registry import kernel
 
 

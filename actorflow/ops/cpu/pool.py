@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.pool`: one pass per kernel offset over pieces of images that fit in the cache."""
+"""Kernels of `actorflow.ops.nn.pool`: one pass per kernel offset over pieces of images that fit in the cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
 from actorflow.ops.cpu.parallel import element_ns, spread
 from actorflow.ops.cpu.windows import Piece, by_images, compute_dtype, is_first, is_last, pieces, taps
-from actorflow.ops.pool import (
+from actorflow.ops.nn.pool import (
     AveragePool,
     AveragePoolDown,
     GlobalAverage,
@@ -21,8 +21,8 @@ from actorflow.ops.pool import (
     MaxPoolDown,
     MaxPoolPick,
 )
+from actorflow.ops.nn.windows import Windows
 from actorflow.ops.registry import kernel
-from actorflow.ops.windows import Windows
 
 _PIECE_BYTES = 512 << 10
 #: An image that is larger is cut into bands.

@@ -1,13 +1,11 @@
-"""Kernels of `actorflow.ops.recurrent`."""
+"""Kernels of `actorflow.ops.nn.recurrent`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.precision import in_float32
-from actorflow.ops.recurrent import LSTM, LSTMGates
-from actorflow.ops.recurrent_down import LSTMDown, LSTMGatesDown
+from actorflow.ops.cpu.buffers import Array, in_float32, scratch
+from actorflow.ops.nn.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown
 from actorflow.ops.registry import kernel
 
 

@@ -1,13 +1,12 @@
-"""Kernels of `actorflow.ops.softmax`."""
+"""Kernels of `actorflow.ops.nn.softmax`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.cpu.precision import in_float32
+from actorflow.ops.cpu.buffers import Array, in_float32
+from actorflow.ops.nn.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
 from actorflow.ops.registry import kernel
-from actorflow.ops.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
 
 
 @kernel(Softmax, inplace=True)

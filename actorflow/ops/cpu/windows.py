@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.ops.windows import Windows
+from actorflow.ops.nn.windows import Windows
 
 #: Slices of (batch, *out): one index of each axis before the one that is cut, all of those after it.
 Piece = tuple[slice, ...]

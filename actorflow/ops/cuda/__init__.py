@@ -6,7 +6,7 @@ others copy what does not lie flat. Scratch memory comes from CuPy's pool, which
 the stream it was taken on.
 
 Elementwise kernels and array functions are CuPy's; what reduces, slides windows or draws numbers is CUDA C, in
-``kernels/``, and that of chains that end in reductions is generated (`fused_reduce`). Number types are float16, float32
+``kernels/``, and that of chains that end in reductions is generated (`fused`). Number types are float16, float32
 and float64; sums and exponentials of float16 are computed in float32.
 
 One thing differs from the CPU, since a kernel cannot raise: a label that is no class makes the loss, its gradient for
@@ -15,54 +15,22 @@ that sample and the accuracy not a number, and an index that is out of range pic
 `actorflow.ops.cuda.cudnn` has convolutions of a second library; it is not imported here.
 """
 
-from actorflow.ops.cuda import (
+from actorflow.ops.cuda import (  # noqa: F401  each registers its kernels
     activation,
-    arithmetic,
-    basic,
-    clipping,
     conv,
-    convert,
+    dropout,
+    elementwise,
     fills,
-    fold,
     fused,
     indexing,
-    joining,
-    linear,
+    linalg,
     loss,
     lrn,
-    matmul,
-    noise,
     norm,
-    pair_loss,
     pool,
     recurrent,
+    reductions,
+    shaping,
     softmax,
-    ufuncs,
-    update,
+    updates,
 )
-
-__all__ = [
-    "activation",
-    "arithmetic",
-    "basic",
-    "clipping",
-    "conv",
-    "convert",
-    "fills",
-    "fold",
-    "fused",
-    "indexing",
-    "joining",
-    "linear",
-    "loss",
-    "lrn",
-    "matmul",
-    "noise",
-    "norm",
-    "pair_loss",
-    "pool",
-    "recurrent",
-    "softmax",
-    "ufuncs",
-    "update",
-]

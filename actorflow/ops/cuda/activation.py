@@ -1,33 +1,31 @@
-"""Kernels of `actorflow.ops.activation` and `actorflow.ops.input_activation`."""
+"""Kernels of `actorflow.ops.nn.activation`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from actorflow.ops.activation import (
+from actorflow.ops.cuda.elementwise import register_elementwise
+from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
+from actorflow.ops.nn.activation import (
+    GELU_CUBIC,
+    GELU_SLOPE,
     Elu,
     EluDown,
+    Gelu,
+    GeluDown,
     LeakyRelu,
     LeakyReluDown,
+    NormalDensity,
     Relu,
     ReluDown,
     Sigmoid,
     SigmoidDown,
-    Tanh,
-    TanhDown,
-)
-from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
-from actorflow.ops.cuda.ufuncs import register_elementwise
-from actorflow.ops.input_activation import (
-    GELU_CUBIC,
-    GELU_SLOPE,
-    Gelu,
-    GeluDown,
-    NormalDensity,
     Silu,
     SiluDown,
     Softplus,
     SoftplusDown,
+    Tanh,
+    TanhDown,
 )
 
 register_elementwise(

@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.conv`: columns gathered by a kernel of our own, then cuBLAS.
+"""Kernels of `actorflow.ops.nn.conv`: columns gathered by a kernel of our own, then cuBLAS.
 
 The windows of all images are one range, cut into pieces whose columns fit in a fixed amount of scratch memory, so a
 product has many rows whatever the size of the images, and the memory does not grow with the batch. A 1x1 convolution is
@@ -17,11 +17,11 @@ from typing import Any
 
 import cupy
 
-from actorflow.ops.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.cuda import depthwise
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat
 from actorflow.ops.cuda.windows import arguments
-from actorflow.ops.windows import Windows
+from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.nn.windows import Windows
 
 #: Most bytes of columns in one piece: some thousand rows of the widest layers, which is what cuBLAS wants. Columns are
 #: written once and read once, so a piece that fits in the device's cache (50 MB on the large ones) saves the way back.

@@ -22,11 +22,11 @@ import cupy
 import numpy as np
 
 from actorflow.errors import MissingExtraError, require
-from actorflow.ops.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.cuda import conv
 from actorflow.ops.cuda.launch import Array, contiguous
+from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.nn.windows import is_even
 from actorflow.ops.registry import kernel
-from actorflow.ops.windows import is_even
 
 _cudnn: Any = require("cudnn", extra="cudnn", purpose="kernel library 'cudnn'")
 _log = logging.getLogger(__name__)

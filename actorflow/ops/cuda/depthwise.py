@@ -5,9 +5,9 @@ from __future__ import annotations
 import cupy
 
 from actorflow.ops.cuda.launch import Array, elementwise, launch_flat
-from actorflow.ops.cuda.reduce import sum_axes
+from actorflow.ops.cuda.reductions import sum_axes
 from actorflow.ops.cuda.windows import arguments
-from actorflow.ops.windows import Windows
+from actorflow.ops.nn.windows import Windows
 
 _PRODUCTS = elementwise("depthwise_weight", "T column, T g", "T product", "product = T(W(column) * W(g))")
 

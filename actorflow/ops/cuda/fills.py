@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.fills`: the bits of the CPU's."""
+"""Kernels of `actorflow.ops.fills`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.ops.cuda.launch import FLOATS, REALS, Array, kernel, launch_flat, wide_dtype
-from actorflow.ops.fills import Bernoulli, Gaussian, Uniform
+from actorflow.ops.cuda.launch import ANYTHING, FLOATS, REALS, Array, kernel, launch_flat, wide_dtype
+from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform
+
+
+@kernel(Fill, dtypes=ANYTHING)
+def _fill(operation: Fill, inputs: list[Array], outputs: list[Array]) -> None:
+    outputs[0].fill(operation.value)
+
 
 _WORD = (1 << 64) - 1
 

@@ -1,8 +1,4 @@
-"""Kernels of `actorflow.ops.indexing`.
-
-Backwards, what one index picked several times is added up in the order of the indices, without atomics: indices are
-sorted, which keeps equal ones in their order, and one thread adds all parts of an element of the result.
-"""
+"""Kernels of `actorflow.ops.indexing`, and the radix sort that they need."""
 
 from __future__ import annotations
 
@@ -11,9 +7,110 @@ import math
 import cupy
 import numpy as np
 
-from actorflow.ops.cuda.launch import FLOATS, REALS, Array, contiguous, kernel, launch_flat
-from actorflow.ops.cuda.sort import sorted_places
-from actorflow.ops.indexing import OneHot, Take, TakeAlongAxis, TakeAlongAxisDown, TakeDown
+from actorflow.ops.cpu.indexing import border, inside
+from actorflow.ops.cuda.launch import (
+    ANYTHING,
+    FLOATS,
+    REALS,
+    Array,
+    contiguous,
+    kernel,
+    launch,
+    launch_flat,
+    wide_dtype,
+)
+from actorflow.ops.cuda.reductions import sum_axes
+from actorflow.ops.indexing import (
+    Flip,
+    OneHot,
+    Pad,
+    PadDown,
+    Slice,
+    SliceDown,
+    Take,
+    TakeAlongAxis,
+    TakeAlongAxisDown,
+    TakeDown,
+)
+
+# As in kernels/sort.cuh.
+_DIGIT_BITS = 6
+_THREADS = 128
+_TILE = _THREADS * 32
+
+
+def sorted_places(keys: Array, bound: int) -> tuple[Array, Array]:
+    """Keys in their order, and the place that each had before; equal ones in the order of these places.
+
+    The work is linear in the number of keys, and the order in which it is done depends on nothing but the keys. It
+    takes one launch for a few thousand keys, and three for each digit of more.
+
+    Args:
+        keys: int64, from 0 to ``bound``; overwritten.
+        bound: The largest key there may be.
+    """
+    count, bits = keys.size, max(1, bound.bit_length())
+    tiles, rounds = -(-count // _TILE), -(-bits // _DIGIT_BITS)
+    pairs = (keys, *(cupy.empty((count,), np.int64) for _ in range(3)))
+    if tiles <= 1:
+        _launch("sort_tile", tiles, *pairs, count, bits)
+        return (pairs[2], pairs[3]) if rounds % 2 else (pairs[0], pairs[1])
+    table = cupy.empty((tiles << _DIGIT_BITS,), np.int64)
+    for shift in range(0, bits, _DIGIT_BITS):
+        _launch("count_digits", tiles, pairs[0], table, count, tiles, shift)
+        _launch("add_up", 1, table, table.size)
+        _launch("place", tiles, *pairs, table, count, tiles, shift)
+        pairs = (*pairs[2:], *pairs[:2])
+    return pairs[0], pairs[1]
+
+
+def _launch(function: str, grid: int, *args: Array | int) -> None:
+    launch("sort", function, grid, _THREADS, args, np.dtype(np.float32))
+
+
+@kernel(Slice, dtypes=ANYTHING)
+def _slice(operation: Slice, inputs: list[Array], outputs: list[Array]) -> None:
+    cupy.copyto(outputs[0], inputs[0][operation.key])
+
+
+@kernel(SliceDown, dtypes=ANYTHING)
+def _slice_down(operation: SliceDown, inputs: list[Array], outputs: list[Array]) -> None:
+    outputs[0].fill(0)
+    cupy.copyto(outputs[0][operation.part.key], inputs[0])
+
+
+@kernel(Flip, dtypes=ANYTHING)
+def _flip(operation: Flip, inputs: list[Array], outputs: list[Array]) -> None:
+    cupy.copyto(outputs[0], inputs[0][operation.key(inputs[0].ndim)])
+
+
+@kernel(Pad, dtypes=ANYTHING)
+def _pad(operation: Pad, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,), (y,) = inputs, outputs
+    if operation.mode == "constant":
+        y.fill(operation.value)
+    cupy.copyto(y[inside(operation, y.shape)], x)
+    if operation.mode != "constant" and y.size:
+        for axis, (widths, n) in enumerate(zip(operation.widths, y.shape, strict=True)):
+            for part, made_of in border(operation.mode, axis, widths, n):
+                cupy.copyto(y[part], cupy.broadcast_to(y[made_of], y[part].shape))
+
+
+@kernel(PadDown, dtypes=FLOATS)
+def _pad_down(operation: PadDown, inputs: list[Array], outputs: list[Array]) -> None:
+    (g,), (dx,) = inputs, outputs
+    whole = cupy.empty(g.shape, wide_dtype(g.dtype))
+    cupy.copyto(whole, g)
+    for axis, (widths, n) in reversed(list(enumerate(zip(operation.widths, g.shape, strict=True)))):
+        for part, made_of in border(operation.mode, axis, widths, n):
+            share, target = whole[part], whole[made_of]
+            if operation.mode == "edge":
+                total = cupy.empty(target.shape, whole.dtype)
+                sum_axes(share, (axis,), total)
+                share = total
+            cupy.add(target, share, out=target)
+    cupy.copyto(dx, whole[inside(operation, g.shape)], casting="unsafe")
+
 
 _INTEGERS = tuple(name for name in REALS if name not in FLOATS)
 _PICKED = ("bool", *REALS)

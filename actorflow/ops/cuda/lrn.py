@@ -1,11 +1,11 @@
-"""Kernels of `actorflow.ops.lrn`."""
+"""Kernels of `actorflow.ops.nn.lrn`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat, wide_dtype
-from actorflow.ops.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
+from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
 
 
 def _launch(function: str, inputs: list[Array], outputs: list[Array], window: ChannelWindowSum, *more: float) -> None:

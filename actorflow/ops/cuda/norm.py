@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.batch_norm` and `actorflow.ops.layer_norm`.
+"""Kernels of `actorflow.ops.nn.norm`.
 
 Statistics are taken in one pass over the data, in float32 at least, and the results are written in another: a batch is
 read twice forwards, and with its gradient twice backwards; layers need a third pass backwards, since they add up along
@@ -13,10 +13,16 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from actorflow.ops.batch_norm import BatchNorm, BatchNormDown, BatchNormInference, BatchNormInferenceDown
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch, wide_dtype
-from actorflow.ops.cuda.reduce import Columns, sum_axes
-from actorflow.ops.layer_norm import LayerNorm, LayerNormDown
+from actorflow.ops.cuda.reductions import Columns, sum_axes
+from actorflow.ops.nn.norm import (
+    BatchNorm,
+    BatchNormDown,
+    BatchNormInference,
+    BatchNormInferenceDown,
+    LayerNorm,
+    LayerNormDown,
+)
 
 _NORMALIZE = elementwise(
     "normalize",

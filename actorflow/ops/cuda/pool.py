@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.pool`: a thread per output element forwards, per image element backwards.
+"""Kernels of `actorflow.ops.nn.pool`: a thread per output element forwards, per image element backwards.
 
 Backwards nothing is added atomically, so results do not depend on timing; a thread reads the few windows that see its
 element instead, from the cache.
@@ -12,9 +12,9 @@ import cupy
 import numpy as np
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
-from actorflow.ops.cuda.reduce import sum_axes
+from actorflow.ops.cuda.reductions import sum_axes
 from actorflow.ops.cuda.windows import arguments, three
-from actorflow.ops.pool import (
+from actorflow.ops.nn.pool import (
     AveragePool,
     AveragePoolDown,
     GlobalAverage,
@@ -23,7 +23,7 @@ from actorflow.ops.pool import (
     MaxPoolDown,
     MaxPoolPick,
 )
-from actorflow.ops.windows import Windows
+from actorflow.ops.nn.windows import Windows
 
 _SPREAD = elementwise("global_average_down", "T g, float64 count", "T dx", "dx = T(W(g) / W(count))")
 

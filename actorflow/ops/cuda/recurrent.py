@@ -1,13 +1,12 @@
-"""Kernels of `actorflow.ops.recurrent`: two launches per step, a product and everything else."""
+"""Kernels of `actorflow.ops.nn.recurrent`: two launches per step, a product and everything else."""
 
 from __future__ import annotations
 
 import cupy
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
-from actorflow.ops.cuda.reduce import sum_axes
-from actorflow.ops.recurrent import LSTM, LSTMGates
-from actorflow.ops.recurrent_down import LSTMDown, LSTMGatesDown
+from actorflow.ops.cuda.reductions import sum_axes
+from actorflow.ops.nn.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown
 
 _ADD = elementwise("add_to_rows", "T x, T more", "T y", "y = T(W(x) + W(more))")
 

@@ -1,10 +1,10 @@
-"""Kernels of `actorflow.ops.softmax`."""
+"""Kernels of `actorflow.ops.nn.softmax`."""
 
 from __future__ import annotations
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch
-from actorflow.ops.cuda.reduce import Columns
-from actorflow.ops.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
+from actorflow.ops.cuda.reductions import Columns
+from actorflow.ops.nn.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
 
 
 def _launch(function: str, axis: int, inputs: list[Array], y: Array) -> None:

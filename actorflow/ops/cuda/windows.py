@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorflow.ops.windows import Windows
+from actorflow.ops.nn.windows import Windows
 
 
 def three(values: tuple[int, ...], missing: int) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import actorflow.ops.cpu
 from actorflow.devices.sim import SimArray, launch_kernel
-from actorflow.ops.basic import Reshape
 from actorflow.ops.registry import Kernel, kernel, kernels_of
+from actorflow.ops.shaping import Reshape
 from actorflow.spec import TensorSpec
 
 __all__: list[str] = []

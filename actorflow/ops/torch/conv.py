@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.conv`: oneDNN for float32, im2col and MKL for float64.
+"""Kernels of `actorflow.ops.nn.conv`: oneDNN for float32, im2col and MKL for float64.
 
 Torch has no convolution that writes into a given buffer, so each result is copied once. What is too small for torch to
 win, and images of one channel, are left to NumPy's kernels.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from actorflow.ops.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.conv import conv, conv_down, conv_weight
+from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.nn.windows import Windows, is_even, pads_per_axis, per_axis
 from actorflow.ops.torch.tensors import images, lies_last, torch, torch_kernel, turned, weights
-from actorflow.ops.windows import Windows, is_even, pads_per_axis, per_axis
 
 #: A call costs torch some 50 us more than NumPy; with fewer products than this it takes longer in all.
 LEAST_PRODUCTS = 5 << 20

@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.pool`; they write into the given buffers."""
+"""Kernels of `actorflow.ops.nn.pool`; they write into the given buffers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.pool import average_pool, average_pool_down, max_pool, max_pool_down
+from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, GlobalAverageDown, MaxPool, MaxPoolDown
+from actorflow.ops.nn.windows import Windows, is_even
 from actorflow.ops.operation import Operation
-from actorflow.ops.pool import (
-    AveragePool,
-    AveragePoolDown,
-    GlobalAverage,
-    GlobalAverageDown,
-    MaxPool,
-    MaxPoolDown,
-)
 from actorflow.ops.torch.tensors import images, tensor, torch, torch_kernel
-from actorflow.ops.windows import Windows, is_even
 
 _aten = torch.ops.aten
 _Function = Callable[[Any, list[Array], list[Array]], None]

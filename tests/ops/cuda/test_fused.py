@@ -200,7 +200,7 @@ def test_chains_with_reductions_are_numpys(compute_cuda, case) -> None:
 @pytest.mark.parametrize(("shape", "axes", "_count"), COLUMNS[3:10])
 def test_blocks_take_several_tiles_where_there_are_many(emulated, compute_cuda, shape, axes, _count) -> None:
     operation, inputs = reduced_case(shape, axes, "float32")
-    with mock.patch.object(emulated.modules["fused_reduce"], "_MOST_BLOCKS", 3):
+    with mock.patch.object(emulated.modules["fused"], "_MOST_BLOCKS", 3):
         check_reduced(operation, inputs, compute_cuda(operation, *inputs))
 
 
@@ -208,18 +208,18 @@ def test_blocks_take_several_tiles_where_there_are_many(emulated, compute_cuda, 
 @pytest.mark.parametrize(("shape", "axes", "count"), COLUMNS[3:10])
 def test_large_arrays_have_wide_indices(emulated, compute_cuda, shape, axes, count) -> None:
     operation, inputs = reduced_case(shape, axes, "float32")
-    fused = emulated.modules["fused_reduce"]
-    with mock.patch.object(fused, "_compiled", wraps=fused._compiled) as compiled:
+    fused = emulated.modules["fused"]
+    with mock.patch.object(fused, "_compiled_reduction", wraps=fused._compiled_reduction) as compiled:
         check_reduced(operation, inputs, compute_cuda(operation, *inputs))
     assert all(is_wide for (_, is_wide), _ in compiled.call_args_list)
     assert len(compiled.call_args_list) == count
 
 
 def test_an_outer_product_that_is_larger_than_its_factors_has_wide_indices(emulated) -> None:
-    fused = emulated.modules["fused_reduce"]
+    fused = emulated.modules["fused"]
     operation = Fused((FusedStep(ops.Multiply(), (0, 1)), FusedStep(ops.ReduceSum((1,)), (2,))), (1,))
     a, b = (np.broadcast_to(np.float32(0), shape) for shape in ((1 << 16, 1), (1, 1 << 15)))
-    with mock.patch.object(fused, "_compiled") as compiled:
+    with mock.patch.object(fused, "_compiled_reduction") as compiled:
         fused.reduce_chain(operation, [a, b], [np.empty(1 << 16, np.float32)])
     (_, is_wide), _ = compiled.call_args
     assert is_wide
@@ -240,7 +240,7 @@ def test_reductions_in_one_launch_are_those_of_their_own_kernels_to_the_bit(comp
 
 
 def test_other_numbers_and_sizes_need_no_other_kernel_for_a_reduction(emulated, compute_cuda) -> None:
-    made: Any = emulated.modules["fused_reduce"]._compiled
+    made: Any = emulated.modules["fused"]._compiled_reduction
     misses = []
     for factor, rows in ((0.5, 5), (2.0, 6), (3.0, 40)):
         x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)

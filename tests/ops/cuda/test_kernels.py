@@ -237,7 +237,7 @@ def test_sums_over_any_axes(emulated, laid_out, shape, data, layout, by_parts, s
     axes = data.draw(st.sets(st.integers(0, len(shape) - 1)))
     (x,) = _drawn(seed, shape, dtype="float64")
     out = np.full([n for i, n in enumerate(shape) if i not in axes], np.nan)
-    reduce = emulated.modules["reduce"]
+    reduce = emulated.modules["reductions"]
     with mock.patch.object(reduce, "_LEAST_ELEMENTS", 1 if by_parts else 8), mock.patch.object(reduce, "_BLOCK", 64):
         reduce.sum_axes(laid_out(x, layout), sorted(axes), out, 2.0)
     np.testing.assert_allclose(out, x.sum(tuple(axes)) / 2, rtol=1e-12, atol=1e-12)

@@ -63,12 +63,12 @@ def test_a_source_compiles(emulated, load_file, name, arch) -> None:
 @pytest.mark.parametrize(("length", "index"), [(30, "int"), (300, "long long")], ids=["in one launch", "in two"])
 def test_chains_with_reductions_compile(emulated, load_file, arch, length, index) -> None:
     nvrtc, chains = load_file("nvrtc.py"), load_file("test_fused.py").CHAINS
-    library, launch, fused = nvrtc.load(), emulated.modules["launch"], emulated.modules["fused_reduce"]
+    library, launch, fused = nvrtc.load(), emulated.modules["launch"], emulated.modules["fused"]
     options = (*launch.OPTIONS, f"-DINDEX={index}", "-DSCALAR=float")
     for dtypes, chain in chains.items():
         for dtype in dtypes:
             specs = (TensorSpec((length, 40), np.dtype(dtype)),) * 2
-            prepared = fused._prepared(with_reductions(chain, specs), specs)
+            prepared = fused._prepared_reduction(with_reductions(chain, specs), specs)
             assert bool(prepared.second) == (length == 300)
             for text in filter(None, (prepared.first, prepared.second)):
                 code = nvrtc.compile_to_cubin(library, f"{launch.source('tile')}\n{text}", arch, options)

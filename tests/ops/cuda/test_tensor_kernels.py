@@ -104,7 +104,7 @@ def test_indices(compute_cuda, cases, laid_out, shape, picked, data, dtype, inde
 def test_sorting_keeps_equal_keys_in_their_order(emulated, launches, count, bound, seed) -> None:
     launches.clear()
     keys = np.random.default_rng(seed).integers(0, bound, count, endpoint=True)
-    found, places = emulated.modules["sort"].sorted_places(keys.copy(), bound)
+    found, places = emulated.modules["indexing"].sorted_places(keys.copy(), bound)
     expected = np.argsort(keys, kind="stable")
     np.testing.assert_array_equal(places, expected)
     np.testing.assert_array_equal(found, keys[expected])

@@ -1,0 +1,191 @@
+"""Kernels of `actorflow.ops.elementwise`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import BITS, Array, flat_blocks, keep_where, scratch
+from actorflow.ops.cpu.parallel import elementwise
+from actorflow.ops.elementwise import (
+    Absolute,
+    Cast,
+    Ceil,
+    Clip,
+    Copy,
+    Divide,
+    Dummy,
+    Equal,
+    Exp,
+    Floor,
+    Greater,
+    GreaterEqual,
+    Less,
+    LessEqual,
+    Log,
+    LogicalAnd,
+    LogicalNot,
+    LogicalOr,
+    LogicalXor,
+    Maximum,
+    Minimum,
+    Multiply,
+    Negative,
+    NotEqual,
+    Power,
+    Reciprocal,
+    Round,
+    Scale,
+    Sign,
+    Sqrt,
+    Square,
+    Subtract,
+    Sum,
+    WeightedSum,
+    Where,
+)
+from actorflow.ops.operation import Operation
+from actorflow.ops.registry import kernel
+
+
+@kernel(Copy, inplace=True)
+def _copy(operation: Copy, inputs: list[Array], outputs: list[Array]) -> None:
+    if outputs[0] is not inputs[0]:
+        np.copyto(outputs[0], inputs[0])
+
+
+@kernel(Dummy, inplace=True)
+def _dummy(operation: Dummy, inputs: list[Array], outputs: list[Array]) -> None:
+    if outputs[0] is not inputs[0]:
+        np.copyto(outputs[0], inputs[0])
+
+
+@kernel(Cast)
+def _cast(operation: Cast, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):  # to infinity, and from NaN
+        np.copyto(outputs[0], inputs[0], casting="unsafe")
+
+
+def register_ufuncs(functions: Mapping[type[Operation], Callable[..., Any]], inplace: bool) -> None:
+    """Register a function of NumPy as the kernel of each operation; infinities and what is not a number are no news."""
+
+    def register(operation: type[Operation], function: Callable[..., Any]) -> None:
+        @kernel(operation, inplace=inplace)
+        @elementwise
+        def compute(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
+            with np.errstate(all="ignore"):
+                function(*inputs, out=outputs[0])
+
+    for operation, function in functions.items():
+        register(operation, function)
+
+
+register_ufuncs(
+    {
+        Absolute: np.absolute,
+        Ceil: np.ceil,
+        Exp: np.exp,
+        Floor: np.floor,
+        Log: np.log,
+        LogicalAnd: np.logical_and,
+        LogicalNot: np.logical_not,
+        LogicalOr: np.logical_or,
+        LogicalXor: np.logical_xor,
+        Negative: np.negative,
+        Power: np.power,
+        Reciprocal: np.reciprocal,
+        Round: np.rint,
+        Sign: np.sign,
+        Sqrt: np.sqrt,
+        Square: np.square,
+    },
+    inplace=True,
+)
+register_ufuncs(
+    {
+        Equal: np.equal,
+        Greater: np.greater,
+        GreaterEqual: np.greater_equal,
+        Less: np.less,
+        LessEqual: np.less_equal,
+        NotEqual: np.not_equal,
+    },
+    inplace=False,
+)
+
+
+@kernel(Clip, inplace=True)
+@elementwise
+def _clip(operation: Clip, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,), (y,) = inputs, outputs
+    if operation.low is not None:
+        x = np.maximum(x, operation.low, out=y)
+    if operation.high is not None:
+        np.minimum(x, operation.high, out=y)
+    elif x is not y:
+        np.copyto(y, x)
+
+
+@kernel(Where)
+@elementwise
+def _where(operation: Where, inputs: list[Array], outputs: list[Array]) -> None:
+    (condition, a, b), (y,) = inputs, outputs
+    if b.ndim == 0 and condition.shape == a.shape == y.shape and a.dtype.kind in "fV" and not b.any():
+        for kept, values, out in flat_blocks(condition, a, y):
+            keep_where(kept, values, out)
+        return
+    condition, a, b = (x if x.shape == y.shape else np.broadcast_to(x, y.shape) for x in inputs)
+    bits = BITS.get(y.itemsize)
+    for kept, first, second, out in flat_blocks(condition, a, b, y):
+        if bits is None or not y.size:
+            out[...] = np.where(kept, first, second)
+            continue
+        # By their bits, which takes a tenth of the time of a choice for each element.
+        ones, own = scratch("bits", kept.shape, bits), second.view(bits)
+        np.negative(kept.view(np.int8), out=ones)
+        np.bitwise_and(np.bitwise_xor(first.view(bits), own, out=out.view(bits)), ones, out=ones)
+        np.bitwise_xor(ones, own, out=out.view(bits))
+
+
+def _are_alike(arrays: Sequence[Array]) -> bool:
+    return all(array.shape == arrays[0].shape for array in arrays)
+
+
+@kernel(Sum, inplace=True)
+@elementwise
+def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
+    if len(inputs) == 1:
+        np.copyto(outputs[0], inputs[0])
+    elif len(inputs) == 2:
+        np.add(inputs[0], inputs[1], out=outputs[0])
+    else:
+        arrays = (*inputs, outputs[0])
+        for first, second, *rest, y in flat_blocks(*arrays) if _are_alike(arrays) else (arrays,):
+            np.add(first, second, out=y)
+            for term in rest:
+                np.add(y, term, out=y)
+
+
+@kernel(WeightedSum, inplace=True)
+@elementwise
+def _weighted_sum(operation: WeightedSum, inputs: list[Array], outputs: list[Array]) -> None:
+    arrays = (*inputs, outputs[0])
+    for first, *rest, y in flat_blocks(*arrays) if _are_alike(arrays) else (arrays,):
+        np.multiply(first, operation.weights[0], out=y)
+        for term, weight in zip(rest, operation.weights[1:], strict=True):
+            weighted = np.multiply(term, weight, out=scratch("weighted", term.shape, term.dtype))
+            np.add(y, weighted, out=y)
+
+
+@kernel(Scale, inplace=True)
+@elementwise
+def _scale(operation: Scale, inputs: list[Array], outputs: list[Array]) -> None:
+    np.multiply(inputs[0], operation.factor, out=outputs[0])
+
+
+register_ufuncs(
+    {Subtract: np.subtract, Multiply: np.multiply, Divide: np.divide, Maximum: np.maximum, Minimum: np.minimum},
+    inplace=True,
+)

@@ -1,0 +1,107 @@
+"""Kernels of `actorflow.ops.linalg`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array, in_float32, matrix, scratch
+from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, rowwise, spread
+from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul
+from actorflow.ops.registry import kernel
+
+#: Partial sums of a bias's gradient, at most, and the elements that each of them is of, at least.
+_SUMS, _SUMMED = 8, 1 << 20
+
+
+def _rows(x: Array) -> Array:
+    """All axes but the last as one, as BLAS takes it."""
+    return matrix(x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
+
+
+@kernel(Inner)
+def _inner(operation: Inner, inputs: list[Array], outputs: list[Array]) -> None:
+    x, weight = inputs
+    multiply(_rows(x), matrix(weight).T, _rows(outputs[0]))
+
+
+@kernel(InnerDown)
+def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array]) -> None:
+    g, weight = inputs
+    multiply(_rows(g), matrix(weight), _rows(outputs[0]))
+
+
+@kernel(InnerWeight)
+def _inner_weight(operation: InnerWeight, inputs: list[Array], outputs: list[Array]) -> None:
+    g, x = inputs
+    multiply(_rows(g).T, _rows(x), outputs[0])
+
+
+@kernel(Bias, inplace=True)
+@rowwise
+def _bias(operation: Bias, inputs: list[Array], outputs: list[Array]) -> None:
+    np.add(inputs[0], inputs[1], out=outputs[0])
+
+
+@kernel(BiasDown)
+def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -> None:
+    y = outputs[0]
+    rows = inputs[0].reshape(-1, y.size) if y.size else inputs[0].reshape(0, 0)
+    parts = even_cuts(len(rows), min(_SUMS, rows.size // _SUMMED))
+    sums = y[np.newaxis] if len(parts) == 1 else scratch("sums", (len(parts), y.size), y.dtype)
+
+    def add_up(index: int) -> None:
+        part = rows[parts[index]]
+        # A product with ones: add.reduce takes ten times as long for few features.
+        np.dot(np.ones(len(part), rows.dtype), part, out=sums[index])
+
+    spread(range(len(parts)), add_up, element_ns(rows.size), multiplies=True)
+    if len(parts) > 1:
+        np.add.reduce(sums, axis=0, out=y)
+
+
+@kernel(Matmul)
+@in_float32
+def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:
+    a, b = (x if x.flags.c_contiguous else np.ascontiguousarray(x) for x in inputs)
+    (y,) = outputs
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if y.shape[:-2] == batch:
+        _multiply(operation, a, b, y)
+    elif a.shape[:-2] == b.shape[:-2] and math.prod(y.shape[:-2]) == 1:
+        _multiply_and_add(operation, a, b, y.reshape(y.shape[-2:]))
+    else:
+        products = np.empty((*batch, *y.shape[-2:]), y.dtype)
+        _multiply(operation, a, b, products)
+        np.copyto(y, _sum_to(products, y.shape))
+
+
+def _multiply(operation: Matmul, a: Array, b: Array, out: Array) -> None:
+    if b.ndim == 2 and not operation.transpose_a and a.ndim > 2:  # one product instead of many small ones
+        a = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+        out = out.reshape(a.shape[0], out.shape[-1])
+    left = a.swapaxes(-1, -2) if operation.transpose_a else a
+    np.matmul(left, b.swapaxes(-1, -2) if operation.transpose_b else b, out=out)
+
+
+def _multiply_and_add(operation: Matmul, a: Array, b: Array, out: Array) -> None:
+    """The sum of all products of a stack is one product along what they have in common."""
+    depth = math.prod(a.shape[:-2]) * a.shape[-2 if operation.transpose_a else -1]
+    if operation.transpose_a:
+        left = a.reshape(depth, a.shape[-1]).T
+    else:
+        left = np.moveaxis(a, -2, 0).reshape(a.shape[-2], depth)
+    if operation.transpose_b:
+        right = np.moveaxis(b, -2, 0).reshape(b.shape[-2], depth).T
+    else:
+        right = b.reshape(depth, b.shape[-1])
+    np.matmul(left, right, out=out)
+
+
+def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """The sum over axes that a shape lacks or has length 1 on."""
+    new = x.ndim - len(shape)
+    axes = (*range(new), *(i + new for i, n in enumerate(shape) if i + new >= 0 and n == 1 and x.shape[i + new] != 1))
+    summed = x.sum(axis=axes, keepdims=True) if axes else x
+    return summed.reshape(summed.shape[max(new, 0) :])

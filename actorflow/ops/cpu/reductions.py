@@ -1,0 +1,174 @@
+"""Kernels of `actorflow.ops.reductions`, and of sums and broadcasting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array, wide_dtype
+from actorflow.ops.reductions import (
+    ArgMax,
+    ArgMin,
+    CountNonzero,
+    ReduceAll,
+    ReduceAny,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceProdDown,
+    is_certain,
+)
+from actorflow.ops.registry import kernel
+from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction, summed_dtype
+
+#: Below so many elements in a row, NumPy's loop over rows costs more than BLAS's product with ones.
+_SHORT = 64
+#: Likewise, for what BLAS cannot do.
+_SHORT_RUN = 512
+
+
+def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    """The sum over axes, as an array of its own; of integers in 64 bits, of less than float32 in float32."""
+    wide = summed_dtype(wide_dtype(x.dtype) if _is_half(x) else x.dtype)
+    columns = _columns(x, axes)
+    if columns is None or x.dtype not in (np.float32, np.float64):
+        return np.asarray(_reduced(np.add, x, axes, wide, keepdims))
+    outer, length, inner = columns
+    total: Array | None = None
+    if inner == 1 and outer > 1 and length < _SHORT:
+        total = np.dot(x.reshape(outer, length), np.ones(length, x.dtype))
+    elif outer == 1 and 1 < inner < _SHORT:
+        total = np.dot(np.ones(length, x.dtype), x.reshape(length, inner))
+    if total is None:
+        total = np.asarray(np.add.reduce(x.reshape(columns), axis=1))
+    elif not is_certain(np.add, total):  # BLAS adds up several parts at once
+        with np.errstate(all="ignore"):
+            total = np.asarray(np.add.reduce(x.reshape(columns), axis=1))
+    return total.reshape([1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes])
+
+
+def _reduced(ufunc: np.ufunc, x: Array, axes: tuple[int, ...], dtype: np.dtype[Any], keepdims: bool) -> Any:
+    # Any ufunc: the types of the known ones ask for `keepdims` as a literal.
+    return ufunc.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims)
+
+
+def _is_half(x: Array) -> bool:
+    return x.dtype.kind in "fV" and x.itemsize == 2
+
+
+def _columns(x: Array, axes: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Elements before, along and behind axes that lie side by side in a contiguous array; None if they do not."""
+    if not x.size or not axes or axes != tuple(range(axes[0], axes[-1] + 1)) or not x.flags.c_contiguous:
+        return None
+    shape = x.shape
+    return math.prod(shape[: axes[0]]), math.prod(shape[axes[0] : axes[-1] + 1]), math.prod(shape[axes[-1] + 1 :])
+
+
+@kernel(BroadcastTo)
+def _broadcast_to(operation: BroadcastTo, inputs: list[Array], outputs: list[Array]) -> None:
+    np.copyto(outputs[0], inputs[0])
+
+
+@kernel(ReduceSum)
+def _sum(operation: ReduceSum, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,) = inputs
+    np.copyto(outputs[0], sum_axes(x, operation.axes(x.ndim), operation.keepdims), casting="unsafe")
+
+
+@kernel(ReduceMean)
+def _mean(operation: ReduceMean, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,) = inputs
+    axes = operation.axes(x.ndim)
+    total = sum_axes(x, axes, operation.keepdims)
+    with np.errstate(all="ignore"):
+        total = total / total.dtype.type(math.prod(x.shape[i] for i in axes))
+    np.copyto(outputs[0], total, casting="unsafe")
+
+
+def _reduce(ufunc: np.ufunc, operation: Reduction, x: Array, out: Array) -> None:
+    axes = operation.axes(x.ndim)
+    columns = _columns(x, axes)
+    if columns is None or not 1 < columns[2] < _SHORT_RUN:
+        ufunc.reduce(x, axis=axes, keepdims=operation.keepdims, out=out)
+        return
+    # Half against half, in long runs: NumPy goes by the short runs behind the axes, ten times as slowly.
+    rest = x.reshape(columns)
+    while (length := rest.shape[1]) > 1:
+        half = length // 2
+        upper = ufunc(rest[:, :half], rest[:, half : 2 * half])
+        if length % 2:
+            ufunc(upper[:, :1], rest[:, -1:], out=upper[:, :1])
+        rest = upper
+    np.copyto(out, rest.reshape(out.shape))
+
+
+@kernel(ReduceMax)
+def _max(operation: ReduceMax, inputs: list[Array], outputs: list[Array]) -> None:
+    _reduce(np.maximum, operation, inputs[0], outputs[0])
+
+
+@kernel(ReduceMin)
+def _min(operation: ReduceMin, inputs: list[Array], outputs: list[Array]) -> None:
+    _reduce(np.minimum, operation, inputs[0], outputs[0])
+
+
+@kernel(ReduceAny)
+def _any(operation: ReduceAny, inputs: list[Array], outputs: list[Array]) -> None:
+    _reduce(np.logical_or, operation, inputs[0], outputs[0])
+
+
+@kernel(ReduceAll)
+def _all(operation: ReduceAll, inputs: list[Array], outputs: list[Array]) -> None:
+    _reduce(np.logical_and, operation, inputs[0], outputs[0])
+
+
+@kernel(ReduceProd)
+def _prod(operation: ReduceProd, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,), (y,) = inputs, outputs
+    wide = wide_dtype(x.dtype) if _is_half(x) else y.dtype
+    with np.errstate(all="ignore"):
+        total = _reduced(np.multiply, x, operation.axes(x.ndim), wide, operation.keepdims)
+        np.copyto(y, total, casting="unsafe")
+
+
+@kernel(ReduceProdDown)
+def _prod_down(operation: ReduceProdDown, inputs: list[Array], outputs: list[Array]) -> None:
+    (g, x), (dx,) = inputs, outputs
+    axes = Reduction(operation.axis).axes(x.ndim)
+    kept = [i for i in range(x.ndim) if i not in axes]
+    moved = x.transpose(*kept, *axes)
+    count = math.prod(x.shape[i] for i in axes)
+    rows = moved.reshape(math.prod(x.shape[i] for i in kept), count)
+    wide = wide_dtype(x.dtype)
+    others = np.ones(rows.shape, wide)
+    with np.errstate(all="ignore"):
+        np.multiply.accumulate(rows[:, :-1], axis=1, dtype=wide, out=others[:, 1:])
+        after = np.ones(rows.shape, wide)
+        np.multiply.accumulate(rows[:, :0:-1], axis=1, dtype=wide, out=after[:, -2::-1])
+        np.multiply(others, after, out=others)
+        np.multiply(others, g.transpose(*kept, *axes).reshape(len(rows), 1), out=others, casting="unsafe")
+        np.copyto(dx.transpose(*kept, *axes), others.reshape(moved.shape), casting="unsafe")
+
+
+@kernel(CountNonzero)
+def _count_nonzero(operation: CountNonzero, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,) = inputs
+    outputs[0][...] = np.count_nonzero(x, axis=operation.axes(x.ndim), keepdims=operation.keepdims)
+
+
+@kernel(ArgMax)
+def _argmax(operation: ArgMax, inputs: list[Array], outputs: list[Array]) -> None:
+    _arg_reduce(np.argmax, operation, inputs[0], outputs[0])
+
+
+@kernel(ArgMin)
+def _argmin(operation: ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
+    _arg_reduce(np.argmin, operation, inputs[0], outputs[0])
+
+
+def _arg_reduce(find: Callable[..., Any], operation: Reduction, x: Array, y: Array) -> None:
+    y[...] = find(x, axis=None if operation.axis is None else operation.axis[0], keepdims=operation.keepdims)

@@ -1,0 +1,42 @@
+"""Kernels of `actorflow.ops.shaping`; those of broadcasting and sums are in `actorflow.ops.cpu.reductions`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.registry import kernel
+from actorflow.ops.shaping import Concat, Reshape, Split, Transpose
+from actorflow.spec import TensorSpec
+
+
+@kernel(Reshape, returns=True)
+def _reshape(operation: Reshape, inputs: list[Array], outputs: None) -> list[Array]:
+    (x,) = inputs
+    shape = operation.infer(TensorSpec(x.shape, x.dtype))[0].shape
+    if x.flags.c_contiguous:
+        return [x.reshape(shape)]
+    # NumPy would give a view of a copy, whose memory nobody could tell from that of the pool.
+    y = np.empty(shape, x.dtype)
+    np.copyto(y.reshape(x.shape), x)
+    return [y]
+
+
+@kernel(Transpose)
+def _transpose(operation: Transpose, inputs: list[Array], outputs: list[Array]) -> None:
+    np.copyto(outputs[0], inputs[0].transpose(operation.axes))
+
+
+@kernel(Concat)
+def _concat(operation: Concat, inputs: list[Array], outputs: list[Array]) -> None:
+    np.concatenate(inputs, axis=operation.axis, out=outputs[0])
+
+
+@kernel(Split, returns=True)
+def _split(operation: Split, inputs: list[Array], outputs: None) -> list[Array]:
+    (x,) = inputs
+    before, pieces, start = (slice(None),) * (operation.axis % x.ndim), [], 0
+    for length in operation.lengths:
+        pieces.append(x[(*before, slice(start, start + length))])
+        start += length
+    return pieces

@@ -1,0 +1,172 @@
+"""Kernels of `actorflow.ops.nn.updates`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array, flat_blocks, scratch
+from actorflow.ops.cpu.parallel import elementwise
+from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, NormFactor, RmsPropUpdate, ScaleBy, SgdUpdate, SquareSum
+from actorflow.ops.registry import kernel
+
+
+@kernel(SgdUpdate)
+@elementwise
+def _sgd_update(operation: SgdUpdate, inputs: list[Array], outputs: list[Array]) -> None:
+    step = operation.rate_scale * float(inputs[3])
+    for weight, grad, velocity, new_weight, new_velocity in flat_blocks(*inputs[:3], *outputs):
+        # new_weight holds the step on the gradient until the velocity is known: no temporary.
+        if operation.weight_decay:
+            np.multiply(weight, operation.weight_decay, out=new_weight)
+            np.add(new_weight, grad, out=new_weight)
+            np.multiply(new_weight, step, out=new_weight)
+        else:
+            np.multiply(grad, step, out=new_weight)
+        if operation.momentum:
+            np.multiply(velocity, operation.momentum, out=new_velocity)
+            np.add(new_velocity, new_weight, out=new_velocity)
+        else:
+            np.copyto(new_velocity, new_weight)
+        if operation.nesterov and operation.momentum:
+            ahead = scratch("ahead", weight.shape, weight.dtype)
+            np.multiply(new_velocity, operation.momentum, out=ahead)
+            np.add(new_weight, ahead, out=new_weight)
+            np.subtract(weight, new_weight, out=new_weight)
+        else:
+            np.subtract(weight, new_velocity, out=new_weight)
+
+
+@kernel(AdamUpdate)
+@elementwise
+def _adam_update(operation: AdamUpdate, inputs: list[Array], outputs: list[Array]) -> None:
+    rate, t = operation.rate_scale * float(inputs[4]), int(inputs[5]) + 1
+    beta1, beta2 = operation.beta1, operation.beta2
+    step = rate / (1.0 - beta1**t)
+    unbias = 1.0 / math.sqrt(1.0 - beta2**t)
+    decay = 0.0 if operation.decoupled else operation.weight_decay
+    states = [*inputs[2:4], *outputs[1:]]
+    for weight, grad, moved, (mean, square, new_mean, new_square) in _steps(inputs, outputs, states, decay):
+        np.subtract(grad, mean, out=new_mean)
+        np.multiply(new_mean, 1.0 - beta1, out=new_mean)
+        np.add(new_mean, mean, out=new_mean)
+        _mean_of_squares(grad, square, beta2, moved, new_square)
+        np.sqrt(new_square, out=moved)
+        np.multiply(moved, unbias, out=moved)
+        np.add(moved, operation.eps, out=moved)
+        np.divide(new_mean, moved, out=moved)
+        np.multiply(moved, step, out=moved)
+        if operation.decoupled and operation.weight_decay:
+            decayed = scratch("decayed", weight.shape, weight.dtype)
+            np.multiply(weight, rate * operation.weight_decay, out=decayed)
+            np.add(moved, decayed, out=moved)
+
+
+@kernel(AdagradUpdate)
+@elementwise
+def _adagrad_update(operation: AdagradUpdate, inputs: list[Array], outputs: list[Array]) -> None:
+    rate = operation.rate_scale * float(inputs[3])
+    states = [inputs[2], outputs[1]]
+    for _, grad, moved, (square, new_square) in _steps(inputs, outputs, states, operation.weight_decay):
+        np.multiply(grad, grad, out=moved)
+        np.add(square, moved, out=new_square)
+        np.sqrt(new_square, out=moved)
+        np.add(moved, operation.eps, out=moved)
+        np.divide(grad, moved, out=moved)
+        np.multiply(moved, rate, out=moved)
+
+
+@kernel(RmsPropUpdate)
+@elementwise
+def _rmsprop_update(operation: RmsPropUpdate, inputs: list[Array], outputs: list[Array]) -> None:
+    rate = operation.rate_scale * float(inputs[3])
+    old, new = [inputs[2], *inputs[4:]], outputs[1:]
+    for _, grad, moved, states in _steps(inputs, outputs, [*old, *new], operation.weight_decay):
+        before = dict(zip(("square", *operation.more), states, strict=False))
+        after = dict(zip(("square", *operation.more), states[len(old) :], strict=True))
+        _mean_of_squares(grad, before["square"], operation.alpha, moved, after["square"])
+        if operation.centered:
+            mean, new_mean = before["mean"], after["mean"]
+            np.subtract(grad, mean, out=new_mean)
+            np.multiply(new_mean, 1.0 - operation.alpha, out=new_mean)
+            np.add(new_mean, mean, out=new_mean)
+            np.multiply(new_mean, new_mean, out=moved)
+            np.subtract(after["square"], moved, out=moved)
+            np.maximum(moved, 0.0, out=moved)  # rounding can take a variance of nothing below 0
+            np.sqrt(moved, out=moved)
+        else:
+            np.sqrt(after["square"], out=moved)
+        np.add(moved, operation.eps, out=moved)
+        np.divide(grad, moved, out=moved)
+        if operation.momentum:
+            velocity, new_velocity = before["velocity"], after["velocity"]
+            np.multiply(velocity, operation.momentum, out=new_velocity)
+            np.add(new_velocity, moved, out=new_velocity)
+            np.multiply(new_velocity, rate, out=moved)
+        else:
+            np.multiply(moved, rate, out=moved)
+
+
+def _steps(
+    inputs: list[Array], outputs: list[Array], states: list[Array], decay: float
+) -> Iterator[tuple[Array, Array, Array, list[Array]]]:
+    """Block by block: the weight, the gradient with its decay, memory for the step, and the states.
+
+    The step that the caller leaves in that memory is then taken. All are of the states' dtype: 16 bits are widened.
+    """
+    wide = states[0].dtype
+    for weight, grad, new_weight, *own in flat_blocks(inputs[0], inputs[1], outputs[0], *states):
+        moved = new_weight
+        if weight.dtype != wide:
+            weight, grad = _widened("weight", weight, wide), _widened("grad", grad, wide)
+            moved = scratch("moved", weight.shape, wide)
+        if decay:
+            decayed = scratch("decayed", weight.shape, wide)
+            np.multiply(weight, decay, out=decayed)
+            grad = np.add(decayed, grad, out=decayed)
+        yield weight, grad, moved, own
+        np.subtract(weight, moved, out=moved)
+        if moved is not new_weight:
+            np.copyto(new_weight, moved, casting="unsafe")
+
+
+def _widened(name: str, narrow: Array, dtype: np.dtype[np.floating]) -> Array:
+    wide = scratch(name, narrow.shape, dtype)
+    np.copyto(wide, narrow)
+    return wide
+
+
+def _mean_of_squares(grad: Array, square: Array, beta: float, spare: Array, out: Array) -> None:
+    np.multiply(grad, grad, out=spare)
+    np.multiply(spare, 1.0 - beta, out=spare)
+    np.multiply(square, beta, out=out)
+    np.add(out, spare, out=out)
+
+
+#: Keeps a norm of 0 from being divided by.
+_EPS = 1e-6
+
+
+@kernel(SquareSum)
+def _square_sum(operation: SquareSum, inputs: list[Array], outputs: list[Array]) -> None:
+    total = 0.0
+    for (part,) in flat_blocks(inputs[0]):
+        wide = scratch("wide", part.shape, np.float64)
+        np.copyto(wide, part)
+        flat = wide.reshape(-1)
+        total += float(np.dot(flat, flat))
+    outputs[0][...] = total
+
+
+@kernel(NormFactor)
+def _norm_factor(operation: NormFactor, inputs: list[Array], outputs: list[Array]) -> None:
+    norm = math.sqrt(sum(map(float, inputs)))
+    outputs[0][...] = np.minimum(1.0, operation.max_norm / (norm + _EPS))
+
+
+@kernel(ScaleBy, inplace=True)
+def _scale_by(operation: ScaleBy, inputs: list[Array], outputs: list[Array]) -> None:
+    # The factor is a Python number, so that it does not widen what it scales.
+    np.multiply(inputs[0], float(inputs[1]), out=outputs[0])

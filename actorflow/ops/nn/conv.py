@@ -1,0 +1,312 @@
+"""Convolution over one, two or three spatial axes, channels last.
+
+The three operations are the derivatives of one product of three arrays, ``sum(g * conv(x, weight))``, so the gradient
+of each is made of the two others: they can be differentiated any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from actorflow.errors import GraphError, ShapeError
+from actorflow.ops.indexing import Pad
+from actorflow.ops.nn.windows import (
+    CHANNELS_FIRST,
+    WEIGHT_FIRST,
+    Pads,
+    Steps,
+    Windows,
+    as_pads,
+    as_steps,
+    check_image,
+    pads_per_axis,
+    per_axis,
+    slide,
+)
+from actorflow.ops.operation import Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+@dataclass(frozen=True)
+class _Convolution(Operation):
+    """What the three share; the parameters are those of `Conv`."""
+
+    stride: Steps = 1
+    pad: Pads = 0
+    dilation: Steps = 1
+    groups: int = 1
+
+    def windows(self, size: Sequence[int], kernel: Sequence[int]) -> Windows:
+        """Where the kernel lies on images of this size; ``out`` is the size of the output.
+
+        Raises:
+            GraphError: if a parameter is out of range, `ShapeError` if the kernel is larger than the padded image.
+        """
+        return slide(self.kind, tuple(size), tuple(kernel), self.stride, self.pad, self.dilation)
+
+    def _check_weight(self, name: str, x: TensorSpec, weight: TensorSpec, is_image: bool = True) -> tuple[int, ...]:
+        """Check a weight beside images (of in channels) or beside gradients; the size of its kernel."""
+        if len(weight.shape) != len(x.shape):
+            raise ShapeError(
+                f"{self.kind}: weight must have shape (*kernel, in_channels / groups, out_channels) with {name}'s "
+                f"{len(x.shape)} axes, got {weight}; {name} is {x}"
+            )
+        if is_image and weight.shape[-2] * self.groups != x.shape[-1]:
+            of = f"{x.shape[-1]} channels" if self.groups == 1 else f"{x.shape[-1]} channels / {self.groups} groups"
+            raise ShapeError(f"{self.kind}: weight must have {name}'s {of} on axis -2, got {weight}; {name} is {x}")
+        self._check_groups("weight's output channels", weight.shape[-1])
+        return weight.shape[:-2]
+
+    def _check_groups(self, what: str, channels: int) -> None:
+        if self.groups < 1:
+            raise GraphError(f"{self.kind}: groups must be at least 1, got {self.groups}")
+        if channels % self.groups:
+            raise ShapeError(f"{self.kind}: {what}, {channels}, must be a multiple of groups, {self.groups}")
+
+
+@dataclass(frozen=True)
+class Conv(_Convolution):
+    """Cross-correlation of images with kernels; see `conv`.
+
+    Attributes:
+        stride: Step of the kernel: a number for all spatial axes, or one for each.
+        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
+        dilation: Step between the elements of an image that a kernel sees.
+        groups: How many parts the channels are divided into, each convolved on its own.
+    """
+
+    arguments = ("x", "weight")
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, WEIGHT_FIRST), (CHANNELS_FIRST,))}
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(batch, *out_size, out_channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters, ``x`` and ``weight`` do not fit.
+        """
+        x, weight = inputs
+        same_dtype(self.kind, x=x, weight=weight)
+        size = check_image(self.kind, "x", x)
+        self._check_groups("x's channels", x.shape[-1])
+        kernel = self._check_weight("x", x, weight)
+        return (TensorSpec((x.shape[0], *self.windows(size, kernel).out, weight.shape[-1]), x.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`ConvDown` and `ConvWeight`."""
+        (g,), (x, weight) = grads, op.inputs
+        assert g is not None
+        how = (self.stride, self.pad, self.dilation, self.groups)
+        return [
+            apply(ConvDown(*how, size=x.shape[1:-1]), g, weight) if wanted[0] else None,
+            apply(ConvWeight(*how, kernel=weight.shape[:-2]), g, x) if wanted[1] else None,
+        ]
+
+
+@dataclass(frozen=True)
+class ConvDown(_Convolution):
+    """The data gradient of `Conv`: ``dx`` from ``g`` and ``weight``; also the transposed convolution of ``g``.
+
+    Source: Purine2 ``ConvDown``.
+
+    Attributes:
+        stride, pad, dilation, groups: As in `Conv`.
+        size: Spatial size of ``x``.
+    """
+
+    arguments = ("g", "weight")
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, WEIGHT_FIRST), (CHANNELS_FIRST,))}
+
+    size: tuple[int, ...] = ()
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(batch, *size, in_channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters, ``g`` and ``weight`` do not fit.
+        """
+        g, weight = inputs
+        same_dtype(self.kind, g=g, weight=weight)
+        check_image(self.kind, "g", g)
+        size = per_axis(self.kind, "size", self.size, len(g.shape) - 2, 0)
+        kernel = self._check_weight("g", g, weight, is_image=False)
+        expected = (*self.windows(size, kernel).out, weight.shape[-1])
+        if g.shape[1:] != expected:
+            shape = ", ".join(map(str, ("batch", *expected)))
+            raise ShapeError(f"{self.kind}: g must have shape ({shape}), got {g}; weight is {weight}, x's size {size}")
+        return (TensorSpec((g.shape[0], *size, weight.shape[-2] * self.groups), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`Conv` and `ConvWeight` of the gradient in the place of ``x``."""
+        (h,), (g, weight) = grads, op.inputs
+        assert h is not None
+        how = (self.stride, self.pad, self.dilation, self.groups)
+        return [
+            apply(Conv(*how), h, weight) if wanted[0] else None,
+            apply(ConvWeight(*how, kernel=weight.shape[:-2]), g, h) if wanted[1] else None,
+        ]
+
+
+@dataclass(frozen=True)
+class ConvWeight(_Convolution):
+    """The weight gradient of `Conv`: ``dweight`` from ``g`` and ``x``.
+
+    Source: Purine2 ``ConvWeight``.
+
+    Attributes:
+        stride, pad, dilation, groups: As in `Conv`.
+        kernel: Size of the kernel.
+    """
+
+    arguments = ("g", "x")
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, CHANNELS_FIRST), (WEIGHT_FIRST,))}
+
+    kernel: tuple[int, ...] = ()
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(*kernel, in_channels / groups, out_channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters, ``g`` and ``x`` do not fit.
+        """
+        g, x = inputs
+        same_dtype(self.kind, g=g, x=x)
+        size = check_image(self.kind, "x", x)
+        self._check_groups("x's channels", x.shape[-1])
+        expected = (x.shape[0], *self.windows(size, self.kernel).out)
+        if g.shape[:-1] != expected:
+            shape = ", ".join(map(str, (*expected, "out_channels")))
+            raise ShapeError(f"{self.kind}: g must have shape ({shape}), got {g}; x is {x}")
+        self._check_groups("g's channels", g.shape[-1])
+        return (TensorSpec((*self.kernel, x.shape[-1] // self.groups, g.shape[-1]), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`Conv` and `ConvDown` with the gradient in the place of ``weight``."""
+        (v,), (g, x) = grads, op.inputs
+        assert v is not None
+        how = (self.stride, self.pad, self.dilation, self.groups)
+        return [
+            apply(Conv(*how), x, v) if wanted[0] else None,
+            apply(ConvDown(*how, size=x.shape[1:-1]), g, v) if wanted[1] else None,
+        ]
+
+
+def conv(
+    x: Blob,
+    weight: Blob,
+    stride: int | Sequence[int] = 1,
+    pad: int | Sequence[int | Sequence[int]] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Blob:
+    """Convolution (cross-correlation) with zero padding, channels last, over as many spatial axes as ``x`` has.
+
+    With two of them and one group,
+    ``y[n, i, j, o] = sum over a, b, c of x[n, i * stride + a * dilation - pad, j * stride + b * dilation - pad, c]
+    * weight[a, b, c, o]``. With groups, output channel ``o`` sees the input channels of its own group, number
+    ``o // (out_channels / groups)``; as many groups as input channels make it depthwise.
+
+    Args:
+        x: Images, shape (batch, [[depth,] height,] width, in_channels), floating.
+        weight: Kernels, shape (*kernel, in_channels / groups, out_channels), dtype of ``x``.
+        stride: Step of the kernel: a number, or one for each spatial axis.
+        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
+        dilation: Step between the elements that a kernel sees: a number, or one for each spatial axis.
+        groups: How many parts the channels are divided into.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, *out_size, out_channels), with
+        ``out_size = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1``.
+    Raises:
+        ShapeError: if the channels differ or the kernel is larger than the padded image.
+        DTypeError: if the dtypes differ or are not floating.
+        GraphError: if a parameter is out of range.
+    Gradient: dx by `ConvDown`, dweight by `ConvWeight`; both have gradients.
+    Source: Purine2 ``Conv``.
+    """
+    operation = Conv(as_steps(stride), as_pads(pad), as_steps(dilation), groups)
+    return blob_of(operation, x, weight, name=name)
+
+
+@whole
+def conv_transpose(
+    x: Blob,
+    weight: Blob,
+    stride: int | Sequence[int] = 1,
+    pad: int | Sequence[int | Sequence[int]] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    output_pad: int | Sequence[int] = 0,
+    name: str | None = None,
+) -> Blob:
+    """Transposed convolution: what `conv` with these parameters has as its data gradient.
+
+    Args:
+        x: Shape (batch, [[depth,] height,] width, in_channels), floating.
+        weight: Kernels of the convolution that is transposed, from out to in channels: shape (*kernel,
+            out_channels / groups, in_channels), dtype of ``x``.
+        stride: Step in the output from one element of ``x`` to the next: a number, or one for each spatial axis.
+        pad: What is cut off the output: a number, or for each spatial axis a number or (before, after).
+        dilation: Step in the output between the elements of a kernel.
+        groups: How many parts the channels are divided into.
+        output_pad: How much larger the output is at its far ends, less than the stride or the dilation: convolutions
+            with a stride give images of several sizes one size, and this chooses among them. What no element of ``x``
+            reaches is 0.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, *out_size, out_channels), with
+        ``out_size = (size - 1) * stride - before - after + dilation * (kernel - 1) + 1 + output_pad``.
+    Raises:
+        ShapeError: if the channels do not fit, or nothing is left of the output.
+        DTypeError: if the dtypes differ or are not floating.
+        GraphError: if a parameter is out of range.
+    Gradient: dx by `Conv`, dweight by `ConvWeight`.
+    Source: PyTorch ``conv_transpose2d``.
+    """
+    steps, pads, gaps = as_steps(stride), as_pads(pad), as_steps(dilation)
+    types = spec_of("conv_transpose", "x", x), spec_of("conv_transpose", "weight", weight)
+    size, cut, zeros = _transposed(*types, steps, pads, gaps, as_steps(output_pad))
+    y: Blob = apply(ConvDown(steps, cut, gaps, groups, size), x, weight, name=None if any(zeros) else name)
+    if any(zeros):
+        y = apply(Pad(((0, 0), *[(0, n) for n in zeros], (0, 0))), y, name=name)
+    return y
+
+
+def _transposed(
+    x: TensorSpec, weight: TensorSpec, stride: Steps, pad: Pads, dilation: Steps, output_pad: Steps
+) -> tuple[tuple[int, ...], Pads, tuple[int, ...]]:
+    """The size and the padding of the convolution whose transpose is taken, and how many zeros follow the result.
+
+    The output padding is more than a stride leaves open where the dilation is larger: the rest of it takes back what
+    the padding cuts off, and then, there is nothing but zeros.
+    """
+    kind, kernel = "conv_transpose", weight.shape[:-2]
+    size = check_image(kind, "x", x)
+    if len(weight.shape) != len(x.shape) or weight.shape[-1] != x.shape[-1]:
+        raise ShapeError(
+            f"{kind}: weight must have shape (*kernel, out_channels / groups, in_channels) with x's {len(x.shape)} "
+            f"axes and {x.shape[-1]} channels, got {weight}; x is {x}"
+        )
+    if 0 in size:
+        raise ShapeError(f"{kind}: x must have a spatial size of at least 1, got {x}")
+    rank = len(size)
+    strides, dilations = per_axis(kind, "stride", stride, rank, 1), per_axis(kind, "dilation", dilation, rank, 1)
+    extra, cuts = per_axis(kind, "output_pad", output_pad, rank, 0), pads_per_axis(kind, pad, rank)
+    if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        raise GraphError(
+            f"{kind}: output_pad must be less than the stride {strides} or the dilation {dilations}, got {extra}"
+        )
+    beyond = [max(e - s + 1, 0) for e, s in zip(extra, strides, strict=True)]
+    zeros = tuple(max(n - after, 0) for n, (_, after) in zip(beyond, cuts, strict=True))
+    axes = zip(size, strides, cuts, dilations, kernel, extra, zeros, strict=True)
+    found = tuple((n - 1) * s - sum(cut) + d * (k - 1) + 1 + e - zero for n, s, cut, d, k, e, zero in axes)
+    if min(found) < 1:
+        raise ShapeError(f"{kind}: nothing is left of {size} with kernel {kernel} and padding {cuts}: size {found}")
+    if any(beyond):
+        pad = tuple((before, max(after - n, 0)) for n, (before, after) in zip(beyond, cuts, strict=True))
+    return found, pad, zeros

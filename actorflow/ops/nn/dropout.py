@@ -1,0 +1,106 @@
+"""Operations that draw random numbers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.operation import Operation, apply, same_dtype
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+_MASK = np.dtype(np.bool_)
+
+
+def _check_rate(kind: str, rate: float) -> None:
+    if not 0 <= rate < 1:
+        raise GraphError(f"{kind}: rate must be at least 0 and less than 1, got {rate}")
+
+
+@dataclass(frozen=True)
+class Dropout(Operation):
+    """Zeroes elements at random; see `dropout`.
+
+    Attributes:
+        rate: The probability that an element is dropped.
+        seed: Names the random stream, together with the number of the frame.
+    """
+
+    rate: float
+    seed: int
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``, and the mask of what is kept: one byte per element."""
+        (x,) = inputs
+        same_dtype("Dropout", x=x)
+        _check_rate("Dropout", self.rate)
+        if not 0 <= self.seed < 1 << 128:
+            raise GraphError(f"Dropout: seed must be from 0 to 2**128 - 1, got {self.seed}")
+        return (x, TensorSpec(x.shape, _MASK))
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`DropoutDown` with the mask of the same frame."""
+        assert grads[0] is not None
+        return [apply(DropoutDown(self.rate), grads[0], op.outputs[1])]
+
+
+@dataclass(frozen=True)
+class DropoutDown(Operation):
+    """``dx = g / (1 - rate)`` where ``mask``, else 0: the gradient of `Dropout`.
+
+    Attributes:
+        rate: As in `Dropout`.
+    """
+
+    arguments = ("g", "mask")
+
+    rate: float
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``g``."""
+        g, mask = inputs
+        same_dtype("DropoutDown", g=g)
+        _check_rate("DropoutDown", self.rate)
+        if mask.dtype != _MASK:
+            raise DTypeError(f"DropoutDown: mask must be bool, got {mask}")
+        if mask.shape != g.shape:
+            raise ShapeError(f"DropoutDown: mask must have g's shape {g.shape}, got {mask}")
+        return (g,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The same operation, which is linear in ``g``."""
+        assert grads[0] is not None
+        return [apply(self, grads[0], op.inputs[1]), None]
+
+
+def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = None) -> Blob:
+    """Elements zeroed at random, the others divided by ``1 - rate``, so that the expectation stays.
+
+    What is dropped depends on the seed and the number of the frame alone, not on timing, lanes or devices.
+
+    Args:
+        x: Any shape, floating.
+        rate: The probability that an element is dropped, at least 0 and less than 1.
+        seed: From 0 to 2**128 - 1; the default is derived from the name of ``x``, so dropouts of a graph differ.
+        name: Name of the op.
+    Returns:
+        Blob of the type of ``x``. (The op's second output is the mask of what was kept, bool.)
+    Raises:
+        GraphError: if ``rate`` or ``seed`` is out of range.
+        DTypeError: if ``x`` is not floating.
+    Gradient: g / (1 - rate) where x was kept, else 0.
+    Source: Purine2 layer ``Dropout`` (Bernoulli and Mul).
+    """
+    if seed is None:
+        seed = zlib.crc32(f"{x.name}:{len(x.consumers)}".encode())
+    y: Blob
+    y, _ = apply(Dropout(rate, seed), x, name=name)
+    return y

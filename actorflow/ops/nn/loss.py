@@ -1,0 +1,654 @@
+"""Losses: of class scores and labels, and of elements and their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.elementwise import plus, scaled, times
+from actorflow.ops.fills import constant_like
+from actorflow.ops.nn.activation import ReluDown, SigmoidDown, sigmoid
+from actorflow.ops.nn.softmax import LogSoftmaxDown, log_softmax
+from actorflow.ops.operation import Operation, apply, blob_of, same_dtype
+from actorflow.ops.shaping import spread, total
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_reduction(kind: str, reduction: str) -> None:
+    """Check what becomes of the samples' losses.
+
+    Raises:
+        GraphError: if it is none of mean, sum and none.
+    """
+    if reduction not in _REDUCTIONS:
+        raise GraphError(f"{kind}: reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
+
+
+def _check(kind: str, x: TensorSpec, labels: TensorSpec) -> None:
+    same_dtype(kind, x=x)
+    if not x.shape or x.shape[-1] == 0:
+        raise ShapeError(f"{kind}: x must have shape (..., classes) with at least 1 class, got {x}")
+    _check_labels(kind, labels)
+    if labels.shape != x.shape[:-1]:
+        raise ShapeError(f"{kind}: labels must have x's shape without classes {x.shape[:-1]}, got {labels}")
+
+
+def _check_labels(kind: str, labels: TensorSpec) -> None:
+    if labels.dtype.kind not in "iu":
+        raise DTypeError(f"{kind}: labels must be integers, got {labels}")
+
+
+@dataclass(frozen=True)
+class LabelLoss(Operation):
+    """What the losses of labels share: weights of the classes are an input more, where there are any.
+
+    Attributes:
+        reduction: "mean", "sum" or "none".
+        scale: Factor on the loss.
+        ignore: Label of samples that do not count.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("x", "labels")
+    constants: ClassVar[tuple[str, ...]] = ("weights",)
+
+    reduction: str = "mean"
+    scale: float = 1.0
+    ignore: int | None = None
+
+    @property
+    def settings(self) -> tuple[str, float, int | None]:
+        """The fields of this class, for an operation that shares them."""
+        return self.reduction, self.scale, self.ignore
+
+    def is_constant(self, position: int) -> bool:
+        """The weights are."""
+        return position >= len(self.arguments)
+
+    def check_arity(self, count: int) -> None:
+        """One input more may be given: the weights."""
+        if count != len(self.arguments) + 1:
+            Operation.check_arity(self, count)
+
+    def _check_options(self, classes: int, dtype: np.dtype[Any], weights: Sequence[TensorSpec]) -> None:
+        check_reduction(self.kind, self.reduction)
+        for given in weights:
+            if given.dtype != dtype:
+                raise DTypeError(f"{self.kind}: weights must have dtype {dtype}, got {given}")
+            if given.shape != (classes,):
+                raise ShapeError(f"{self.kind}: weights must have a value for each of {classes} classes, got {given}")
+
+    def _check_g(self, g: TensorSpec, labels: TensorSpec) -> None:
+        expected = labels.shape if self.reduction == "none" else ()
+        if g.shape != expected:
+            raise ShapeError(f"{self.kind}: g must have shape {expected}, got {g}")
+
+
+class _Forward(LabelLoss):
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """0-d, or the shape of ``labels`` for no reduction; dtype of ``x``.
+
+        Raises:
+            ShapeError, DTypeError: if ``x``, ``labels`` and weights do not fit; `GraphError` if the reduction does not.
+        """
+        x, labels, *weights = inputs
+        _check(self.kind, x, labels)
+        self._check_options(x.shape[-1], x.dtype, weights)
+        return (TensorSpec(labels.shape if self.reduction == "none" else (), x.dtype),)
+
+
+@dataclass(frozen=True)
+class SoftmaxLoss(_Forward):
+    """``-log(softmax(x)[label])``; see `softmax_loss`."""
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`SoftmaxLossDown` for ``x``; labels and weights have no gradient."""
+        assert grads[0] is not None
+        return [apply(SoftmaxLossDown(*self.settings), grads[0], *op.inputs), *[None] * (len(wanted) - 1)]
+
+
+@dataclass(frozen=True)
+class SoftmaxLossDown(LabelLoss):
+    """``dx = g * (softmax(x) - one_hot(labels)) * weight / total weight``: the gradient of `SoftmaxLoss`.
+
+    Source: Purine2 ``SoftmaxLossDown``.
+    """
+
+    arguments = ("g", "x", "labels")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``."""
+        g, x, labels, *weights = inputs
+        _check("SoftmaxLossDown", x, labels)
+        same_dtype("SoftmaxLossDown", g=g, x=x)
+        self._check_options(x.shape[-1], x.dtype, weights)
+        self._check_g(g, labels)
+        return (x,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """As the gradient of log-softmax and negative log-likelihood, of which this is the product."""
+        (c,), (g, x, labels, *weights) = grads, op.inputs
+        assert c is not None
+        y, down = log_softmax(x), LogSoftmaxDown()
+        n = apply(NllLossDown(*self.settings, classes=x.shape[-1]), g, labels, *weights)
+        dn, dy = down.products(c, n, y, wanted)
+        return [
+            None if dn is None else apply(NllLoss(*self.settings), dn, labels, *weights),
+            None if dy is None else apply(down, dy, y),
+            *[None] * (len(wanted) - 2),
+        ]
+
+
+@dataclass(frozen=True)
+class NllLoss(_Forward):
+    """``-x[label]``; see `nll_loss`."""
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`NllLossDown` for ``x``; labels and weights have no gradient."""
+        assert grads[0] is not None
+        down = NllLossDown(*self.settings, classes=op.inputs[0].shape[-1])
+        return [apply(down, grads[0], *op.inputs[1:]), *[None] * (len(wanted) - 1)]
+
+
+@dataclass(frozen=True)
+class NllLossDown(LabelLoss):
+    """``dx = -g * weight / total weight`` at each label, else 0: the gradient of `NllLoss`, whatever ``x`` is.
+
+    Attributes:
+        classes: Length of the last axis of ``x``.
+    """
+
+    arguments = ("g", "labels")
+
+    classes: int = 1
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(..., classes), dtype of ``g``."""
+        g, labels, *weights = inputs
+        same_dtype("NllLossDown", g=g)
+        _check_labels("NllLossDown", labels)
+        self._check_options(self.classes, g.dtype, weights)
+        self._check_g(g, labels)
+        return (TensorSpec((*labels.shape, self.classes), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`NllLoss`: each is the other's transpose."""
+        assert grads[0] is not None
+        return [apply(NllLoss(*self.settings), grads[0], *op.inputs[1:]), *[None] * (len(wanted) - 1)]
+
+
+@dataclass(frozen=True)
+class Accuracy(Operation):
+    """The share of samples whose label is among the largest predictions; see `accuracy`.
+
+    Attributes:
+        top: How many of the largest predictions count.
+    """
+
+    arguments = ("x", "labels")
+    differentiable = False
+
+    top: int = 1
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """0-d float32.
+
+        Raises:
+            ShapeError, DTypeError: if ``x`` and ``labels`` do not fit; `GraphError` if ``top`` does not.
+        """
+        x, labels = inputs
+        _check("Accuracy", x, labels)
+        if not 1 <= self.top <= x.shape[-1]:
+            raise GraphError(f"Accuracy: top must be from 1 to x's {x.shape[-1]} classes, got {self.top}")
+        return (TensorSpec((), np.dtype(np.float32)),)
+
+
+def softmax_loss(
+    x: Blob,
+    labels: Blob,
+    weights: Blob | None = None,
+    *,
+    reduction: str = "mean",
+    scale: float = 1.0,
+    ignore: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """``-log(softmax(x)[label])`` of each sample, computed without overflow; by default their mean.
+
+    Args:
+        x: Scores before softmax, shape (..., classes), floating. The classes are the last axis, not the second one.
+        labels: Shape (...), integers from 0 to classes - 1; any other label fails the frame.
+        weights: A weight per class, shape (classes,), dtype of ``x``. The mean is then divided by the sum of the
+            samples' weights, as in PyTorch.
+        reduction: "mean", "sum", or "none" for the loss of each sample.
+        scale: Factor on the loss (lambda in Purine2).
+        ignore: Samples with this label, which may be any integer, do not count.
+        name: Name of the op.
+    Returns:
+        0-d blob, dtype of ``x``, or one of the shape of ``labels`` for no reduction. The mean of no sample is not a
+        number.
+    Raises:
+        ShapeError, DTypeError: if ``x``, ``labels`` and ``weights`` do not fit.
+        GraphError: if there is no such reduction.
+    Gradient: dx = g * (softmax(x) - one_hot(labels)) * weight / total weight; none for labels and weights.
+    Source: Purine2 ``SoftmaxLoss``; `torch.nn.functional.cross_entropy`.
+    """
+    given = () if weights is None else (weights,)
+    return blob_of(SoftmaxLoss(reduction, scale, ignore), x, labels, *given, name=name)
+
+
+def nll_loss(
+    x: Blob,
+    labels: Blob,
+    weights: Blob | None = None,
+    *,
+    reduction: str = "mean",
+    scale: float = 1.0,
+    ignore: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """The negative log-likelihood ``-x[label]`` of each sample; by default their mean.
+
+    Args:
+        x: Logarithms of probabilities, shape (..., classes), floating.
+        labels: As in `softmax_loss`.
+        weights: As in `softmax_loss`.
+        reduction: As in `softmax_loss`.
+        scale: As in `softmax_loss`.
+        ignore: As in `softmax_loss`.
+        name: Name of the op.
+    Returns:
+        As `softmax_loss`.
+    Raises:
+        ShapeError, DTypeError: if ``x``, ``labels`` and ``weights`` do not fit.
+        GraphError: if there is no such reduction.
+    Gradient: dx = -g * weight / total weight at each label, else 0.
+    Source: `torch.nn.functional.nll_loss`.
+    """
+    given = () if weights is None else (weights,)
+    return blob_of(NllLoss(reduction, scale, ignore), x, labels, *given, name=name)
+
+
+def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Blob:
+    """The share of samples whose label is among the ``top`` largest predictions.
+
+    Of equal predictions the one of the lower class counts as the larger; one that is not a number counts as the
+    largest of all, so a diverged network never looks right. (`torch.topk` leaves the order of equal ones open.)
+
+    Args:
+        x: Predictions, shape (..., classes), floating; scores or probabilities.
+        labels: Shape (...), integers from 0 to classes - 1; any other label fails the frame.
+        top: How many predictions count.
+        name: Name of the op.
+    Returns:
+        0-d float32 blob; not a number for an empty batch.
+    Raises:
+        ShapeError, DTypeError: if ``x`` and ``labels`` do not fit.
+        GraphError: if ``top`` is not from 1 to the number of classes.
+    Gradient: none.
+    Source: Purine2 ``Accuracy``.
+    """
+    return blob_of(Accuracy(top), x, labels, name=name)
+
+
+@dataclass(frozen=True)
+class _Reduced(Operation):
+    """What a loss and its gradient share.
+
+    Attributes:
+        reduction: "mean", "sum" or "none".
+        scale: Factor on the loss.
+    """
+
+    reduction: str = "mean"
+    scale: float = 1.0
+
+    def factor(self, size: int) -> float:
+        """What each of ``size`` elements counts."""
+        return self.scale / max(size, 1) if self.reduction == "mean" else self.scale
+
+    def result_shape(self, x: TensorSpec) -> tuple[int, ...]:
+        """Shape of the loss."""
+        return x.shape if self.reduction == "none" else ()
+
+
+class PairLoss(_Reduced):
+    """A loss of each element of ``x`` and its target, and what becomes of them."""
+
+    arguments: ClassVar[tuple[str, ...]] = ("x", "target")
+
+    @property
+    def down(self) -> PairLossDown:
+        """The operation of the gradient by ``x``."""
+        raise NotImplementedError
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """0-d, or the shape of ``x`` for no reduction.
+
+        Raises:
+            ShapeError, DTypeError: if ``x`` and ``target`` differ; `GraphError` if there is no such reduction.
+        """
+        x, target = inputs
+        same_dtype(self.kind, x=x, target=target)
+        check_reduction(self.kind, self.reduction)
+        if target.shape != x.shape:
+            raise ShapeError(f"{self.kind}: target must have x's shape {x.shape}, got {target}")
+        return (TensorSpec(self.result_shape(x), x.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`down` by ``x``, and `by_target`."""
+        (g,), (x, target) = grads, op.inputs
+        assert g is not None
+        dx = apply(self.down, g, x, target) if wanted[0] else None
+        return [dx, self.by_target(g, x, target, dx) if wanted[1] else None]
+
+    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
+        """The gradient by the target, perhaps from the one by ``x``; here for losses of the difference."""
+        return scaled(apply(self.down, g, x, target) if dx is None else dx, -1.0)
+
+
+class PairLossDown(_Reduced):
+    """``dx = g * slope(x, target)``, divided by the number of elements for a mean."""
+
+    arguments: ClassVar[tuple[str, ...]] = ("g", "x", "target")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``."""
+        g, x, target = inputs
+        same_dtype(self.kind, x=x, g=g, target=target)
+        check_reduction(self.kind, self.reduction)
+        if target.shape != x.shape:
+            raise ShapeError(f"{self.kind}: target must have x's shape {x.shape}, got {target}")
+        if g.shape != self.result_shape(x):
+            raise ShapeError(f"{self.kind}: g must have shape {self.result_shape(x)}, got {g}")
+        return (x,)
+
+    def each(self, size: int) -> Self:
+        """The same for a gradient that is spread over ``size`` elements already."""
+        return replace(self, reduction="none", scale=self.factor(size))
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """By ``g`` the products with the slopes; by ``x`` and the target what the second derivatives say."""
+        (c,), (g, x, target) = grads, op.inputs
+        assert c is not None
+        dg = apply(self.each(x.spec.size), c, x, target) if wanted[0] else None
+        p = scaled(times(c, spread(g, x)), self.factor(x.spec.size))
+        return [
+            dg if dg is None or self.reduction == "none" else total(dg),
+            self.curve(p, x, target) if wanted[1] else None,
+            self.cross(p, x, target) if wanted[2] else None,
+        ]
+
+    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``p`` times the second derivative by ``x``; None where that is 0."""
+        return None
+
+    def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``p`` times the derivative by ``x`` and the target; here for losses of the difference."""
+        curve = self.curve(p, x, target)
+        return None if curve is None else scaled(curve, -1.0)
+
+
+@dataclass(frozen=True)
+class MseLoss(PairLoss):
+    """``(x - target) ** 2``; see `mse_loss`."""
+
+    @property
+    def down(self) -> PairLossDown:
+        """`MseLossDown`."""
+        return MseLossDown(self.reduction, self.scale)
+
+
+@dataclass(frozen=True)
+class MseLossDown(PairLossDown):
+    """``dx = 2 * g * (x - target)``: the gradient of `MseLoss`."""
+
+    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``2 * p``."""
+        return scaled(p, 2.0)
+
+
+@dataclass(frozen=True)
+class L1Loss(PairLoss):
+    """``|x - target|``; see `l1_loss`."""
+
+    @property
+    def down(self) -> PairLossDown:
+        """`L1LossDown`."""
+        return L1LossDown(self.reduction, self.scale)
+
+
+@dataclass(frozen=True)
+class L1LossDown(PairLossDown):
+    """``dx = g * sign(x - target)``: the gradient of `L1Loss`."""
+
+
+@dataclass(frozen=True)
+class HuberLoss(PairLoss):
+    """``d ** 2 / 2`` of a distance d up to ``delta``, else ``delta * (d - delta / 2)``; see `huber_loss`.
+
+    Attributes:
+        delta: From where on the loss grows linearly; positive.
+    """
+
+    delta: float = 1.0
+
+    @property
+    def down(self) -> PairLossDown:
+        """`HuberLossDown`."""
+        return HuberLossDown(self.reduction, self.scale, self.delta)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """As of every loss of pairs."""
+        if not self.delta > 0:
+            raise GraphError(f"HuberLoss: delta must be positive, got {self.delta}")
+        return super().infer(*inputs)
+
+
+@dataclass(frozen=True)
+class HuberLossDown(PairLossDown):
+    """``dx = g * min(max(x - target, -delta), delta)``: the gradient of `HuberLoss`.
+
+    Attributes:
+        delta: As in `HuberLoss`.
+    """
+
+    delta: float = 1.0
+
+    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``p`` where ``x`` is nearer to the target than ``delta``, else 0."""
+        distance = apply(L1Loss("none"), x, target)
+        return blob_of(ReluDown(), p, plus(constant_like(self.delta, x), scaled(distance, -1.0)))
+
+
+@dataclass(frozen=True)
+class HingeLoss(PairLoss):
+    """``max(1 - x * target, 0)``; see `hinge_loss`."""
+
+    @property
+    def down(self) -> PairLossDown:
+        """`HingeLossDown`."""
+        return HingeLossDown(self.reduction, self.scale)
+
+    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
+        """The loss is symmetric."""
+        return blob_of(self.down, g, target, x)
+
+
+@dataclass(frozen=True)
+class HingeLossDown(PairLossDown):
+    """``dx = -g * target`` where ``x * target < 1``, else 0: the gradient of `HingeLoss`."""
+
+    def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``-p`` where there is a loss."""
+        return scaled(apply(ReluDown(), p, apply(HingeLoss("none"), x, target)), -1.0)
+
+
+@dataclass(frozen=True)
+class LogisticLoss(PairLoss):
+    """Binary cross-entropy of ``sigmoid(x)``; see `binary_cross_entropy_with_logits`."""
+
+    @property
+    def down(self) -> PairLossDown:
+        """`LogisticLossDown`."""
+        return LogisticLossDown(self.reduction, self.scale)
+
+    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
+        """``-g * x``."""
+        return scaled(times(spread(g, x), x), -self.factor(x.spec.size))
+
+
+@dataclass(frozen=True)
+class LogisticLossDown(PairLossDown):
+    """``dx = g * (sigmoid(x) - target)``: the gradient of `LogisticLoss`."""
+
+    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``p`` times the slope of the sigmoid."""
+        return blob_of(SigmoidDown(), p, sigmoid(x))
+
+    def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``-p``."""
+        return scaled(p, -1.0)
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(PairLoss):
+    """``-target * log(x) - (1 - target) * log(1 - x)``; see `binary_cross_entropy`."""
+
+    @property
+    def down(self) -> PairLossDown:
+        """`BinaryCrossEntropyDown`."""
+        return BinaryCrossEntropyDown(self.reduction, self.scale)
+
+    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
+        """``g * (log(1 - x) - log(x))``, whose terms are losses for the targets 0 and 1."""
+        each = BinaryCrossEntropy("none")
+        of_0, of_1 = (apply(each, x, constant_like(value, x)) for value in (0.0, 1.0))
+        slope = plus(of_1, scaled(of_0, -1.0))
+        return scaled(times(spread(g, x), slope), self.factor(x.spec.size))
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropyDown(PairLossDown):
+    """``dx = g * (x - target) / (x * (1 - x))``: the gradient of `BinaryCrossEntropy`."""
+
+    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``p * (target / x ** 2 + (1 - target) / (1 - x) ** 2)``; the slopes for 0 and 1 are 1 / (1 - x), -1 / x."""
+        each, zeros, ones = BinaryCrossEntropyDown("none"), constant_like(0.0, x), constant_like(1.0, x)
+        of_0 = apply(each, apply(each, p, x, zeros), x, zeros)
+        of_1 = apply(each, apply(each, p, x, ones), x, ones)
+        return plus(times(target, of_1), of_0, scaled(times(target, of_0), -1.0))
+
+    def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
+        """``-p / (x * (1 - x))``."""
+        each = BinaryCrossEntropyDown("none")
+        inner = apply(each, p, x, constant_like(1.0, x))
+        return blob_of(each, inner, x, constant_like(0.0, x))
+
+
+def mse_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
+    """The squared error ``(x - target) ** 2``; by default the mean of the elements.
+
+    Args:
+        x: Any shape, floating.
+        target: Shape and dtype of ``x``.
+        reduction: "mean", "sum", or "none" for the loss of each element.
+        scale: Factor on the loss.
+        name: Name of the op.
+    Returns:
+        0-d blob, or one of the type of ``x`` for no reduction. The mean of no element is not a number.
+    Raises:
+        ShapeError, DTypeError: if ``x`` and ``target`` differ.
+        GraphError: if there is no such reduction.
+    Gradient: dx = 2 * g * (x - target) / size; dtarget = -dx.
+    Source: `torch.nn.functional.mse_loss`.
+    """
+    return blob_of(MseLoss(reduction, scale), x, target, name=name)
+
+
+def l1_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
+    """The absolute error ``|x - target|``; by default the mean of the elements.
+
+    Arguments, result and errors are those of `mse_loss`.
+
+    Gradient: dx = g * sign(x - target) / size, 0 where they are equal; dtarget = -dx.
+    Source: `torch.nn.functional.l1_loss`.
+    """
+    return blob_of(L1Loss(reduction, scale), x, target, name=name)
+
+
+def huber_loss(
+    x: Blob,
+    target: Blob,
+    delta: float = 1.0,
+    *,
+    reduction: str = "mean",
+    scale: float = 1.0,
+    name: str | None = None,
+) -> Blob:
+    """Half the squared error up to ``delta``, then linear: ``delta * (|x - target| - delta / 2)``.
+
+    With ``scale=1 / delta`` it is the smooth L1 loss. Arguments, result and errors are those of `mse_loss`; besides:
+
+    Args:
+        x: As in `mse_loss`.
+        target: As in `mse_loss`.
+        delta: From which distance on the loss is linear; positive.
+        reduction: As in `mse_loss`.
+        scale: As in `mse_loss`.
+        name: Name of the op.
+    Raises:
+        GraphError: if ``delta`` is not positive.
+    Gradient: dx = g * min(max(x - target, -delta), delta) / size; dtarget = -dx.
+    Source: `torch.nn.functional.huber_loss`.
+    """
+    return blob_of(HuberLoss(reduction, scale, delta), x, target, name=name)
+
+
+def hinge_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
+    """What a score lacks to be on the right side by 1: ``max(1 - x * target, 0)``; by default the mean.
+
+    Arguments, result and errors are those of `mse_loss`, but ``target`` says the side: -1 or 1.
+
+    Gradient: dx = -g * target / size where x * target < 1, else 0; dtarget likewise with x.
+    Source: Rosasco et al., Are loss functions all the same?, 2004.
+    """
+    return blob_of(HingeLoss(reduction, scale), x, target, name=name)
+
+
+def binary_cross_entropy_with_logits(
+    x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
+) -> Blob:
+    """The binary cross-entropy of ``sigmoid(x)`` and a probability, computed without overflow.
+
+    ``max(x, 0) - x * target + log(1 + exp(-|x|))``; by default the mean. Arguments, result and errors are those of
+    `mse_loss`; ``x`` are scores before the sigmoid, ``target`` is from 0 to 1.
+
+    Gradient: dx = g * (sigmoid(x) - target) / size; dtarget = -g * x / size.
+    Source: `torch.nn.functional.binary_cross_entropy_with_logits`.
+    """
+    return blob_of(LogisticLoss(reduction, scale), x, target, name=name)
+
+
+def binary_cross_entropy(
+    x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
+) -> Blob:
+    """The cross-entropy of two probabilities, ``-target * log(x) - (1 - target) * log(1 - x)``; by default the mean.
+
+    Logarithms below -100 count as -100, as in PyTorch. Prefer `binary_cross_entropy_with_logits` to this after a
+    sigmoid. Arguments, result and errors are those of `mse_loss`; ``x`` and ``target`` are from 0 to 1, and an ``x``
+    beyond gives what is not a number.
+
+    Gradient: dx = g * (x - target) / (x * (1 - x)) / size; dtarget = g * (log(1 - x) - log(x)) / size.
+    Source: `torch.nn.functional.binary_cross_entropy`.
+    """
+    return blob_of(BinaryCrossEntropy(reduction, scale), x, target, name=name)

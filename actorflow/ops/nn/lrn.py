@@ -1,0 +1,203 @@
+"""Local response normalization across channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from actorflow.errors import GraphError, ShapeError
+from actorflow.ops.elementwise import divide, multiply, plus, power, scaled, subtract
+from actorflow.ops.operation import Operation, apply, same_dtype
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+def _check(kind: str, size: int, x: TensorSpec) -> None:
+    same_dtype(kind, x=x)
+    if not x.shape:
+        raise ShapeError(f"{kind}: x must have shape (..., channels), got {x}")
+    if size < 1:
+        raise GraphError(f"{kind}: size must be at least 1, got {size}")
+
+
+@dataclass(frozen=True)
+class ChannelWindowSum(Operation):
+    """Sums over a window of channels: ``y[i] = x[i - before] + ... + x[i + after]``, as far as there are such.
+
+    ``before`` is ``size // 2`` and ``after`` what is left of ``size``, as in PyTorch; they are exchanged for a
+    transposed one, which is the other's gradient.
+
+    Attributes:
+        size: Channels of the window.
+        transposed: Whether the longer side of an even window is after.
+    """
+
+    size: int = 5
+    transposed: bool = False
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How many channels before and after."""
+        before, after = self.size // 2, (self.size - 1) // 2
+        return (after, before) if self.transposed else (before, after)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``."""
+        _check("ChannelWindowSum", self.size, inputs[0])
+        return inputs
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The transposed sum."""
+        assert grads[0] is not None
+        return [apply(ChannelWindowSum(self.size, not self.transposed), grads[0])]
+
+
+@dataclass(frozen=True)
+class LRNScale(Operation):
+    """``scale = k + alpha / size * sum(x ** 2)`` over a window of channels, what `LRN` divides by a power of.
+
+    Source: Purine2 ``LRNScale``.
+
+    Attributes:
+        alpha: Factor on the mean square of a window.
+        size: Channels of the window.
+        k: Least value.
+    """
+
+    alpha: float = 1e-4
+    size: int = 5
+    k: float = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``."""
+        _check("LRNScale", self.size, inputs[0])
+        return inputs
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """``2 * alpha / size * x`` times the sum of ``g`` over the windows that see a channel."""
+        assert grads[0] is not None
+        return [_through_scale(grads[0], op.inputs[0], self.alpha, self.size)]
+
+
+def _through_scale(g: Blob, x: Blob, alpha: float, size: int) -> Blob:
+    seen: Blob = apply(ChannelWindowSum(size, transposed=True), g)
+    return scaled(multiply(x, seen), 2 * alpha / size)
+
+
+@dataclass(frozen=True)
+class LRN(Operation):
+    """``y = x / scale ** beta``, and the ``scale`` of `LRNScale`; see `lrn`.
+
+    Attributes:
+        alpha: As in `LRNScale`.
+        beta: The power.
+        size: As in `LRNScale`.
+        k: As in `LRNScale`.
+    """
+
+    alpha: float = 1e-4
+    beta: float = 0.75
+    size: int = 5
+    k: float = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``, twice.
+
+        Raises:
+            ShapeError, DTypeError: if ``x`` has no channels or is not floating; `GraphError` if the size does not fit.
+        """
+        _check("LRN", self.size, inputs[0])
+        return (inputs[0], inputs[0])
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`LRNDown`, and the gradient by the scale, where that is used."""
+        (g, of_scale), (x,) = grads, op.inputs
+        terms = []
+        if g is not None:
+            terms.append(apply(LRNDown(self.alpha, self.beta, self.size), g, x, *op.outputs))
+        if of_scale is not None:
+            terms.append(_through_scale(of_scale, x, self.alpha, self.size))
+        return [terms[0] if len(terms) == 1 else plus(*terms)]
+
+
+@dataclass(frozen=True)
+class LRNDown(Operation):
+    """The gradient of `LRN`, from its input and outputs.
+
+    ``dx = g / scale ** beta - 2 * alpha * beta / size * x * s``, where ``s`` is the sum of ``g * y / scale`` over the
+    windows that see a channel.
+
+    Source: Purine2 ``LRNDown``.
+
+    Attributes:
+        alpha: As in `LRN`.
+        beta: As in `LRN`.
+        size: As in `LRN`.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("g", "x", "y", "scale")
+
+    alpha: float = 1e-4
+    beta: float = 0.75
+    size: int = 5
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``."""
+        named = dict(zip(self.arguments, inputs, strict=True))
+        same_dtype("LRNDown", **named)
+        _check("LRNDown", self.size, named["x"])
+        for name, spec in named.items():
+            if spec.shape != inputs[1].shape:
+                raise ShapeError(f"LRNDown: {name} must have x's shape {inputs[1].shape}, got {spec}")
+        return inputs[1:2]
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Built from products, powers and window sums."""
+        (c,), (g, x, y, scale) = grads, op.inputs
+        assert c is not None
+        factor = -2 * self.alpha * self.beta / self.size
+        share = power(scale, -self.beta)
+        seen = apply(ChannelWindowSum(self.size, transposed=True), divide(multiply(g, y), scale))
+        u = scaled(apply(ChannelWindowSum(self.size), multiply(c, x)), factor)
+        ratio = divide(y, scale)
+        by_scale = None
+        if wanted[3]:
+            direct = scaled(divide(multiply(multiply(c, g), share), scale), -self.beta)
+            by_scale = subtract(direct, divide(multiply(multiply(u, g), ratio), scale))
+        return [
+            plus(multiply(c, share), multiply(u, ratio)) if wanted[0] else None,
+            scaled(multiply(c, seen), factor) if wanted[1] else None,
+            divide(multiply(u, g), scale) if wanted[2] else None,
+            by_scale,
+        ]
+
+
+def lrn(
+    x: Blob, alpha: float = 1e-4, beta: float = 0.75, size: int = 5, k: float = 1.0, name: str | None = None
+) -> Blob:
+    """Local response normalization: each value over a power of the mean square of the channels around it.
+
+    ``y = x / (k + alpha / size * sum(x ** 2)) ** beta``, where the sum is over a window of ``size`` channels. Channels
+    beyond the first and last one count as 0.
+
+    Args:
+        x: Shape (..., channels), floating.
+        alpha: Factor on the mean square.
+        beta: The power.
+        size: Channels of the window; of an even one the longer side is before.
+        k: Is added to the mean square.
+        name: Name of the op.
+    Returns:
+        Blob of the type of ``x``. (The op's second output is what the power is taken of.)
+    Raises:
+        GraphError: if the window has no channel.
+        ShapeError, DTypeError: if ``x`` has no channels or is not floating.
+    Gradient: g / scale ** beta, less 2 * alpha * beta / size * x times the windows' sums of g * y / scale.
+    Source: Purine2 ``LRN``; Krizhevsky, Sutskever and Hinton, ImageNet classification, 2012.
+    """
+    y: Blob
+    y, _ = apply(LRN(alpha, beta, size, k), x, name=name)
+    return y

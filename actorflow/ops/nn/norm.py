@@ -1,0 +1,448 @@
+"""Normalization by statistics: of the batch, channel by channel, or of each sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.elementwise import add, cast, multiply, reciprocal, scaled, sqrt, subtract
+from actorflow.ops.fills import filled
+from actorflow.ops.operation import Operation, apply, same_dtype, whole
+from actorflow.ops.shaping import ReduceSum, reshape, sum_to
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of statistics: at least float32."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def check_epsilon(kind: str, epsilon: float) -> None:
+    """Check what is added to a variance.
+
+    Raises:
+        GraphError: if it is negative.
+    """
+    if not epsilon >= 0:
+        raise GraphError(f"{kind}: epsilon must not be negative, got {epsilon}")
+
+
+def shape_is(kind: str, shape: tuple[int, ...], of: str, **inputs: TensorSpec) -> None:
+    """Check that inputs have the shape ``of`` what the message names.
+
+    Raises:
+        ShapeError: naming the argument that has not.
+    """
+    for name, spec in inputs.items():
+        if spec.shape != shape:
+            raise ShapeError(f"{kind}: {name} must have the shape of {of} {shape}, got {spec}")
+
+
+def check_statistics(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], **inputs: TensorSpec) -> None:
+    """Check that statistics have a shape, and the `wide_dtype` of what they are of.
+
+    Raises:
+        ShapeError, DTypeError: naming the argument that has not.
+    """
+    for name, spec in inputs.items():
+        if spec != (shape, wide_dtype(dtype)):
+            raise (ShapeError if spec.shape != shape else DTypeError)(
+                f"{kind}: {name} must be {TensorSpec(shape, wide_dtype(dtype))}, got {spec}"
+            )
+
+
+class _Normalized:
+    """What gradients of gradients are built from: ``x`` less its mean, over its deviation, of arrays that broadcast.
+
+    Half precision is computed in the dtype of the statistics.
+    """
+
+    def __init__(self, x: Blob, mean: Blob, variance: Blob, epsilon: float) -> None:
+        self.dtype = x.dtype
+        self.deviations = reciprocal(sqrt(add(variance, epsilon)))
+        self.x = multiply(subtract(self.wide(x), mean), self.deviations)
+
+    def wide(self, x: Blob) -> Blob:
+        """``x`` in the dtype of the statistics."""
+        return x if x.dtype == wide_dtype(x.dtype) else cast(x, wide_dtype(x.dtype))
+
+    def narrow(self, x: Blob) -> Blob:
+        """``x`` in the dtype that it came in."""
+        return x if x.dtype == self.dtype else cast(x, self.dtype)
+
+
+def second(
+    op: Op, grads: Sequence[Blob | None], axes: tuple[int, ...], epsilon: float, moved: bool
+) -> Sequence[Blob | None]:
+    """Gradients of ``(dx, dscale, dshift)`` of ``(g, x, scale, mean, variance)`` by ``g``, ``x`` and ``scale``.
+
+    With ``n`` for the normalized ``x``, ``r`` for the inverse deviation, ``m`` for means and ``s = g * scale``:
+    ``dx = P(s) = r * (s - m(s) - n * m(s * n))``, ``dscale = sum(g * n)`` and ``dshift = sum(g)``. Mean and variance
+    follow ``x``, unless they are not ``moved``: then ``dx = r * s``.
+    """
+    g, x, scale, mean, variance = op.inputs
+    keep = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    normal = _Normalized(x, reshape(mean, keep), reshape(variance, keep), epsilon)
+    r, n = normal.deviations, normal.x
+    count = math.prod(x.shape[i] for i in axes)
+
+    def average(v: Blob) -> Blob:
+        return scaled(apply(ReduceSum(axes, keepdims=True), v), 1 / max(count, 1))
+
+    def project(v: Blob) -> Blob:
+        if not moved:
+            return multiply(r, v)
+        rest = subtract(subtract(v, average(v)), multiply(n, average(multiply(v, n))))
+        return multiply(r, rest)
+
+    factor = normal.wide(scale)
+    wide_g = normal.wide(g)
+    s = multiply(wide_g, factor)
+    c, c_scale, c_shift = (None if grad is None else normal.wide(grad) for grad in grads)
+    by_g: list[Blob] = []
+    by_n: list[Blob] = []  # what reaches x through n
+    by_x: list[Blob] = []
+    by_scale = None
+    if c is not None:
+        back = project(c)
+        by_g.append(multiply(back, factor))
+        by_scale = sum_to(multiply(back, wide_g), scale.shape)
+        if moved:
+            parts = [multiply(c, average(multiply(s, n))), multiply(s, average(multiply(c, n)))]
+            by_n.append(scaled(multiply(r, add(*parts)), -1.0))
+            by_x.append(scaled(multiply(multiply(r, n), average(multiply(c, project(s)))), -1.0))
+    if c_scale is not None:
+        by_g.append(multiply(n, c_scale))
+        by_n.append(multiply(wide_g, c_scale))
+    if c_shift is not None:
+        by_g.append(add(multiply(n, 0.0), c_shift))
+    by_x += [project(add(*by_n))] if by_n else []
+    return [
+        normal.narrow(add(*by_g)),
+        normal.narrow(add(*by_x)) if by_x else None,
+        None if by_scale is None else normal.narrow(by_scale),
+        None,
+        None,
+    ]
+
+
+def _check_channels(kind: str, x: TensorSpec, **inputs: TensorSpec) -> tuple[int, ...]:
+    same_dtype(kind, x=x, **inputs)
+    if not x.shape:
+        raise ShapeError(f"{kind}: x must have shape (..., channels), got {x}")
+    shape_is(kind, x.shape[-1:], "x's last axis", **inputs)
+    return x.shape[-1:]
+
+
+@dataclass(frozen=True)
+class BatchNorm(Operation):
+    """Normalizes each channel by its batch, and moves the running statistics; see `batch_norm`.
+
+    Connect it as ``[x, scale, shift, running_mean, running_variance] >> op >> [y, mean, variance, running_mean,
+    running_variance]``, where mean and variance are those of the batch, the latter divided by the number of elements.
+    The running variance takes that divided by one less, as in PyTorch. Statistics of half-precision inputs are float32.
+
+    Attributes:
+        epsilon: Is added to the variance.
+        momentum: Share of the batch in the new running statistics.
+    """
+
+    arguments = ("x", "scale", "shift", "running_mean", "running_variance")
+    constants: ClassVar[tuple[str, ...]] = ("running_mean", "running_variance")
+
+    epsilon: float = 1e-5
+    momentum: float = 0.1
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Types of ``x``, of two statistics, and of two running statistics.
+
+        Raises:
+            ShapeError, DTypeError: if the inputs do not fit, or a channel has less than 2 elements.
+            GraphError: if epsilon or momentum is out of range.
+        """
+        x, scale, shift, mean, variance = inputs
+        check_epsilon("BatchNorm", self.epsilon)
+        if not 0 <= self.momentum <= 1:
+            raise GraphError(f"BatchNorm: momentum must be from 0 to 1, got {self.momentum}")
+        shape = _check_channels("BatchNorm", x, scale=scale, shift=shift)
+        if math.prod(x.shape[:-1]) < 2:
+            raise ShapeError(f"BatchNorm: x must have at least 2 elements per channel to be normalized by, got {x}")
+        check_statistics("BatchNorm", shape, x.dtype, running_mean=mean, running_variance=variance)
+        return (x, mean, variance, mean, variance)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`BatchNormDown`; the statistics of the batch have no gradient of their own."""
+        g, *others = grads
+        if g is None or any(grad is not None for grad in others):
+            raise GraphError(f"op {op.name!r}: only y of BatchNorm has a gradient, not the statistics")
+        x, scale = op.inputs[:2]
+        return [*apply(BatchNormDown(self.epsilon), g, x, scale, *op.outputs[1:3]), None, None]
+
+
+@dataclass(frozen=True)
+class BatchNormDown(Operation):
+    """``dx``, ``dscale`` and ``dshift`` of `BatchNorm`, from the batch's mean and variance.
+
+    With ``n = (x - mean) * r``, ``r = 1 / sqrt(variance + epsilon)`` and means over a channel:
+    ``dx = r * scale * (g - mean(g) - n * mean(g * n))``, ``dscale = sum(g * n)``, ``dshift = sum(g)``.
+
+    Its own gradient takes ``mean`` and ``variance`` as what they are, functions of ``x``.
+
+    Attributes:
+        epsilon: As in `BatchNorm`.
+    """
+
+    arguments = ("g", "x", "scale", "mean", "variance")
+    constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
+
+    epsilon: float = 1e-5
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Types of ``x``, scale and shift."""
+        g, x, scale, mean, variance = inputs
+        shape = _check_channels(self.kind, x, scale=scale)
+        same_dtype(self.kind, x=x, g=g)
+        shape_is(self.kind, x.shape, "x", g=g)
+        check_statistics(self.kind, shape, x.dtype, mean=mean, variance=variance)
+        return (x, scale, scale)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Built from sums and products."""
+        return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=True)
+
+
+@dataclass(frozen=True)
+class BatchNormInference(Operation):
+    """Normalizes each channel by given statistics; see `batch_norm`.
+
+    Attributes:
+        epsilon: Is added to the variance.
+    """
+
+    arguments = ("x", "scale", "shift", "mean", "variance")
+    constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
+
+    epsilon: float = 1e-5
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``.
+
+        Raises:
+            ShapeError, DTypeError: if the inputs do not fit; `GraphError` if epsilon is negative.
+        """
+        x, scale, shift, mean, variance = inputs
+        check_epsilon("BatchNormInference", self.epsilon)
+        shape = _check_channels("BatchNormInference", x, scale=scale, shift=shift)
+        check_statistics("BatchNormInference", shape, x.dtype, mean=mean, variance=variance)
+        return (x,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`BatchNormInferenceDown`."""
+        assert grads[0] is not None
+        x, scale, _, mean, variance = op.inputs
+        return [*apply(BatchNormInferenceDown(self.epsilon), grads[0], x, scale, mean, variance), None, None]
+
+
+@dataclass(frozen=True)
+class BatchNormInferenceDown(BatchNormDown):
+    """``dx = g * scale * r``, ``dscale = sum(g * n)`` and ``dshift = sum(g)`` of `BatchNormInference`."""
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Built from sums and products."""
+        return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=False)
+
+
+@whole
+def batch_norm(
+    x: Blob,
+    running_mean: Blob,
+    running_variance: Blob,
+    scale: Blob | None = None,
+    shift: Blob | None = None,
+    *,
+    training: bool = False,
+    moves: bool = True,
+    momentum: float = 0.1,
+    epsilon: float = 1e-5,
+    name: str | None = None,
+) -> Blob:
+    """Each channel less its mean, over its deviation, times ``scale``, plus ``shift``.
+
+    In training, mean and variance are those of the batch, over all axes but the last. The op then also writes the
+    running statistics: ``running = (1 - momentum) * running + momentum * batch``, with the unbiased variance, in each
+    frame that computes ``y``. In inference the running statistics take their place.
+
+    Args:
+        x: Shape (..., channels), floating; in training with at least 2 elements per channel.
+        running_mean: Shape (channels,), dtype of ``x``, float32 for half precision; in training a variable, which gets
+            its new value.
+        running_variance: Likewise.
+        scale: Shape (channels,), dtype of ``x``; None for 1.
+        shift: Likewise; None for 0.
+        training: Whether to normalize by the batch.
+        moves: Whether the running statistics get new values in training. A variable has one writer: where several
+            batches are normalized in one graph, let one of them move the statistics.
+        momentum: Share of the batch in the new running statistics.
+        epsilon: Is added to the variance.
+        name: Name of the op.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+        GraphError: if epsilon or momentum is out of range, or a running statistic is no variable in training.
+    Gradient: by x through the batch's statistics, too; by scale and shift; none by running statistics.
+    Source: Ioffe and Szegedy, Batch normalization, 2015; `torch.nn.functional.batch_norm`.
+    """
+    from actorflow.graph.nodes import Variable
+
+    scale = filled(1.0, x.shape[-1:], x) if scale is None else scale
+    shift = filled(0.0, x.shape[-1:], x) if shift is None else shift
+    y: Blob
+    if not training:
+        y = apply(BatchNormInference(epsilon), x, scale, shift, running_mean, running_variance, name=name)
+        return y
+    for what, blob in (("running_mean", running_mean), ("running_variance", running_variance)):
+        if moves and not isinstance(blob, Variable):
+            raise GraphError(f"BatchNorm: {what} must be a variable in training, got {blob!r}")
+    operation = BatchNorm(epsilon, momentum)
+    inputs = (x, scale, shift, running_mean, running_variance)
+    if not moves:
+        y, *_ = apply(operation, *inputs, name=name)
+        return y
+    return _moving(operation, inputs, name)
+
+
+def _moving(operation: BatchNorm, inputs: Sequence[Blob], name: str | None) -> Blob:
+    """The op that writes the running statistics, too."""
+    x, *_, running_mean, running_variance = inputs
+    specs = operation.infer(*(blob.spec for blob in inputs))
+    scope = x.graph.root.current_scope
+    with x.graph.root.at(x.place):
+        op = scope.op(scope.unique_name(name or "batchnorm").rpartition("/")[2], operation)
+        own = op.name.rpartition("/")[2]
+        y, mean, variance = (
+            scope.blob(f"{own}.{what}", *spec) for what, spec in zip(("out", "mean", "variance"), specs, strict=False)
+        )
+    inputs >> op >> (y, mean, variance, running_mean, running_variance)
+    return y
+
+
+@dataclass(frozen=True)
+class LayerNorm(Operation):
+    """Normalizes each sample over its last axes; see `layer_norm`.
+
+    The second and third outputs are the samples' means and variances, of the shape of the other axes; those of
+    half-precision inputs are float32.
+
+    Attributes:
+        axes: How many axes are normalized over.
+        epsilon: Is added to the variance.
+    """
+
+    arguments = ("x", "scale", "shift")
+
+    axes: int = 1
+    epsilon: float = 1e-5
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Types of ``x``, of the means and of the variances.
+
+        Raises:
+            ShapeError, DTypeError: if the inputs do not fit, or a sample has no element; `GraphError` if epsilon is
+                negative.
+        """
+        x, scale, shift = inputs
+        check_epsilon("LayerNorm", self.epsilon)
+        same_dtype("LayerNorm", x=x, scale=scale, shift=shift)
+        if not 1 <= self.axes <= len(x.shape):
+            raise ShapeError(f"LayerNorm: axes must be from 1 to x's {len(x.shape)}, got {self.axes}; x is {x}")
+        shape = x.shape[-self.axes :]
+        if not math.prod(shape):
+            raise ShapeError(f"LayerNorm: x must have at least 1 element to be normalized over, got {x}")
+        shape_is("LayerNorm", shape, "x's last axes", scale=scale, shift=shift)
+        statistic = TensorSpec(x.shape[: -self.axes], wide_dtype(x.dtype))
+        return (x, statistic, statistic)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`LayerNormDown`; the statistics have no gradient of their own."""
+        g, *others = grads
+        if g is None or any(grad is not None for grad in others):
+            raise GraphError(f"op {op.name!r}: only y of LayerNorm has a gradient, not the statistics")
+        x, scale, _ = op.inputs
+        made: Sequence[Blob] = apply(LayerNormDown(self.axes, self.epsilon), g, x, scale, *op.outputs[1:])
+        return made
+
+
+@dataclass(frozen=True)
+class LayerNormDown(Operation):
+    """``dx``, ``dscale`` and ``dshift`` of `LayerNorm`, from the samples' means and variances.
+
+    With ``n = (x - mean) * r``, ``r = 1 / sqrt(variance + epsilon)``, ``s = g * scale`` and means over a sample:
+    ``dx = r * (s - mean(s) - n * mean(s * n))``; over the samples ``dscale = sum(g * n)`` and ``dshift = sum(g)``.
+
+    Attributes:
+        axes: As in `LayerNorm`.
+        epsilon: As in `LayerNorm`.
+    """
+
+    arguments = ("g", "x", "scale", "mean", "variance")
+    constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
+
+    axes: int = 1
+    epsilon: float = 1e-5
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Types of ``x``, scale and shift."""
+        g, x, scale, mean, variance = inputs
+        same_dtype("LayerNormDown", x=x, g=g, scale=scale)
+        shape_is("LayerNormDown", x.shape, "x", g=g)
+        shape_is("LayerNormDown", x.shape[-self.axes :], "x's last axes", scale=scale)
+        check_statistics("LayerNormDown", x.shape[: -self.axes], x.dtype, mean=mean, variance=variance)
+        return (x, scale, scale)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Built from sums and products."""
+        rank = len(op.inputs[1].shape)
+        return second(op, grads, tuple(range(rank - self.axes, rank)), self.epsilon, moved=True)
+
+
+def layer_norm(
+    x: Blob,
+    scale: Blob | None = None,
+    shift: Blob | None = None,
+    *,
+    axes: int = 1,
+    epsilon: float = 1e-5,
+    name: str | None = None,
+) -> Blob:
+    """Each sample less its mean, over its deviation, times ``scale``, plus ``shift``.
+
+    Args:
+        x: Any shape, floating.
+        scale: Shape of the last ``axes`` axes of ``x``, dtype of ``x``; None for 1.
+        shift: Likewise; None for 0.
+        axes: How many axes, from the last one, are normalized over.
+        epsilon: Is added to the variance, which is divided by the number of elements.
+        name: Name of the op.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+        GraphError: if epsilon is negative.
+    Gradient: by x, scale and shift.
+    Source: Ba, Kiros and Hinton, Layer normalization, 2016; `torch.nn.functional.layer_norm`.
+    """
+    shape = x.shape[-axes:] if axes > 0 else ()
+    scale = filled(1.0, shape, x) if scale is None else scale
+    shift = filled(0.0, shape, x) if shift is None else shift
+    y: Blob
+    y, _, _ = apply(LayerNorm(axes, epsilon), x, scale, shift, name=name)
+    return y

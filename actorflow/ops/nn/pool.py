@@ -1,0 +1,368 @@
+"""Pooling over one, two or three spatial axes, channels last: maximum and average of windows and of whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.nn.windows import (
+    CHANNELS_FIRST,
+    Pads,
+    Steps,
+    Windows,
+    as_pads,
+    as_steps,
+    check_image,
+    per_axis,
+    slide,
+)
+from actorflow.ops.operation import Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.ops.shaping import reshape
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+_CHANNELS_FIRST: Mapping[str, Layout] = {"nchw": Layout((CHANNELS_FIRST,), (CHANNELS_FIRST,))}
+
+
+@dataclass(frozen=True)
+class _Pool(Operation):
+    """What the pooling operations share.
+
+    Attributes:
+        kernel: Size of the window: a number for all spatial axes, or one for each.
+        stride: Step of the window; None is the kernel.
+        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
+        ceil: Whether the last window of an axis may reach over the border.
+    """
+
+    layouts: ClassVar[Mapping[str, Layout]] = _CHANNELS_FIRST
+
+    kernel: Steps
+    stride: Steps | None = None
+    pad: Pads = 0
+    ceil: bool = True
+
+    def windows(self, size: Sequence[int]) -> Windows:
+        """Where the windows lie on images of this size; ``out`` is the size of the output.
+
+        Raises:
+            GraphError: if a parameter is out of range, `ShapeError` if the kernel is larger than the padded image.
+        """
+        found = self._slide(tuple(size), 1)
+        if 0 in size:
+            raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {tuple(size)}")
+        return found
+
+    def _slide(self, size: tuple[int, ...], dilation: Steps) -> Windows:
+        stride = self.kernel if self.stride is None else self.stride
+        found = slide(self.kind, size, self.kernel, stride, self.pad, dilation, self.ceil)
+        for k, d, pads in zip(found.kernel, found.dilation, found.pad, strict=True):
+            if max(pads) > d * (k - 1):
+                raise GraphError(f"{self.kind}: pad must be less than the kernel {found.kernel}, got {found.pad}")
+        return found
+
+    def _pooled(self, x: TensorSpec) -> TensorSpec:
+        size = check_image(self.kind, "x", x)
+        return TensorSpec((x.shape[0], *self.windows(size).out, x.shape[-1]), x.dtype)
+
+
+@dataclass(frozen=True)
+class MaxPool(_Pool):
+    """The maximum of each window; see `max_pool`.
+
+    Attributes:
+        kernel: Size of the window: a number for all spatial axes, or one for each.
+        stride: Step of the window; None is the kernel.
+        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
+        ceil: Whether the last window of an axis may reach over the border.
+        dilation: Step between the elements that a window sees.
+    """
+
+    dilation: Steps = 1
+
+    def windows(self, size: Sequence[int]) -> Windows:
+        super().windows(size)
+        return self._slide(tuple(size), self.dilation)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(batch, *out_size, channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters and ``x`` do not fit.
+        """
+        (x,) = inputs
+        if x.dtype.kind not in "fViu":  # ml_dtypes' bfloat16 has kind V
+            raise DTypeError(f"{self.kind}: x must be floating or integers, got {x}")
+        return (self._pooled(x),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`MaxPoolDown`."""
+        assert grads[0] is not None
+        return [apply(MaxPoolDown(**asdict(self)), grads[0], op.inputs[0], op.outputs[0])]
+
+
+@dataclass(frozen=True)
+class MaxPoolDown(MaxPool):
+    """The gradient of `MaxPool`: each window's gradient goes to its first maximum, in the order of memory.
+
+    ``x`` and ``y`` only say where: this operation's gradient by them is zero.
+
+    Source: Purine2 ``PoolDown``.
+    """
+
+    arguments = ("g", "x", "y")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``."""
+        g, x, y = inputs
+        same_dtype(self.kind, g=g, x=x, y=y)
+        expected = self._pooled(x)
+        for name, spec in (("g", g), ("y", y)):
+            if spec.shape != expected.shape:
+                raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
+        return (x,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`MaxPoolPick`."""
+        assert grads[0] is not None
+        pick = MaxPoolPick(**asdict(self))
+        return [apply(pick, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
+
+
+@dataclass(frozen=True)
+class MaxPoolPick(MaxPool):
+    """The gradient of `MaxPoolDown`: what ``h`` has where each window's first maximum is in ``x``.
+
+    A window without a maximum (whose ``y`` is not a number) gives 0. ``x`` and ``y`` only say where.
+    """
+
+    arguments = ("h", "x", "y")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``y``."""
+        h, x, y = inputs
+        same_dtype(self.kind, h=h, x=x, y=y)
+        for name, spec, expected in (("h", h, x), ("y", y, self._pooled(x))):
+            if spec.shape != expected.shape:
+                raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
+        return (y,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`MaxPoolDown`."""
+        assert grads[0] is not None
+        down = MaxPoolDown(**asdict(self))
+        return [apply(down, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
+
+
+@dataclass(frozen=True)
+class AveragePool(_Pool):
+    """The average of each window; see `average_pool`.
+
+    Attributes:
+        kernel: Size of the window: a number for all spatial axes, or one for each.
+        stride: Step of the window; None is the kernel.
+        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
+        ceil: Whether the last window of an axis may reach over the border.
+        count_pad: Whether the border counts, as zeros.
+    """
+
+    count_pad: bool = True
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(batch, *out_size, channels).
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the parameters and ``x`` do not fit.
+        """
+        (x,) = inputs
+        same_dtype(self.kind, x=x)
+        return (self._pooled(x),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`AveragePoolDown`."""
+        assert grads[0] is not None
+        return [apply(AveragePoolDown(**asdict(self), size=op.inputs[0].shape[1:-1]), grads[0])]
+
+
+@dataclass(frozen=True)
+class AveragePoolDown(_Pool):
+    """The gradient of `AveragePool`: each window's gradient, spread evenly over the elements that it averages.
+
+    Source: Purine2 ``PoolDown``.
+
+    Attributes:
+        count_pad: As in `AveragePool`.
+        size: Spatial size of the images that were pooled.
+    """
+
+    arguments = ("g",)
+
+    count_pad: bool = True
+    size: tuple[int, ...] = ()
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(batch, *size, channels)."""
+        (g,) = inputs
+        same_dtype(self.kind, g=g)
+        found = check_image(self.kind, "g", g)
+        size = per_axis(self.kind, "size", self.size, len(found), 0)
+        expected = self.windows(size).out
+        if found != expected:
+            raise ShapeError(f"{self.kind}: g must have spatial size {expected}, got {g}; x had {size}")
+        return (TensorSpec((g.shape[0], *size, g.shape[-1]), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`AveragePool`."""
+        assert grads[0] is not None
+        return [apply(AveragePool(self.kernel, self.stride, self.pad, self.ceil, self.count_pad), grads[0])]
+
+
+@dataclass(frozen=True)
+class GlobalAverage(Operation):
+    """The average over all spatial axes; see `global_average`."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(batch, channels)."""
+        (x,) = inputs
+        same_dtype(self.kind, x=x)
+        if 0 in check_image(self.kind, "x", x):
+            raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {x}")
+        return (TensorSpec((x.shape[0], x.shape[-1]), x.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`GlobalAverageDown`."""
+        assert grads[0] is not None
+        return [apply(GlobalAverageDown(op.inputs[0].shape[1:-1]), grads[0])]
+
+
+@dataclass(frozen=True)
+class GlobalAverageDown(Operation):
+    """The gradient of `GlobalAverage`: ``g`` divided by the number of elements, at each of them.
+
+    Attributes:
+        size: Spatial size of the images.
+    """
+
+    arguments = ("g",)
+
+    size: tuple[int, ...]
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(batch, *size, channels)."""
+        (g,) = inputs
+        same_dtype(self.kind, g=g)
+        if len(g.shape) != 2:
+            raise ShapeError(f"{self.kind}: g must have shape (batch, channels), got {g}")
+        return (TensorSpec((g.shape[0], *self.size, g.shape[1]), g.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`GlobalAverage`."""
+        assert grads[0] is not None
+        return [apply(GlobalAverage(), grads[0])]
+
+
+def max_pool(
+    x: Blob,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    pad: int | Sequence[int | Sequence[int]] = 0,
+    ceil: bool = True,
+    dilation: int | Sequence[int] = 1,
+    name: str | None = None,
+) -> Blob:
+    """The maximum of each window of the images; the border counts as the least value there is.
+
+    Args:
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating or integers.
+        kernel: Size of the window: a number, or one for each spatial axis.
+        stride: Step of the window; the default is the kernel.
+        pad: Border around the images, less than the kernel: a number, or for each spatial axis a number or (before,
+            after).
+        ceil: Round the number of windows up, so that the last one may reach over the border, as in Caffe and Purine2;
+            False rounds down, as PyTorch does by default. A window that would start beyond the image is never made.
+        dilation: Step between the elements that a window sees.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, *out_size, channels), dtype of ``x``. With a dilation a window may see nothing but border.
+    Raises:
+        ShapeError: if ``x`` has other axes or the kernel is larger than the padded image.
+        DTypeError: if ``x`` is neither floating nor integers.
+        GraphError: if a parameter is out of range.
+    Gradient: the whole of each window's gradient to its first maximum, in the order of memory; sums where windows
+        overlap.
+    Source: Purine2 ``Pool`` (max).
+    """
+    steps = None if stride is None else as_steps(stride)
+    operation = MaxPool(as_steps(kernel), steps, as_pads(pad), ceil, as_steps(dilation))
+    return blob_of(operation, x, name=name)
+
+
+def average_pool(
+    x: Blob,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    pad: int | Sequence[int | Sequence[int]] = 0,
+    ceil: bool = True,
+    count_pad: bool = True,
+    name: str | None = None,
+) -> Blob:
+    """The average of each window of the images.
+
+    Args:
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating.
+        kernel: Size of the window: a number, or one for each spatial axis.
+        stride: Step of the window; the default is the kernel.
+        pad: Border around the images, as in `max_pool`.
+        ceil: As in `max_pool`.
+        count_pad: Whether the border counts, as zeros. What a window covers beyond the border never counts.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, *out_size, channels), dtype of ``x``.
+    Raises:
+        ShapeError, GraphError: as in `max_pool`.
+        DTypeError: if ``x`` is not floating.
+    Gradient: each window's gradient, spread evenly over the elements that it averages.
+    Source: Purine2 ``Pool`` (average; average_exclude_padding is ``count_pad=False``), divisors as in Caffe.
+    """
+    steps = None if stride is None else as_steps(stride)
+    return blob_of(AveragePool(as_steps(kernel), steps, as_pads(pad), ceil, count_pad), x, name=name)
+
+
+def global_average(x: Blob, name: str | None = None) -> Blob:
+    """The average of each channel over the whole image.
+
+    Args:
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, channels).
+    Raises:
+        ShapeError: if ``x`` has other axes, or no pixels.
+        DTypeError: if ``x`` is not floating.
+    Gradient: g, divided by the number of pixels, at each pixel.
+    Source: Purine2 ``GlobalAverage``.
+    """
+    return blob_of(GlobalAverage(), x, name=name)
+
+
+@whole
+def global_max(x: Blob, name: str | None = None) -> Blob:
+    """The maximum of each channel over the whole image: `max_pool` with one window.
+
+    Args:
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating or integers.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, channels).
+    Raises:
+        ShapeError: if ``x`` has other axes, or no pixels.
+        DTypeError: if ``x`` is neither floating nor integers.
+    Gradient: g at the first maximum of each channel.
+    """
+    y: Blob = apply(MaxPool(check_image("global_max", "x", spec_of("global_max", "x", x))), x, name=name)
+    return reshape(y, (x.shape[0], x.shape[-1]))

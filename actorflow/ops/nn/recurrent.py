@@ -1,0 +1,459 @@
+"""Long short-term memory: one step, and whole sequences.
+
+The four gates lie side by side, in PyTorch's order: input, forget, cell, output. Weights have shape (4 * hidden,
+features), as those of `inner`. Gradients have one kernel each; theirs are made of other operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from actorflow.errors import ShapeError
+from actorflow.ops.elementwise import plus, times
+from actorflow.ops.fills import constant_like, filled
+from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
+from actorflow.ops.linalg import bias as add_bias
+from actorflow.ops.nn.activation import SigmoidDown, TanhDown, tanh
+from actorflow.ops.operation import Operation, apply, blob_of, rank_is, same_dtype, whole
+from actorflow.ops.shaping import concat, expand_dims, reshape, split, spread, stack
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+def check_shape(kind: str, name: str, spec: TensorSpec, shape: tuple[int, ...], axes: str) -> None:
+    """Check a shape.
+
+    Raises:
+        ShapeError: with the axes' names.
+    """
+    if spec.shape != shape:
+        raise ShapeError(f"{kind}: {name} must have shape ({axes}), here {shape}, got {spec}")
+
+
+def check_sequence(kind: str, named: dict[str, TensorSpec]) -> tuple[int, int]:
+    """Check the inputs of an LSTM; its batch and hidden size.
+
+    Raises:
+        ShapeError, DTypeError: naming the argument that does not fit.
+    """
+    same_dtype(kind, **named)
+    rank_is(kind, "x", named["x"], ("steps", "batch", "features"))
+    rank_is(kind, "hidden", named["hidden"], ("batch", "hidden"))
+    _, batch, features = named["x"].shape
+    width = named["hidden"].shape[1]
+    check_shape(kind, "hidden", named["hidden"], (batch, width), "batch, hidden")
+    check_shape(kind, "cell", named["cell"], (batch, width), "batch, hidden")
+    check_shape(kind, "weight_x", named["weight_x"], (4 * width, features), "4 * hidden, features")
+    check_shape(kind, "weight_h", named["weight_h"], (4 * width, width), "4 * hidden, hidden")
+    check_shape(kind, "bias", named["bias"], (4 * width,), "4 * hidden")
+    return batch, width
+
+
+def before_activation(g: Blob, activations: Blob) -> Blob:
+    """The gradient by the gates from that by their activations alone."""
+    (gi, gf, gz, go), (i, f, z, o) = split(g, 4, axis=1), split(activations, 4, axis=1)
+    return concat([_sigmoid_down(gi, i), _sigmoid_down(gf, f), _tanh_down(gz, z), _sigmoid_down(go, o)], axis=1)
+
+
+def _sigmoid_down(g: Blob, y: Blob) -> Blob:
+    return blob_of(SigmoidDown(), g, y)
+
+
+def _tanh_down(g: Blob, y: Blob) -> Blob:
+    return blob_of(TanhDown(), g, y)
+
+
+@dataclass(frozen=True)
+class LSTMGatesDown(Operation):
+    """The gradient of `LSTMGates` by the gates and the cell, from its states and activations."""
+
+    arguments = ("g_hidden", "g_cell", "cell", "new_cell", "activations")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Types of the gates and of the cell."""
+        named = dict(zip(self.arguments, inputs, strict=True))
+        same_dtype("LSTMGatesDown", **named)
+        *states, activations = inputs
+        rank_is("LSTMGatesDown", "cell", named["cell"], ("batch", "hidden"))
+        batch, hidden = named["cell"].shape
+        for name, spec in zip(self.arguments, states, strict=False):
+            check_shape("LSTMGatesDown", name, spec, (batch, hidden), "batch, hidden")
+        check_shape("LSTMGatesDown", "activations", activations, (batch, 4 * hidden), "batch, 4 * hidden")
+        return (activations, named["cell"])
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Built from products and the gradients of the activations."""
+        p, q = (constant_like(0.0, y) if c is None else c for c, y in zip(grads, op.outputs, strict=True))
+        return _gates_second(p, q, *op.inputs)
+
+
+def _gates_second(
+    p: Blob, q: Blob, g_hidden: Blob, g_cell: Blob, cell: Blob, new_cell: Blob, activations: Blob
+) -> tuple[Blob, Blob, Blob, Blob, Blob]:
+    """The gradient of `LSTMGatesDown` by its inputs.
+
+    With ``t = tanh(new_cell)``, that operation is ``d = g_cell + g_hidden * o * (1 - t * t)``, the gradient by the new
+    cell; ``dgates`` of ``d * z``, ``d * cell``, ``d * i`` and ``g_hidden * t``, each times the slope of its gate; and
+    ``dcell = d * f``.
+
+    Args:
+        p: The gradient by its first output, that of the gates.
+        q: The gradient by its second output, that of the cell.
+    """
+    i, f, z, o = split(activations, 4, axis=1)
+    pi, pf, pz, po = split(p, 4, axis=1)
+    t = tanh(new_cell)
+    d = plus(g_cell, _tanh_down(times(g_hidden, o), t))
+    by_d = plus(
+        _sigmoid_down(times(pi, z), i), _sigmoid_down(times(pf, cell), f), _tanh_down(times(pz, i), z), times(q, f)
+    )
+    through_o = _sigmoid_down(po, o)
+    p_hidden = times(by_d, g_hidden)
+    by_t = plus(TanhDown().curve(times(p_hidden, o), t), times(through_o, g_hidden))
+    pd = times(pi, d)
+    by_activations = [
+        plus(SigmoidDown().curve(times(pd, z), i), _tanh_down(times(pz, d), z)),
+        plus(SigmoidDown().curve(times(times(pf, d), cell), f), times(q, d)),
+        plus(_sigmoid_down(pd, i), TanhDown().curve(times(times(pz, d), i), z)),
+        plus(_tanh_down(p_hidden, t), SigmoidDown().curve(times(times(po, g_hidden), t), o)),
+    ]
+    return (
+        plus(_tanh_down(times(by_d, o), t), times(through_o, t)),
+        by_d,
+        _sigmoid_down(times(pf, d), f),
+        _tanh_down(by_t, t),
+        concat(by_activations, axis=1),
+    )
+
+
+class Trace(NamedTuple):
+    """What the gradient of a sequence is computed from: the last arguments of `LSTMDown`."""
+
+    x: Blob
+    hidden: Blob
+    cell: Blob
+    weight_x: Blob
+    weight_h: Blob
+    y: Blob
+    activations: Blob
+    cells: Blob
+
+    def hidden_before(self) -> Blob:
+        """The hidden state before each step, of the shape of ``y``."""
+        steps = self.y.shape[0]
+        first = expand_dims(self.hidden, 0)
+        return first if steps == 1 else concat([first, split(self.y, [steps - 1, 1])[0]])
+
+
+class Step(NamedTuple):
+    """One step back: what `LSTMGatesDown` was computed from, and what it gave for the gates."""
+
+    g_hidden: Blob
+    g_cell: Blob
+    cell: Blob
+    new_cell: Blob
+    activations: Blob
+    by_gates: Blob
+
+
+def back_through(
+    trace: Trace,
+    g_y: Blob,
+    g_hidden: Blob,
+    g_cell: Blob,
+    g_activations: Blob | None = None,
+    g_cells: Blob | None = None,
+) -> tuple[list[Step], Blob, Blob]:
+    """The gradient of a sequence of at least one step, an op for each.
+
+    Args:
+        trace: Of the sequence.
+        g_y: The gradient by the hidden states.
+        g_hidden: The gradient by the last hidden state.
+        g_cell: The gradient by the last cell.
+        g_activations: The gradient by the gates' activations: gradients of gradients have one.
+        g_cells: The gradient by the cells, likewise.
+    Returns:
+        The steps in the order of time, and the gradients by the first hidden state and the first cell.
+    """
+    cells, activations, outer = _steps(trace.cells), _steps(trace.activations), _steps(g_y)
+    inner_cells = None if g_cells is None else _steps(g_cells)
+    inner_activations = None if g_activations is None else _steps(g_activations)
+    found: list[Step] = []
+    for t in reversed(range(len(cells))):
+        g_hidden = plus(g_hidden, outer[t])
+        g_cell = g_cell if inner_cells is None else plus(g_cell, inner_cells[t])
+        given = (g_hidden, g_cell, cells[t - 1] if t else trace.cell, cells[t], activations[t])
+        by_gates, g_cell = apply(LSTMGatesDown(), *given)
+        if inner_activations is not None:
+            by_gates = plus(by_gates, before_activation(inner_activations[t], activations[t]))
+        found.append(Step(*given, by_gates))
+        g_hidden = apply(InnerDown(), by_gates, trace.weight_h)
+    return found[::-1], g_hidden, g_cell
+
+
+def _steps(x: Blob) -> list[Blob]:
+    return [reshape(part, x.shape[1:]) for part in split(x, x.shape[0])]
+
+
+@dataclass(frozen=True)
+class LSTMDown(Operation):
+    """The gradient of `LSTM` by all its inputs, from these, its states and activations: back through all steps.
+
+    Its own gradient goes step by step through other operations.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = (
+        *("g_y", "g_hidden", "g_cell", "x", "hidden", "cell", "weight_x", "weight_h"),
+        *("y", "activations", "cells"),
+    )
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Types of the inputs of `LSTM`."""
+        named = dict(zip(self.arguments, inputs, strict=True))
+        same_dtype("LSTMDown", **named)
+        x, hidden, cell, weight_x, weight_h = (named[k] for k in ("x", "hidden", "cell", "weight_x", "weight_h"))
+        bias = TensorSpec(weight_x.shape[:1], x.dtype)
+        taken = {"x": x, "hidden": hidden, "cell": cell, "weight_x": weight_x, "weight_h": weight_h, "bias": bias}
+        batch, width = check_sequence("LSTMDown", taken)
+        steps = x.shape[0]
+        for name in ("g_y", "y", "cells"):
+            check_shape("LSTMDown", name, named[name], (steps, batch, width), "steps, batch, hidden")
+        for name in ("g_hidden", "g_cell"):
+            check_shape("LSTMDown", name, named[name], (batch, width), "batch, hidden")
+        check_shape(
+            "LSTMDown", "activations", named["activations"], (steps, batch, 4 * width), "steps, batch, 4 * hidden"
+        )
+        return tuple(taken.values())
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Forward through the steps, as what is linear in the gradients of the states goes back through them."""
+        g_y, g_hidden, g_cell, *rest = op.inputs
+        trace = Trace(*rest)
+        c_x, c_hidden, c_cell, c_weight_x, c_weight_h, _ = grads
+        if not trace.x.shape[0]:
+            return [None, c_hidden, c_cell, *[None] * len(trace)]
+        steps, *_ = back_through(trace, g_y, g_hidden, g_cell)
+        terms = _Terms()
+        u, v = (constant_like(0.0, g) if c is None else c for c, g in ((c_hidden, g_hidden), (c_cell, g_cell)))
+        us = []
+        for p, step in zip(_by_gates(trace, grads), steps, strict=True):
+            us.append(u)
+            through_hidden = inner(u, trace.weight_h)
+            p = through_hidden if p is None else plus(p, through_hidden)
+            u, v, by_cell, by_new_cell, by_activations = _gates_second(p, v, *step[:5])
+            terms.add(u, by_cell, by_new_cell, by_activations)
+        by_gates = stack([step.by_gates for step in steps])
+        by_first_hidden, by_y = None, None
+        if c_weight_h is not None:
+            before = _steps(apply(InnerDown(), by_gates, c_weight_h))
+            by_first_hidden, by_y = before[0], stack([*before[1:], constant_like(0.0, before[0])])
+        by_first_cell, by_cells = terms.of_cells()
+        return [
+            stack(terms.outer),
+            u,
+            v,
+            None if c_weight_x is None else apply(InnerDown(), by_gates, c_weight_x),
+            by_first_hidden,
+            by_first_cell,
+            None if c_x is None else apply(InnerWeight(), by_gates, c_x),
+            apply(InnerWeight(), by_gates, stack(us)),
+            by_y,
+            stack(terms.activations),
+            by_cells,
+        ]
+
+
+class _Terms:
+    """What the steps add to the gradient of `LSTMDown`, in the order of time."""
+
+    def __init__(self) -> None:
+        self.outer: list[Blob] = []
+        self.activations: list[Blob] = []
+        self._before: list[Blob] = []
+        self._after: list[Blob] = []
+
+    def add(self, outer: Blob, by_cell: Blob, by_new_cell: Blob, by_activations: Blob) -> None:
+        """What one step adds."""
+        self.outer.append(outer)
+        self.activations.append(by_activations)
+        self._before.append(by_cell)
+        self._after.append(by_new_cell)
+
+    def of_cells(self) -> tuple[Blob, Blob]:
+        """The gradients by the first cell and by the cells after the steps."""
+        first, *before = self._before
+        *inner_cells, last = self._after
+        return first, stack([*[plus(a, b) for a, b in zip(inner_cells, before, strict=True)], last])
+
+
+def _by_gates(trace: Trace, grads: Sequence[Blob | None]) -> Sequence[Blob | None]:
+    """What reaches the gates of each step through the products of all steps at once; None where nothing does."""
+    c_x, _, _, c_weight_x, c_weight_h, c_bias = grads
+    terms = []
+    if c_x is not None:
+        terms.append(inner(c_x, trace.weight_x))
+    if c_weight_x is not None:
+        terms.append(inner(trace.x, c_weight_x))
+    if c_weight_h is not None:
+        terms.append(inner(trace.hidden_before(), c_weight_h))
+    if c_bias is not None:
+        terms.append(spread(c_bias, trace.activations))
+    return _steps(plus(*terms)) if terms else [None] * trace.x.shape[0]
+
+
+@dataclass(frozen=True)
+class LSTMGates(Operation):
+    """What follows the products of one step: the new state from the gates before their activations.
+
+    ``i, f, o`` are sigmoids and ``z`` a tanh of a quarter of ``gates`` each; ``cell = f * cell + i * z`` and
+    ``hidden = o * tanh(cell)``. The third output is the gates' activations, for the gradient.
+    """
+
+    arguments = ("gates", "cell")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The new hidden state, the new cell, and the activations.
+
+        Raises:
+            ShapeError, DTypeError: if ``gates`` and ``cell`` do not fit.
+        """
+        gates, cell = inputs
+        same_dtype("LSTMGates", gates=gates, cell=cell)
+        rank_is("LSTMGates", "cell", cell, ("batch", "hidden"))
+        check_shape("LSTMGates", "gates", gates, (cell.shape[0], 4 * cell.shape[1]), "batch, 4 * hidden")
+        return (cell, cell, gates)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`LSTMGatesDown`; that of the activations, which gradients of gradients have, on top."""
+        g_hidden, g_cell, g_activations = grads
+        _, new_cell, activations = op.outputs
+        by_gates: list[Blob] = []
+        by_cell = None
+        if g_hidden is not None or g_cell is not None:
+            given = [constant_like(0.0, new_cell) if g is None else g for g in (g_hidden, g_cell)]
+            through_states, by_cell = apply(LSTMGatesDown(), *given, op.inputs[1], new_cell, activations)
+            by_gates.append(through_states)
+        if g_activations is not None:
+            by_gates.append(before_activation(g_activations, activations))
+        return [plus(*by_gates), by_cell]
+
+
+@dataclass(frozen=True)
+class LSTM(Operation):
+    """All steps of a sequence in one op; see `lstm`.
+
+    Outputs: the hidden state after each step, the last hidden state, the last cell, and, for the gradient, the gates'
+    activations and the cell after each step.
+    """
+
+    arguments = ("x", "hidden", "cell", "weight_x", "weight_h", "bias")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """(steps, batch, hidden), two states, (steps, batch, 4 * hidden), (steps, batch, hidden).
+
+        Raises:
+            ShapeError, DTypeError: if the inputs do not fit.
+        """
+        x, hidden, *_ = inputs
+        batch, width = check_sequence("LSTM", dict(zip(self.arguments, inputs, strict=True)))
+        steps, dtype = x.shape[0], x.dtype
+        states = TensorSpec((steps, batch, width), dtype)
+        return (states, hidden, hidden, TensorSpec((steps, batch, 4 * width), dtype), states)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`LSTMDown`; step by step where the activations and inner cells, too, have one: of gradients."""
+        y, *last, activations, cells = op.outputs
+        g_y, g_hidden, g_cell = (
+            constant_like(0.0, o) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)
+        )
+        x, hidden, cell, weight_x, weight_h, _ = op.inputs
+        trace = Trace(x, hidden, cell, weight_x, weight_h, y, activations, cells)
+        if (grads[3] is None and grads[4] is None) or not x.shape[0]:
+            made: Sequence[Blob] = apply(LSTMDown(), g_y, g_hidden, g_cell, *trace)
+            return made
+        steps, by_hidden, by_cell = back_through(trace, g_y, g_hidden, g_cell, grads[3], grads[4])
+        by_gates = stack([step.by_gates for step in steps])
+        return [
+            apply(InnerDown(), by_gates, weight_x),
+            by_hidden,
+            by_cell,
+            apply(InnerWeight(), by_gates, x),
+            apply(InnerWeight(), by_gates, trace.hidden_before()),
+            apply(BiasDown(), by_gates),
+        ]
+
+
+@whole
+def lstm_cell(
+    x: Blob, hidden: Blob, cell: Blob, weight_x: Blob, weight_h: Blob, bias: Blob | None = None, name: str | None = None
+) -> tuple[Blob, Blob]:
+    """One step of a long short-term memory.
+
+    ``gates = x @ weight_x.T + hidden @ weight_h.T + bias``; sigmoids ``i, f, o`` and a tanh ``z`` of a quarter each;
+    ``cell = f * cell + i * z``, ``hidden = o * tanh(cell)``.
+
+    Args:
+        x: Input, shape (batch, features), floating.
+        hidden: Hidden state, shape (batch, hidden), dtype of ``x``.
+        cell: Cell, likewise.
+        weight_x: Shape (4 * hidden, features); rows are those of the gates i, f, z, o, in this order.
+        weight_h: Shape (4 * hidden, hidden).
+        bias: Shape (4 * hidden,): the sum of PyTorch's two; None for 0.
+        name: Name of the op that makes the new state.
+    Returns:
+        The new hidden state and the new cell, each (batch, hidden).
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: by all inputs.
+    Source: Hochreiter and Schmidhuber, 1997, with forget gates (Gers et al., 2000); `torch.nn.LSTMCell`.
+    """
+    gates = plus(inner(x, weight_x), inner(hidden, weight_h))
+    if bias is not None:
+        gates = add_bias(gates, bias)
+    new_hidden: Blob
+    new_cell: Blob
+    new_hidden, new_cell, _ = apply(LSTMGates(), gates, cell, name=name)
+    return new_hidden, new_cell
+
+
+def lstm(
+    x: Blob,
+    weight_x: Blob,
+    weight_h: Blob,
+    bias: Blob | None = None,
+    hidden: Blob | None = None,
+    cell: Blob | None = None,
+    name: str | None = None,
+) -> tuple[Blob, Blob, Blob]:
+    """A long short-term memory over whole sequences, in one op: `lstm_cell` step by step.
+
+    Time comes first, as by default in PyTorch; `nn.LSTM` takes batches first on request.
+
+    Args:
+        x: Inputs, shape (steps, batch, features), floating.
+        weight_x: As in `lstm_cell`.
+        weight_h: As in `lstm_cell`.
+        bias: As in `lstm_cell`.
+        hidden: First hidden state, shape (batch, hidden), dtype of ``x``; None for 0.
+        cell: First cell, likewise.
+        name: Name of the op.
+    Returns:
+        The hidden states after each step, (steps, batch, hidden); the last one and the last cell, (batch, hidden).
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: by all inputs.
+    Source: As `lstm_cell`; `torch.nn.LSTM`.
+    """
+    rank_is("LSTM", "x", x.spec, ("steps", "batch", "features"))
+    rank_is("LSTM", "weight_h", weight_h.spec, ("4 * hidden", "hidden"))
+    state = (x.shape[1], weight_h.shape[1])
+    hidden = filled(0.0, state, x) if hidden is None else hidden
+    cell = filled(0.0, state, x) if cell is None else cell
+    bias = filled(0.0, weight_h.shape[:1], x) if bias is None else bias
+    y, last_hidden, last_cell, _, _ = apply(LSTM(), x, hidden, cell, weight_x, weight_h, bias, name=name)
+    return y, last_hidden, last_cell

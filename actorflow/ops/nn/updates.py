@@ -1,0 +1,382 @@
+"""What optimizers do: steps of variables, and gradients limited by the norm of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.elementwise import cast, divide, less, plus, scaled, sqrt, times, where
+from actorflow.ops.operation import Operation, apply, same_dtype, whole
+from actorflow.ops.shaping import total
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+@dataclass(frozen=True)
+class SgdUpdate(Operation):
+    """One step of stochastic gradient descent with momentum and weight decay.
+
+    ::
+
+        step     = rate_scale * rate
+        moved    = step * (grad + weight_decay * weight)
+        velocity = momentum * velocity + moved
+        weight   = weight - velocity                        # with Nesterov: weight - (momentum * velocity + moved)
+
+    Connect it as ``[weight, grad, velocity, rate] >> update >> [weight, velocity]``.
+
+    This is Caffe's formula, and Purine2's ``Update`` (h = m*h + lr*g + wd*w; w -= h) when that is given
+    ``wd = lr * weight_decay``, so that ``weight_decay`` stays the coefficient of the L2 penalty when the rate changes.
+    PyTorch's SGD takes the same steps while the rate is constant; it multiplies the rate outside the velocity, so after
+    a change of the rate it rescales the steps already taken, and this one does not.
+
+    Attributes:
+        momentum: Share of the last step that is taken again.
+        weight_decay: Coefficient of the L2 penalty ``weight_decay / 2 * sum(weight ** 2)``.
+        rate_scale: Factor on the rate, for this variable.
+        nesterov: Whether the gradient counts as that of the point which the momentum leads to.
+
+    Source: Purine2 ``Update``; Sutskever et al., On the importance of initialization and momentum, 2013.
+    """
+
+    arguments = ("weight", "grad", "velocity", "rate")
+    differentiable = False
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    rate_scale: float = 1.0
+    nesterov: bool = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The new weight and velocity, both of the type of ``weight``.
+
+        Raises:
+            ShapeError, DTypeError: if ``grad`` or ``velocity`` differs from ``weight``, or ``rate`` is no 0-d float.
+        """
+        weight, grad, velocity, rate = inputs
+        same_dtype("SgdUpdate", weight=weight, grad=grad, velocity=velocity)
+        _same_shape("SgdUpdate", weight, grad=grad, velocity=velocity)
+        _check_rate("SgdUpdate", rate)
+        return (weight, weight)
+
+
+@dataclass(frozen=True)
+class AdamUpdate(Operation):
+    """One step of Adam or AdamW.
+
+    ::
+
+        grad   = grad + weight_decay * weight                                          # unless decoupled
+        mean   = beta1 * mean + (1 - beta1) * grad
+        square = beta2 * square + (1 - beta2) * grad ** 2
+        rate   = rate_scale * rate
+        weight = weight - rate * weight_decay * weight                                 # if decoupled
+        weight = weight - rate * (mean / (1 - beta1 ** t)) / (sqrt(square / (1 - beta2 ** t)) + eps)
+
+    with ``t = step + 1``. Connect it as ``[weight, grad, mean, square, rate, step] >> update >> [weight, mean,
+    square]``. The moments have the dtype of `state_spec`.
+
+    Attributes:
+        beta1: Decay of the mean of the gradients.
+        beta2: Decay of the mean of their squares.
+        eps: Keeps the division from blowing up.
+        weight_decay: Coefficient of the L2 penalty; of the decay itself if ``decoupled``.
+        decoupled: Whether the decay is applied to the weight instead of the gradient, as AdamW does.
+        rate_scale: Factor on the rate, for this variable.
+
+    Source: Kingma and Ba, Adam, 2015; Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
+    """
+
+    arguments = ("weight", "grad", "mean", "square", "rate", "step")
+    differentiable = False
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    rate_scale: float = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The new weight, mean and square.
+
+        Raises:
+            ShapeError, DTypeError: if ``grad`` differs from ``weight``, ``mean`` or ``square`` from `state_spec`,
+                ``rate`` is no 0-d float or ``step`` no 0-d int64.
+        """
+        weight, grad, mean, square, rate, step = inputs
+        same_dtype("AdamUpdate", weight=weight, grad=grad)
+        _same_shape("AdamUpdate", weight, grad=grad)
+        _check_states("AdamUpdate", weight, mean=mean, square=square)
+        _check_rate("AdamUpdate", rate)
+        if step.shape:
+            raise ShapeError(f"AdamUpdate: step must have shape (), got {step}")
+        if step.dtype != np.int64:
+            raise DTypeError(f"AdamUpdate: step must be int64, got {step}")
+        return (weight, mean, square)
+
+
+@dataclass(frozen=True)
+class AdagradUpdate(Operation):
+    """One step of Adagrad.
+
+    ::
+
+        grad   = grad + weight_decay * weight
+        square = square + grad ** 2
+        weight = weight - rate_scale * rate * grad / (sqrt(square) + eps)
+
+    Connect it as ``[weight, grad, square, rate] >> update >> [weight, square]``. ``square`` has the dtype of
+    `state_spec`.
+
+    Attributes:
+        eps: Keeps the division from blowing up.
+        weight_decay: Coefficient of the L2 penalty.
+        rate_scale: Factor on the rate, for this variable.
+
+    Source: Duchi, Hazan and Singer, Adaptive subgradient methods, 2011.
+    """
+
+    arguments = ("weight", "grad", "square", "rate")
+    differentiable = False
+
+    eps: float = 1e-10
+    weight_decay: float = 0.0
+    rate_scale: float = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The new weight and square.
+
+        Raises:
+            ShapeError, DTypeError: if ``grad`` differs from ``weight``, ``square`` from `state_spec`, or ``rate`` is no
+                0-d float.
+        """
+        weight, grad, square, rate = inputs
+        same_dtype("AdagradUpdate", weight=weight, grad=grad)
+        _same_shape("AdagradUpdate", weight, grad=grad)
+        _check_states("AdagradUpdate", weight, square=square)
+        _check_rate("AdagradUpdate", rate)
+        return (weight, square)
+
+
+@dataclass(frozen=True)
+class RmsPropUpdate(Operation):
+    """One step of RMSProp.
+
+    ::
+
+        grad     = grad + weight_decay * weight
+        square   = alpha * square + (1 - alpha) * grad ** 2
+        mean     = alpha * mean + (1 - alpha) * grad                                   # if centered
+        scaled   = grad / (sqrt(square - mean ** 2) + eps)                             # mean is 0 unless centered
+        velocity = momentum * velocity + scaled                                        # if there is momentum
+        weight   = weight - rate_scale * rate * velocity                               # else: * scaled
+
+    Connect it as ``[weight, grad, square, rate, velocity, mean] >> update >> [weight, square, velocity, mean]``,
+    without ``velocity`` where ``momentum`` is 0, and without ``mean`` unless ``centered``. All three have the dtype of
+    `state_spec`.
+
+    Attributes:
+        alpha: Decay of the means.
+        eps: Keeps the division from blowing up.
+        weight_decay: Coefficient of the L2 penalty.
+        momentum: Share of the last step that is taken again.
+        centered: Whether to divide by the standard deviation instead of the root of the mean square.
+        rate_scale: Factor on the rate, for this variable.
+
+    Source: Tieleman and Hinton, Lecture 6.5, 2012; Graves, Generating sequences with recurrent networks, 2013.
+    """
+
+    arguments = ("weight", "grad", "square", "rate", "*more")
+    differentiable = False
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    rate_scale: float = 1.0
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """Names of the states besides ``square``, in the order of the arguments."""
+        return (("velocity",) if self.momentum else ()) + (("mean",) if self.centered else ())
+
+    def check_arity(self, count: int) -> None:
+        """Check the number of inputs; which states there are depends on the parameters."""
+        names = ("weight", "grad", "square", "rate", *self.more)
+        if count != len(names):
+            raise GraphError(f"{self} takes {len(names)} inputs ({', '.join(names)}), got {count}")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The new weight, square and further states.
+
+        Raises:
+            ShapeError, DTypeError: if ``grad`` differs from ``weight``, a state from `state_spec`, or ``rate`` is no
+                0-d float.
+        """
+        weight, grad, square, rate, *more = inputs
+        same_dtype("RmsPropUpdate", weight=weight, grad=grad)
+        _same_shape("RmsPropUpdate", weight, grad=grad)
+        _check_states("RmsPropUpdate", weight, square=square, **dict(zip(self.more, more, strict=True)))
+        _check_rate("RmsPropUpdate", rate)
+        return (weight, square, *more)
+
+
+def state_spec(weight: TensorSpec) -> TensorSpec:
+    """Type of an optimizer's moments of a variable: its shape, and float32 where it has 16 bits.
+
+    Squares of gradients, and decays of 0.999, are lost in 16 bits.
+    """
+    return TensorSpec(weight.shape, np.dtype(np.float64 if weight.dtype == np.float64 else np.float32))
+
+
+def _same_shape(kind: str, weight: TensorSpec, **others: TensorSpec) -> None:
+    for name, spec in others.items():
+        if spec.shape != weight.shape:
+            raise ShapeError(f"{kind}: {name} must have weight's shape {weight.shape}, got {spec}")
+
+
+def _check_states(kind: str, weight: TensorSpec, **states: TensorSpec) -> None:
+    _same_shape(kind, weight, **states)
+    wanted = state_spec(weight).dtype
+    for name, spec in states.items():
+        if spec.dtype != wanted:
+            raise DTypeError(f"{kind}: {name} must be {wanted} for a weight of {weight.dtype}, got {spec}")
+
+
+def _check_rate(kind: str, rate: TensorSpec) -> None:
+    if rate.shape:
+        raise ShapeError(f"{kind}: rate must have shape (), got {rate}")
+    if rate.dtype.kind != "f":
+        raise DTypeError(f"{kind}: rate must be floating, got {rate}")
+
+
+_SCALAR = TensorSpec((), np.dtype(np.float64))
+
+
+@dataclass(frozen=True)
+class SquareSum(Operation):
+    """``y = sum(x ** 2)`` over all elements, in float64 whatever the dtype of ``x``."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """A 0-d float64."""
+        same_dtype("SquareSum", x=inputs[0])
+        return (_SCALAR,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """``2 * g * x``."""
+        assert grads[0] is not None
+        return [apply(ScaleBy(), op.inputs[0], scaled(grads[0], 2.0))]
+
+
+@dataclass(frozen=True)
+class NormFactor(Operation):
+    """``y = min(1, max_norm / (sqrt(squares[0] + squares[1] + ...) + 1e-6))``; nan where the norm is.
+
+    Attributes:
+        max_norm: Norm that a gradient scaled by this has at most, positive.
+
+    Source: PyTorch ``clip_grad_norm_``.
+    """
+
+    arguments = ("*squares",)
+
+    max_norm: float
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """A 0-d float64.
+
+        Raises:
+            GraphError: if ``max_norm`` is not positive.
+            ShapeError, DTypeError: if one of ``squares`` is no 0-d float64.
+        """
+        if not self.max_norm > 0:
+            raise GraphError(f"NormFactor: max_norm must be positive, got {self.max_norm}")
+        for i, spec in enumerate(inputs):
+            _check_scalar("NormFactor", f"squares[{i}]", spec)
+        return (_SCALAR,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """``-g * y * y / (2 * max_norm * norm)`` for each, where the norm is limited, else 0."""
+        (g,), (y,) = grads, op.outputs
+        assert g is not None
+        limits = less(y, 1.0)
+        norm = sqrt(where(limits, plus(*op.inputs), 1.0))  # elsewhere it may be 0, where the root has no slope
+        slope = divide(times(times(g, y), y), scaled(norm, -2.0 * self.max_norm))
+        return [where(limits, slope, 0.0)] * len(op.inputs)
+
+
+@dataclass(frozen=True)
+class ScaleBy(Operation):
+    """``y = factor * x``, with a factor that is computed."""
+
+    arguments = ("x", "factor")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``.
+
+        Raises:
+            ShapeError, DTypeError: if ``factor`` is no 0-d float64.
+        """
+        x, factor = inputs
+        same_dtype("ScaleBy", x=x)
+        _check_scalar("ScaleBy", "factor", factor)
+        return (x,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The gradient, scaled as well, and its product with ``x``, summed in float64."""
+        (g,), (x, factor) = grads, op.inputs
+        assert g is not None
+        by_factor = total(times(cast(g, "float64"), cast(x, "float64"))) if wanted[1] else None
+        return [apply(self, g, factor), by_factor]
+
+
+@whole
+def clip_by_global_norm(grads: Sequence[Blob], max_norm: float, name: str | None = None) -> list[Blob]:
+    """Gradients scaled by one factor, so that the norm of all their elements together is at most ``max_norm``.
+
+    Each gradient's share of the norm is summed as soon as it is there, on its place; no scaled gradient is there before
+    all are.
+
+    Args:
+        grads: One or more blobs of any shapes, floating.
+        max_norm: Positive.
+        name: Name of the op that computes the factor.
+    Returns:
+        One blob per gradient, of its type.
+    Raises:
+        GraphError: if there are no gradients, or ``max_norm`` is not positive.
+        DTypeError: if a gradient is not floating.
+    Gradient: by all gradients, through the norm, too; the norm's share is 0 where it is not limited.
+    Source: Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013; the factor is
+        that of PyTorch's ``clip_grad_norm_``.
+    """
+    if not grads:
+        raise GraphError("clip_by_global_norm: give at least one gradient")
+    root = grads[0].graph.root
+    squares = []
+    for grad in grads:
+        with root.at(grad.place):
+            squares.append(apply(SquareSum(), grad))
+    places = {grad.place for grad in grads}
+    with root.at(places.pop() if len(places) == 1 else "cpu"):
+        factor = apply(NormFactor(max_norm), *squares, name=name)
+    clipped = []
+    for grad in grads:
+        with root.at(grad.place):
+            clipped.append(apply(ScaleBy(), grad, factor))
+    return clipped
+
+
+def _check_scalar(kind: str, name: str, spec: TensorSpec) -> None:
+    if spec.shape:
+        raise ShapeError(f"{kind}: {name} must have shape (), got {spec}")
+    if spec.dtype != _SCALAR.dtype:
+        raise DTypeError(f"{kind}: {name} must be float64, got {spec}")

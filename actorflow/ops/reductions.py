@@ -1,0 +1,430 @@
+"""Reductions along axes: mean, product, extremes, counts. The class of the sum is in `actorflow.ops.shaping`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.errors import DTypeError, ShapeError
+from actorflow.ops.elementwise import divide, equal, multiply, plus, scale, times, where
+from actorflow.ops.fills import number_like
+from actorflow.ops.indexing import pad
+from actorflow.ops.operation import Operation, apply, blob_of, same_dtype, same_numbers
+from actorflow.ops.shaping import (
+    Axis,
+    BroadcastTo,
+    ReduceSum,
+    Reduction,
+    concat,
+    expand_like,
+    normal_axes,
+    reshape,
+    split,
+    summed_dtype,
+    transpose,
+)
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+@dataclass(frozen=True)
+class ReduceMean(Reduction):
+    """The mean along axes; see `mean`."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, with the dtype of ``x``."""
+        same_dtype("ReduceMean", x=inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """An equal share for every element."""
+        assert grads[0] is not None
+        x = op.inputs[0]
+        count = self.count(x.spec)
+        share = scale(grads[0], 1.0 / count if count else 0.0)
+        return [apply(BroadcastTo(x.shape), expand_like(self, share, x))]
+
+
+class _Extreme(Reduction):
+    """The element that is first in an order."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, with the dtype of ``x``.
+
+        Raises:
+            ShapeError: if there is nothing to choose from.
+        """
+        same_numbers(self.kind, ordered=True, x=inputs[0])
+        _check_some(self.kind, self, inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Equal shares for the elements that are the extreme."""
+        g, x, y = grads[0], op.inputs[0], op.outputs[0]
+        assert g is not None
+        found = where(equal(x, expand_like(self, y, x)), number_like(1.0, x), number_like(0.0, x))
+        count: Blob = apply(ReduceSum(self.axis, keepdims=True), found)
+        return [multiply(found, divide(expand_like(self, g, x), count))]
+
+
+@dataclass(frozen=True)
+class ReduceMax(_Extreme):
+    """The largest element along axes; see `max`."""
+
+
+@dataclass(frozen=True)
+class ReduceMin(_Extreme):
+    """The smallest element along axes; see `min`."""
+
+
+class _Boolean(Reduction):
+    """A bool from bools; no gradient."""
+
+    differentiable = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, bool.
+
+        Raises:
+            DTypeError: if ``x`` is not bool.
+        """
+        if inputs[0].dtype != np.bool_:
+            raise DTypeError(f"{self.kind}: x must be bool, got {inputs[0]}: compare it with 0")
+        return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.bool_)),)
+
+
+@dataclass(frozen=True)
+class ReduceAny(_Boolean):
+    """Whether an element along axes is true; see `any`."""
+
+
+@dataclass(frozen=True)
+class ReduceAll(_Boolean):
+    """Whether all elements along axes are true; see `all`."""
+
+
+@dataclass(frozen=True)
+class CountNonzero(Reduction):
+    """How many elements along axes are not 0; see `count_nonzero`."""
+
+    differentiable = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, int64."""
+        if inputs[0].dtype != np.bool_:
+            same_numbers("CountNonzero", ordered=True, x=inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.int64)),)
+
+
+@dataclass(frozen=True)
+class _Position(Reduction):
+    """Where the extreme is along one axis, or in the flattened array; no gradient."""
+
+    differentiable = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, int64.
+
+        Raises:
+            ShapeError: if there is nothing to choose from, or several axes are given.
+        """
+        same_numbers(self.kind, ordered=True, x=inputs[0])
+        if self.axis is not None and len(self.axis) != 1:
+            raise ShapeError(f"{self.kind}: axis must be one axis or None, got {self.axis}")
+        _check_some(self.kind, self, inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.int64)),)
+
+
+@dataclass(frozen=True)
+class ArgMax(_Position):
+    """Where the largest element is; see `argmax`."""
+
+
+@dataclass(frozen=True)
+class ArgMin(_Position):
+    """Where the smallest element is; see `argmin`."""
+
+
+def _check_some(kind: str, reduction: Reduction, x: TensorSpec) -> None:
+    if x.size == 0 and reduction.count(x) == 0:
+        raise ShapeError(f"{kind}: x must have at least 1 element along the axes, got {x}")
+
+
+def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The sum along axes; that of several blobs is `add`.
+
+    Args:
+        x: Any shape, numeric.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``; integers are summed in 64 bits, float16 in float32.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g for every element.
+    Source: `numpy.sum`.
+    """
+    return blob_of(ReduceSum(normal_axes(axis), keepdims), x, name=name)
+
+
+def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The mean along axes; not a number of nothing.
+
+    Args:
+        x: Any shape, floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g / number of elements, for every element.
+    Source: `numpy.mean`.
+    """
+    return blob_of(ReduceMean(normal_axes(axis), keepdims), x, name=name)
+
+
+def max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The largest element along axes; not a number if one is not.
+
+    Args:
+        x: Any shape, integer or floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not have the axes, or nothing along them.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g, in equal shares to all elements that are the largest.
+    Source: `numpy.max`; its gradient is that of ``torch.amax``.
+    """
+    return blob_of(ReduceMax(normal_axes(axis), keepdims), x, name=name)
+
+
+def min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The smallest element along axes; not a number if one is not.
+
+    Arguments, result and errors: those of `max`.
+    Gradient: g, in equal shares to all elements that are the smallest.
+    Source: `numpy.min`; its gradient is that of ``torch.amin``.
+    """
+    return blob_of(ReduceMin(normal_axes(axis), keepdims), x, name=name)
+
+
+def any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """Whether an element along axes is true.
+
+    Args:
+        x: Any shape, bool.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, bool.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: none.
+    Source: `numpy.any`.
+    """
+    return blob_of(ReduceAny(normal_axes(axis), keepdims), x, name=name)
+
+
+def all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """Whether all elements along axes are true.
+
+    Arguments, result and errors: those of `any`.
+    Gradient: none.
+    Source: `numpy.all`.
+    """
+    return blob_of(ReduceAll(normal_axes(axis), keepdims), x, name=name)
+
+
+def count_nonzero(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """How many elements along axes are not 0.
+
+    Args:
+        x: Any shape, bool, integer or floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, int64.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: none.
+    Source: Minerva ``count_zero``, `numpy.count_nonzero`.
+    """
+    return blob_of(CountNonzero(normal_axes(axis), keepdims), x, name=name)
+
+
+def argmax(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """Where the largest element is: the first one if there are several, or the first that is not a number.
+
+    Args:
+        x: Any shape, integer or floating.
+        axis: The axis; by default the elements are taken as flat, in C order.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, int64.
+    Raises:
+        ShapeError: if ``x`` does not have the axes, or nothing along them.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: none.
+    Source: Minerva ``max_index``, `numpy.argmax`.
+    """
+    return blob_of(ArgMax(normal_axes(axis), keepdims), x, name=name)
+
+
+def argmin(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """Where the smallest element is: the first one if there are several, or the first that is not a number.
+
+    Arguments, result and errors: those of `argmax`.
+    Gradient: none.
+    Source: `numpy.argmin`.
+    """
+    return blob_of(ArgMin(normal_axes(axis), keepdims), x, name=name)
+
+
+@dataclass(frozen=True)
+class ReduceProd(Reduction):
+    """The product along axes; see `prod`."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape; integers are multiplied in 64 bits."""
+        same_numbers(self.kind, ordered=True, x=inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """`ReduceProdDown`."""
+        assert grads[0] is not None
+        x = op.inputs[0]
+        return [apply(ReduceProdDown(self.axis), expand_like(self, grads[0], x), x)]
+
+
+@dataclass(frozen=True)
+class ReduceProdDown(Operation):
+    """``dx = g * product of all other elements``: the gradient of `ReduceProd`, also where elements are 0.
+
+    Attributes:
+        axis: As in `ReduceProd`.
+    """
+
+    arguments = ("g", "x")
+
+    axis: tuple[int, ...] | None = None
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The type of ``x``.
+
+        Raises:
+            ShapeError: if ``g`` has not length 1 along the axes, and else that of ``x``.
+        """
+        g, x = inputs
+        same_dtype("ReduceProdDown", g=g, x=x)
+        shape = Reduction(self.axis, keepdims=True).reduced(x)
+        if g.shape != shape:
+            raise ShapeError(f"ReduceProdDown: g must have shape {shape}, got {g}")
+        return (x,)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Built from products only, so that elements may be 0; see `_tree`."""
+        (c,), (g, x) = grads, op.inputs
+        assert c is not None
+        reduction, rank = Reduction(self.axis), len(x.shape)
+        if not x.spec.size:
+            return [None, None]
+        axes = reduction.axes(rank)
+        order = [*[axis for axis in range(rank) if axis not in axes], *axes]
+        rows = (-1, reduction.count(x.spec))
+        by_g, by_x = _tree(reshape(g, (-1, 1)), reshape(transpose(x, order), rows), reshape(transpose(c, order), rows))
+        back = [order.index(axis) for axis in range(rank)]
+        return [
+            reshape(by_g, g.shape),
+            None if by_x is None else transpose(reshape(by_x, [x.shape[axis] for axis in order]), back),
+        ]
+
+
+def _tree(g: Blob, x: Blob, c: Blob) -> tuple[Blob, Blob | None]:
+    """The gradient of `ReduceProdDown` by its inputs, over the last of two axes.
+
+    It is that of ``d``, the derivative of the product of ``x`` where ``x`` moves along ``c``. Product and derivative
+    of a row come from those of its halves, ``(p * q, dp * q + p * dq)``; back through these the gradient needs no
+    division, and as many operations as a row can be halved.
+
+    Args:
+        g: Shape (rows, 1).
+        x: Shape (rows, n), with n at least 1.
+        c: The gradient by the output, likewise.
+    Returns:
+        The gradients by ``g`` and by ``x``, of which the latter is None for single elements: it is 0.
+    """
+    halves = []
+    while (width := x.shape[1]) > 1:
+        if width % 2:
+            border = ((0, 0), (0, 1))
+            x, c = pad(x, border, value=1.0), pad(c, border)
+        (p, q), (dp, dq) = split(x, 2, axis=1), split(c, 2, axis=1)
+        halves.append((width, p, q, dp, dq))
+        x, c = times(p, q), plus(times(dp, q), times(p, dq))
+    by_x = None
+    for width, p, q, dp, dq in reversed(halves):
+        by_p, by_q = [times(g, dq)], [times(g, dp)]
+        if by_x is not None:
+            by_p.append(times(by_x, q))
+            by_q.append(times(by_x, p))
+        by_x = _first(concat([plus(*by_p), plus(*by_q)], axis=1), width)
+        g = _first(concat([times(g, q), times(g, p)], axis=1), width)
+    return c, by_x
+
+
+def _first(x: Blob, width: int) -> Blob:
+    """The first columns."""
+    return x if x.shape[1] == width else split(x, [width, x.shape[1] - width], axis=1)[0]
+
+
+def prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
+    """The product along axes.
+
+    Args:
+        x: Any shape, integer or floating.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Whether the axes stay, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the remaining shape, of the dtype of ``x``; integers are multiplied in 64 bits.
+    Raises:
+        ShapeError: if ``x`` does not have the axes.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: g times the product of all other elements.
+    Source: `numpy.prod`.
+    """
+    return blob_of(ReduceProd(normal_axes(axis), keepdims), x, name=name)
+
+
+def may_be_parted(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
+    """Whether parts say enough: a product's do not say whether it was 0 or infinite on the way."""
+    return ufunc is not np.multiply or dtype.kind in "biu"
+
+
+def may_be_uncertain(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
+    """Whether there are parts whose total is not that of the whole: `is_certain` tells, once they are known."""
+    return ufunc is np.add and dtype.kind not in "biu"
+
+
+def is_certain(ufunc: np.ufunc, total: Any) -> bool:
+    """Whether the total of the parts is that of the whole; a sum is where it is finite, as it then was on the way."""
+    return not may_be_uncertain(ufunc, total.dtype) or bool(np.isfinite(total).all())

@@ -1,0 +1,475 @@
+"""Operations that give the elements another shape or order: reshape, transpose, broadcast, join and split.
+
+The sum along axes is here, too: it is the gradient of broadcasting, as broadcasting is its.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.errors import DTypeError, ShapeError
+from actorflow.ops.fills import number_like
+from actorflow.ops.operation import Operation, apply, axes_of, blob_of, same_numbers, whole
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob, Op
+
+
+@dataclass(frozen=True)
+class Reshape(Operation):
+    """The elements of ``x``, in their order, in another shape; any dtype; no copy on the CPU.
+
+    Gradient: g in the shape of ``x``.
+
+    Attributes:
+        shape: The new shape; one axis may be -1 and takes what the others leave.
+    """
+
+    shape: tuple[int, ...]
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """``shape``, with -1 replaced.
+
+        Raises:
+            ShapeError: if the number of elements does not fit.
+        """
+        (x,) = inputs
+        known = math.prod(axis for axis in self.shape if axis != -1)
+        free = self.shape.count(-1)
+        missing = x.size // known if free and known else 0
+        shape = tuple(missing if axis == -1 else axis for axis in self.shape)
+        if free > 1 or any(axis < 0 for axis in shape) or math.prod(shape) != x.size or (free and not known):
+            raise ShapeError(f"Reshape: x of {x.size} elements cannot have shape {self.shape}, got {x}")
+        return (TensorSpec(shape, x.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The gradient in the old shape."""
+        assert grads[0] is not None
+        return [apply(Reshape(op.inputs[0].shape), grads[0])]
+
+
+def reshape(x: Blob, shape: Iterable[int] | int, name: str | None = None) -> Blob:
+    """The elements of ``x``, in C order, in another shape.
+
+    Args:
+        x: Any shape and dtype.
+        shape: New shape; one axis may be -1.
+        name: Name of the op.
+    Returns:
+        Blob of the new shape and the dtype of ``x``; on the CPU it shares the memory of ``x``.
+    Raises:
+        ShapeError: if the number of elements does not fit.
+    Gradient: g in the shape of ``x``.
+    """
+    axes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    return blob_of(Reshape(tuple(int(axis) for axis in axes)), x, name=name)
+
+
+def flatten(x: Blob, name: str | None = None) -> Blob:
+    """All axes but the first joined into one.
+
+    Args:
+        x: Shape (batch, ...), any dtype.
+        name: Name of the op.
+    Returns:
+        Blob of shape (batch, elements per sample).
+    Raises:
+        ShapeError: if ``x`` has no axes.
+    Gradient: g in the shape of ``x``.
+    """
+    if not x.shape:
+        raise ShapeError(f"flatten: x must have shape (batch, ...), got {x.spec}")
+    return reshape(x, (x.shape[0], math.prod(x.shape[1:])), name=name)
+
+
+def expand_dims(x: Blob, axis: int | Sequence[int], name: str | None = None) -> Blob:
+    """``x`` with axes of length 1 put in.
+
+    Args:
+        x: Any shape and dtype.
+        axis: Where the new axes are in the result; negative ones count from its end.
+        name: Name of the op.
+    Returns:
+        Blob of the dtype of ``x``; on the CPU it shares the memory of ``x``.
+    Raises:
+        ShapeError: if the result has no such axis, or one is given twice.
+    Gradient: g in the shape of ``x``.
+    Source: `numpy.expand_dims`.
+    """
+    count = 1 if isinstance(axis, int) else len(axis)
+    new = axes_of("expand_dims", axis, len(x.shape) + count)
+    rest = iter(x.shape)
+    return reshape(x, [1 if i in new else next(rest) for i in range(len(x.shape) + count)], name=name)
+
+
+def squeeze(x: Blob, axis: int | Sequence[int] | None = None, name: str | None = None) -> Blob:
+    """``x`` without axes of length 1.
+
+    Args:
+        x: Any shape and dtype.
+        axis: Which ones are left out; by default all of length 1.
+        name: Name of the op.
+    Returns:
+        Blob of the dtype of ``x``; on the CPU it shares the memory of ``x``.
+    Raises:
+        ShapeError: if ``x`` has no such axis, or it is not of length 1.
+    Gradient: g in the shape of ``x``.
+    Source: `numpy.squeeze`.
+    """
+    ones = [i for i, length in enumerate(x.shape) if length == 1]
+    gone = ones if axis is None else axes_of("squeeze", axis, len(x.shape))
+    for i in gone:
+        if i not in ones:
+            raise ShapeError(f"squeeze: x must have length 1 on axis {i}, got {x.spec}")
+    return reshape(x, [length for i, length in enumerate(x.shape) if i not in gone], name=name)
+
+
+@dataclass(frozen=True)
+class Transpose(Operation):
+    """``y[i[axes[0]], i[axes[1]], ...] = x[i[0], i[1], ...]``, any dtype.
+
+    Gradient: g with the inverse permutation.
+    Source: `numpy.transpose`.
+    """
+
+    axes: tuple[int, ...]
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The permuted shape."""
+        shape = inputs[0].shape
+        if sorted(self.axes) != list(range(len(shape))):
+            raise ShapeError(f"Transpose: axes {self.axes} are no permutation of the axes of x {inputs[0]}")
+        return (TensorSpec(tuple([shape[axis] for axis in self.axes]), inputs[0].dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """Permute back."""
+        return [None if grads[0] is None or not wanted[0] else apply(self.inverse(), grads[0])]
+
+    def inverse(self) -> Transpose:
+        """What undoes it."""
+        return Transpose(tuple([self.axes.index(axis) for axis in range(len(self.axes))]))
+
+
+def transpose(x: Blob, axes: Sequence[int] | None = None, *, name: str | None = None) -> Blob:
+    """``x`` with its axes in another order.
+
+    Args:
+        x: Any shape and dtype.
+        axes: For each axis of the result, the axis of ``x`` that it is, negative ones counted from the end; by
+            default, all in reverse order.
+        name: Name of the op.
+    Returns:
+        The blob with the permuted shape.
+    Raises:
+        ShapeError: if ``axes`` is no permutation of the axes of ``x``.
+    """
+    rank = len(x.shape)
+    order = range(rank)[::-1] if axes is None else [axis + rank if axis < 0 else axis for axis in axes]
+    return blob_of(Transpose(tuple(order)), x, name=name)
+
+
+#: One axis, several, or all of them.
+Axis = int | Sequence[int] | None
+
+
+def broadcast_shape(kind: str, **inputs: TensorSpec) -> tuple[int, ...]:
+    """The shape that arrays of these types have together, by NumPy's rules.
+
+    Raises:
+        ShapeError: naming the first argument that does not fit to those before it.
+    """
+    (first, spec), *rest = inputs.items()
+    shape = spec.shape
+    for name, other in rest:
+        if other.shape != shape:
+            try:
+                shape = np.broadcast_shapes(shape, other.shape)
+            except ValueError:
+                before = f"{first}'s shape" if name == rest[0][0] else "the shape of those before it,"
+                raise ShapeError(f"{kind}: {name} must broadcast with {before} {shape}, got {other}") from None
+    return shape
+
+
+def sum_to(grad: Blob, shape: tuple[int, ...]) -> Blob:
+    """The sum of a gradient over the axes that its operand of ``shape`` was broadcast along."""
+    if grad.shape == shape:
+        return grad
+    new = len(grad.shape) - len(shape)
+    axes = [*range(new), *[i + new for i, n in enumerate(shape) if n == 1 and grad.shape[i + new] != 1]]
+    if not axes:
+        return grad
+    summed: Blob = apply(ReduceSum(tuple(axes), keepdims=True), grad)
+    return reshape(summed, shape) if new else summed
+
+
+@dataclass(frozen=True)
+class BroadcastTo(Operation):
+    """``x`` repeated along axes until it has a shape; see `broadcast_to`.
+
+    Attributes:
+        shape: The shape of the result.
+    """
+
+    shape: tuple[int, ...]
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """``shape``, with the dtype of ``x``."""
+        (x,) = inputs
+        new = len(self.shape) - len(x.shape)
+        if new < 0 or any(n not in (1, to) for n, to in zip(x.shape, self.shape[new:], strict=True)):
+            raise ShapeError(f"BroadcastTo: x must broadcast to shape {self.shape}, got {x}")
+        return (TensorSpec(self.shape, x.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The sum over what was repeated."""
+        assert grads[0] is not None
+        return [sum_to(grads[0], op.inputs[0].shape)]
+
+
+@dataclass(frozen=True)
+class Reduction(Operation):
+    """What combines the elements along axes.
+
+    Attributes:
+        axis: The axes; None for all.
+        keepdims: Whether they stay, with length 1.
+    """
+
+    axis: tuple[int, ...] | None = None
+    keepdims: bool = False
+
+    def axes(self, rank: int) -> tuple[int, ...]:
+        """The axes of an array with this many, counted from the front.
+
+        Raises:
+            ShapeError: if it does not have them.
+        """
+        return tuple(range(rank)) if self.axis is None else axes_of(self.kind, self.axis, rank)
+
+    def reduced(self, x: TensorSpec, keepdims: bool | None = None) -> tuple[int, ...]:
+        """The shape of the result.
+
+        Raises:
+            ShapeError: if ``x`` does not have the axes.
+        """
+        keep = self.keepdims if keepdims is None else keepdims
+        axes = self.axes(len(x.shape))
+        return tuple([1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes])
+
+    def count(self, x: TensorSpec) -> int:
+        """How many elements of ``x`` make one of the result."""
+        return math.prod(x.shape[i] for i in self.axes(len(x.shape)))
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape, with the dtype of ``x``."""
+        same_numbers(self.kind, ordered=True, x=inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
+
+
+@dataclass(frozen=True)
+class ReduceSum(Reduction):
+    """The sum along axes; see `actorflow.ops.sum`."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The remaining shape; integers are summed in 64 bits."""
+        same_numbers(self.kind, x=inputs[0])
+        return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The gradient goes to every term."""
+        assert grads[0] is not None
+        x = op.inputs[0]
+        return [apply(BroadcastTo(x.shape), expand_like(self, grads[0], x))]
+
+
+def summed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What sums and products of a dtype are given in, as by NumPy: integers in 64 bits."""
+    return np.dtype({"i": np.int64, "u": np.uint64}.get(dtype.kind, dtype))
+
+
+def expand_like(reduction: Reduction, y: Blob, x: Blob) -> Blob:
+    """What has the shape of a reduction's result, with the axes that it lost: it broadcasts with ``x``."""
+    shape = reduction.reduced(x.spec, keepdims=True)
+    return y if y.shape == shape else reshape(y, shape)
+
+
+def normal_axes(axis: Axis) -> tuple[int, ...] | None:
+    """Axes as the field of a `Reduction`."""
+    return (axis,) if isinstance(axis, int) else None if axis is None else tuple(axis)
+
+
+def broadcast_to(x: Blob, shape: Iterable[int] | int, name: str | None = None) -> Blob:
+    """``x`` repeated until it has a shape, by NumPy's rules: axes are added in front, those of length 1 are repeated.
+
+    Operations that broadcast need no such copy of their operands.
+
+    Args:
+        x: Any shape and dtype.
+        shape: The shape of the result.
+        name: Name of the op.
+    Returns:
+        Blob of that shape and the dtype of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not broadcast to it.
+    Gradient: the sum of g over what was repeated.
+    Source: `numpy.broadcast_to`.
+    """
+    return blob_of(BroadcastTo(TensorSpec.of(shape).shape), x, name=name)
+
+
+def total(x: Blob) -> Blob:
+    """The sum of all elements, 0-d."""
+    return blob_of(ReduceSum(), x)
+
+
+def spread(x: Blob, like: Blob) -> Blob:
+    """A blob repeated to the shape of another."""
+    y: Blob = x if x.shape == like.shape else apply(BroadcastTo(like.shape), x)
+    return y
+
+
+@dataclass(frozen=True)
+class Concat(Operation):
+    """Parts one after the other along an axis; see `concat`.
+
+    Source: Purine2 ``Concat``.
+
+    Attributes:
+        axis: Where they are joined.
+    """
+
+    arguments = ("*parts",)
+
+    axis: int = 0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """The shape of the parts, their lengths along the axis added up.
+
+        Raises:
+            ShapeError, DTypeError: if the parts do not fit.
+        """
+        first = inputs[0]
+        (axis,) = axes_of("Concat", self.axis, len(first.shape))
+        for i, part in enumerate(inputs):
+            if part.dtype != first.dtype:
+                raise DTypeError(f"Concat: parts[{i}] must have parts[0]'s dtype {first.dtype}, got {part}")
+            if len(part.shape) != len(first.shape) or any(
+                n != m for k, (n, m) in enumerate(zip(part.shape, first.shape, strict=True)) if k != axis
+            ):
+                raise ShapeError(
+                    f"Concat: parts[{i}] must have parts[0]'s shape beside axis {axis}, {first}, got {part}"
+                )
+        length = sum(part.shape[axis] for part in inputs)
+        return (TensorSpec((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype),)
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The gradient taken apart."""
+        assert grads[0] is not None
+        lengths = tuple([part.shape[self.axis] for part in op.inputs])
+        shares = apply(Split(lengths, self.axis), grads[0])
+        return [shares] if len(lengths) == 1 else list(shares)
+
+
+@dataclass(frozen=True)
+class Split(Operation):
+    """Pieces of ``x`` along an axis, views of it on the CPU; see `split`.
+
+    Source: Purine2 ``Split``.
+
+    Attributes:
+        lengths: Of the pieces.
+        axis: Where ``x`` is cut.
+    """
+
+    lengths: tuple[int, ...]
+    axis: int = 0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """A type for each piece.
+
+        Raises:
+            ShapeError: if the lengths do not add up.
+        """
+        (x,) = inputs
+        (axis,) = axes_of("Split", self.axis, len(x.shape))
+        if not self.lengths or min(self.lengths) < 0 or sum(self.lengths) != x.shape[axis]:
+            raise ShapeError(f"Split: lengths {self.lengths} must add up to that of x on axis {axis}, got {x}")
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        return tuple([TensorSpec((*before, length, *after), x.dtype) for length in self.lengths])
+
+    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        """The gradients joined; pieces that the loss does not depend on have zeros."""
+        some = next(g for g in grads if g is not None)
+        parts = [
+            broadcast_to(number_like(0.0, some), y.shape) if g is None else g
+            for g, y in zip(grads, op.outputs, strict=True)
+        ]
+        return [apply(Concat(self.axis), *parts)]
+
+
+def concat(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob:
+    """Blobs one after the other along an axis; each is copied once.
+
+    Args:
+        parts: One or more blobs of one dtype, and one shape but for the axis.
+        axis: Where they are joined, counted from the end if negative.
+        name: Name of the op.
+    Returns:
+        Blob whose length along the axis is the sum of theirs.
+    Raises:
+        ShapeError, DTypeError: if the parts do not fit; the message names the one.
+    Gradient: g taken apart, without copies on the CPU.
+    Source: Purine2 ``Concat``.
+    """
+    return blob_of(Concat(axis), *parts, name=name)
+
+
+@whole
+def stack(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob:
+    """Blobs joined along a new axis.
+
+    Args:
+        parts: One or more blobs of one type.
+        axis: Where the new axis is in the result, counted from its end if negative.
+        name: Name of the op.
+    Returns:
+        Blob with one axis more, as long as there are parts.
+    Raises:
+        ShapeError, DTypeError: if the parts differ; the message names the one.
+    Gradient: g taken apart.
+    Source: `numpy.stack`.
+    """
+    for i, part in enumerate(parts):
+        if part.shape != parts[0].shape:
+            raise ShapeError(f"stack: parts[{i}] must have parts[0]'s shape {parts[0].shape}, got {part.spec}")
+    return concat([expand_dims(part, axis) for part in parts], axis, name=name or "stack")
+
+
+def split(x: Blob, parts: int | Sequence[int], axis: int = 0, name: str | None = None) -> list[Blob]:
+    """Pieces of a blob along an axis; on the CPU they share its memory.
+
+    Args:
+        x: At least one axis, any dtype.
+        parts: How many pieces of one length, or the length of each.
+        axis: Where it is cut, counted from the end if negative.
+        name: Name of the op.
+    Returns:
+        A blob for each piece.
+    Raises:
+        ShapeError: if ``x`` does not have the axis, or cannot be cut so.
+    Gradient: the gradients of the pieces, joined.
+    Source: Purine2 ``Split``. (The lengths are given, as in PyTorch, not the positions, as in NumPy.)
+    """
+    (axis,) = axes_of("split", axis, len(x.shape))
+    if isinstance(parts, int):
+        if parts < 1 or x.shape[axis] % parts:
+            raise ShapeError(f"split: x must have a length on axis {axis} that {parts} divides, got {x.spec}")
+        parts = [x.shape[axis] // parts] * parts
+    pieces = apply(Split(tuple(parts), axis), x, name=name)
+    return [pieces] if len(parts) == 1 else list(pieces)
