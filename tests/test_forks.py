@@ -654,7 +654,6 @@ OWN_LOCKS = {"devices.team": 2, "testing.faults": 1}
 #: Whose threads somebody else forgets, or nobody keeps.
 FORGOTTEN_BY = {
     "array.engine.service": "array.engine.devices",
-    "pipeline.calls.threads": "pipeline.run",
     "testing.conformance.device_bench": None,
     "transport.mpi.deaths": None,  # in a child, transports raise and do nothing else
 }

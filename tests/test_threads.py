@@ -344,13 +344,13 @@ CASES = {
         (af.OpError, "(?s)thread 'actorflow-devices' cannot be started.*test_threads"),
     ),
     "loader": Case(
-        "pipeline.calls.threads",
+        "devices.cpu",
         loader,
         "actorflow-",
         [2, 3, 4, 5, 6, 7],
         (
             af.StageError,
-            "(?s)stage 'source' .*thread 'actorflow-source-0' cannot be started.*created at .*test_threads",
+            "(?s)stage 'source' .*thread 'actorflow-source' cannot be started.*created at .*test_threads",
         ),
     ),
     "processes": Case("pipeline.resources", processes, EXECUTORS, [1, 2, 3, 4, 5, 6]),

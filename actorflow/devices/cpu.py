@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from actorflow.devices.base import Device, Fence, Lane
 from actorflow.devices.blas import blas_threads, cores
-from actorflow.devices.team import team
+from actorflow.devices.team import Member, team
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import start_thread
@@ -54,22 +54,36 @@ class _WorkerFence(Fence):
 
 
 class WorkerLane(Lane):
-    """One thread that works off a queue and tells the loop of many ends at once; other devices may use it, too.
+    """A queue of work with threads that work it off, and tell the loop of many ends at once; other devices may use it.
 
     A thread that waits for the loop costs some 90 us, a queue entry 0.5 us. So the loop is woken only for a fence
     that somebody waits for, or when the queue has run empty.
+
+    Args:
+        name: For the threads' names.
+        threads: Most threads, which are started as work needs them. With several the lane is not a FIFO: each takes
+            the oldest work there is.
+        computes: Whether the work is that of kernels: BLAS and the team of threads then reckon with the lane.
+
+    Attributes:
+        outstanding: Works submitted of whose end the loop has not been told.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads: int = 1, *, computes: bool = True) -> None:
         super().__init__(name)
+        self.outstanding = 0
         self._queue: SimpleQueue[_WorkerFence | None] = SimpleQueue()
         self._finished: deque[_WorkerFence] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = False
-        self._thread: threading.Thread | None = None
+        self._limit = threads
+        self._threads: list[threading.Thread] = []
+        self._computes = computes
         self._closed = False
-        # From here on, not from the first work: a sum must not depend on how soon a thread has started.
-        blas_threads.lane_started()
+        self._idle: asyncio.Event | None = None
+        if computes:
+            # From here on, not from the first work: a sum must not depend on how soon a thread has started.
+            blas_threads.lane_started()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -80,13 +94,27 @@ class WorkerLane(Lane):
     def submit(
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
     ) -> Fence:
+        """As `Lane.submit`; also raises DeviceError if there is no thread and none can be started."""
         if self._closed:
             raise DeviceError(f"lane {self.name!r} is closed")
-        if self._thread is None:
-            self._thread = start_thread(self._work, f"actorflow-{self.name}")
+        if len(self._threads) < self._limit and self.outstanding >= len(self._threads):
+            self._start_thread()
         fence = _WorkerFence(self, work, argument, passed, urgent)
+        self.outstanding += 1
         self._queue.put(fence)
         return fence
+
+    def _start_thread(self) -> None:
+        number = f"-{len(self._threads)}" if self._threads else ""
+        try:
+            self._threads.append(start_thread(self._work, f"actorflow-{self.name}{number}"))
+        except DeviceError:
+            if not self._threads:  # else those that are there must do
+                raise
+
+    def add_thread(self) -> None:
+        """Allow one thread more: nobody waits any longer for what one of them is doing."""
+        self._limit += 1
 
     def wait(self, fence: Fence) -> bool:
         return False  # blocking a thread for another one would waste it; the loop waits instead
@@ -94,17 +122,36 @@ class WorkerLane(Lane):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            blas_threads.lane_stopped()
-            if self._thread is not None:
+            if self._computes:
+                blas_threads.lane_stopped()
+            for _ in self._threads:
                 self._queue.put(None)
 
     def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a thread of the lane has not ended."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    async def ended(self) -> None:
+        """After `close`: wait until all work and the threads have ended.
+
+        Cancellation: the threads end by themselves.
+        """
+        if asyncio.get_running_loop() is self._loop:  # else nobody will tell
+            while self.outstanding:
+                self._idle = self._idle or asyncio.Event()
+                self._idle.clear()
+                await self._idle.wait()
+        self.join()
 
     def forget_parent(self) -> None:
         self._closed = True  # what counted it has forgotten it, too
-        self._thread = None
+        self._threads = []
+        self.outstanding = 0
         self._queue, self._finished = SimpleQueue(), deque()
 
     def wake(self) -> None:
@@ -124,8 +171,10 @@ class WorkerLane(Lane):
 
     def _work(self) -> None:
         queue, finished = self._queue, self._finished
-        np.seterr(all="ignore")  # of this thread: as on the loop, where kernels run, too
-        member = team.join()
+        member = Member()
+        if self._computes:
+            np.seterr(all="ignore")  # of this thread: as on the loop, where kernels run, too
+            member = team.join()
         while (fence := queue.get()) is not None:
             member.at_work = True
             fence.begun = True
@@ -146,7 +195,8 @@ class WorkerLane(Lane):
             if fence.urgent or is_last or fence.error is not None:
                 self.wake()
             del fence  # while the queue is empty, nothing of the last run may be kept alive
-        team.leave(member)
+        if self._computes:
+            team.leave(member)
         if finished:  # what ended in front of the mark that ends the queue
             self.wake()
 
@@ -156,6 +206,7 @@ class WorkerLane(Lane):
         try:
             while finished:
                 fence = finished.popleft()
+                self.outstanding -= 1
                 fence.told = True
                 for waiter in fence.waiters:
                     waiter()
@@ -163,6 +214,8 @@ class WorkerLane(Lane):
         finally:
             if finished:  # what was raised is the loop's, and the others must be told all the same
                 self.wake()
+            elif self._idle is not None and not self.outstanding:
+                self._idle.set()
 
 
 class CPU(Device):

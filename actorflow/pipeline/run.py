@@ -11,14 +11,13 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.dispatcher import Dispatcher
+from actorflow.devices import WorkerLane
 from actorflow.errors import PipelineError
-from actorflow.pipeline.calls.threads import Crew
 from actorflow.pipeline.stages.actor import SLICE_NS, End, Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from actorflow.pipeline.calls.job import Job
     from actorflow.pipeline.stages.actor import StageActor
 
 #: What is said of what the child of a fork cannot go on with.
@@ -108,7 +107,7 @@ class Run:
         self.is_lost = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[Any]] = set()
-        self._crews: list[Crew] = []
+        self._lanes: list[WorkerLane] = []
         self._turn_ns = 0
 
     def begin(self, last: StageActor) -> None:
@@ -134,7 +133,7 @@ class Run:
         self.outlet.items.clear()
         self.dispatcher.ready.clear()
         self._tasks.clear()
-        self._crews.clear()
+        self._lanes.clear()
         for actor in self.actors:
             actor.is_over = True
 
@@ -206,16 +205,17 @@ class Run:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def make_crew(self, name: str, size: int, ended: Callable[[Job], None]) -> Crew:
-        """Threads that end with the run."""
-        crew = Crew(name, size, self.loop, self.context, ended)
-        self._crews.append(crew)
-        return crew
+    def make_lane(self, name: str, threads: int) -> WorkerLane:
+        """A lane with threads that end with the run."""
+        lane = WorkerLane(name, threads, computes=False)
+        lane.bind(self.loop)
+        self._lanes.append(lane)
+        return lane
 
     def forget_ended(self) -> None:
         """Stages in front of a repeated one have ended, and others have taken their place."""
         self.actors[:] = [actor for actor in self.actors if not actor.is_over]
-        self._crews[:] = [crew for crew in self._crews if crew.has_threads]
+        self._lanes[:] = [lane for lane in self._lanes if lane.is_alive]
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -235,13 +235,13 @@ class Run:
             actor.stop()
         for task in self._tasks:
             task.cancel()
-        for crew in self._crews:
-            crew.close()
+        for lane in self._lanes:
+            lane.close()
 
     @property
     def has_threads(self) -> bool:
         """Whether there are threads that have not ended."""
-        return any(crew.has_threads for crew in self._crews)
+        return any(lane.is_alive for lane in self._lanes)
 
     async def tasks_ended(self) -> None:
         """After `stop`: wait until the tasks have ended."""
@@ -253,13 +253,13 @@ class Run:
         await self.tasks_ended()
         late = asyncio.get_running_loop().call_later(_GRACE_S, self._report_threads)
         try:
-            for crew in self._crews:
-                await crew.closed()
+            for lane in self._lanes:
+                await lane.ended()
         finally:
             late.cancel()
         await self.tasks_ended()
 
     def _report_threads(self) -> None:
-        for crew in self._crews:
-            if crew.outstanding:
-                _log.warning("stage %r: a call still runs in a thread; waiting for its end", crew.name)
+        for lane in self._lanes:
+            if lane.outstanding:
+                _log.warning("stage %r: a call still runs in a thread; waiting for its end", lane.name)

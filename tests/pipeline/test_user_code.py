@@ -26,13 +26,13 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.devices import WorkerLane
 from actorflow.pipeline import Limiter, Pipeline, concat, interleave, merge, source, zip_
 from actorflow.pipeline.calls.call import CallActor
 from actorflow.pipeline.calls.chunks import ChunkActor
 from actorflow.pipeline.calls.job import Job
 from actorflow.pipeline.calls.order import InOrder, Unordered
 from actorflow.pipeline.calls.tasks import Workers
-from actorflow.pipeline.calls.threads import Crew
 from actorflow.pipeline.processes.pool import Processes
 from actorflow.pipeline.processes.process import Worker
 from actorflow.pipeline.stages.branch import _SplitActor
@@ -859,16 +859,16 @@ async def test_mistakes_when_a_call_takes_too_long_end_the_run(monkeypatch: pyte
         return x
 
     loader = source(range(COUNT)).map(block, executor="thread", timeout=0.05)
-    wake = Crew.grow
+    wake = WorkerLane.add_thread
 
-    def fail(crew: Crew) -> None:
+    def fail(lane: WorkerLane) -> None:
         release.set()
-        wake(crew)
+        wake(lane)
         raise Planted
 
     items: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(Crew, "grow", fail)
+        patch.setattr(WorkerLane, "add_thread", fail)
         with pytest.raises(af.StageError, match=r"stage 'block' .* failed with Planted"):
             await asyncio.wait_for(take(loader, items, True), PATIENCE_S)
     assert items == NUMBERS[:AT]

@@ -21,8 +21,8 @@ from actorflow.pipeline.processes.remote import Answer
 from actorflow.pipeline.stages.actor import BURST, MARK, SLICE_NS, StageActor, Wait
 
 if TYPE_CHECKING:
+    from actorflow.devices import Fence, WorkerLane
     from actorflow.pipeline.calls.options import Calling
-    from actorflow.pipeline.calls.threads import Crew
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stats import StageStats
 
@@ -55,7 +55,7 @@ class CallActor(StageActor):
         self.waiting: deque[Slot] = deque()
         self.running = 0
         self.cost_ns = self._last_ns = 0 if how.executor == "loop" else FOREVER_NS
-        self.crew: Crew | None = None
+        self.lane: WorkerLane | None = None
         self.workers: Workers | None = None
         self._last: Any = sources[0].start if sources else None
         self._capacity = max(2, how.concurrency)
@@ -131,7 +131,7 @@ class CallActor(StageActor):
         how, cost_ns = self.how, self.cost_ns
         if how.pool is not None:  # no process shall wait for the loop, unless it is killed when it takes too long
             return how.concurrency if how.timeout_s is not None else 2 * how.concurrency
-        if self.crew is None or how.timeout_s is not None or not 0 < cost_ns < _AHEAD_NS:
+        if self.lane is None or how.timeout_s is not None or not 0 < cost_ns < _AHEAD_NS:
             return how.concurrency
         return how.concurrency + min(_MOST_AHEAD, _AHEAD_NS // cost_ns)
 
@@ -174,10 +174,10 @@ class CallActor(StageActor):
             job.elapsed_ns = perf_counter_ns() - start
             self.ended(job)
             return
-        if self.crew is None:
-            self.crew = self.run.make_crew(self.stats.name, how.concurrency, self.ended)
+        if self.lane is None:
+            self.lane = self.run.make_lane(self.stats.name, how.concurrency)
         try:
-            self.crew.submit(job)
+            self.lane.submit(self._work, job, self._worked, True)
         except DeviceError as error:  # there is no thread, for which no item is to blame
             self._leave()
             self._leave_limiter(job)
@@ -186,6 +186,15 @@ class CallActor(StageActor):
             return
         if how.timeout_s is not None:
             job.timer = self.run.loop.call_later(how.timeout_s, self._expire, job)
+
+    def _work(self, job: Job) -> None:
+        """Call, in a thread."""
+        if not job.is_dead:
+            self.run.context.copy().run(job.work)  # a copy: two threads cannot be in one context at a time
+
+    def _worked(self, fence: Fence) -> None:
+        fence.argument.elapsed_ns = fence.elapsed_ns
+        self.ended(fence.argument)
 
     def make_workers(self) -> Workers:
         """The tasks that await the calls."""
@@ -238,8 +247,8 @@ class CallActor(StageActor):
         job.is_dead = True
         slot.job = None
         self._leave()  # another call may run in its place
-        if self.crew is not None:
-            self.crew.grow()
+        if self.lane is not None:
+            self.lane.add_thread()
         self._failed(slot, TooLateError())
         self.wake()
 
@@ -396,8 +405,8 @@ class CallActor(StageActor):
         self.order.slots.clear()
         if self.how.pool is not None:
             self.how.pool.forget(tasks)
-        if self.crew is not None:
-            self.crew.close()
+        if self.lane is not None:
+            self.lane.close()
         if self.workers is not None:
             self.workers.close()
 
