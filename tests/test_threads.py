@@ -335,7 +335,9 @@ CASES = {
     "watched": Case("devices.stream", watched, "-events", [1.0] * 3),
     "helped": Case("devices.team", helped, "actorflow-team", 16.0),
     "looked after": Case("runtime.limits", looked_after, "actorflow-watchdog", 2.0),
-    "arrays": Case("array.engine.runner", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]),
+    "arrays": Case(
+        "array.engine.runner", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]
+    ),
     "placed arrays": Case(
         "array.engine.service",
         placed_arrays,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from actorflow.actors.op import OpActor
     from actorflow.actors.variable import Turn
     from actorflow.devices.base import Fence
-    from actorflow.trace.ring import Monitor, Trace
+    from actorflow.trace.counters import Monitor
+    from actorflow.trace.ring import Trace
     from actorflow.trace.spans import FrameSpans
 
 #: Ops that an error names of each sort; a large graph has very many that wait.

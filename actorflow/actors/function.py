@@ -16,7 +16,7 @@ from actorflow.errors import GraphError
 from actorflow.interchange import as_array
 from actorflow.ops.function import NOT_RUN, check_has_run
 from actorflow.spec import TensorSpec
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame

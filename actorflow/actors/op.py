@@ -16,7 +16,8 @@ from actorflow.actors.blob import release
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.errors import GraphError
-from actorflow.trace.ring import CALL_BYTES, NodeState, OpProfile, in_brief, pack_call
+from actorflow.trace.counters import NodeState, OpProfile
+from actorflow.trace.ring import CALL_BYTES, in_brief, pack_call
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor

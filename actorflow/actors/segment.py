@@ -18,7 +18,7 @@ from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStrea
 from actorflow.devices.memory import IN_TWO_LISTS, UNSHARED
 from actorflow.devices.segment import Segment, SegmentState
 from actorflow.errors import DeviceError, GraphError
-from actorflow.trace.ring import NodeState, SegmentProfile
+from actorflow.trace.counters import NodeState, SegmentProfile
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame

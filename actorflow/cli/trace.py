@@ -13,7 +13,7 @@ from rich.text import Text
 from actorflow.cli.terminal import count_text, output
 from actorflow.errors import visible
 from actorflow.show.tables import time_text
-from actorflow.trace.analysis import Analysis, Frames, Step, analyse
+from actorflow.trace.analysis import Analysis, Frames, PathCall, analyse
 from actorflow.trace.file import read_trace
 from actorflow.trace.recording import Recording
 
@@ -141,7 +141,7 @@ def _path(analysis: Analysis, top: int) -> _Section:
     )
     table = _table(["op", "lane"], ["waited", "of that, lane busy", "took"])
     for entry in _shortened(analysis.path, top):
-        if isinstance(entry, Step):
+        if isinstance(entry, PathCall):
             waits = [time_text(value) if value else "" for value in (entry.waited_ns, entry.behind_ns)]
             name = f"{entry.name} (failed)" if entry.failed else entry.name
             table.add_row(_text(name), _text(entry.track), *waits, time_text(entry.elapsed_ns))
@@ -151,10 +151,10 @@ def _path(analysis: Analysis, top: int) -> _Section:
     return _Section(title, table)
 
 
-def _shortened(path: Sequence[Step], top: int) -> Iterator[Step | list[Step]]:
+def _shortened(path: Sequence[PathCall], top: int) -> Iterator[PathCall | list[PathCall]]:
     """The steps that took longest, wait included, in their order; those between two of them as one list."""
     longest = sorted(range(len(path)), key=lambda at: -(path[at].waited_ns + path[at].elapsed_ns))[:top]
-    kept, others = set(longest), list[Step]()
+    kept, others = set(longest), list[PathCall]()
     for at, step in enumerate(path):
         if at not in kept:
             others.append(step)

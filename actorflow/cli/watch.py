@@ -18,7 +18,7 @@ from rich.text import Text
 from actorflow.cli.terminal import cancel_on_interrupt, count_text, output
 from actorflow.errors import visible
 from actorflow.loop import run
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
     from rich.console import Console

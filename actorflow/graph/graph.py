@@ -688,9 +688,9 @@ class Graph:
 
         To be called on the thread of the loop that the graph runs on, if that runs.
         """
-        from actorflow.trace.recording import Snapshot
+        from actorflow.trace.recording import TraceCopy
 
-        return Snapshot.of(self.root).recording()
+        return TraceCopy.of(self.root).recording()
 
     async def save_trace(self, path: str | PathLike[str]) -> None:
         """Save the newest calls for trace viewers (ui.perfetto.dev, chrome://tracing) and ``actorflow trace``.
@@ -703,9 +703,9 @@ class Graph:
             OSError: if the file cannot be written.
         Cancellation: returns at once; the file is written to its end.
         """
-        from actorflow.trace.recording import Snapshot
+        from actorflow.trace.recording import TraceCopy
 
-        snapshot = Snapshot.of(self.root)
+        snapshot = TraceCopy.of(self.root)
         await in_thread(lambda: snapshot.recording().save(path))
 
     def save_trace_sync(self, path: str | PathLike[str]) -> None:

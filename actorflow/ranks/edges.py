@@ -24,7 +24,7 @@ from actorflow.errors import DeviceError, GraphError, TransportError
 from actorflow.ops.collective import AllReduce
 from actorflow.plan.ranks import Identity
 from actorflow.ranks.collectives import Run
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 from actorflow.transport.base import Received, Sent
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.ranks.edges import messages_under_way
-from actorflow.trace.ring import OpProfile
+from actorflow.trace.counters import OpProfile
 
 if TYPE_CHECKING:
     from actorflow.ranks.peers import Peers
     from actorflow.runtime.engine import Engine
-    from actorflow.trace.ring import Changes, Trace
+    from actorflow.trace.counters import Changes
+    from actorflow.trace.ring import Trace
 
 #: Seconds between two reports of a rank; the live page's own ticks are as long.
 _INTERVAL_S = 0.06

@@ -28,7 +28,7 @@ from actorflow.ops.registry import ANY, Kernel, KernelKey
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
-from actorflow.trace.ring import OpProfile, SegmentProfile
+from actorflow.trace.counters import OpProfile, SegmentProfile
 
 if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine

@@ -33,7 +33,8 @@ from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Claim, Equipment
 from actorflow.runtime.snapshots import Snapshots
 from actorflow.runtime.stream import FrameStream
-from actorflow.trace.ring import FailureRecord, FrameCounts, Monitor, Note, OpProfile, Scalars, SegmentProfile, Trace
+from actorflow.trace.counters import FailureRecord, FrameCounts, Monitor, NodeNote, OpProfile, Scalars, SegmentProfile
+from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
     from actorflow.runtime.pause import Permit
@@ -97,7 +98,7 @@ class Engine(Equipment):
         self._idle: asyncio.Event | None = None
 
     @property
-    def notes(self) -> deque[Note]:
+    def notes(self) -> deque[NodeNote]:
         """How ops are computed otherwise than asked for, where blobs are copied or sent to."""
         return self._notes.newest
 

@@ -8,7 +8,7 @@ from collections import deque
 from actorflow.graph.graph import Graph
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.plan.plan import Plan
-from actorflow.trace.ring import Note
+from actorflow.trace.counters import NodeNote
 
 _log = logging.getLogger("actorflow")
 
@@ -28,23 +28,23 @@ class Notes:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._noted: set[Note] = set()
-        self.newest: deque[Note] = deque(maxlen=10_000)
+        self._noted: set[NodeNote] = set()
+        self.newest: deque[NodeNote] = deque(maxlen=10_000)
 
     def take(self, plan: Plan) -> None:
         """Note what is not as the user asked, and which blobs are copied or sent."""
         for note, names in plan.notes.items():
-            new = [name for name in names if self._is_new(Note(self._graph[name].id, note))]
+            new = [name for name in names if self._is_new(NodeNote(self._graph[name].id, note))]
             if new:
                 shown = ", ".join(new[:_SHOWN]) + (f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else "")
                 _log.info("graph %r: %s (%s)", self._graph.name, note, shown)
         for op in plan.ops:
             if isinstance(op.operation, Transfer):
-                self._is_new(Note(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
+                self._is_new(NodeNote(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
             elif isinstance(op.operation, Send | Receive):
-                self._is_new(Note(op.shown_as.id, f"{op.operation.kind.lower()} {op.operation}"))
+                self._is_new(NodeNote(op.shown_as.id, f"{op.operation.kind.lower()} {op.operation}"))
 
-    def _is_new(self, note: Note) -> bool:
+    def _is_new(self, note: NodeNote) -> bool:
         if note in self._noted:
             return False
         self._noted.add(note)

@@ -25,7 +25,7 @@ from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.planner import collector_paused
 from actorflow.ranks.edges import ChannelActor
 from actorflow.runtime.build import Wiring
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine

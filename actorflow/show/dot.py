@@ -15,7 +15,7 @@ from actorflow.show.tables import kernel_name, step_name, time_text
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.plan.plan import Plan, PlannedOp, Slot
-    from actorflow.trace.ring import OpProfile
+    from actorflow.trace.counters import OpProfile
 
 #: Colours of what took no time at all, and of what took most; red, green, blue.
 _COLD, _HOT = (255, 255, 255), (240, 90, 60)

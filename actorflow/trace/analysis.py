@@ -72,7 +72,7 @@ class Gap(NamedTuple):
     after: tuple[str, int]
 
 
-class Step(NamedTuple):
+class PathCall(NamedTuple):
     """One call on a frame's critical path.
 
     Attributes:
@@ -141,7 +141,7 @@ class Analysis(NamedTuple):
     gaps: list[Gap]
     frames: Frames | None
     path_frame: int | None
-    path: list[Step]
+    path: list[PathCall]
 
 
 def analyse(recording: Recording, *, frame: int | None = None, gaps: int = 5) -> Analysis:
@@ -258,7 +258,7 @@ def _frames(recording: Recording) -> Frames | None:
     )
 
 
-def _path(recording: Recording, frame: int) -> list[Step]:
+def _path(recording: Recording, frame: int) -> list[PathCall]:
     """From the frame's last call back, each time to the call that it waited for: of those that it follows, the last.
 
     A call that repeats a failed one waited for that, too. Where the file does not say what follows what, it is the last
@@ -291,7 +291,7 @@ def _path(recording: Recording, frame: int) -> list[Step]:
         behind_ns = busy[track].within(free_ns, int(start[at])) if waited_ns else 0
         name = recording.names[node[at]]
         elapsed_ns = int(end[at] - start[at])
-        steps.append(Step(name, recording.tracks[track], waited_ns, behind_ns, elapsed_ns, bool(failed[at])))
+        steps.append(PathCall(name, recording.tracks[track], waited_ns, behind_ns, elapsed_ns, bool(failed[at])))
         if before is None:
             return steps[::-1]
         at = before

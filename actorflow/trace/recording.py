@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.graph.nodes import Blob, Op
-from actorflow.trace.ring import marked
+from actorflow.trace.ring import Calls
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Node
-    from actorflow.trace.ring import Calls
 
 #: Name of a node that was deleted after its calls.
 GONE = "a node that is gone"
@@ -33,49 +32,25 @@ _FIRST_TRACK = 2  # ids from 1: Perfetto takes 0 for the idle process
 #: Rows that are made numbers of Python at once.
 _ROWS = 256
 
-_Ints = npt.NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Recording:
-    """Calls that have ended, well or not, in the order in which they did; arrays of one length, a call each.
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Recording(Calls):
+    """Calls with the names of what they were of; times begin when the graph was made.
 
     Attributes:
         graph: Name of the graph.
-        names: Names of the nodes that calls were of.
-        tracks: Names of what calls ran on: the loop, lanes, async functions, channels.
+        names: Names of the nodes that calls were of; ``node`` is an index in it.
+        tracks: Names of what calls ran on: the loop, lanes, async functions, channels; ``track`` is an index in it.
         follows: For each node the indices of those whose calls in the same frame its own wait for; None if that is
             not known, as in other programs' files.
-        start_ns: When each call began; 0 is when the graph was made.
-        end_ns: When it ended.
-        track: Index in ``tracks``.
-        node: Index in ``names``.
-        frame: Number of its frame; -1 if it belongs to none.
-        lost: How many calls there were before that are not here any more.
         started_s: Time 0 in Unix seconds, if that is known.
-        errors: What failed calls have raised, in brief, by their place in the arrays; all failed ones have a text.
     """
 
     graph: str
     names: Sequence[str]
     tracks: Sequence[str]
     follows: Sequence[tuple[int, ...]] | None
-    start_ns: _Ints
-    end_ns: _Ints
-    track: _Ints
-    node: _Ints
-    frame: _Ints
-    lost: int = 0
     started_s: float | None = None
-    errors: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def failed(self) -> npt.NDArray[np.bool_]:
-        """Which calls have failed."""
-        return marked(self.errors, len(self))
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def __repr__(self) -> str:
         return f"<Recording of graph {self.graph!r}: {len(self):,} calls of {len(self.names):,} nodes>"
@@ -155,8 +130,8 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a graph's trace has now, taken on the loop in no time; the rest may be done in a thread.
+class TraceCopy:
+    """A copy of a graph's newest calls, made on the loop in no time; the rest may be done in a thread.
 
     Attributes:
         graph: Name of the graph.
@@ -175,8 +150,8 @@ class Snapshot:
     started_s: float
 
     @classmethod
-    def of(cls, graph: Graph) -> Snapshot:
-        """Take one; on the thread of the graph's loop, if that runs."""
+    def of(cls, graph: Graph) -> TraceCopy:
+        """Make one; on the thread of the graph's loop, if that runs."""
         trace = graph.engine.trace
         return cls(graph.name, graph.nodes, trace.since(0), tuple(trace.tracks), trace.origin_ns, trace.origin_s)
 

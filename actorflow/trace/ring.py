@@ -1,19 +1,19 @@
-"""What happened: calls that have ended, times per op, states of nodes while somebody watches, curves of scalars."""
+"""The newest calls of a graph, in a ring of fixed size that is always kept."""
 
 from __future__ import annotations
 
 import time
-import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
-from enum import IntEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import text_of
+
+_Ints = npt.NDArray[np.int64]
 
 pack_call = Struct("=qqqq").pack_into
 CALL_BYTES = 32
@@ -26,197 +26,37 @@ _FORGOTTEN = "failed; with what is not kept any more"
 _MAX_TEXT = 200
 
 
-class NodeState(IntEnum):
-    """What a node does in the latest frame that touched it."""
-
-    IDLE = 0
-    WAITING = 1
-    RUNNING = 2
-    DONE = 3
-    FAILED = 4
-    CANCELLED = 5
-
-
-class Note(NamedTuple):
-    """What those who watch are told of a node; ``node_id`` is its `Node.id`."""
-
-    node_id: int
-    text: str
-
-
-class OpProfile:
-    """Calls and time of one op since its graph was made; always kept.
-
-    Attributes:
-        calls: Calls that have ended well.
-        failed: Calls that have failed, those that were repeated as well.
-        total_ns: Wall time of those that ended well, in nanoseconds: compute on a lane or on the loop, waiting for
-            async functions.
-        last_ns: Wall time of the latest of them.
-    """
-
-    __slots__ = ("calls", "failed", "last_ns", "total_ns")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.failed = 0
-        self.total_ns = 0
-        self.last_ns = 0
-
-    def add(self, elapsed_ns: int) -> None:
-        """A call has ended well."""
-        self.calls += 1
-        self.total_ns += elapsed_ns
-        self.last_ns = elapsed_ns
-
-
-class SegmentProfile:
-    """What became of the calls of one segment: ops that are launched as one (``af.Graph(..., capture=True)``).
-
-    Calls that are neither captures nor replays were launched op by op, since their arrays were at new addresses.
-
-    Attributes:
-        ops: Names of the ops.
-        calls: Calls so far.
-        captures: Calls that were captured, and replayed at once.
-        replays: Calls that launched what was captured before.
-        refusal: Why the device cannot capture it; None if it can, as far as is known.
-    """
-
-    __slots__ = ("calls", "captures", "ops", "refusal", "replays")
-
-    def __init__(self, ops: tuple[str, ...]) -> None:
-        self.ops = ops
-        self.calls = 0
-        self.captures = 0
-        self.replays = 0
-        self.refusal: str | None = None
-
-
-class FrameCounts:
-    """Frames of one graph, by what became of them."""
-
-    __slots__ = ("cancelled", "failed", "finished", "started")
-
-    def __init__(self) -> None:
-        self.started = 0
-        self.finished = 0
-        self.failed = 0
-        self.cancelled = 0
-
-    @property
-    def in_flight(self) -> int:
-        """Frames that run now."""
-        return self.started - self.finished - self.failed - self.cancelled
-
-
-class Monitor:
-    """State per op, kept only while somebody watches; actors write it, each watcher takes what changed for him.
-
-    Ops are known by `Node.id`. Actors store a byte and set a flag, from the loop or a lane's thread; there is no queue,
-    so the last state wins and a slow watcher costs nothing.
-
-    Attributes:
-        states: `NodeState` of each op, by node id.
-        dirty: 1 for each op whose state or profile changed since anybody looked.
-        messages: What other ranks say of messages between them, by rank: `Node.id` of the blob, the rank that it comes
-            from or goes to, whether the rank sends, and in how many frames it waits.
-    """
-
-    __slots__ = ("_watchers", "dirty", "messages", "states")
-
-    def __init__(self, size: int) -> None:
-        self.states = bytearray(size)
-        self.dirty = bytearray(size)
-        self.messages: dict[int, list[tuple[int, int, bool, int]]] = {}
-        self._watchers: weakref.WeakSet[Changes] = weakref.WeakSet()
-
-    def changes(self) -> Changes:
-        """What changes from now on, for one watcher."""
-        changes = Changes(self)
-        self._watchers.add(changes)
-        return changes
-
-    def spread(self) -> None:
-        """Hand the ops that are dirty to all watchers."""
-        # Of a copy, made in one piece: lanes write meanwhile. What they mark after it stays marked, or is seen now.
-        ids = np.flatnonzero(np.frombuffer(bytes(self.dirty), dtype=np.uint8))
-        np.frombuffer(self.dirty, dtype=np.uint8)[ids] = 0
-        for watcher in self._watchers:
-            watcher.pending[ids] = True
-
-
-class Changes:
-    """The ops that changed since one watcher last took them."""
-
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
-        self.pending = np.zeros(len(monitor.dirty), dtype=np.bool_)
-
-    def take(self) -> npt.NDArray[np.intp]:
-        """Ids of the ops that changed since the last call, ascending."""
-        self._monitor.spread()
-        ids = np.flatnonzero(self.pending)
-        self.pending[ids] = False
-        return ids
-
-
-class Scalars:
-    """Fetched 0-d numbers by frame (loss, accuracy), the newest `limit` of each name."""
-
-    def __init__(self, limit: int = 10_000) -> None:
-        self.limit = limit
-        self.series: dict[str, deque[tuple[int, float]]] = {}
-
-    def add(self, name: str, frame: int, value: Any) -> None:
-        """Append one value."""
-        series = self.series.get(name)
-        if series is None:
-            series = self.series[name] = deque(maxlen=self.limit)
-        series.append((frame, float(value)))
-
-
-class Calls(NamedTuple):
-    """Calls that have ended, well or not, in the order in which the loop saw them end; arrays of one length.
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls that have ended, well or not, in the order in which they did; arrays of one length, a call each.
 
     Attributes:
         start_ns: When each began, on the clock of `time.perf_counter_ns`.
         end_ns: When it ended.
         track: Index in `Trace.tracks` of what it ran on.
         node: `Node.id` of what it shows up as.
-        frame: Number of its frame.
-        lost: How many there were besides that the ring no longer has.
+        frame: Number of its frame; -1 if it belongs to none.
+        lost: Number of calls before these that are not kept any more.
         errors: What failed calls have raised, in brief, by their place in the arrays.
     """
 
-    start_ns: npt.NDArray[np.int64]
-    end_ns: npt.NDArray[np.int64]
-    track: npt.NDArray[np.int64]
-    node: npt.NDArray[np.int64]
-    frame: npt.NDArray[np.int64]
-    lost: int
-    errors: Mapping[int, str]
+    start_ns: _Ints
+    end_ns: _Ints
+    track: _Ints
+    node: _Ints
+    frame: _Ints
+    lost: int = 0
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
         """Which calls have failed."""
-        return marked(self.errors, len(self.node))
-
-
-def marked(places: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
-    """An array that is True at some places."""
-    mask = np.zeros(size, np.bool_)
-    mask[[*places]] = True
-    return mask
-
-
-class FailureRecord(NamedTuple):
-    """A failed frame, for those who watch; ``op_id`` is None where no single op failed."""
-
-    time_s: float
-    frame: int
-    op_id: int | None
-    message: str
+        mask = np.zeros(len(self), np.bool_)
+        mask[[*self.errors]] = True
+        return mask
 
 
 def in_brief(error: BaseException) -> str:

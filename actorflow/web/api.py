@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.errors import MissingExtraError, require
-from actorflow.trace.recording import Snapshot
-from actorflow.trace.ring import NodeState, OpProfile
+from actorflow.trace.counters import NodeState, OpProfile
+from actorflow.trace.recording import TraceCopy
 from actorflow.web.http import CHUNK_BYTES, Request, Response, Route, Writer, to_json
 from actorflow.web.live import LiveStream
 from actorflow.web.telemetry import Latencies
@@ -191,7 +191,7 @@ async def _pipelines(stream: LiveStream, _: Request) -> Response:
 
 
 async def _trace(stream: LiveStream, writer: Writer, _: Request) -> Response:
-    chunks = await writer.write("trace", lambda: Snapshot.of(stream.graph).pieces())
+    chunks = await writer.write("trace", lambda: TraceCopy.of(stream.graph).pieces())
     return Response.of_json(chunks, headers={"Content-Disposition": 'attachment; filename="trace.json"'})
 
 

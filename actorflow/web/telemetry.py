@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.trace.ring import NodeState, OpProfile, Trace
+from actorflow.trace.counters import NodeState, OpProfile
+from actorflow.trace.ring import Trace
 from actorflow.web.wire import OpStates, Structure, encode_calls, encode_states, encode_status
 
 if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
-    from actorflow.trace.ring import Changes, Monitor
+    from actorflow.trace.counters import Changes, Monitor
 
 #: A bucket is a quarter of an octave, from 128 ns to 550 s: an estimate is at most 19% off.
 _PER_OCTAVE = 4

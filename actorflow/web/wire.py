@@ -36,7 +36,7 @@ offset type    meaning
 ...    f32[n]  time of the latest call, microseconds
 ...    f32[n]  median time of a call, microseconds, estimated; 0 if unknown
 ...    f32[n]  99th percentile, likewise
-...    u8[n]   `actorflow.trace.ring.NodeState`
+...    u8[n]   `actorflow.trace.counters.NodeState`
 ...    u8[n]   index in the ``tracks`` of the ``vitals`` message of what the latest call ran on; 255 if unknown
 ...    u32[m]  from the next multiple of 4 on: index of each op of which calls have failed
 ...    u32[m]  how many of its calls have failed, repeated or not
@@ -72,7 +72,8 @@ from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.web.http import to_json
 
 if TYPE_CHECKING:
-    from actorflow.trace.ring import Calls, Note, Trace
+    from actorflow.trace.counters import NodeNote
+    from actorflow.trace.ring import Calls, Trace
 
 #: Header of a binary message: type, count, base, seq, time, revision, count of ops of which calls have failed.
 HEADER = struct.Struct("<IIIIdII")
@@ -117,7 +118,7 @@ class OpStates(NamedTuple):
 
 
 class FrameNumbers(Protocol):
-    """What is sent of `actorflow.trace.ring.FrameCounts`."""
+    """What is sent of `actorflow.trace.counters.FrameCounts`."""
 
     started: int
     finished: int
@@ -211,7 +212,7 @@ def encode_status(
     frames: FrameNumbers,
     curves: Mapping[str, Sequence[tuple[int, float]]],
     failures: Iterable[Failure],
-    notes: Iterable[Note],
+    notes: Iterable[NodeNote],
     *,
     base: int,
     seq: int,

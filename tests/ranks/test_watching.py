@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.trace.ring import NodeState, OpProfile
+from actorflow.trace.counters import NodeState, OpProfile
 from tests.ranks.conftest import Ranks
 from tests.ranks.test_edges import there_and_back
 

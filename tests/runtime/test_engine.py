@@ -16,7 +16,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 
 SPEC = af.TensorSpec.of((3,))
 

@@ -24,7 +24,7 @@ from actorflow.devices.stream import StreamLane
 from actorflow.ops import kernel
 from actorflow.ops.registry import _kernels, load_library
 from actorflow.testing import inject
-from actorflow.trace.ring import NodeState, SegmentProfile
+from actorflow.trace.counters import NodeState, SegmentProfile
 from tests.sim.conftest import Standstill
 from tests.support.loads import GRAPHS, cancel_at_every_turn, fail_at_every_op, leaves_nothing
 from tests.support.recipes import PLACES, Recipe, recipes

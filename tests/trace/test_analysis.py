@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.trace.analysis import Step, analyse
+from actorflow.trace.analysis import PathCall, analyse
 from actorflow.trace.recording import Recording
 
 NAMES = ["a", "b", "c", "d"]
@@ -28,7 +28,8 @@ def recording(calls: list[Call], follows: dict[str, str] | None = None, failed: 
     start, end, track, node, frame = zip(*calls, strict=True)
     befores = None if follows is None else [tuple(map(NAMES.index, follows.get(name, ""))) for name in NAMES]
     columns = (start, end, [TRACKS.index(name) for name in track], [NAMES.index(name) for name in node], frame)
-    return Recording("g", NAMES, TRACKS, befores, *[np.array(column, np.int64) for column in columns], errors=errors)
+    arrays = [np.array(column, np.int64) for column in columns]
+    return Recording(*arrays, errors=errors, graph="g", names=NAMES, tracks=TRACKS, follows=befores)
 
 
 TWO_FRAMES = [
@@ -67,17 +68,17 @@ def test_two_frames() -> None:
     assert (frames.total, frames.p50_ns, frames.overlap, frames.most) == (2, 70, 1, 1)
     assert found.path_frame == frames.median == 0
     assert found.path == [
-        Step("a", "loop", 0, 0, 10),
-        Step("b", "lane", 10, 0, 40),
-        Step("d", "loop", 0, 0, 10),
+        PathCall("a", "loop", 0, 0, 10),
+        PathCall("b", "lane", 10, 0, 40),
+        PathCall("d", "loop", 0, 0, 10),
     ]
 
 
 def test_a_frame_of_choice() -> None:
     assert analyse(recording(TWO_FRAMES, DIAMOND), frame=1).path == [
-        Step("a", "loop", 0, 0, 10),
-        Step("b", "lane", 0, 0, 40),
-        Step("d", "loop", 15, 0, 5),
+        PathCall("a", "loop", 0, 0, 10),
+        PathCall("b", "lane", 0, 0, 40),
+        PathCall("d", "loop", 15, 0, 5),
     ]
     with pytest.raises(af.GraphError, match="no call of frame 2; it has frames 0 to 1"):
         analyse(recording(TWO_FRAMES, DIAMOND), frame=2)
@@ -86,7 +87,7 @@ def test_a_frame_of_choice() -> None:
 def test_what_stood_in_the_way() -> None:
     """A wait while the lane works for others is told apart from one for nothing."""
     calls = [(0, 10, "loop", "a", 1), (5, 30, "lane", "b", 0), (32, 35, "lane", "c", 0), (40, 50, "lane", "b", 1)]
-    assert analyse(recording(calls, DIAMOND), frame=1).path[1] == Step("b", "lane", 30, 23, 10)
+    assert analyse(recording(calls, DIAMOND), frame=1).path[1] == PathCall("b", "lane", 30, 23, 10)
 
 
 def test_an_update_is_not_what_its_frame_has_waited_for() -> None:
@@ -122,11 +123,11 @@ def test_failed_calls_are_counted_and_a_repeated_one_has_waited_for_them() -> No
         "d": (1, 0, 5),
     }
     assert found.path == [
-        Step("a", "loop", 0, 0, 10),
-        Step("b", "lane", 2, 0, 8, failed=True),
-        Step("b", "lane", 1, 0, 9, failed=True),
-        Step("b", "lane", 15, 0, 15),
-        Step("d", "loop", 0, 0, 5),
+        PathCall("a", "loop", 0, 0, 10),
+        PathCall("b", "lane", 2, 0, 8, failed=True),
+        PathCall("b", "lane", 1, 0, 9, failed=True),
+        PathCall("b", "lane", 15, 0, 15),
+        PathCall("d", "loop", 0, 0, 5),
     ]
     assert analyse(recording(calls, DIAMOND, failed=calls[-1:]), frame=1).path[-1].failed
 
@@ -139,7 +140,7 @@ def test_calls_without_a_length() -> None:
 def test_nothing_to_analyse() -> None:
     empty = np.zeros(0, np.int64)
     with pytest.raises(af.GraphError, match="'g' has no calls"):
-        analyse(Recording("g", [], [], None, empty, empty, empty, empty, empty))
+        analyse(Recording(empty, empty, empty, empty, empty, graph="g", names=[], tracks=[], follows=None))
 
 
 _CALLS = st.lists(

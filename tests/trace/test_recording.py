@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.trace.file import read_trace
-from actorflow.trace.recording import GONE, Recording, Snapshot
+from actorflow.trace.recording import GONE, Recording, TraceCopy
 from actorflow.trace.ring import Trace
 
 SQUARE = af.TensorSpec.of((4, 4))
@@ -28,7 +28,7 @@ def recorded(calls: list[tuple[int, int, str]], names: list[str]) -> Recording:
     nodes = [graph.blob(name, ()) for name in names]
     for number, (start, end, track) in enumerate(calls):
         trace.add(trace.origin_ns + end, end - start, trace.key(number, track), number)
-    return Snapshot("<graph>", nodes, trace.since(0), trace.tracks, trace.origin_ns, trace.origin_s).recording()
+    return TraceCopy("<graph>", nodes, trace.since(0), trace.tracks, trace.origin_ns, trace.origin_s).recording()
 
 
 def events(calls: list[tuple[int, int, str]], names: list[str]) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class TestEvents:
             text = 'ValueError: "no" </script>' if number else None
             call = trace.origin_ns + end, end - start, trace.key(number, "lane"), number
             trace.add(*call) if text is None else trace.add_failed(*call, text)
-        taken = Snapshot("<graph>", nodes, trace.since(0), trace.tracks, trace.origin_ns, trace.origin_s).recording()
+        taken = TraceCopy("<graph>", nodes, trace.since(0), trace.tracks, trace.origin_ns, trace.origin_s).recording()
         assert taken.failed.tolist() == [False, True]
         found = [e for e in json.loads(taken.to_json())["traceEvents"] if e.get("cat", "").startswith("call")]
         begun = {e["name"]: e for e in found if e["ph"] in "Xb"}
@@ -234,7 +234,8 @@ def test_any_recording_survives_its_file(
     start, elapsed, node, track, frame = (np.array(column, np.int64) for column in zip(*calls, strict=True))
     follows = [(), (0,), (0, 1), (2,)]
     errors = {row: error for row, error in errors.items() if row < len(calls)}
-    recording = Recording("any", names, tracks, follows, start, start + elapsed, track, node, frame, errors=errors)
+    arrays = (start, start + elapsed, track, node, frame)
+    recording = Recording(*arrays, errors=errors, graph="any", names=names, tracks=tracks, follows=follows)
     path = tmp_path_factory.getbasetemp() / "any.json"
     recording.save(path)
     read = read_trace(path)

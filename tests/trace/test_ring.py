@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.trace.ring import Monitor, NodeState, Trace, in_brief
+from actorflow.trace.counters import Monitor, NodeState
+from actorflow.trace.ring import Trace, in_brief
 
 SQUARE = af.TensorSpec.of((4, 4))
 _NS = st.integers(0, 2**62)
@@ -448,7 +449,7 @@ def test_changes_are_taken_while_lanes_write(monkeypatch: pytest.MonkeyPatch) ->
             monitor.dirty[node] = 1
         return original(array)
 
-    monkeypatch.setattr("actorflow.trace.ring.np.flatnonzero", meanwhile)
+    monkeypatch.setattr("actorflow.trace.counters.np.flatnonzero", meanwhile)
     monitor.dirty[7] = 1
     taken: list[int] = []
     for _ in range(4):

@@ -15,7 +15,8 @@ import pytest
 from aiohttp import ClientSession, WSMsgType
 
 import actorflow as af
-from actorflow.trace.ring import Scalars, Trace
+from actorflow.trace.counters import Scalars
+from actorflow.trace.ring import Trace
 
 #: Calls in all, and before memory is looked at for the first time: the ring is full by then, and so is all else.
 TOTAL, WARM = (10_000_000, 500_000) if os.environ.get("ACTORFLOW_FULL_TESTS") else (100_000, 60_000)

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 import actorflow as af
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 from actorflow.web import create_app, serve
 
 pytestmark = pytest.mark.browser

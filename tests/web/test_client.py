@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 import actorflow as af
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 from actorflow.web.client import Address, Picture, follow
 from actorflow.web.live import LiveStream
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 from actorflow.web import serve
 from actorflow.web.live import LiveStream
 from tests.web.browsing import Page, browse

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 from actorflow.web import serve
 from tests.web.conftest import wide_graph
 

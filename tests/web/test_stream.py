@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.trace.ring import NodeState
+from actorflow.trace.counters import NodeState
 from actorflow.web import live
 from actorflow.web import vitals as vitals_module
 from actorflow.web.live import Client, LiveStream

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorflow.trace.ring import FailureRecord, FrameCounts, Note
+from actorflow.trace.counters import FailureRecord, FrameCounts, NodeNote
 from actorflow.web.wire import HEADER, OpStates, encode_heartbeat, encode_states, encode_status
 
 _U32 = st.integers(0, 2**32 - 1)
@@ -61,7 +61,7 @@ def test_status_has_everything() -> None:
     frames.started, frames.finished, frames.failed, frames.cancelled = 9, 5, 2, 1
     failure = FailureRecord(1.5, 3, 7, "it <b>broke</b>")
     curves = {"loss": [(1, 0.5), (2, 0.25)]}
-    notes = [Note(8, "copied cpu -> sim:0")]
+    notes = [NodeNote(8, "copied cpu -> sim:0")]
     text = encode_status(frames, curves, [failure], notes, base=3, seq=4, time_s=2.5, full=False)
     assert json.loads(text) == {
         "type": "status",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.trace.recording import Snapshot
+from actorflow.trace.recording import TraceCopy
 from actorflow.web import http
 from actorflow.web.http import CHUNK_BYTES, Refused, Writer
 
@@ -186,8 +186,8 @@ async def test_a_trace_comes_in_short_pieces() -> None:
     async with graph:
         async for _ in graph.stream([{"x": np.float32(1)}] * 20, in_flight=3):
             pass
-        pieces = [*Snapshot.of(graph).pieces()]
-        whole = Snapshot.of(graph).recording().to_json()
+        pieces = [*TraceCopy.of(graph).pieces()]
+        whole = TraceCopy.of(graph).recording().to_json()
     assert "".join(pieces) == whole
     assert json.loads(whole)["otherData"]["actorflow"]["graph"] == "long"
     assert max(map(len, pieces)) < 1000

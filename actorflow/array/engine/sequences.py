@@ -14,7 +14,7 @@ from actorflow.array.record.node import Node, bytes_of
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.errors import ShapeError
 from actorflow.spec import TensorSpec
-from actorflow.trace.ring import OpProfile
+from actorflow.trace.counters import OpProfile
 
 _NONE: list[int] = []
 #: Bytes of a value from which on it is worth finding out whether its memory can be used again.

@@ -36,7 +36,7 @@ from actorflow.errors import DeviceError, GraphError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 from actorflow.threads import forget_in_child, held_at_fork, start_thread
-from actorflow.trace.ring import OpProfile
+from actorflow.trace.counters import OpProfile
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array

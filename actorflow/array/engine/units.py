@@ -16,7 +16,7 @@ from actorflow.array.record.primitives import Value
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
-from actorflow.trace.ring import OpProfile
+from actorflow.trace.counters import OpProfile
 
 #: Why there is no value.
 Error = OpError | OutOfMemoryError

@@ -1,0 +1,170 @@
+"""Counters of a running graph: times per op, frames, states of nodes while somebody watches, curves of scalars."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class NodeState(IntEnum):
+    """What a node does in the latest frame that touched it."""
+
+    IDLE = 0
+    WAITING = 1
+    RUNNING = 2
+    DONE = 3
+    FAILED = 4
+    CANCELLED = 5
+
+
+class NodeNote(NamedTuple):
+    """What those who watch are told of a node; ``node_id`` is its `Node.id`."""
+
+    node_id: int
+    text: str
+
+
+class FailureRecord(NamedTuple):
+    """A failed frame, for those who watch; ``op_id`` is None where no single op failed."""
+
+    time_s: float
+    frame: int
+    op_id: int | None
+    message: str
+
+
+class OpProfile:
+    """Calls and time of one op since its graph was made; always kept.
+
+    Attributes:
+        calls: Calls that have ended well.
+        failed: Calls that have failed, those that were repeated as well.
+        total_ns: Wall time of those that ended well, in nanoseconds: compute on a lane or on the loop, waiting for
+            async functions.
+        last_ns: Wall time of the latest of them.
+    """
+
+    __slots__ = ("calls", "failed", "last_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.failed = 0
+        self.total_ns = 0
+        self.last_ns = 0
+
+    def add(self, elapsed_ns: int) -> None:
+        """A call has ended well."""
+        self.calls += 1
+        self.total_ns += elapsed_ns
+        self.last_ns = elapsed_ns
+
+
+class SegmentProfile:
+    """What became of the calls of one segment: ops that are launched as one (``af.Graph(..., capture=True)``).
+
+    Calls that are neither captures nor replays were launched op by op, since their arrays were at new addresses.
+
+    Attributes:
+        ops: Names of the ops.
+        calls: Calls so far.
+        captures: Calls that were captured, and replayed at once.
+        replays: Calls that launched what was captured before.
+        refusal: Why the device cannot capture it; None if it can, as far as is known.
+    """
+
+    __slots__ = ("calls", "captures", "ops", "refusal", "replays")
+
+    def __init__(self, ops: tuple[str, ...]) -> None:
+        self.ops = ops
+        self.calls = 0
+        self.captures = 0
+        self.replays = 0
+        self.refusal: str | None = None
+
+
+class FrameCounts:
+    """Frames of one graph, by what became of them."""
+
+    __slots__ = ("cancelled", "failed", "finished", "started")
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.finished = 0
+        self.failed = 0
+        self.cancelled = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Frames that run now."""
+        return self.started - self.finished - self.failed - self.cancelled
+
+
+class Monitor:
+    """State per op, kept only while somebody watches; actors write it, each watcher takes what changed for him.
+
+    Ops are known by `Node.id`. Actors store a byte and set a flag, from the loop or a lane's thread; there is no queue,
+    so the last state wins and a slow watcher costs nothing.
+
+    Attributes:
+        states: `NodeState` of each op, by node id.
+        dirty: 1 for each op whose state or profile changed since anybody looked.
+        messages: What other ranks say of messages between them, by rank: `Node.id` of the blob, the rank that it comes
+            from or goes to, whether the rank sends, and in how many frames it waits.
+    """
+
+    __slots__ = ("_watchers", "dirty", "messages", "states")
+
+    def __init__(self, size: int) -> None:
+        self.states = bytearray(size)
+        self.dirty = bytearray(size)
+        self.messages: dict[int, list[tuple[int, int, bool, int]]] = {}
+        self._watchers: weakref.WeakSet[Changes] = weakref.WeakSet()
+
+    def changes(self) -> Changes:
+        """What changes from now on, for one watcher."""
+        changes = Changes(self)
+        self._watchers.add(changes)
+        return changes
+
+    def spread(self) -> None:
+        """Hand the ops that are dirty to all watchers."""
+        # Of a copy, made in one piece: lanes write meanwhile. What they mark after it stays marked, or is seen now.
+        ids = np.flatnonzero(np.frombuffer(bytes(self.dirty), dtype=np.uint8))
+        np.frombuffer(self.dirty, dtype=np.uint8)[ids] = 0
+        for watcher in self._watchers:
+            watcher.pending[ids] = True
+
+
+class Changes:
+    """The ops that changed since one watcher last took them."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self.pending = np.zeros(len(monitor.dirty), dtype=np.bool_)
+
+    def take(self) -> npt.NDArray[np.intp]:
+        """Ids of the ops that changed since the last call, ascending."""
+        self._monitor.spread()
+        ids = np.flatnonzero(self.pending)
+        self.pending[ids] = False
+        return ids
+
+
+class Scalars:
+    """Fetched 0-d numbers by frame (loss, accuracy), the newest `limit` of each name."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self.limit = limit
+        self.series: dict[str, deque[tuple[int, float]]] = {}
+
+    def add(self, name: str, frame: int, value: Any) -> None:
+        """Append one value."""
+        series = self.series.get(name)
+        if series is None:
+            series = self.series[name] = deque(maxlen=self.limit)
+        series.append((frame, float(value)))
