@@ -16,13 +16,7 @@ from actorflow.checkpoint.checkpoint import (
     save_checkpoint_sync,
 )
 from actorflow.checkpoint.folder import Checkpoints
-from actorflow.checkpoint.weights import (
-    LoadedWeights,
-    load_weights,
-    load_weights_sync,
-    save_weights,
-    save_weights_sync,
-)
+from actorflow.checkpoint.weights import LoadedWeights, load_weights, load_weights_sync, save_weights, save_weights_sync
 
 __all__ = [
     "Checkpoint",

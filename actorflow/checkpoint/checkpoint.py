@@ -62,22 +62,13 @@ _T = TypeVar("_T")
 
 
 class Snapshot(NamedTuple):
-    """What a graph is between two frames.
+    """What a graph is between two frames."""
 
-    Attributes:
-        arrays: Values of the variables by name, wherever they are.
-        metadata: What the file says besides.
-    """
-
-    arrays: dict[str, Any]
-    metadata: dict[str, str]
+    arrays: dict[str, Any]  # values of the variables by name, wherever they are
+    metadata: dict[str, str]  # what the file says besides
 
     def save(self, path: Path) -> None:
-        """Write the file; blocks.
-
-        Raises:
-            CheckpointError: if it cannot be written.
-        """
+        """Write the file; blocks; raises CheckpointError if it cannot be written."""
         arrays = {name: to_numpy(array) for name, array in self.arrays.items()}
         try:
             write_atomically(path, lambda temporary: write_file(temporary, arrays, self.metadata))
@@ -124,17 +115,11 @@ def save_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], position: P
 
 
 class PendingSnapshot(NamedTuple):
-    """A snapshot that has begun: its moment is fixed, its values may still be computed.
+    """A snapshot that has begun: its moment is fixed, its values may still be computed."""
 
-    Attributes:
-        names: Names of the variables in the file.
-        values: Gives the variables' values.
-        metadata: What the file says besides.
-    """
-
-    names: tuple[str, ...]
-    values: Awaitable[list[Any]]
-    metadata: dict[str, str]
+    names: tuple[str, ...]  # names of the variables in the file
+    values: Awaitable[list[Any]]  # gives the variables' values
+    metadata: dict[str, str]  # what the file says besides
 
     async def save(self, path: Path) -> None:
         """Wait for the values and write the file, in a thread.
@@ -147,11 +132,7 @@ class PendingSnapshot(NamedTuple):
 
 
 def take_snapshot(graph: Graph, position: Position | None) -> PendingSnapshot:
-    """Begin a snapshot of this very moment.
-
-    Raises:
-        CheckpointError: as for `save_checkpoint`.
-    """
+    """Begin a snapshot of this very moment; raises CheckpointError as for `save_checkpoint`."""
     root = graph.root
     variables, text = _saved(root, position)
     frame, values = root.engine.snapshot(variables)
@@ -172,11 +153,7 @@ async def to_the_end(work: Callable[[], _T]) -> _T:
 
 
 def check_at_rest(root: Graph, what: str) -> None:
-    """Check that no frame is in flight.
-
-    Raises:
-        GraphError: if there is one.
-    """
+    """Check that no frame is in flight; raises GraphError if there is one."""
     count = 0 if root._engine is None else root._engine.frames.in_flight
     if count:
         raise GraphError(f"graph {root.name!r} cannot be {what} with frames in flight, it has {count}: await them")
@@ -366,11 +343,7 @@ def read(
 
 
 def put(root: Graph, content: Fitting) -> Checkpoint:
-    """Assign what has been read.
-
-    Raises:
-        GraphError: if frames are in flight.
-    """
+    """Assign what has been read; raises GraphError if frames are in flight."""
     check_at_rest(root, "loaded")
     for variable, array in content.arrays.items():
         variable.commit(array)

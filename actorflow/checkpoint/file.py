@@ -100,17 +100,11 @@ class DamagedError(CheckpointError):
 
 
 class Tensor(NamedTuple):
-    """One tensor of a file.
+    """One tensor of a file."""
 
-    Attributes:
-        dtype: Code of the format: "F32", "BF16", ...
-        shape: Length of each axis.
-        data: Its bytes.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytearray
+    dtype: str  # code of the format: "F32", "BF16", ...
+    shape: tuple[int, ...]  # length of each axis
+    data: bytearray  # its bytes
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -121,35 +115,21 @@ class Tensor(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What is in a file.
+    """What is in a file."""
 
-    Attributes:
-        tensors: By name.
-        metadata: Texts by name, without the checksums.
-    """
-
-    tensors: dict[str, Tensor]
-    metadata: dict[str, str]
+    tensors: dict[str, Tensor]  # by name
+    metadata: dict[str, str]  # texts by name, without the checksums
 
 
 class Outline(NamedTuple):
-    """What is in a file, without the values.
+    """What is in a file, without the values."""
 
-    Attributes:
-        names: Of its tensors.
-        metadata: Texts by name, without the checksums.
-    """
-
-    names: frozenset[str]
-    metadata: dict[str, str]
+    names: frozenset[str]  # of its tensors
+    metadata: dict[str, str]  # texts by name, without the checksums
 
 
 def require_format() -> ModuleType:
-    """The package ``safetensors``.
-
-    Raises:
-        MissingExtraError: if it is not installed.
-    """
+    """The package ``safetensors``; raises MissingExtraError if it is not installed."""
     return require("safetensors", extra="checkpoint", purpose="a checkpoint")
 
 
@@ -268,43 +248,25 @@ Wanted = Mapping[Variable, tuple[str, ...]]
 
 
 class Part(NamedTuple):
-    """One of the files that a checkpoint is in.
+    """One of the files that a checkpoint is in."""
 
-    Attributes:
-        path: The file.
-        names: Of its tensors.
-        rank: That saved it.
-        ranks: How many saved together.
-        frame: Number of the next frame there; None in weights, and in files of others.
-        position: What the application said of its place in the data; None as above.
-        replicas: Names of copies, with the name of what they are copies of.
-        states: Names of what only a training needs.
-    """
-
-    path: Path
-    names: frozenset[str]
-    rank: int = 0
-    ranks: int = 1
-    frame: int | None = None
-    position: dict[str, Any] | None = None
-    replicas: Mapping[str, str] = {}
-    states: frozenset[str] = frozenset()
+    path: Path  # the file
+    names: frozenset[str]  # of its tensors
+    rank: int = 0  # that saved it
+    ranks: int = 1  # how many saved together
+    frame: int | None = None  # number of the next frame there; None in weights, and in files of others
+    position: dict[str, Any] | None = None  # what the application said of its place in the data; None as above
+    replicas: Mapping[str, str] = {}  # names of copies, with the name of what they are copies of
+    states: frozenset[str] = frozenset()  # names of what only a training needs
 
 
 class Found(NamedTuple):
-    """What files have for some variables.
+    """What files have for some variables."""
 
-    Attributes:
-        parts: The files that were looked into.
-        arrays: Values, each in memory of its own.
-        missing: Variables that no file has.
-        problems: Types that differ, in words.
-    """
-
-    parts: list[Part]
-    arrays: dict[Variable, npt.NDArray[Any]]
-    missing: list[Variable]
-    problems: list[str]
+    parts: list[Part]  # the files that were looked into
+    arrays: dict[Variable, npt.NDArray[Any]]  # values, each in memory of its own
+    missing: list[Variable]  # variables that no file has
+    problems: list[str]  # types that differ, in words
 
 
 def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Found:

@@ -314,13 +314,11 @@ class Checkpoints:
         if self._announced is None and self._world.size > 1:
             self._announced = Announcements(self._world, f"checkpoints of {self._graph.name}")
         async with self._writing:
-            try:
-                await to_the_end(self._prepare)
-            except OSError as error:
-                raise CheckpointError(f"{self.folder}: the folder cannot be used: {error}") from error
             if self._any_leftovers:  # else one rank's file, with those that others still have, would be a whole step
-                await gather(self._world, f"checkpoint leftovers of {self._graph.name}", None)
+                await self._everywhere(f"checkpoint leftovers of {self._graph.name}", self._prepare, lambda _: None)
                 self._any_leftovers = False
+            else:
+                await to_the_end(self._prepare)
             await snapshot.save(path)
             if self._announced is None:
                 self._whole.add(step)
@@ -336,14 +334,17 @@ class Checkpoints:
         return frozenset(self._whole)
 
     def _prepare(self) -> None:
-        """Make the folder, and delete what a killed process left."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for path in self.folder.iterdir():
-            if _LEFT.fullmatch(path.name):
-                shutil.rmtree(path)
-        for path in self._leftovers:
-            if path.parent == self.folder:
-                path.unlink(missing_ok=True)
+        """Make the folder, and delete what a killed process left; raises CheckpointError if that fails."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for path in self.folder.iterdir():
+                if _LEFT.fullmatch(path.name):
+                    shutil.rmtree(path)
+            for path in self._leftovers:
+                if path.parent == self.folder:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.folder}: the folder cannot be used: {error}") from error
         self._leftovers = []
 
     def _prune(self, known: frozenset[int]) -> None:
@@ -384,11 +385,7 @@ def _told(visible: dict[_Saved, _Files]) -> list[tuple[int, int, list[int]]]:
 
 
 def _names(folder: Path) -> list[str]:
-    """What is in a folder; nothing if it is not there.
-
-    Raises:
-        CheckpointError: if it cannot be read.
-    """
+    """What is in a folder; nothing if it is not there; raises CheckpointError if it cannot be read."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:

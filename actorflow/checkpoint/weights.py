@@ -115,11 +115,7 @@ def load_weights_sync(scope: Graph | Composite, path: Paths, *, strict: bool = T
 
 
 def _scope_of(scope: Graph | Composite) -> Graph:
-    """The sub-graph that the names are within.
-
-    Raises:
-        GraphError: if a composite has not been built.
-    """
+    """The sub-graph that the names are within; raises GraphError if a composite has not been built."""
     if isinstance(scope, Graph):
         return scope
     if not isinstance(scope, Composite):
@@ -194,11 +190,7 @@ def _read(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> t
 
 
 def _put(root: Graph, found: Found, loaded: LoadedWeights) -> LoadedWeights:
-    """Assign what has been read.
-
-    Raises:
-        GraphError: if frames are in flight.
-    """
+    """Assign what has been read; raises GraphError if frames are in flight."""
     check_at_rest(root, "loaded")
     for variable, array in found.arrays.items():
         variable.commit(array)

@@ -146,27 +146,16 @@ _USUAL_PORT = 8080
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for on the command line.
+    """What was asked for on the command line."""
 
-    Attributes:
-        data: ``digits`` or ``fashion-mnist``.
-        data_dir: Directory of the Fashion-MNIST files.
-        epochs: How often to go through the train images.
-        batch: Images per step.
-        seed: Of weights, dropout, order and the digits' split.
-        port: Of the page; 0 for any, None for the usual one if it is free and any other if not.
-        web: Whether to serve the page.
-        serve: Whether to go on serving it after the training.
-    """
-
-    data: str
-    data_dir: Path | None
-    epochs: int
-    batch: int
-    seed: int
-    port: int | None
-    web: bool
-    serve: bool
+    data: str  # ``digits`` or ``fashion-mnist``
+    data_dir: Path | None  # directory of the Fashion-MNIST files
+    epochs: int  # how often to go through the train images
+    batch: int  # images per step
+    seed: int  # of weights, dropout, order and the digits' split
+    port: int | None  # of the page; 0 for any, None for the usual one if it is free and any other if not
+    web: bool  # whether to serve the page
+    serve: bool  # whether to go on serving it after the training
 
 
 def demo(options: Options) -> int:

@@ -22,21 +22,13 @@ Status = Literal["ok", "missing", "broken"]
 
 @dataclass(frozen=True)
 class Check:
-    """What was found out about one thing.
+    """What was found out about one thing."""
 
-    Attributes:
-        name: The thing.
-        status: ``ok``; ``missing``: can be added; ``broken``: there, but does not work.
-        detail: Version, number, or what is wrong.
-        needed: Whether actorflow cannot do without it.
-        advice: What to do about it; empty if nothing is.
-    """
-
-    name: str
-    status: Status
-    detail: str
-    needed: bool = False
-    advice: str = ""
+    name: str  # the thing
+    status: Status  # ``ok``; ``missing``: can be added; ``broken``: there, but does not work
+    detail: str  # version, number, or what is wrong
+    needed: bool = False  # whether actorflow cannot do without it
+    advice: str = ""  # what to do about it; empty if nothing is
 
 
 def doctor(*, as_json: bool) -> int:

@@ -205,11 +205,13 @@ class WorkerLane(Lane):
         finished = self._finished
         try:
             while finished:
-                fence = finished.popleft()
-                self.outstanding -= 1
-                fence.told = True
-                for waiter in fence.waiters:
-                    waiter()
+                fence = finished[0]  # it stays there if a waiter raises: the other waiters and its end are told next
+                if not fence.told:
+                    fence.told = True
+                    self.outstanding -= 1
+                while fence.waiters:
+                    fence.waiters.pop(0)()
+                finished.popleft()
                 fence.passed(fence)
         finally:
             if finished:  # what was raised is the loop's, and the others must be told all the same

@@ -32,11 +32,7 @@ _ACTIVATIONS: Mapping[str, Callable[..., Blob]] = MappingProxyType(
 
 
 def activation_of(owner: str, kind: str) -> Callable[..., Blob]:
-    """The function of an activation's name.
-
-    Raises:
-        GraphError: if there is none of that name.
-    """
+    """The function of an activation's name; raises GraphError if there is none of that name."""
     found = _ACTIVATIONS.get(kind)
     if found is None:
         raise GraphError(f"{owner}: activation must be one of {', '.join(_ACTIVATIONS)}, got {kind!r}")
@@ -44,11 +40,7 @@ def activation_of(owner: str, kind: str) -> Callable[..., Blob]:
 
 
 def bottoms(layer: Composite, bottom: Sequence[Blob], *names: str) -> Sequence[Blob]:
-    """The bottom, if it has as many blobs as names.
-
-    Raises:
-        GraphError: naming what is expected.
-    """
+    """The bottom, if it has as many blobs as names; raises GraphError naming what is expected."""
     if len(bottom) != len(names):
         raise GraphError(
             f"{type(layer).__name__} takes {len(names)} bottom blobs ({', '.join(names)}), got {len(bottom)}"

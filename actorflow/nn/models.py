@@ -301,14 +301,7 @@ class AlexNet(Layered):
 
         def conv(i: int, channels: int, kernel: int, groups: int, stride: int = 1, pad: int = 0) -> Composite:
             return Conv(
-                channels,
-                kernel,
-                stride,
-                pad,
-                groups=groups,
-                activation="relu",
-                weight_init=weights,
-                name=f"conv{i}",
+                channels, kernel, stride, pad, groups=groups, activation="relu", weight_init=weights, name=f"conv{i}"
             )
 
         layers: list[Composite] = []
@@ -546,14 +539,7 @@ class GoogLeNet(Composite):
 def _stem(weights: Initializer, biases: Initializer) -> Layered:
     def conv(channels: int, kernel: int, stride: int, name: str) -> Conv:
         return Conv(
-            channels,
-            kernel,
-            stride,
-            kernel // 2,
-            activation="relu",
-            weight_init=weights,
-            bias_init=biases,
-            name=name,
+            channels, kernel, stride, kernel // 2, activation="relu", weight_init=weights, bias_init=biases, name=name
         )
 
     return Layered(

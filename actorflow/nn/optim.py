@@ -285,11 +285,7 @@ def _next(step: Any) -> np.int64:
 
 
 def check_range(kind: str, below: float = np.inf, **settings: float) -> None:
-    """Check that settings are at least 0, and less than a bound.
-
-    Raises:
-        GraphError: naming the setting.
-    """
+    """Check that settings are at least 0, and less than a bound; raises GraphError naming the setting."""
     for name, value in settings.items():
         if below < np.inf and not 0 <= value < below:
             raise GraphError(f"{kind}: {name} must be at least 0 and less than {below:g}, got {value}")

@@ -407,11 +407,7 @@ class Trainer:
 
 
 def _step_of(path: Path, position: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Step, epoch and batch of a trainer's position.
-
-    Raises:
-        CheckpointError: if it is none.
-    """
+    """Step, epoch and batch of a trainer's position; raises CheckpointError if it is none."""
     try:
         step, epoch, batch = (int(position[key]) for key in ("step", "epoch", "batch"))
     except KeyError as error:

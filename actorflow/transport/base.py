@@ -209,11 +209,7 @@ class Transport(ABC):
 
 
 def flat(data: memoryview) -> memoryview:
-    """Contiguous memory as plain bytes.
-
-    Raises:
-        TransportError: if it is not contiguous.
-    """
+    """Contiguous memory as plain bytes; raises TransportError if it is not contiguous."""
     if not data.c_contiguous:
         raise TransportError(f"a message must be contiguous, got strides {data.strides} for shape {data.shape}")
     if data.format == "B" and data.ndim == 1:
@@ -230,11 +226,7 @@ _DTYPES |= {"float16", "bfloat16", "float32", "float64"}
 
 
 def check_reduction(operation: str, source: Any, target: Any) -> None:
-    """Check what a rank hands to `Group.all_reduce`.
-
-    Raises:
-        TransportError: naming what cannot be reduced.
-    """
+    """Check what a rank hands to `Group.all_reduce`; raises TransportError naming what cannot be reduced."""
     if operation not in OPERATIONS:
         raise TransportError(f"all_reduce computes {', '.join(OPERATIONS)}, not {operation!r}")
     for name, array in (("source", source), ("target", target)):

@@ -35,15 +35,10 @@ _REMEMBERED_FAILURES = 50
 
 
 class Address(NamedTuple):
-    """Where a live page is.
+    """Where a live page is."""
 
-    Attributes:
-        url: Of the page, with a slash at its end and without the token.
-        token: What it asks for; None if nothing is known.
-    """
-
-    url: str
-    token: str | None
+    url: str  # of the page, with a slash at its end and without the token
+    token: str | None  # what it asks for; None if nothing is known
 
     @classmethod
     def parse(cls, text: str) -> Address:

@@ -117,19 +117,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is answered.
+    """What is answered."""
 
-    Attributes:
-        status: HTTP's number.
-        chunks: The content, in parts that are sent one after another.
-        content_type: What it is.
-        headers: Others.
-    """
-
-    status: int = 200
-    chunks: Sequence[bytes] = ()
-    content_type: str = "text/plain; charset=utf-8"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200  # HTTP's number
+    chunks: Sequence[bytes] = ()  # the content, in parts that are sent one after another
+    content_type: str = "text/plain; charset=utf-8"  # what it is
+    headers: Mapping[str, str] = field(default_factory=dict)  # others
 
     @property
     def size_bytes(self) -> int:
@@ -161,17 +154,11 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is answered at a path.
+    """What is answered at a path."""
 
-    Attributes:
-        method: ``GET``, which HEAD may ask for as well, or ``POST``.
-        path: Below the prefix of the page.
-        answer: Makes the response; it may raise `Refused`.
-    """
-
-    method: str
-    path: str
-    answer: Answer
+    method: str  # ``GET``, which HEAD may ask for as well, or ``POST``
+    path: str  # below the prefix of the page
+    answer: Answer  # makes the response; it may raise `Refused`
 
 
 class Socket(Protocol):
@@ -266,27 +253,16 @@ def _written(pieces: Iterable[str], ending: threading.Event) -> list[bytes]:
 
 
 # Fixed, as the system's table of types may call a module text/plain, which browsers then refuse to run.
-_CONTENT_TYPES = {
-    ".css": "text/css",
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+_CONTENT_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file of the page.
+    """One file of the page."""
 
-    Attributes:
-        body: The content.
-        content_type: What it is.
-        etag: Of the content, in quotes.
-    """
-
-    body: bytes
-    content_type: str
-    etag: str
+    body: bytes  # the content
+    content_type: str  # what it is
+    etag: str  # of the content, in quotes
 
     async def answer(self, request: Request) -> Response:
         """The file, or 304 to a browser that has it."""

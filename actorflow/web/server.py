@@ -29,19 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NotebookFrame:
-    """An object that a notebook shows as a page.
+    """An object that a notebook shows as a page."""
 
-    Attributes:
-        url: Address of the page.
-        title: What is shown there.
-        height: Of the frame in pixels; 0 for a link alone.
-        hint: How to do better.
-    """
-
-    url: str
-    title: str
-    height: int = 600
-    hint: str = ""
+    url: str  # address of the page
+    title: str  # what is shown there
+    height: int = 600  # of the frame in pixels; 0 for a link alone
+    hint: str = ""  # how to do better
 
     def _repr_html_(self) -> str:
         url, title = escape(self.url), escape(self.title)

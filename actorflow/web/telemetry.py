@@ -149,21 +149,13 @@ class Tail(Generic[_T]):
 
 
 class Position(NamedTuple):
-    """How far a client has been told.
+    """How far a client has been told."""
 
-    Attributes:
-        states: Sequence number of the latest states message.
-        status: Sequence number of the latest status message.
-        curves: Number of points it has had of each curve.
-        failures: Number of failures it has had.
-        notes: Number of notes it has had.
-    """
-
-    states: int
-    status: int
-    curves: dict[str, int]
-    failures: int
-    notes: int
+    states: int  # sequence number of the latest states message
+    status: int  # sequence number of the latest status message
+    curves: dict[str, int]  # number of points it has had of each curve
+    failures: int  # number of failures it has had
+    notes: int  # number of notes it has had
 
 
 class Telemetry:

@@ -82,27 +82,16 @@ _FULL, _DELTA, _CALLS = 1, 2, 3
 
 
 class OpStates(NamedTuple):
-    """State and profile of some ops, as parallel arrays.
+    """State and profile of some ops, as parallel arrays."""
 
-    Attributes:
-        node: uint32, index of each op among the graph's nodes.
-        calls: uint32.
-        mean_us: float32.
-        last_us: float32.
-        p50_us: float32, estimated; 0 if unknown.
-        p99_us: float32.
-        state: uint8, `NodeState`.
-        track: uint8, index in `actorflow.trace.ring.Trace.tracks`; 255 if unknown.
-    """
-
-    node: npt.NDArray[np.uint32]
-    calls: npt.NDArray[np.uint32]
-    mean_us: npt.NDArray[np.float32]
-    last_us: npt.NDArray[np.float32]
-    p50_us: npt.NDArray[np.float32]
-    p99_us: npt.NDArray[np.float32]
-    state: npt.NDArray[np.uint8]
-    track: npt.NDArray[np.uint8]
+    node: npt.NDArray[np.uint32]  # uint32, index of each op among the graph's nodes
+    calls: npt.NDArray[np.uint32]  # uint32
+    mean_us: npt.NDArray[np.float32]  # float32
+    last_us: npt.NDArray[np.float32]  # float32
+    p50_us: npt.NDArray[np.float32]  # float32, estimated; 0 if unknown
+    p99_us: npt.NDArray[np.float32]  # float32
+    state: npt.NDArray[np.uint8]  # uint8, `NodeState`
+    track: npt.NDArray[np.uint8]  # uint8, index in `actorflow.trace.ring.Trace.tracks`; 255 if unknown
 
     @classmethod
     def zeros(cls, node: npt.NDArray[np.uint32]) -> OpStates:
@@ -140,14 +129,7 @@ class Failure(Protocol):
 
 
 def encode_states(
-    states: OpStates,
-    failed: npt.NDArray[np.uint32],
-    *,
-    base: int,
-    seq: int,
-    time_s: float,
-    revision: int,
-    full: bool,
+    states: OpStates, failed: npt.NDArray[np.uint32], *, base: int, seq: int, time_s: float, revision: int, full: bool
 ) -> bytes:
     """A binary message; see the module's description.
 
@@ -268,23 +250,14 @@ def _finite(value: float) -> float | None:
 
 
 class Structure(NamedTuple):
-    """A graph at one revision, encoded.
+    """A graph at one revision, encoded."""
 
-    Attributes:
-        revision: `Graph.revision` at the time.
-        message: The ``graph`` message of `actorflow.web.wire`, ready to send.
-        names: Name of each node, in the message's order.
-        op_ids: `Node.id` of each op, ascending.
-        op_index: Index in the message's ``nodes`` of each op.
-        index_of: Index in the message's ``nodes`` by `Node.id`; -1 for ids that no node has.
-    """
-
-    revision: int
-    message: str
-    names: Sequence[str]
-    op_ids: npt.NDArray[np.int64]
-    op_index: npt.NDArray[np.uint32]
-    index_of: npt.NDArray[np.int64]
+    revision: int  # `Graph.revision` at the time
+    message: str  # the ``graph`` message of `actorflow.web.wire`, ready to send
+    names: Sequence[str]  # name of each node, in the message's order
+    op_ids: npt.NDArray[np.int64]  # `Node.id` of each op, ascending
+    op_index: npt.NDArray[np.uint32]  # index in the message's ``nodes`` of each op
+    index_of: npt.NDArray[np.int64]  # index in the message's ``nodes`` by `Node.id`; -1 for ids that no node has
 
 
 def capture(name: str, revision: int, nodes: Sequence[Node]) -> Structure:

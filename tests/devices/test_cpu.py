@@ -252,6 +252,25 @@ class TestErrors:
         gate.open.set()
         await ends.until(behind)
 
+    async def test_a_waiter_that_raises_takes_no_end_away(self, lane: Lane) -> None:
+        loop, raised, waited = asyncio.get_running_loop(), list[BaseException](), list[str]()
+        loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
+        gate, ends = Gate(), Ends()
+        fence = lane.submit(gate, None, ends, urgent=False)
+        behind = lane.submit(nothing, None, ends, urgent=True)
+        error = ValueError("no")
+
+        def fail() -> None:
+            raise error
+
+        fence.add_waiter(fail)
+        fence.add_waiter(lambda: waited.append("second"))
+        gate.open.set()
+        await ends.until(behind)
+        assert ends.told == [fence, behind]
+        assert (raised, waited) == ([error], ["second"])
+        loop.set_exception_handler(None)
+
     async def test_nothing_of_the_last_work_is_kept_alive(self, lane: Lane) -> None:
         import weakref
 

@@ -99,3 +99,30 @@ async def test_a_lost_rank_ends_the_wait(tmp_path: Path) -> None:
     with pytest.raises(af.PeerLostError):
         await af.Checkpoints(ranks.graphs[0], tmp_path).load()
     await ranks.graphs[0].aclose()
+
+
+async def test_a_folder_that_one_rank_cannot_use_fails_the_save_of_all(tmp_path: Path) -> None:
+    await (await trained(tmp_path, {0: [2], 1: [2, 4]})).aclose()
+    ranks = Ranks(counting)
+    kept = [af.Checkpoints(graph, tmp_path) for graph in ranks.graphs]
+
+    async def work(graph: af.Graph, _: Any) -> None:
+        checkpoints = kept[graph.world.rank]
+        found = await checkpoints.load()
+        assert found is not None
+        assert found.position == {"step": 2}
+        if graph.world.rank == 1:
+            (left,) = (tmp_path / "rank-1-of-2").glob("*0004.safetensors")
+            left.unlink()
+            left.mkdir()  # so that it cannot be deleted as a file
+        await checkpoints.save(3)
+
+    errors = await ranks.all(work)
+    assert [type(error) for error in errors] == [af.CheckpointError] * 2
+    assert str(errors[0]).startswith("on rank 1: ")
+    assert all("the folder cannot be used" in str(error) for error in errors)
+    (left,) = (tmp_path / "rank-1-of-2").glob("*0004.safetensors")
+    left.rmdir()
+    paths = await ranks.all(lambda graph, _: kept[graph.world.rank].save(3))
+    assert [path.parent.name for path in paths] == ["rank-0-of-2", "rank-1-of-2"]
+    await ranks.aclose()

@@ -59,6 +59,11 @@ def test_a_rank_whose_own_words_are_lost_closes() -> None:
     assert (done.status, done.out) == (0, "closed\n"), done.err
 
 
+def test_what_a_rank_that_has_left_did_not_do_is_looked_for_at_its_end_alone() -> None:
+    done = run_job(1, "counted.py")
+    assert (done.status, done.out) == (0, "300 came, 2 failed, 0 left, 2 looks\n"), done.err
+
+
 def test_one_loop_after_the_other() -> None:
     done = run_job(2, "loops.py")
     assert done.status == 0, done.out + done.err

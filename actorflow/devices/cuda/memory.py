@@ -110,11 +110,7 @@ _OUT_OF_MEMORY = 2  # an error of the CUDA runtime
 
 
 def check_dtype(dtype: np.dtype[Any], place: object) -> None:
-    """Check that CUDA devices have a dtype.
-
-    Raises:
-        DTypeError: if they have not.
-    """
+    """Check that CUDA devices have a dtype; raises DTypeError if they have not."""
     if dtype.char not in _DTYPES or not dtype.isnative:
         raise DTypeError(
             f"place {str(place)!r} has no arrays of dtype {dtype}: CUDA has bool, integers of 8 to 64 bits, "

@@ -31,11 +31,7 @@ class EventPool:
         self._free: dict[bool, list[Any]] = {True: [], False: []}
 
     def take(self, timed: bool) -> Any:
-        """An event of CuPy that nobody waits for.
-
-        Raises:
-            CUDARuntimeError: if none can be made.
-        """
+        """An event of CuPy that nobody waits for; raises CUDARuntimeError if none can be made."""
         try:
             return self._free[timed].pop()
         except IndexError:
@@ -194,11 +190,7 @@ class CudaStream(Stream):
             self._failure = self._failure or _describe(self._events.index, error)
 
     def synchronize(self) -> None:
-        """Block until all work has ended; releases the GIL.
-
-        Raises:
-            DeviceError: if some of it failed.
-        """
+        """Block until all work has ended; releases the GIL; raises DeviceError if some of it failed."""
         try:
             self._runtime.streamSynchronize(self.raw.ptr)
         except self._runtime.CUDARuntimeError as error:

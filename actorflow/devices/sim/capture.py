@@ -55,11 +55,7 @@ class Captured:
         self._overwritten: set[int] = set()
 
     def add(self, stream: SimStream, function: Function, reads: Arrays, writes: Arrays, cost_ns: int, by: str) -> None:
-        """Capture a launch instead of doing it.
-
-        Raises:
-            CaptureRefusedError: if it uses memory of the host.
-        """
+        """Capture a launch instead of doing it; raises CaptureRefusedError if it uses memory of the host."""
         inputs = tuple([self._number(array, by) for array in reads])
         outputs = tuple([self._number(array, by) for array in writes])
         places = [at for at, _ in self._arrays]

@@ -76,11 +76,7 @@ class Arena:
             return self._size_bytes - sum(high - low for low, high in self._holes)
 
     def allocate(self, spec: TensorSpec) -> Block:
-        """Addresses for an array. Any thread may call it.
-
-        Raises:
-            OutOfMemoryError: if no hole is large enough.
-        """
+        """Addresses for an array. Any thread may call it; raises OutOfMemoryError if no hole is large enough."""
         size_bytes = -(-spec.size_bytes // _ALIGNMENT) * _ALIGNMENT
         with self._lock:
             self._bury()

@@ -180,15 +180,7 @@ class SimStream(Stream):
     def current(self) -> _Current:
         return _Current(self)
 
-    def launch(
-        self,
-        function: Function,
-        reads: Arrays,
-        writes: Arrays,
-        *,
-        cost_ns: int,
-        name: str,
-    ) -> Launch | None:
+    def launch(self, function: Function, reads: Arrays, writes: Arrays, *, cost_ns: int, name: str) -> Launch | None:
         """Have the device do something behind all that was launched here before; returns at once.
 
         It is skipped if work failed that should have written what it reads.

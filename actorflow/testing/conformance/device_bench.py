@@ -87,11 +87,7 @@ class Bench:
         self._gates.clear()
 
     def peer(self) -> Place:
-        """The place of another device of the kind; the CPU's is the CPU.
-
-        Raises:
-            NotApplicable: if there is none.
-        """
+        """The place of another device of the kind; the CPU's is the CPU; raises NotApplicable if there is none."""
         place = self.place
         if place.device >= 0:
             place = replace(place, device=place.device + 1)
@@ -102,20 +98,12 @@ class Bench:
         return place
 
     def threads_only(self) -> None:
-        """The check needs work that blocks.
-
-        Raises:
-            NotApplicable: if the device launches its work on the loop.
-        """
+        """The check needs work that blocks; raises NotApplicable if the device launches its work on the loop."""
         if self.kind.is_stream:
             raise NotApplicable("work of a device with streams is launched on the loop, and must not block there")
 
     async def until(self, event: asyncio.Event, expected: str) -> None:
-        """Wait for what must happen.
-
-        Raises:
-            Deviation: if it does not.
-        """
+        """Wait for what must happen; raises Deviation if it does not."""
         try:
             async with asyncio.timeout(self.patience_s):
                 await event.wait()
@@ -130,11 +118,7 @@ class Bench:
         expect(fence.error is None, f"no error from {what}", repr(fence.error))
 
     async def in_thread(self, function: Callable[[], _T], what: str) -> _T:
-        """Call a function that blocks, in a thread of its own.
-
-        Raises:
-            Deviation: if it goes on blocking.
-        """
+        """Call a function that blocks, in a thread of its own; raises Deviation if it goes on blocking."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[_T] = loop.create_future()
 
@@ -204,11 +188,7 @@ class Ends:
         self._changed.set()
 
     async def until(self, *fences: Fence) -> None:
-        """Wait until the loop has been told of all these.
-
-        Raises:
-            Deviation: if it is not.
-        """
+        """Wait until the loop has been told of all these; raises Deviation if it is not."""
         missing = {id(fence) for fence in fences}
         while missing := missing - {id(fence) for fence in self.told}:
             self._changed.clear()

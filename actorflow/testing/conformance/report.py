@@ -51,17 +51,11 @@ class NotApplicable(Exception):  # noqa: N818  no error
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing that a device or transport must do.
+    """One thing that a device or transport must do."""
 
-    Attributes:
-        name: Topic and name.
-        text: What is required.
-        check: Finds out.
-    """
-
-    name: str
-    text: str
-    check: Check
+    name: str  # topic and name
+    text: str  # what is required
+    check: Check  # finds out
 
 
 class Topic:
@@ -133,21 +127,13 @@ class Report:
 
 
 def expect(holds: object, expected: str, actual: str) -> None:
-    """Check a condition.
-
-    Raises:
-        Deviation: if it does not hold.
-    """
+    """Check a condition; raises Deviation if it does not hold."""
     if not holds:
         raise Deviation(expected, actual)
 
 
 def same(actual: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:
-    """Check that two arrays have the same type and contents.
-
-    Raises:
-        Deviation: naming the first element that differs.
-    """
+    """Check that two arrays have the same type and contents; raises Deviation naming the first element that differs."""
     kinds = [f"{array.dtype}{list(array.shape)}" for array in (actual, expected)]
     expect(kinds[0] == kinds[1], f"{what}: {kinds[1]}", kinds[0])
     differs = np.atleast_1d(np.asarray(actual != expected))

@@ -62,22 +62,14 @@ class Peers(Listener):
 
     @property
     def others(self) -> list[int]:
-        """All other ranks, but for those that have ended.
-
-        Raises:
-            NotApplicable: if there are none.
-        """
+        """All other ranks, but for those that have ended; raises NotApplicable if there are none."""
         others = [rank for rank in range(self.transport.size) if rank != self.transport.rank and rank not in self.ends]
         if not others:
             raise NotApplicable("there is no other rank")
         return others
 
     def partner(self) -> int:
-        """One other rank, whose partner this one is.
-
-        Raises:
-            NotApplicable: if there is none.
-        """
+        """One other rank, whose partner this one is; raises NotApplicable if there is none."""
         partner = self.transport.rank ^ 1
         if partner not in self.others:
             raise NotApplicable("this rank has no partner: their number is odd")
@@ -88,11 +80,7 @@ class Peers(Listener):
         self._next_tag = number * _TAGS
 
     async def within_patience(self, check: Callable[[Peers], Awaitable[None]]) -> None:
-        """Check a requirement.
-
-        Raises:
-            Deviation: if that does not end.
-        """
+        """Check a requirement; raises Deviation if that does not end."""
         try:
             async with asyncio.timeout(self.patience_s):
                 await check(self)
@@ -215,11 +203,7 @@ def content(rank: int, size: int, seed: int = 0) -> bytes:
 
 
 async def fails(future: asyncio.Future[Any], kind: type[Exception], what: str) -> None:
-    """Check that something fails.
-
-    Raises:
-        Deviation: if it does not.
-    """
+    """Check that something fails; raises Deviation if it does not."""
     try:
         result = await future
     except kind:

@@ -19,19 +19,12 @@ from actorflow.transport.mpi.requests import Call, Ended, Entry, Parts, Row, Tab
 
 
 class Link(NamedTuple):
-    """What messages of all kinds need.
+    """What messages of all kinds need."""
 
-    Attributes:
-        table: Where requests go.
-        bell: Wakes the other side.
-        failures: Knows who has died.
-        chunk_bytes: The most that one message of MPI carries.
-    """
-
-    table: Table
-    bell: Bell
-    failures: Failures
-    chunk_bytes: int
+    table: Table  # where requests go
+    bell: Bell  # wakes the other side
+    failures: Failures  # knows who has died
+    chunk_bytes: int  # the most that one message of MPI carries
 
 
 class Edges:

@@ -129,14 +129,15 @@ class Table:
         except MPI.Exception as error:
             ended = _after(page.requests, error, statuses)
         ended.sort()
-        calls: list[Call] = [(page.entries[i].ended, (count, code)) for i, count, code in ended]
+        entries = [page.entries[i] for i, _, _ in ended]
+        calls: list[Call] = [
+            (entry.ended, (count, code)) for entry, (_, count, code) in zip(entries, ended, strict=True)
+        ]
         for i, _, _ in reversed(ended):
-            entry = page.entries[i]
-            if entry.kind is not None:
-                self.through[entry.kind] += 1
+            self._count_through(page.entries[i])
             self._remove(page, i)
         self.call(calls)
-        if self._gone and (calls or self._dropped):
+        if self._gone and any(self._is_left(entry) for entry in (*entries, *self._sweep())):
             self._fail_what_is_left()
         return bool(calls)
 
@@ -198,16 +199,22 @@ class Table:
         self._sweep()
         return entries
 
-    def _sweep(self) -> None:
-        """Forget what was given up and has ended since; a message counts that came before it was cancelled."""
-        kept, status = [], MPI.Status()
+    def _sweep(self) -> list[Entry]:
+        """Forget what was given up and has ended since; returns what counts, as it came before it was cancelled."""
+        kept, counted, status = [], [], MPI.Status()
         for request, entry in self._dropped:
             with suppress(MPI.Exception):
                 if not request.Test(status):
                     kept.append((request, entry))
-                elif entry.kind is not None and not status.Is_cancelled():
-                    self.through[entry.kind] += 1
+                elif not status.Is_cancelled():
+                    self._count_through(entry)
+                    counted.append(entry)
         self._dropped = kept
+        return counted
+
+    def _count_through(self, entry: Entry) -> None:
+        if entry.kind is not None:
+            self.through[entry.kind] += 1
 
     def lose(self, rank: int, done: Mapping[Hashable, int] | None = None) -> None:
         """A rank has ended: what is under way with it has failed, and so does what is started from now on.
@@ -220,15 +227,18 @@ class Table:
             self._gone[rank] = {} if done is None else done
             self._fail_what_is_left()
 
+    def _is_left(self, entry: Entry) -> bool:
+        """Whether a rank that has ended did no more requests of this kind."""
+        gone, through = self._gone, self.through[entry.kind]
+        return any(rank in gone and through >= gone[rank].get(entry.kind, 0) for rank in entry.ranks)
+
     def _fail_what_is_left(self) -> None:
-        """Fail requests that ranks which have ended did not do their part of."""
+        """Fail the requests that ranks which have ended did not do their part of.
+
+        It looks at all: so only when a rank ends, and when the last that it has done of some kind comes through.
+        """
         self._sweep()
-        gone, through = self._gone, self.through
-
-        def is_left(entry: Entry) -> bool:
-            return any(rank in gone and through[entry.kind] >= gone[rank].get(entry.kind, 0) for rank in entry.ranks)
-
-        self.call([(entry.ended, (0, MPI.ERR_PROC_FAILED)) for entry in self.drop(is_left)])
+        self.call([(entry.ended, (0, MPI.ERR_PROC_FAILED)) for entry in self.drop(self._is_left)])
 
     def ranks(self) -> set[int]:
         """The ranks that must do something for what is under way to end."""

@@ -286,12 +286,7 @@ class MPITransport(Transport):
         through = self._table.through
         groups = [(ranks, through["group", *ranks]) for ranks in self._groups if rank in ranks]
         lost = [error.rank for error in self._inbox.ends.values() if isinstance(error, PeerLostError)]
-        return {
-            "sent": through["send", rank],
-            "received": through["receive", rank],
-            "groups": groups,
-            "lost": lost,
-        }
+        return {"sent": through["send", rank], "received": through["receive", rank], "groups": groups, "lost": lost}
 
     def _hear_last(self, rank: int, note: bytes) -> None:
         """A rank has left, or waits for this one no more (None)."""
