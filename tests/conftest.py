@@ -24,7 +24,7 @@ from actorflow.place import Place
 from tests.support.effort import FULL
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
-settings.register_profile("short", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile("short", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("full" if FULL else "short")
 

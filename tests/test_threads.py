@@ -414,6 +414,7 @@ async def starts(case: Case, system: System, folder: Path) -> list[str]:
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_loop
 @pytest.mark.parametrize("name", CASES)
 async def test_a_call_without_a_thread_fails_or_does_without_and_the_next_one_works(
     name: str, system: System, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -437,6 +438,7 @@ async def test_a_call_without_a_thread_fails_or_does_without_and_the_next_one_wo
     await _ended(before)
 
 
+@pytest.mark.any_loop
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("name", CASES)
 async def test_any_one_thread_may_be_refused(name: str, lasting: bool, system: System, tmp_path: Path) -> None:

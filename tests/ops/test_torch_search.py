@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.ops.torch_search import FAULTS, draw, start
+from tests.support.effort import FULL
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="no memory can be fenced"),
@@ -18,20 +19,23 @@ pytestmark = [
 ]
 
 #: Draws of each search, of three or four operations each.
-DRAWS = 2_000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 40
+DRAWS = 2_000 if FULL else 40
+#: What the searches run with; each takes seconds to import torch.
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "threads": {},
+    "older processor": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+}
+if FULL:
+    ENVIRONMENTS["one thread"] = {"OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{}, {"OMP_NUM_THREADS": "1"}, {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}],
-    ids=["threads", "one thread", "older processor"],
-)
+@pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 def test_torch_harms_nothing(environment: dict[str, str]) -> None:
     found = start(len(environment), 0, DRAWS, **environment)  # another seed for each
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULTS if FULL else ["writes", "is wrong"])
 def test_what_is_planted_is_found_and_named(fault: str) -> None:
     found = start(0, 0, 1, fault)
     assert found

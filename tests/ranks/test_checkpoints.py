@@ -12,6 +12,8 @@ import actorflow as af
 from actorflow import ops
 from tests.ranks.conftest import Ranks
 
+pytestmark = pytest.mark.any_loop
+
 pytest.importorskip("safetensors")
 
 

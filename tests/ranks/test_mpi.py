@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from tests.support.effort import FULL
 from tests.transport.jobs import run_job
 
-GRAPHS = 200 if os.environ.get("ACTORFLOW_FULL_TESTS") else 15
+GRAPHS = 200 if FULL else 15
 
 
 def test_random_graphs_equal_the_sequential_program() -> None:

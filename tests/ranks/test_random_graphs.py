@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ import actorflow as af
 from actorflow.actors.frame import FrameState
 from tests.ranks.ranks import PLACES, PlantedError, Rank, World
 from tests.support.recipes import Recipe, recipes
+
+pytestmark = pytest.mark.any_loop
 
 GRAPHS = settings(max_examples=max(25, settings.default.max_examples // 10))
 SEEDS = st.none() | st.integers(0, 2**16)

@@ -19,6 +19,8 @@ from tests.ranks.conftest import Ranks
 from tests.ranks.resharding import SCHEMES, STEPS, Training
 from tests.transport.jobs import run_job
 
+pytestmark = pytest.mark.any_loop
+
 pytest.importorskip("safetensors")
 
 STOP = 7

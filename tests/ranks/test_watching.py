@@ -13,6 +13,8 @@ from actorflow.trace.counters import NodeState, OpProfile
 from tests.ranks.conftest import Ranks
 from tests.ranks.test_edges import there_and_back
 
+pytestmark = pytest.mark.any_loop
+
 
 async def test_rank_0_shows_the_ops_of_all_ranks() -> None:
     ranks = Ranks(there_and_back)

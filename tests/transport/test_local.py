@@ -354,11 +354,13 @@ def loses_whoever_it_asks(transport: LocalTransport) -> None:
     transport._liveness.answered = lambda rank: None  # type: ignore[method-assign]
 
 
+@pytest.mark.any_loop
 @pytest.mark.parametrize(("plant", "expected"), DEFECTS, ids=[plant.__name__ for plant, _ in DEFECTS])
 async def test_a_defect_is_caught(plant: Callable[[LocalTransport], None], expected: set[str]) -> None:
     assert await first_broken(plant, LocalWorld(2)) in expected
 
 
+@pytest.mark.any_loop
 @pytest.mark.parametrize("plant", [never_asks, loses_whoever_it_asks])
 async def test_a_defect_that_freezing_shows_is_caught(plant: Callable[[LocalTransport], None]) -> None:
     assert await first_broken(plant, LocalWorld(3, liveness=0.1), freeze=True) == "ends.frozen"
