@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-SHIM = Path(__file__).with_name("shim.hpp")
+SHIM, RUNTIME = (Path(__file__).with_name(f"shim.{kind}") for kind in ("hpp", "cpp"))
 
 C_TYPES = {
     "bool": "bool",
@@ -96,10 +96,13 @@ class Emulator:
         header = self.folder / SHIM.name
         if not header.exists():
             shutil.copy(SHIM, header)
-            self._compile("-x", "c++-header", header, "-o", f"{header}.gch")
+            self._compile("-O0", "-x", "c++-header", header, "-o", f"{header}.gch")
+            self._compile("-O2", "-shared", RUNTIME, "-o", self.folder / "runtime")
+            ctypes.CDLL(str(self.folder / "runtime"), ctypes.RTLD_GLOBAL)  # for all that is loaded after it
         path = self.folder / hashlib.sha256(code.encode()).hexdigest()[:20]
-        path.with_suffix(".cpp").write_text(f'#include "{SHIM.name}"\n{code}')
-        self._compile("-shared", path.with_suffix(".cpp"), "-o", path)
+        complex_too = "#include <complex>\n" if "std::complex" in code else ""
+        path.with_suffix(".cpp").write_text(f'#include "{SHIM.name}"\n{complex_too}{code}')
+        self._compile("-O0", "-shared", path.with_suffix(".cpp"), "-o", path)
         return ctypes.CDLL(str(path))
 
     def _compile(self, *arguments: Any) -> None:
@@ -107,7 +110,8 @@ class Emulator:
             pytest.skip("g++ is not installed: CUDA C cannot be compiled for the host")
         # Else a template's shared memory would be the same in all libraries, though its types differ between them.
         apart = "-fno-gnu-unique"
-        command = ["g++", "-std=c++17", "-O0", "-fPIC", "-w", apart, *arguments]
+        jumps = "-U_FORTIFY_SOURCE"  # it would forbid jumps between stacks
+        command = ["g++", "-std=c++17", "-fPIC", "-w", apart, jumps, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CompilationError(done.stderr)

@@ -1,13 +1,7 @@
-// Lets g++ compile the CUDA C of actorflow/ops/cuda: blocks run one after the other, threads of a block as coroutines that
-// change over at __syncthreads().
-
-#include <ucontext.h>
+// Lets g++ compile the CUDA C of actorflow/ops/cuda; shim.cpp runs it.
 
 #include <cmath>
-#include <complex>
 #include <cstddef>
-#include <functional>
-#include <vector>
 
 #define __device__
 #define __global__
@@ -28,7 +22,7 @@ using std::tanh;
 struct Dimension {
   unsigned int x;
 };
-static Dimension threadIdx, blockIdx, blockDim, gridDim;
+extern Dimension threadIdx, blockIdx, blockDim, gridDim;  // of shim.cpp
 
 struct Half {
   _Float16 value;
@@ -51,57 +45,16 @@ inline unsigned long long high_product(unsigned long long a, unsigned long long 
 
 namespace emulator {
 
-const std::size_t STACK_BYTES = 32 << 10;
-static ucontext_t scheduler;
-static std::vector<ucontext_t> threads;
-static std::vector<char> stacks, finished;
-static std::function<void()> body;
+typedef void (*Body)(const void*);
+extern "C" int emulator_run(unsigned int grid, unsigned int block, bool cooperates, Body body, const void* what);
+extern "C" void emulator_barrier();
 
-static void enter() {
-  body();
-  finished[threadIdx.x] = 1;
-}
-
-// 0, or 1 if some threads of a block ended while others waited for them.
-static int run_block(unsigned int block) {
-  threads.resize(block);
-  stacks.resize(block * STACK_BYTES);
-  finished.assign(block, 0);
-  for (unsigned int t = 0; t < block; ++t) {
-    getcontext(&threads[t]);
-    threads[t].uc_stack.ss_sp = &stacks[t * STACK_BYTES];
-    threads[t].uc_stack.ss_size = STACK_BYTES;
-    threads[t].uc_link = &scheduler;
-    makecontext(&threads[t], enter, 0);
-  }
-  for (;;) {
-    unsigned int ended = 0;
-    for (unsigned int t = 0; t < block; ++t) {
-      threadIdx.x = t;
-      swapcontext(&scheduler, &threads[t]);
-      ended += finished[t];
-    }
-    if (ended == block) return 0;
-    if (ended) return 1;
-  }
-}
-
-template <typename Body> int run(unsigned int grid, unsigned int block, bool cooperates, Body call) {
-  gridDim.x = grid;
-  blockDim.x = block;
-  body = call;
-  for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
-    if (cooperates) {
-      if (run_block(block)) return 1;
-    } else {
-      for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) call();
-    }
-  }
-  return 0;
+template <typename Call> int run(unsigned int grid, unsigned int block, bool cooperates, const Call& call) {
+  return emulator_run(grid, block, cooperates, [](const void* what) { (*(const Call*)what)(); }, &call);
 }
 
 }  // namespace emulator
 
 inline void __syncthreads() {
-  swapcontext(&emulator::threads[threadIdx.x], &emulator::scheduler);
+  emulator::emulator_barrier();
 }
