@@ -128,7 +128,7 @@ def _loss(weights: list[Any], images: Any, labels: Any) -> Any:
     return xp.nn.softmax_loss(xp.maximum(images @ w1 + b1, 0.0) @ w2 + b2, labels)
 
 
-_loss_and_slopes = af.value_and_grad(_loss)
+_loss_and_slopes = af.value_and_grad(_loss, cache=True)
 
 
 def _train_derived(images: Any, labels: Any, weights: list[Any], steps: int, batch: int) -> None:

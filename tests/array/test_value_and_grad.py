@@ -20,7 +20,7 @@ from tests.array.derivatives import numbers
 
 
 class Calls:
-    """How often functions are called to trace them; a function that counts has an effect, and is called each time."""
+    """Counts calls of functions that are differentiated."""
 
     count = 0
 
@@ -154,14 +154,14 @@ def test_what_is_wrong_is_said_where_the_function_is_called() -> None:
     with pytest.raises(af.GraphError, match="use where"):
         af.grad(lambda x: xp.sum(x[x > 1.0]))(x)
     with pytest.raises(af.DTypeError, match="must be hashable, got set"):
-        af.grad(lambda x, options: xp.sum(x))(x, {1, 2})
+        af.grad(lambda x, options: xp.sum(x), cache=True)(x, {1, 2})
 
 
-# -- traces -----------------------------------------------------------------------------------------------------
+# -- recipes ----------------------------------------------------------------------------------------------------
 
 
 def test_a_function_is_called_once_for_each_combination_of_types(calls: Calls) -> None:
-    slope = af.grad(lambda x, scale: xp.sum(x * x) * scale)
+    slope = af.grad(lambda x, scale: xp.sum(x * x) * scale, cache=True)
     for _ in range(3):
         for rows in (2, 3):
             for dtype in ("float32", "float64"):
@@ -175,12 +175,12 @@ def test_a_function_is_called_once_for_each_combination_of_types(calls: Calls) -
     assert calls.count == 6
 
 
-def test_the_traces_that_are_kept_are_bounded(calls: Calls) -> None:
-    both = af.value_and_grad(lambda x, scale: xp.sum(x) * scale)
+def test_the_recipes_that_are_kept_are_bounded(calls: Calls) -> None:
+    both = af.value_and_grad(lambda x, scale: xp.sum(x) * scale, cache=True)
     x = xp.asarray([1.0])
     for scale in range(200):
         both(x, float(scale))
-    assert len(both.traces) == 64
+    assert len(both.recipes) == 64
     assert calls.count == 200
     both(x, 199.0)
     assert calls.count == 200
@@ -188,10 +188,11 @@ def test_the_traces_that_are_kept_are_bounded(calls: Calls) -> None:
     assert calls.count == 201
 
 
-def test_traces_keep_no_dry_run_and_no_argument() -> None:
+@pytest.mark.parametrize("cache", [False, True])
+def test_recipes_keep_no_dry_run_and_no_argument(cache: bool) -> None:
     from actorflow.array.record.node import Node
 
-    slope = af.grad(lambda x: xp.sum(xp.nn.gelu(x) * xp.linalg.inv(x)))
+    slope = af.grad(lambda x: xp.sum(xp.nn.gelu(x) * xp.linalg.inv(x)), cache=cache)
     x = xp.asarray(numbers(3, 3))
     slope(x).wait()
     gc.collect()
@@ -201,8 +202,9 @@ def test_traces_keep_no_dry_run_and_no_argument() -> None:
     assert gone() is None
 
 
-def test_a_function_of_many_threads() -> None:
-    slope = af.grad(lambda x: xp.sum(x**3.0))
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_function_of_many_threads(cache: bool) -> None:
+    slope = af.grad(lambda x: xp.sum(x**3.0), cache=cache)
     wrong: list[Any] = []
 
     def work(seed: int) -> None:
@@ -221,6 +223,83 @@ def test_a_function_of_many_threads() -> None:
     assert not wrong
 
 
+class TestRecipesThatAreKept:
+    """With ``cache=True`` a function reads arrays from its arguments alone, and anything else in its first call."""
+
+    X = xp.asarray([3.0])
+
+    def test_arrays_in_variables_around_are_refused(self) -> None:
+        weights = {"w": xp.asarray([2.0])}
+        both = af.value_and_grad(lambda x: xp.sum(x * weights["w"]), cache=True)
+        for _ in range(2):
+            with pytest.raises(af.GraphError, match=r"<lambda> reads an array .* arguments, float64\[1\].* make it an"):
+                both(self.X)
+        assert len(both.recipes) == 0
+
+    def test_arrays_whose_values_are_asked_for_are_refused(self) -> None:
+        mask = xp.asarray([True])
+        with pytest.raises(af.GraphError, match="is not one of its arguments, bool"):
+            af.grad(lambda x: xp.sum(x[mask]), cache=True)(self.X)
+
+    def test_arrays_of_objects_are_refused(self) -> None:
+        class Model:
+            weight = xp.asarray([2.0])
+
+            def loss(self, x: Any) -> Any:
+                return xp.sum(x * self.weight)
+
+        with pytest.raises(af.GraphError, match="loss reads an array"):
+            af.grad(Model().loss, cache=True)(self.X)
+
+    def test_arrays_of_a_gradient_around_are_refused(self) -> None:
+        holder = Holder()
+        slope = af.grad(lambda y: holder.array * y, cache=True)
+
+        def outer(x: Any) -> Any:
+            holder.array = x
+            return slope(xp.asarray(1.0)) * x
+
+        with pytest.raises(af.GraphError, match="reads an array"):
+            af.grad(outer)(xp.asarray(2.0))
+
+    def test_arrays_that_it_makes_are_its_own(self, calls: Calls) -> None:
+        slope = af.grad(lambda x: xp.sum(x * xp.asarray([2.0]) + xp.full((1,), 3.0) * x), cache=True)
+        assert [slope(self.X).to_numpy().tolist() for _ in range(3)] == [[5.0]] * 3
+        assert calls.count == 1
+
+    def test_plain_values_around_are_those_of_the_first_call(self, calls: Calls) -> None:
+        settings = Settings()
+        slope = af.grad(settings, cache=True)
+        assert slope(self.X).to_numpy().tolist() == [2.0]
+        settings.rate = 3.0
+        assert slope(self.X).to_numpy().tolist() == [2.0]
+        assert calls.count == 1
+
+    def test_plain_values_among_the_arguments_are_part_of_the_recipe(self, calls: Calls) -> None:
+        slope = af.grad(lambda x, rate, activation: xp.sum(activation(x) * rate), cache=True)
+        assert slope(self.X, 2, xp.positive).to_numpy().tolist() == [2.0]
+        assert slope(self.X, 3, xp.positive).to_numpy().tolist() == [3.0]
+        assert slope(self.X, 3, xp.square).to_numpy().tolist() == [18.0]
+        assert slope(self.X, 2, xp.positive).to_numpy().tolist() == [2.0]
+        assert calls.count == 3
+
+    def test_the_sign_of_zero_among_the_arguments(self) -> None:
+        slope = af.grad(lambda x, zero: xp.sum(x * xp.atan2(xp.asarray(zero), xp.asarray(-1.0))), cache=True)
+        assert float(slope(self.X, 0.0)[0]) == pytest.approx(np.pi)
+        assert float(slope(self.X, -0.0)[0]) == pytest.approx(-np.pi)
+
+    def test_by_default_nothing_is_kept(self, calls: Calls) -> None:
+        both = af.value_and_grad(lambda x: xp.sum(x))
+        for _ in range(3):
+            both(self.X)
+        assert calls.count == 3
+        assert len(both.recipes) == 0
+
+    def test_arguments_without_a_hash_need_no_recipe(self) -> None:
+        slope = af.grad(lambda x, options: xp.sum(x) * len(options))
+        assert slope(self.X, {1, 2}).to_numpy().tolist() == [2.0]
+
+
 # -- what is around a function ----------------------------------------------------------------------------------
 
 RATE = 1.0
@@ -230,7 +309,7 @@ def scaled(x: Any) -> Any:
     return xp.sum(x * RATE)
 
 
-def test_variables_around_a_function_are_read_in_each_call(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+def test_variables_around_a_function_are_read_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = {"w": xp.asarray([2.0])}
     shift = xp.asarray([1.0])
 
@@ -246,13 +325,11 @@ def test_variables_around_a_function_are_read_in_each_call(monkeypatch: pytest.M
     assert slope(x).to_numpy().tolist() == [2 * 4 * 1 + 1]
     shift = xp.asarray([2.0])
     assert slope(x).to_numpy().tolist() == [2 * 5 * 1 + 1]
-    assert calls.count == 1
     monkeypatch.setitem(globals(), "RATE", 5.0)
     assert slope(x).to_numpy().tolist() == [2 * 5 * 1 + 5]
-    assert calls.count == 2
 
 
-def test_methods_and_partial_functions(calls: Calls) -> None:
+def test_methods_and_partial_functions() -> None:
     class Model:
         def __init__(self) -> None:
             self.weight = xp.asarray([2.0])
@@ -266,7 +343,6 @@ def test_methods_and_partial_functions(calls: Calls) -> None:
     assert slope(x).to_numpy().tolist() == [2 * 6 * 2]
     model.weight = xp.asarray([1.0])
     assert slope(x).to_numpy().tolist() == [2 * 3 * 1]
-    assert calls.count == 1
 
 
 def test_arrays_in_objects_around_a_function_are_read_in_each_call(calls: Calls) -> None:
@@ -306,7 +382,7 @@ class Settings:
 
 
 class TestWhatChangesBetweenCallsIsSeen:
-    """A trace that is kept must not hide it, whatever it is; where it cannot be seen, nothing is kept."""
+    """The function is called each time."""
 
     X = xp.asarray([0.5])
 
@@ -338,20 +414,18 @@ class TestWhatChangesBetweenCallsIsSeen:
 
     @pytest.mark.parametrize("owner", ["object", "class"])
     def test_attributes_of_an_object_that_is_called_and_of_its_class(
-        self, monkeypatch: pytest.MonkeyPatch, calls: Calls, owner: str
+        self, monkeypatch: pytest.MonkeyPatch, owner: str
     ) -> None:
         settings = Settings()
         change = lambda: (  # noqa: E731
             monkeypatch.setattr(Settings, "scale", 2.0) if owner == "class" else setattr(settings, "rate", 4.0)
         )
         self.check(af.grad(settings), change, 2.0, 4.0)
-        assert calls.count == 2
 
-    def test_functions_and_those_that_they_call(self, monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+    def test_functions_and_those_that_they_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
         slope = af.grad(lambda x: activated(x) + sum(RATE * 0.0 for _ in range(1)))
         change = lambda: monkeypatch.setitem(globals(), "ACTIVATION", xp.exp)  # noqa: E731
         self.check(slope, change, 1 - np.tanh(0.5) ** 2, np.exp(0.5))
-        assert calls.count == 2
 
     def test_globals_of_inner_functions(self, monkeypatch: pytest.MonkeyPatch) -> None:
         slope = af.grad(lambda x: xp.sum(x * sum([RATE for _ in range(2)])))
@@ -424,20 +498,22 @@ def test_arrays_around_must_not_be_changed_inside() -> None:
     assert total.to_numpy().tolist() == [1.0]
 
 
-def test_arguments_may_be_changed_inside() -> None:
+@pytest.mark.parametrize("cache", [False, True])
+def test_arguments_may_be_changed_inside(cache: bool) -> None:
     def function(x: Any) -> Any:
         x *= x
         x[0] = 5.0
         return xp.sum(x)
 
     x = xp.asarray([1.0, 3.0])
-    value, slope = af.value_and_grad(function)(x)
+    value, slope = af.value_and_grad(function, cache=cache)(x)
     assert (float(value), slope.to_numpy().tolist(), x.to_numpy().tolist()) == (14.0, [0.0, 6.0], [1.0, 3.0])
 
 
-def test_random_numbers_are_others_in_each_call() -> None:
-    draw = af.grad(lambda x: xp.sum(x * xp.randn((4,))) + xp.sum(xp.nn.dropout(x, rate=0.5)))
-    same = af.grad(lambda x: xp.sum(x * xp.randn((4,), seed=3)))
+@pytest.mark.parametrize("cache", [False, True])
+def test_random_numbers_are_others_in_each_call(cache: bool) -> None:
+    draw = af.grad(lambda x: xp.sum(x * xp.randn((4,))) + xp.sum(xp.nn.dropout(x, rate=0.5)), cache=cache)
+    same = af.grad(lambda x: xp.sum(x * xp.randn((4,), seed=3)), cache=cache)
     x = xp.ones((4,), dtype=xp.float32)
     assert not np.array_equal(draw(x).to_numpy(), draw(x).to_numpy())
     np.testing.assert_array_equal(same(x).to_numpy(), same(x).to_numpy())
@@ -448,12 +524,13 @@ def test_random_numbers_are_others_in_each_call() -> None:
 # -- gradients inside -------------------------------------------------------------------------------------------
 
 
-def test_gradients_inside_of_gradients() -> None:
+@pytest.mark.parametrize("cache", [False, True])
+def test_gradients_inside_of_gradients(cache: bool) -> None:
     def inner(x: Any, y: Any) -> Any:
         return xp.sum(x * x * y)
 
-    slope = af.grad(inner)
-    outer = af.grad(lambda x, y: xp.sum(slope(x, y) * slope(x, y)), argnums=(0, 1))
+    slope = af.grad(inner, cache=cache)
+    outer = af.grad(lambda x, y: xp.sum(slope(x, y) * slope(x, y)), argnums=(0, 1), cache=cache)
     x, y = numbers(3), numbers(3, seed=1)
     for _ in range(2):
         dx, dy = outer(xp.asarray(x), xp.asarray(y))
@@ -472,13 +549,13 @@ def test_a_function_around_a_gradient_may_share_its_variables() -> None:
 
 
 class Holder:
-    """Holds an array where a function's surroundings are not looked for."""
+    """Holds an array."""
 
     def __init__(self) -> None:
         self.array: Any = None
 
 
-def test_a_trace_that_read_arrays_of_another_trace_is_not_kept() -> None:
+def test_arrays_of_a_gradient_around_are_read_in_each_call() -> None:
     holder = Holder()
     slope = af.grad(lambda y: holder.array * y)
 
@@ -531,10 +608,11 @@ def test_gradients_that_nobody_keeps_are_not_computed() -> None:
         assert session.computed <= 3
 
 
-def test_gradients_stay_within_a_budget() -> None:
+@pytest.mark.parametrize("cache", [False, True])
+def test_gradients_stay_within_a_budget(cache: bool) -> None:
     with xp.session(memory_budget=24 * 2**20) as session:
         w = xp.asarray(numbers(512, 512) / 30.0)
-        both = af.value_and_grad(lambda w, x: xp.mean(xp.square(xp.tanh(x @ w) @ w)))
+        both = af.value_and_grad(lambda w, x: xp.mean(xp.square(xp.tanh(x @ w) @ w)), cache=cache)
         for seed in range(6):
             _, slope = both(w, xp.asarray(numbers(512, 512, seed=seed)))
             w -= 0.1 * slope
@@ -548,12 +626,13 @@ def test_gradients_of_sequential_sessions() -> None:
         assert (float(value), slope.to_numpy().tolist()) == (8.0, [12.0])
 
 
-def test_errors_name_the_line_of_the_function() -> None:
+@pytest.mark.parametrize("cache", [False, True])
+def test_errors_name_the_line_of_the_function(cache: bool) -> None:
     def loss(x: Any) -> Any:
         return xp.sum(xp.linalg.inv(x))
 
     line = loss.__code__.co_firstlineno + 1
-    slope = af.grad(loss)
+    slope = af.grad(loss, cache=cache)
     for _ in range(2):
         with pytest.raises(af.OpError, match=rf"test_value_and_grad\.py:{line} in loss"):
             slope(xp.zeros((2, 2))).wait()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import inspect
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from actorflow.array.namespace.creation import asarray
 from actorflow.array.record.node import Evaluator, Node, tracing
 from actorflow.errors import DTypeError
 from actorflow.spec import TensorSpec
@@ -84,30 +87,24 @@ def is_array(leaf: Any) -> bool:
     return type(leaf) is Node.array_type
 
 
-def key_of_leaf(leaf: Any, name: str) -> Any:
-    """What a trace depends on: shape and dtype of an array, the value of anything else.
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """A function's parameters; their annotations may name what is there for type checkers alone.
 
     Raises:
-        DTypeError: if it is neither an array nor hashable.
+        TypeError, ValueError: if it does not say.
     """
-    if is_array(leaf):
-        return leaf._node.shape, leaf._node.dtype
-    if isinstance(leaf, TensorSpec):
-        return leaf.shape, leaf.dtype
-    if isinstance(leaf, float | complex | np.inexact):
-        return type(leaf), repr(leaf)  # 0.0 equals -0.0
-    try:
-        hash(leaf)
-    except TypeError as error:
-        raise DTypeError(f"{name}: an argument that is no array must be hashable, got {type(leaf).__name__}") from error
-    return type(leaf), leaf
+    options: dict[str, Any] = {}
+    if sys.version_info >= (3, 14):  # annotations are evaluated when they are asked for
+        from annotationlib import Format
+
+        options["annotation_format"] = Format.FORWARDREF
+    return inspect.signature(function, **options)
 
 
 class Arguments:
     """The arguments of one call; nested tuples, lists and dicts are taken apart.
 
     Args:
-        name: Of the function, for messages.
         args: Given by position.
         kwargs: Given by name.
         numbers: Whether to take Python numbers for arrays, by position of the argument.
@@ -116,16 +113,9 @@ class Arguments:
         leaves: What the arguments hold.
         structure: How that is nested.
         spans: Where the leaves of each positional argument are.
-        key: Calls with equal ones record the same, if all is plain.
-        is_plain: Whether what is no array is plain values, and not objects, whose attributes may change.
     """
 
-    def __init__(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], numbers: Callable[[int], bool]
-    ) -> None:
-        from actorflow.array.namespace.creation import asarray  # creation is built on records
-        from actorflow.array.transforms.surroundings import is_plain
-
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], numbers: Callable[[int], bool]) -> None:
         self.leaves: list[Any] = []
         self.spans: list[tuple[int, int, Structure]] = []
         structures = []
@@ -137,13 +127,31 @@ class Arguments:
             self.spans.append((start, len(self.leaves), structure))
             structures.append(structure)
         self.structure = Structure(tuple, (), tuple(structures))
-        self.key = self.structure, tuple([key_of_leaf(leaf, name) for leaf in self.leaves])
-        self.is_plain = all(is_array(leaf) or isinstance(leaf, TensorSpec) or is_plain(leaf) for leaf in self.leaves)
+
+    def key(self, name: str) -> Hashable:
+        """Structure, shapes and dtypes of arrays, and everything else: equal for calls that record the same.
+
+        Raises:
+            DTypeError: if a leaf is neither an array nor hashable; the message begins with ``name``.
+        """
+        return self.structure, tuple([_key_of_leaf(leaf, name) for leaf in self.leaves])
 
     def call(self, function: Callable[..., Any], leaves: Iterable[Any]) -> Any:
         """Call a function with other leaves."""
         *args, kwargs = unflatten(self.structure, leaves)
         return function(*args, **kwargs)
+
+
+def _key_of_leaf(leaf: Any, name: str) -> Hashable:
+    if is_array(leaf):
+        return leaf._node.shape, leaf._node.dtype
+    if isinstance(leaf, float | complex | np.inexact):
+        return type(leaf), repr(leaf)  # 0.0 equals -0.0
+    try:
+        hash(leaf)
+    except TypeError as error:
+        raise DTypeError(f"{name}: an argument that is no array must be hashable, got {type(leaf).__name__}") from error
+    return type(leaf), leaf
 
 
 class StandIns:

@@ -13,40 +13,40 @@ from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.operate import unary
 from actorflow.array.record.node import Node
 from actorflow.array.transforms.cache import Cache
-from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, key_of_leaf, unflatten
+from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, unflatten
 from actorflow.array.transforms.derivatives import depends, pull_back
 from actorflow.array.transforms.recipe import Recipe
-from actorflow.array.transforms.surroundings import surroundings
 from actorflow.errors import DTypeError, GraphError, ShapeError
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
 
-#: Traces that a function keeps.
-_MOST_TRACES = 64
+#: Recipes that a function keeps.
+_MOST_RECIPES = 64
 _ARRAY = object()
 
 
 def value_and_grad(
-    function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+    function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, cache: bool = False
 ) -> Callable[..., tuple[Any, Any]]:
-    """The function of the same arguments that gives the function's value, and its gradient.
+    """Return the function of the same arguments that gives the function's value, and its gradient.
 
-    The function is called once for all calls whose arguments have the same shapes and dtypes (the 64 combinations
-    used last are kept); later calls record what it recorded, without calling it. It may therefore use shapes, dtypes
-    and plain values, but not the values of its arguments, and it should have no effects. Arguments may be nested
-    tuples, lists and dicts of arrays; NumPy's arrays are taken as `asarray` does; what is no array (numbers, strings,
-    None, ...) is hashable, and other values mean another call. Keyword arguments are never differentiated by.
+    The function is called each time, with arrays that have no values: it may use their shapes, dtypes and plain values,
+    but not their values. Arguments may be nested tuples, lists and dicts of arrays; NumPy's arrays are taken as
+    `asarray` does. Keyword arguments are never differentiated by.
 
-    Arrays and plain values that the function reads from variables around it are read again in each call: closures,
-    global variables, attributes of the object of a method, also in containers and in functions that it calls. Where
-    it reads anything else that may change (values of other arrays, attributes of other objects, other modules'
-    variables, random numbers), it is called each time.
+    With ``cache=True`` the function is called once for all calls with the same shapes and dtypes of arrays, and equal
+    other arguments: what it recorded, forwards and backwards, is kept as a recipe, and later calls record that again
+    without calling it (the 64 recipes used last are kept). Then the function reads arrays from its arguments alone,
+    which is checked; whatever else it reads (global variables, closures, attributes, random numbers of NumPy or Python)
+    is read in the first call and never again, and it should have no effects. Arguments that are not arrays are
+    hashable. ``randn``, ``randb`` and ``dropout`` without a seed draw other numbers in each call.
 
     Args:
         function: Gives a 0-d array of real floating numbers.
         argnums: Positions of the arguments to differentiate by.
         has_aux: Whether the function gives a pair: the value, and other results, in any containers.
+        cache: Whether the function is called once for all calls of the same kind.
     Returns:
         A function that records both: ``(value, gradient)``, or ``((value, aux), gradient)``. The gradient of an
         argument has its containers, with None for what is not floating; of several ``argnums`` it is a tuple. Where
@@ -54,44 +54,45 @@ def value_and_grad(
         value and gradients share is computed once.
     Raises:
         GraphError: where it is called, if an operation on the way has no gradient (the message names it and its line),
-            if nothing that is differentiated by reaches the value, or if the function asks for a value.
+            if nothing that is differentiated by reaches the value, if the function asks for a value, or if it reads an
+            array that is not one of its arguments although its recipes are kept.
         ShapeError: if the value is not 0-d.
-        DTypeError: if the value, or an argument to differentiate by, is not floating.
+        DTypeError: if the value, or an argument to differentiate by, is not floating; if an argument of a function
+            whose recipes are kept is neither an array nor hashable.
     """
     if not callable(function):
         raise TypeError(f"grad: expected a function of arrays, got {type(function).__name__}")
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     name = getattr(function, "__name__", type(function).__name__)
-    cache: Cache[_Trace] = Cache(_MOST_TRACES)
+    recipes: Cache[_Differentiated] = Cache(_MOST_RECIPES)
 
     def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         positions = [_position(i, len(args)) for i in wanted]
-        arguments = Arguments("grad", args, kwargs, positions.__contains__)
-        seen = surroundings(function)
-        around, nesting = seen or ([], [])
-        key = arguments.key, tuple(nesting), tuple([key_of_leaf(leaf, "grad") for leaf in around])
-        trace = None if seen is None else cache.get(key)
-        if trace is None:
-            trace = _Trace.of(function, arguments, positions, has_aux, around)
-            if seen is not None and arguments.is_plain and trace.is_lasting:
-                cache.put(key, trace)
-        value, aux, grads = trace(arguments.leaves, around)
+        arguments = Arguments(args, kwargs, positions.__contains__)
+        key = arguments.key("grad") if cache else None
+        found = recipes.get(key) if cache else None
+        if found is None:
+            found = _Differentiated.of(function, arguments, positions, has_aux)
+            if cache:
+                found.check_arguments_only(name)
+                recipes.put(key, found)
+        value, aux, grads = found(arguments.leaves)
         return ((value, aux) if has_aux else value), grads[0] if isinstance(argnums, int) else tuple(grads)
 
     functools.update_wrapper(both, function, assigned=("__module__", "__name__", "__qualname__"), updated=())
     both.__doc__ = f"Value and gradient of `{name}`."
-    both.__dict__["traces"] = cache
+    both.__dict__["recipes"] = recipes
     return both
 
 
 def grad(
-    function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+    function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, cache: bool = False
 ) -> Callable[..., Any]:
-    """The function of the same arguments that gives the function's gradient, or ``(gradient, aux)``.
+    """Return the function of the same arguments that gives the function's gradient, or ``(gradient, aux)``.
 
     Arguments and errors: those of `value_and_grad`.
     """
-    both = value_and_grad(function, argnums, has_aux=has_aux)
+    both = value_and_grad(function, argnums, has_aux=has_aux, cache=cache)
 
     def gradient_of(*args: Any, **kwargs: Any) -> Any:
         value, found = both(*args, **kwargs)
@@ -108,34 +109,27 @@ def _position(i: int, count: int) -> int:
     return i % count
 
 
-class _Trace(NamedTuple):
-    """What one call recorded.
+class _Differentiated(NamedTuple):
+    """A call of a function, and its way back, to be recorded on the arrays of other calls.
 
     Attributes:
         recipe: The operations.
+        read: An array whose value the function has asked for, and that it found around it; None if there was none.
         arrays: Positions of the arguments' leaves that are arrays.
-        around: For each captured array, its position among the leaves of the surroundings; None for another one.
-        reads_values: Whether the function has asked for the values of arrays around it.
         grads: For each argument, which of its leaves have gradients, and how they are nested.
         aux: The other results, with `_ARRAY` for arrays, and how they are nested.
     """
 
     recipe: Recipe
+    read: Node | None
     arrays: list[int]
-    around: list[int | None]
-    reads_values: bool
     grads: list[tuple[list[bool], Structure]]
     aux: tuple[list[Any], Structure]
 
     @classmethod
     def of(
-        cls,
-        function: Callable[..., Any],
-        arguments: Arguments,
-        positions: Sequence[int],
-        has_aux: bool,
-        around: Sequence[Any],
-    ) -> _Trace:
+        cls, function: Callable[..., Any], arguments: Arguments, positions: Sequence[int], has_aux: bool
+    ) -> _Differentiated:
         """Call the function with arrays without values, and differentiate what it records."""
         stand_ins = StandIns()
         leaves = [stand_ins.of(leaf) if is_array(leaf) else leaf for leaf in arguments.leaves]
@@ -154,25 +148,29 @@ class _Trace(NamedTuple):
             slopes = _slopes(value, wanted)
             others, nesting = flatten(aux)
             results = _distinct([value, *slopes, *[each for each in others if is_array(each)]], stand_ins)
-        recipe = Recipe(inputs, [x._node for x in results], stand_ins.first)
-        known = {id(leaf): i for i, leaf in enumerate(around) if is_array(leaf)}
         return cls(
-            recipe,
+            Recipe(inputs, [x._node for x in results], stand_ins.first),
+            next((node for node in asked if node.number < stand_ins.first), None),
             [i for i, leaf in enumerate(arguments.leaves) if is_array(leaf)],
-            [known.get(id(x)) for x in recipe.captured],
-            any(node.number < stand_ins.first for node in asked),
             [([bool(_floating([node])) for node in by_leaf[start:end]], structure) for start, end, structure in spans],
             ([_ARRAY if is_array(each) else each for each in others], nesting),
         )
 
-    @property
-    def is_lasting(self) -> bool:
-        """Whether later calls can use it: not where it read values, or arrays that later calls could not find."""
-        return not self.reads_values and None not in self.around
+    def check_arguments_only(self, name: str) -> None:
+        """Check that the function reads no other arrays than its arguments.
 
-    def __call__(self, leaves: Sequence[Any], around: Sequence[Any]) -> tuple[Array, Any, list[Any]]:
-        captured = [x if i is None else around[i] for x, i in zip(self.recipe.captured, self.around, strict=True)]
-        value, *rest = self.recipe([leaves[i] for i in self.arrays], captured)
+        Raises:
+            GraphError: if it does: later calls could not know of another array in its place.
+        """
+        node = self.read or next(iter(self.recipe.captured), None)
+        if node is not None:
+            raise GraphError(
+                f"{name} reads an array that is not one of its arguments, {node.dtype}{list(node.shape)}: with "
+                "cache=True later calls would not see another one in its place; make it an argument"
+            )
+
+    def __call__(self, leaves: Sequence[Any]) -> tuple[Array, Any, list[Any]]:
+        value, *rest = self.recipe([leaves[i] for i in self.arrays])
         arrays = iter(rest)
         grads = [
             unflatten(structure, [next(arrays) if is_floating else None for is_floating in flags])

@@ -14,7 +14,7 @@ from actorflow.array.record.node import Node, record
 from actorflow.array.record.placement import home_of, transfer
 from actorflow.array.record.primitives import PART, Primitive, Value
 from actorflow.array.transforms.cache import Cache
-from actorflow.array.transforms.surroundings import signature_of
+from actorflow.array.transforms.calls import signature_of
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob

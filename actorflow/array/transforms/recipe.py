@@ -43,12 +43,12 @@ class Recipe:
         first: Records with lower numbers were there before the tracing began.
 
     Attributes:
-        captured: Arrays that were there before and that are read, too.
+        captured: Records that were there before and that are read, too.
     """
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], first: int) -> None:
         nodes, before = needed(outputs, inputs, first)
-        self.captured = [captured_array(node) for node in before]
+        self.captured = [captured_array(node)._node for node in before]
         position: dict[Node, Any] = {node: i for i, node in enumerate((*inputs, *before, *nodes))}
         self._steps = [
             _Step(
@@ -73,9 +73,9 @@ class Recipe:
         """How many operations it records."""
         return len(self._steps)
 
-    def __call__(self, arrays: Sequence[Array], captured: Sequence[Array]) -> list[Array]:
-        """Record it on arrays: for the inputs, and for what was captured."""
-        nodes = [x._node for x in (*arrays, *captured)]
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Record it on arrays, for the inputs."""
+        nodes = [*[x._node for x in arrays], *self.captured]
         evaluators = [node.evaluator for node in nodes]
         evaluator = next((each for each in evaluators if each.dry_run), evaluators[0])
         place = HOST

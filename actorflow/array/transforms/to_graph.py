@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actorflow.array.record.node import Node
-from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths
+from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths, signature_of
 from actorflow.array.transforms.recipe import captured_array
-from actorflow.array.transforms.surroundings import signature_of
 from actorflow.array.transforms.translation import translate_all
 from actorflow.errors import DTypeError
 from actorflow.graph.graph import Graph
@@ -43,7 +42,7 @@ def to_graph(
         GraphError: if the function asks for a value; `DTypeError` if it returns what is no array.
     """
     title = name or getattr(function, "__name__", "graph").strip("<>")
-    arguments = Arguments("to_graph", examples, {}, lambda _: False)
+    arguments = Arguments(examples, {}, lambda _: False)
     stand_ins = StandIns()
     graph = Graph(title)
     known: dict[Node, Any] = {}
