@@ -13,6 +13,8 @@ import actorflow as af
 from actorflow import ops
 from actorflow.devices import check_place
 from actorflow.errors import DeviceUnavailableError
+from actorflow.ops.nn.conv import ConvWeight
+from actorflow.ops.nn.pool import MaxPoolDown
 from actorflow.place import Place
 from benchmarks.gpu.bench import relative_error
 from benchmarks.gpu.cases import operation_cases
@@ -80,7 +82,7 @@ def test_every_operation_of_the_training_has_a_case() -> None:
     af.nn.SGD(0.1, momentum=0.9, weight_decay=1e-4).minimize(loss)
     assert accuracy.shape == ()
     needed = {type(op.operation) for op in graph.ops}
-    assert {ops.Conv, ops.ConvWeight, ops.MaxPoolDown, ops.SgdUpdate} <= needed
+    assert {ops.Conv, ConvWeight, MaxPoolDown, ops.SgdUpdate} <= needed
     assert needed - measured <= {ops.Function, ops.Fill, ops.Reshape}  # the user's, and what computes nothing
 
 

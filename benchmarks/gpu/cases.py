@@ -11,6 +11,13 @@ import numpy.typing as npt
 
 from actorflow import ops
 from actorflow.ops import Operation
+from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
+from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
+from actorflow.ops.nn.dropout import DropoutDown
+from actorflow.ops.nn.loss import SoftmaxLossDown
+from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown, MaxPoolPick
+from actorflow.ops.nn.softmax import SoftmaxDown
 
 __all__ = ["OperationCase", "operation_cases"]
 
@@ -89,7 +96,7 @@ def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[O
     yield OperationCase("relu", ops.Relu(), (x,), lambda xp, x: xp.maximum(x, 0), lambda t, x: lambda: t.relu(x))
     yield OperationCase(
         "relu, gradient",
-        ops.ReluDown(),
+        ReluDown(),
         (g, positive),
         lambda xp, g, y: g * (y > 0),
         lambda t, g, y: lambda: g * (y > 0),
@@ -99,7 +106,7 @@ def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[O
     )
     yield OperationCase(
         "sigmoid, gradient",
-        ops.SigmoidDown(),
+        SigmoidDown(),
         (g, y),
         lambda xp, g, y: g * y * (1 - y),
         lambda t, g, y: lambda: g * y * (1 - y),
@@ -107,7 +114,7 @@ def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[O
     yield OperationCase("tanh", ops.Tanh(), (x,), lambda xp, x: xp.tanh(x), lambda t, x: lambda: t.tanh(x))
     yield OperationCase(
         "tanh, gradient",
-        ops.TanhDown(),
+        TanhDown(),
         (g, y),
         lambda xp, g, y: g * (1 - y * y),
         lambda t, g, y: lambda: g * (1 - y * y),
@@ -122,7 +129,7 @@ def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[O
     )
     yield OperationCase(
         "dropout, gradient",
-        ops.DropoutDown(_DROPOUT),
+        DropoutDown(_DROPOUT),
         (g, x > 0),
         lambda xp, g, mask: g * mask * (1 / (1 - _DROPOUT)),
         lambda t, g, mask: lambda: g * mask * (1 / (1 - _DROPOUT)),
@@ -163,7 +170,7 @@ def _linear(rng: np.random.Generator, batch: int, width: int, outputs: int) -> I
     )
     yield OperationCase(
         f"inner {size}, gradient of x",
-        ops.InnerDown(),
+        InnerDown(),
         (g, weight),
         lambda xp, g, w: g @ w,
         lambda t, g, w: lambda: g @ w,
@@ -171,7 +178,7 @@ def _linear(rng: np.random.Generator, batch: int, width: int, outputs: int) -> I
     )
     yield OperationCase(
         f"inner {size}, gradient of the weight",
-        ops.InnerWeight(),
+        InnerWeight(),
         (g, x),
         lambda xp, g, x: g.T @ x,
         lambda t, g, x: lambda: g.T @ x,
@@ -179,7 +186,7 @@ def _linear(rng: np.random.Generator, batch: int, width: int, outputs: int) -> I
     )
     yield OperationCase("bias", ops.Bias(), (g, b), lambda xp, x, b: x + b, lambda t, x, b: lambda: x + b)
     yield OperationCase(
-        "bias, gradient", ops.BiasDown(), (g,), lambda xp, g: g.sum(axis=0), lambda t, g: lambda: g.sum(0), _PRODUCT
+        "bias, gradient", BiasDown(), (g,), lambda xp, g: g.sum(axis=0), lambda t, g: lambda: g.sum(0), _PRODUCT
     )
 
 
@@ -210,9 +217,9 @@ def _convolution(
         return lambda: torch.nn.grad.conv2d_weight(images, (outputs, channels, kernel, kernel), grads, padding=pad)
 
     yield OperationCase(title, ops.Conv(pad=pad), (x, weight), forward, torch_forward, _PRODUCT)
-    down = ops.ConvDown(pad=pad, size=(size, size))
+    down = ConvDown(pad=pad, size=(size, size))
     yield OperationCase(f"{title}, gradient of x", down, (g, weight), None, torch_down, _PRODUCT)
-    of_weight = ops.ConvWeight(pad=pad, kernel=(kernel, kernel))
+    of_weight = ConvWeight(pad=pad, kernel=(kernel, kernel))
     yield OperationCase(f"{title}, gradient of the weight", of_weight, (g, x), None, torch_weight, _PRODUCT)
 
 
@@ -254,11 +261,11 @@ def _pooling(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> Iter
         return lambda: values.gather(2, found.flatten(2)).view(found.shape)
 
     yield OperationCase("max pooling 3x3/2", ops.MaxPool(**window), (x,), None, torch_pool("max_pool2d"))
-    yield OperationCase("max pooling, gradient", ops.MaxPoolDown(**window), (g, x, y), None, torch_max_down)
-    pick = ops.MaxPoolPick(**window)
+    yield OperationCase("max pooling, gradient", MaxPoolDown(**window), (g, x, y), None, torch_max_down)
+    pick = MaxPoolPick(**window)
     yield OperationCase("max pooling, gradient's gradient", pick, (x, x, y), None, torch_pick)
     yield OperationCase("average pooling 3x3/2", ops.AveragePool(**window), (x,), None, torch_pool("avg_pool2d"))
-    average_down = ops.AveragePoolDown(**window, size=(height, width))
+    average_down = AveragePoolDown(**window, size=(height, width))
     yield OperationCase("average pooling, gradient", average_down, (g,), None, torch_average_down)
     yield OperationCase(
         "global average",
@@ -269,7 +276,7 @@ def _pooling(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> Iter
     )
     yield OperationCase(
         "global average, gradient",
-        ops.GlobalAverageDown((height, width)),
+        GlobalAverageDown((height, width)),
         (_normal(rng, batch, channels),),
         lambda xp, g: xp.broadcast_to((g / (height * width))[:, None, None], shape).copy(),
         lambda t, g: lambda: (g / (height * width))[:, None, None].expand(shape).contiguous(),
@@ -296,7 +303,7 @@ def _losses(rng: np.random.Generator, batch: int, classes: int) -> Iterator[Oper
     yield OperationCase("softmax", ops.Softmax(), (x,), _softmax, lambda t, x: lambda: t.softmax(x, -1))
     yield OperationCase(
         "softmax, gradient",
-        ops.SoftmaxDown(),
+        SoftmaxDown(),
         (g, y),
         lambda xp, g, y: y * (g - (g * y).sum(axis=-1, keepdims=True)),
         lambda t, g, y: lambda: y * (g - (g * y).sum(-1, keepdim=True)),
@@ -310,7 +317,7 @@ def _losses(rng: np.random.Generator, batch: int, classes: int) -> Iterator[Oper
     )
     yield OperationCase(
         "loss of softmax, gradient",
-        ops.SoftmaxLossDown(),
+        SoftmaxLossDown(),
         (np.array(1, np.float32), x, labels),
         None,
         torch_loss_down,

@@ -11,10 +11,11 @@ import pytest
 import actorflow as af
 from actorflow import ops
 from actorflow.errors import MissingExtraError
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.registry import lookup
 from tests.gpu.test_kernels import CASES, Case, check
 
-CONVOLUTIONS = [case for case in CASES if isinstance(case.operation, ops.Conv | ops.ConvDown | ops.ConvWeight)]
+CONVOLUTIONS = [case for case in CASES if isinstance(case.operation, ops.Conv | ConvDown | ConvWeight)]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_a_convolution_is_the_cpus(compute_cudnn: Any, case: Case, dtype: str) -
 def test_results_repeat_bit_by_bit(compute_cudnn: Any) -> None:
     random = np.random.default_rng(0)
     g, x = (random.standard_normal(shape).astype("f") for shape in [(16, 30, 30, 32), (16, 32, 32, 16)])
-    first, *others = [compute_cudnn(ops.ConvWeight(kernel=(3, 3)), g, x)[0] for _ in range(4)]
+    first, *others = [compute_cudnn(ConvWeight(kernel=(3, 3)), g, x)[0] for _ in range(4)]
     for other in others:
         np.testing.assert_array_equal(other, first)
 

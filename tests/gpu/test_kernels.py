@@ -14,6 +14,16 @@ import pytest
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
 from actorflow.ops import find_kernel
+from actorflow.ops.indexing import PadDown, SliceDown, TakeAlongAxisDown, TakeDown
+from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
+from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
+from actorflow.ops.nn.dropout import DropoutDown
+from actorflow.ops.nn.loss import SoftmaxLossDown
+from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown, MaxPoolPick
+from actorflow.ops.nn.softmax import SoftmaxDown
+from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
+from actorflow.ops.reductions import ReduceProdDown
 from actorflow.ops.registry import registered_kernels
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
@@ -53,7 +63,7 @@ def _scores(*before: tuple[int, ...], batch: int = 37, classes: int = 11) -> Mak
 
 def _pooled(*how: Any, size: tuple[int, ...] = (9, 8), channels: int = 5) -> list[Case]:
     """Forwards, backwards from the CPU's result, and back again. Few different values: windows have several maxima."""
-    operation, down, pick = ops.MaxPool(*how), ops.MaxPoolDown(*how), ops.MaxPoolPick(*how)
+    operation, down, pick = ops.MaxPool(*how), MaxPoolDown(*how), MaxPoolPick(*how)
 
     def images(random: np.random.Generator) -> np.ndarray:
         return random.integers(-3, 4, (3, *size, channels)).astype(np.float64)
@@ -73,7 +83,7 @@ def _pooled(*how: Any, size: tuple[int, ...] = (9, 8), channels: int = 5) -> lis
 def _averaged(*how: Any, size: tuple[int, ...] = (9, 8), channels: int = 5) -> list[Case]:
     operation = ops.AveragePool(*how)
     out = operation.windows(size).out
-    down = ops.AveragePoolDown(*how, size=size)
+    down = AveragePoolDown(*how, size=size)
     return [Case(operation, _normal((3, *size, channels))), Case(down, _normal((3, *out, channels)))]
 
 
@@ -93,8 +103,8 @@ def _convolved(
     g = (5, *out, weight[-1])
     return [
         Case(ops.Conv(*how), _normal(x, weight)),
-        Case(ops.ConvDown(*how, size=size), _normal(g, weight)),
-        Case(ops.ConvWeight(*how, kernel=kernels), _normal(g, x)),
+        Case(ConvDown(*how, size=size), _normal(g, weight)),
+        Case(ConvWeight(*how, kernel=kernels), _normal(g, x)),
     ]
 
 
@@ -202,20 +212,20 @@ TENSOR_CASES = [
         for make in (_whole(-3, (4, 90, 6)), _integers((4, 90, 6)))
     ),
     *(
-        Case(ops.ReduceProdDown(axis), _whole(-1, Reduction(axis, True).reduced(TensorSpec.of((2, 3, 4))), (2, 3, 4)))
+        Case(ReduceProdDown(axis), _whole(-1, Reduction(axis, True).reduced(TensorSpec.of((2, 3, 4))), (2, 3, 4)))
         for axis in _AXES
     ),
     *(Case(ops.Concat(axis), _normal((4, 3, 5), (4, 3, 5), (4, 3, 5))) for axis in (0, 1, -1)),
     *(Case(ops.Split((1, 0, 2), axis), _normal((3, 3, 3))) for axis in (0, 1, -1)),
     Case(ops.Slice((1, 0, 2), (4, 3, 2), (2, 1, 1)), _normal((4, 3, 5))),
-    Case(ops.SliceDown((1, 0, 2), (4, 3, 5), (2, 1, 2), (4, 3, 5)), _normal((2, 3, 2))),
+    Case(SliceDown((1, 0, 2), (4, 3, 5), (2, 1, 2), (4, 3, 5)), _normal((2, 3, 2))),
     *(Case(ops.Flip(axis), _normal((4, 3, 5))) for axis in (None, (1,))),
     *(Case(ops.Pad(_WIDTHS, mode, 1.5), _normal(_BORDER[0])) for mode in ("constant", "reflect", "edge")),
-    *(Case(ops.PadDown(_WIDTHS, mode), _normal(_BORDER[1])) for mode in ("reflect", "edge")),
+    *(Case(PadDown(_WIDTHS, mode), _normal(_BORDER[1])) for mode in ("reflect", "edge")),
     *(Case(ops.Take(axis), _picked((4, 4, 4), (7, 2), 4)) for axis in (0, 1, -1)),
-    *(Case(ops.TakeDown(4, axis), _picked((*(4,) * axis, 7, 2, *(4,) * (2 - axis)), (7, 2), 4)) for axis in (0, 1, 2)),
+    *(Case(TakeDown(4, axis), _picked((*(4,) * axis, 7, 2, *(4,) * (2 - axis)), (7, 2), 4)) for axis in (0, 1, 2)),
     *(Case(ops.TakeAlongAxis(axis), _picked((4, 4, 4), (4, 4, 4), 4)) for axis in (0, 1, -1)),
-    *(Case(ops.TakeAlongAxisDown(5, axis), _picked((4, 4, 4), (4, 4, 4), 5)) for axis in (0, 1, 2)),
+    *(Case(TakeAlongAxisDown(5, axis), _picked((4, 4, 4), (4, 4, 4), 5)) for axis in (0, 1, 2)),
     *(Case(ops.OneHot(4, np.dtype(dtype)), _integers((5, 3))) for dtype in ("float32", "int64", "bool")),
     Case(ops.Gaussian(TensorSpec.of((5, 41), "float64"), 2**70 + 5, 1.0, 2.0), _normal()),
     *(
@@ -273,15 +283,15 @@ CASES = [
     Case(ops.Cast(np.dtype(np.int32)), lambda random: [random.integers(-9, 9, (5, 41)).astype(float)]),
     Case(ops.Transpose((2, 0, 1)), _normal((4, 3, 5))),
     *(Case(operation, _normal((300, 7))) for operation in (ops.Relu(), ops.Sigmoid(), ops.Tanh())),
-    *(Case(down, _normal((300, 7), (300, 7))) for down in (ops.ReluDown(), ops.SigmoidDown(), ops.TanhDown())),
+    *(Case(down, _normal((300, 7), (300, 7))) for down in (ReluDown(), SigmoidDown(), TanhDown())),
     *(Case(ops.Softmax(axis), _normal((4, 90, 6))) for axis in (-1, 0, 1)),
-    *(Case(ops.SoftmaxDown(axis), _normal((4, 90, 6), (4, 90, 6))) for axis in (-1, 0, 1)),
+    *(Case(SoftmaxDown(axis), _normal((4, 90, 6), (4, 90, 6))) for axis in (-1, 0, 1)),
     Case(ops.Softmax(), _normal((3, 3000))),
     Case(ops.Inner(), _normal((9, 20), (6, 20))),
-    Case(ops.InnerDown(), _normal((9, 6), (6, 20))),
-    Case(ops.InnerWeight(), _normal((9, 6), (9, 20))),
+    Case(InnerDown(), _normal((9, 6), (6, 20))),
+    Case(InnerWeight(), _normal((9, 6), (9, 20))),
     Case(ops.Bias(), _normal((3, 4, 4, 6), (6,))),
-    *(Case(ops.BiasDown(), _normal(shape)) for shape in [(3, 4, 4, 6), (5000, 3), (70, 192), (5,), (0, 4)]),
+    *(Case(BiasDown(), _normal(shape)) for shape in [(3, 4, 4, 6), (5000, 3), (70, 192), (5,), (0, 4)]),
     *_convolved(1),
     *_convolved(1, stride=2),
     *_convolved(3, pad=1),
@@ -303,12 +313,12 @@ CASES = [
     *_averaged(2, 2, 1, size=(4, 5, 3)),
     Case(ops.GlobalAverage(), _normal((3, 4, 5, 2, 6))),
     Case(ops.GlobalAverage(), _normal((3, 8, 9, 40))),
-    Case(ops.GlobalAverageDown((8, 9)), _normal((3, 40))),
+    Case(GlobalAverageDown((8, 9)), _normal((3, 40))),
     Case(ops.SoftmaxLoss(), _scores()),
-    Case(ops.SoftmaxLossDown(), _scores(())),
+    Case(SoftmaxLossDown(), _scores(())),
     *(Case(ops.Accuracy(top), _scores()) for top in (1, 3)),
     Case(ops.Dropout(0.4, seed=2**70 + 5), _normal((7, 33))),
-    Case(ops.DropoutDown(0.4), _dropped),
+    Case(DropoutDown(0.4), _dropped),
     *(
         Case(ops.SgdUpdate(*factors), _updated)
         for factors in [(0.0, 0.0, 1.0), (0.9, 0.01, 2.0), (0.9, 0.01, 2.0, True)]
@@ -320,12 +330,12 @@ CASES = [
     Case(ops.RmsPropUpdate(momentum=0.9, weight_decay=0.01), _state(1, 1), (2, 4)),
     Case(ops.RmsPropUpdate(alpha=0.5, eps=1e-2, centered=True), _state(1, 1), (2, 4)),
     Case(ops.RmsPropUpdate(alpha=0.5, eps=1e-2, momentum=0.9, centered=True, rate_scale=2.0), _state(1, 2), (2, 4, 5)),
-    *(Case(ops.SquareSum(), _normal(shape)) for shape in [(), (0, 3), (70, 300)]),
+    *(Case(SquareSum(), _normal(shape)) for shape in [(), (0, 3), (70, 300)]),
     *(
-        Case(ops.NormFactor(limit), lambda random: [*map(np.asarray, random.random(3))], exact=(0, 1, 2))
+        Case(NormFactor(limit), lambda random: [*map(np.asarray, random.random(3))], exact=(0, 1, 2))
         for limit in (0.5, 9.0)
     ),
-    Case(ops.ScaleBy(), lambda random: [random.standard_normal((5, 41)), np.asarray(0.3)], exact=(1,)),
+    Case(ScaleBy(), lambda random: [random.standard_normal((5, 41)), np.asarray(0.3)], exact=(1,)),
     *(Case(*case) for case in NEURAL_CASES),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 import actorflow as af
 from actorflow import nn, ops
 from actorflow.nn import rates
+from actorflow.ops.nn.updates import SquareSum
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -81,7 +82,7 @@ def test_clipping_by_norm_makes_all_wait_for_all() -> None:
     nn.SGD(0.1, clip=nn.Clip(norm=1.0)).minimize(loss, [first, second])
     for weight in (first, second):
         before = ops_before(update_of(weight).inputs[1])
-        assert sum(isinstance(op.operation, ops.SquareSum) for op in before) == 2
+        assert sum(isinstance(op.operation, SquareSum) for op in before) == 2
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

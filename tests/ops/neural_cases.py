@@ -8,6 +8,22 @@ from typing import NamedTuple
 import numpy as np
 
 from actorflow import ops
+from actorflow.ops.linalg import InnerDown, InnerWeight
+from actorflow.ops.nn.activation import EluDown, GeluDown, LeakyReluDown, NormalDensity, SiluDown, SoftplusDown
+from actorflow.ops.nn.loss import (
+    BinaryCrossEntropyDown,
+    BinaryCrossEntropyWithLogitsDown,
+    HingeLossDown,
+    HuberLossDown,
+    L1LossDown,
+    MseLossDown,
+    NllLossDown,
+    SoftmaxLossDown,
+)
+from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown, LRNScale
+from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
+from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
+from actorflow.ops.nn.softmax import Centered, LogSoftmaxDown
 
 Make = Callable[[np.random.Generator], list[np.ndarray]]
 
@@ -55,19 +71,19 @@ def _between(*before: tuple[int, ...], count: int = 2) -> Make:
 _X, _WIDE = (300, 7), (4, 90, 6)
 _UP = [
     *(ops.LeakyRelu(0.1), ops.LeakyRelu(0.0), ops.Elu(0.7), ops.Silu(), ops.Gelu(), ops.Gelu(tanh=True)),
-    *(ops.Softplus(2.0, 3.0), ops.NormalDensity()),
+    *(ops.Softplus(2.0, 3.0), NormalDensity()),
 ]
 _DOWN = [
-    *(ops.LeakyReluDown(0.1), ops.LeakyReluDown(0.0), ops.EluDown(0.7), ops.SiluDown(), ops.GeluDown()),
-    *(ops.GeluDown(tanh=True), ops.SoftplusDown(2.0, 3.0)),
+    *(LeakyReluDown(0.1), LeakyReluDown(0.0), EluDown(0.7), SiluDown(), GeluDown()),
+    *(GeluDown(tanh=True), SoftplusDown(2.0, 3.0)),
 ]
 _PAIRS = [
-    (ops.MseLoss, ops.MseLossDown),
-    (ops.L1Loss, ops.L1LossDown),
-    (ops.HuberLoss, ops.HuberLossDown),
-    (ops.HingeLoss, ops.HingeLossDown),
-    (ops.LogisticLoss, ops.LogisticLossDown),
-    (ops.BinaryCrossEntropy, ops.BinaryCrossEntropyDown),
+    (ops.MseLoss, MseLossDown),
+    (ops.L1Loss, L1LossDown),
+    (ops.HuberLoss, HuberLossDown),
+    (ops.HingeLoss, HingeLossDown),
+    (ops.BinaryCrossEntropyWithLogits, BinaryCrossEntropyWithLogitsDown),
+    (ops.BinaryCrossEntropy, BinaryCrossEntropyDown),
 ]
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -79,9 +95,9 @@ def _labels() -> list[NeuralCase]:
         for weighted in (False, True):
             cases += [
                 NeuralCase(ops.SoftmaxLoss(*how), _labeled(weighted=weighted)),
-                NeuralCase(ops.SoftmaxLossDown(*how), _labeled(g, weighted=weighted)),
+                NeuralCase(SoftmaxLossDown(*how), _labeled(g, weighted=weighted)),
                 NeuralCase(ops.NllLoss(*how), _labeled(weighted=weighted)),
-                NeuralCase(ops.NllLossDown(*how, classes=7), _labeled(g, scores=False, weighted=weighted)),
+                NeuralCase(NllLossDown(*how, classes=7), _labeled(g, scores=False, weighted=weighted)),
             ]
     return cases
 
@@ -93,9 +109,9 @@ def _lstm() -> list[NeuralCase]:
     states = (steps, batch, width)
     return [
         NeuralCase(ops.LSTMGates(), _normal(gates, state)),
-        NeuralCase(ops.LSTMGatesDown(), _normal(state, state, state, state, gates)),
+        NeuralCase(LSTMGatesDown(), _normal(state, state, state, state, gates)),
         NeuralCase(ops.LSTM(), _normal(*inputs, (4 * width,))),
-        NeuralCase(ops.LSTMDown(), _normal(states, state, state, *inputs, states, (steps, *gates), states)),
+        NeuralCase(LSTMDown(), _normal(states, state, state, *inputs, states, (steps, *gates), states)),
     ]
 
 
@@ -104,8 +120,8 @@ NEURAL_CASES = [
     *(NeuralCase(operation, _normal(_X)) for operation in _UP),
     *(NeuralCase(operation, _normal(_X, _X)) for operation in _DOWN),
     *(NeuralCase(ops.LogSoftmax(axis), _normal(_WIDE)) for axis in (-1, 0, 1)),
-    *(NeuralCase(ops.LogSoftmaxDown(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
-    *(NeuralCase(ops.Centered(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
+    *(NeuralCase(LogSoftmaxDown(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
+    *(NeuralCase(Centered(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
     *_labels(),
     *(NeuralCase(loss(how, 0.5), _between()) for loss, _ in _PAIRS for how in _REDUCTIONS),
     *(
@@ -114,8 +130,8 @@ NEURAL_CASES = [
         for how in _REDUCTIONS
     ),
     NeuralCase(ops.Inner(), _normal((2, 3, 5), (4, 5))),
-    NeuralCase(ops.InnerDown(), _normal((2, 3, 4), (4, 5))),
-    NeuralCase(ops.InnerWeight(), _normal((2, 3, 4), (2, 3, 5))),
+    NeuralCase(InnerDown(), _normal((2, 3, 4), (4, 5))),
+    NeuralCase(InnerWeight(), _normal((2, 3, 4), (2, 3, 5))),
     NeuralCase(ops.Matmul(), _normal((4, 5), (5, 6))),
     NeuralCase(ops.Matmul(), _normal((2, 3, 4, 5), (5, 6))),
     NeuralCase(ops.Matmul(), _normal((2, 1, 4, 5), (3, 5, 6))),
@@ -124,21 +140,21 @@ NEURAL_CASES = [
     NeuralCase(ops.Matmul(False, True, (1, 3)), _normal((2, 3, 4, 5), (3, 6, 5))),
     NeuralCase(ops.Matmul(False, False, (2, 3)), _normal((3, 4, 5), (5, 6))),
     NeuralCase(ops.BatchNorm(0.01, 0.3), _positive((5, 9, 7), (7,), (7,), (7,), (7,), first=3), (3, 4)),
-    NeuralCase(ops.BatchNormDown(0.01), _positive((5, 9, 7), (5, 9, 7), (7,), (7,), (7,), first=3), (3, 4)),
+    NeuralCase(BatchNormDown(0.01), _positive((5, 9, 7), (5, 9, 7), (7,), (7,), (7,), first=3), (3, 4)),
     NeuralCase(ops.BatchNormInference(0.01), _positive((5, 9, 7), (7,), (7,), (7,), (7,), first=3), (3, 4)),
-    NeuralCase(ops.BatchNormInferenceDown(0.01), _positive((5, 9, 7), (5, 9, 7), (7,), (7,), (7,), first=3), (3, 4)),
+    NeuralCase(BatchNormInferenceDown(0.01), _positive((5, 9, 7), (5, 9, 7), (7,), (7,), (7,), first=3), (3, 4)),
     *(NeuralCase(ops.LayerNorm(n, 0.01), _normal((4, 5, 70), *[(4, 5, 70)[-n:]] * 2)) for n in (1, 2, 3)),
     *(
         NeuralCase(
-            ops.LayerNormDown(n, 0.01),
+            LayerNormDown(n, 0.01),
             _positive((4, 5, 70), (4, 5, 70), (4, 5, 70)[-n:], *[(4, 5, 70)[:-n]] * 2, first=3),
             (3, 4),
         )
         for n in (1, 2)
     ),
-    *(NeuralCase(ops.ChannelWindowSum(size, side), _normal((6, 9))) for size in (4, 5) for side in (False, True)),
-    NeuralCase(ops.LRNScale(0.5, 4, 2.0), _normal((3, 5, 9))),
+    *(NeuralCase(ChannelWindowSum(size, side), _normal((6, 9))) for size in (4, 5) for side in (False, True)),
+    NeuralCase(LRNScale(0.5, 4, 2.0), _normal((3, 5, 9))),
     *(NeuralCase(ops.LRN(0.5, beta, 5, 2.0), _normal((3, 5, 9))) for beta in (0.75, 0.6)),
-    *(NeuralCase(ops.LRNDown(0.5, beta, 4), _positive(*[(3, 5, 9)] * 4, first=3)) for beta in (0.75, 0.6)),
+    *(NeuralCase(LRNDown(0.5, beta, 4), _positive(*[(3, 5, 9)] * 4, first=3)) for beta in (0.75, 0.6)),
     *_lstm(),
 ]

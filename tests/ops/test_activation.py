@@ -12,6 +12,9 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
+from actorflow.ops.nn import activation
+from actorflow.ops.nn.activation import LeakyReluDown, NormalDensity, ReluDown, TanhDown
+from actorflow.ops.nn.softmax import Centered, LogSoftmaxDown, SoftmaxDown
 from actorflow.testing import check_gradient
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
@@ -32,7 +35,7 @@ def test_elementwise_activations(compute, laid_out, tolerance, kind, shape, dtyp
     x, g = (laid_out(random.standard_normal(shape).astype(dtype) * 3, layout) for _ in range(2))
     forward, slope = REFERENCE[kind]
     (y,) = compute(getattr(ops, kind)(), x)
-    (dx,) = compute(getattr(ops, f"{kind}Down")(), g, laid_out(y, layout))
+    (dx,) = compute(getattr(activation, f"{kind}Down")(), g, laid_out(y, layout))
     for index in np.ndindex(*shape):
         assert math.isclose(y[index], forward(float(x[index])), rel_tol=1e-5, abs_tol=1e-6)
         np.testing.assert_allclose(dx[index], g[index] * slope(float(y[index])), **tolerance(dtype))
@@ -44,7 +47,7 @@ def test_elementwise_activations(compute, laid_out, tolerance, kind, shape, dtyp
 def test_large_arrays_are_computed_in_blocks_with_the_same_result(compute, laid_out, kind, shape, layout) -> None:
     random = np.random.default_rng(0)
     x, g = (laid_out(random.standard_normal(shape), layout) for _ in range(2))
-    down = getattr(ops, f"{kind}Down")()
+    down = getattr(activation, f"{kind}Down")()
     (y,) = compute(getattr(ops, kind)(), x)
     (dx,) = compute(down, g, y)
     index = np.unravel_index(np.arange(0, x.size, 997), shape)  # few enough for one block
@@ -65,7 +68,7 @@ def test_sigmoid_has_its_limits_without_a_warning(compute, dtype) -> None:
 
 
 def test_relu_down_drops_an_infinite_gradient(compute) -> None:
-    (dx,) = compute(ops.ReluDown(), np.array([np.inf, np.nan, np.inf]), np.array([0.0, 0.0, 1.0]))
+    (dx,) = compute(ReluDown(), np.array([np.inf, np.nan, np.inf]), np.array([0.0, 0.0, 1.0]))
     np.testing.assert_array_equal(dx, [0, 0, np.inf])
 
 
@@ -84,7 +87,7 @@ def test_softmax(compute, laid_out, tolerance, shape, batch, axis, dtype, layout
     random = np.random.default_rng(0)
     x, g = (laid_out(random.standard_normal(shape).astype(dtype), layout) for _ in range(2))
     (y,) = compute(ops.Softmax(axis), x)
-    (dx,) = compute(ops.SoftmaxDown(axis), g, y)
+    (dx,) = compute(SoftmaxDown(axis), g, y)
     rest = [n for i, n in enumerate(shape) if i != axis]
     for index in np.ndindex(*rest):
         line = (*index[:axis], slice(None), *index[axis:])
@@ -113,12 +116,12 @@ def test_activations_are_for_floating_blobs() -> None:
 
 def test_gradient_operations_check_their_inputs(compute) -> None:
     with pytest.raises(af.ShapeError, match=r"TanhDown: g must have y's shape \(3,\), got float64\[2\]"):
-        compute(ops.TanhDown(), np.ones(2), np.ones(3))
+        compute(TanhDown(), np.ones(2), np.ones(3))
 
 
 SMOOTH = [
     *(ops.LeakyRelu(0.2), ops.LeakyRelu(3.0), ops.Elu(0.7), ops.Silu(), ops.Gelu(), ops.Gelu(tanh=True)),
-    *(ops.Softplus(2.0), ops.Sigmoid(), ops.Tanh(), ops.Relu(), ops.NormalDensity()),
+    *(ops.Softplus(2.0), ops.Sigmoid(), ops.Tanh(), ops.Relu(), NormalDensity()),
 ]
 
 
@@ -136,10 +139,10 @@ def test_gradients_and_their_gradients(operation) -> None:
 def test_softmax_gradients_of_gradients(axis) -> None:
     x, g, weight = (np.random.default_rng(i).standard_normal((3, 4)) for i in range(3))
     check_gradient(ops.LogSoftmax(axis), x)
-    check_gradient(ops.SoftmaxDown(axis), g, x)
-    check_gradient(ops.Centered(axis), x, weight)
+    check_gradient(SoftmaxDown(axis), g, x)
+    check_gradient(Centered(axis), x, weight)
     y = x - np.log(np.exp(x).sum(axis, keepdims=True))
-    check_gradient(ops.LogSoftmaxDown(axis), g, y)
+    check_gradient(LogSoftmaxDown(axis), g, y)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
@@ -183,4 +186,4 @@ def test_settings_out_of_range_are_errors(make, message) -> None:
 def test_a_slope_of_0_is_relu_and_drops_infinite_gradients(compute) -> None:
     x = np.array([np.inf, -np.inf, 0.0, -2.0, 3.0])
     np.testing.assert_array_equal(compute(ops.LeakyRelu(0.0), x)[0], [np.inf, 0, 0, 0, 3])
-    np.testing.assert_array_equal(compute(ops.LeakyReluDown(0.0), np.full(5, np.inf), x)[0], [np.inf, 0, 0, 0, np.inf])
+    np.testing.assert_array_equal(compute(LeakyReluDown(0.0), np.full(5, np.inf), x)[0], [np.inf, 0, 0, 0, np.inf])

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
+from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
 from actorflow.testing import check_gradient
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -21,7 +22,7 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6) | st.j
 @given(SHAPES, st.sampled_from(["float16", "float32", "float64", ml_dtypes.bfloat16]), st.sampled_from("CF"))
 def test_squares_are_summed_in_float64(compute, laid_out, shape, dtype, layout) -> None:
     x = (100 * np.random.default_rng(0).standard_normal(shape)).astype(dtype)
-    (found,) = compute(ops.SquareSum(), laid_out(x, layout))
+    (found,) = compute(SquareSum(), laid_out(x, layout))
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, (x.astype("float64") ** 2).sum(), rtol=1e-12)
 
@@ -37,7 +38,7 @@ def test_squares_are_summed_in_float64(compute, laid_out, shape, dtype, layout) 
     ],
 )
 def test_the_factor_is_at_most_1(compute, squares, factor) -> None:
-    (found,) = compute(ops.NormFactor(1.0), *map(np.asarray, squares))
+    (found,) = compute(NormFactor(1.0), *map(np.asarray, squares))
     np.testing.assert_allclose(found, factor, rtol=1e-12)
 
 
@@ -45,16 +46,16 @@ def test_the_factor_is_at_most_1(compute, squares, factor) -> None:
 @given(SHAPES, st.sampled_from(["float16", "float32", "float64", ml_dtypes.bfloat16]), st.sampled_from("CF"))
 def test_a_computed_factor_scales_without_widening(compute, laid_out, shape, dtype, layout) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-    (found,) = compute(ops.ScaleBy(), laid_out(x, layout), np.array(0.25))
+    (found,) = compute(ScaleBy(), laid_out(x, layout), np.array(0.25))
     np.testing.assert_array_equal(found, (x * np.asarray(0.25, dtype)).astype(dtype), strict=True)
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 100.0])
 def test_gradients(max_norm) -> None:
     x = np.random.default_rng(0).standard_normal((2, 3))
-    check_gradient(ops.SquareSum(), x)
-    check_gradient(ops.NormFactor(max_norm), 2.0, 3.0)
-    check_gradient(ops.ScaleBy(), x, 0.3)
+    check_gradient(SquareSum(), x)
+    check_gradient(NormFactor(max_norm), 2.0, 3.0)
+    check_gradient(ScaleBy(), x, 0.3)
 
 
 def test_a_norm_of_0_has_gradients_of_any_order() -> None:
@@ -95,10 +96,10 @@ def test_what_does_not_fit_is_an_error_that_names_it() -> None:
     with pytest.raises(af.GraphError, match="clip_by_global_norm: give at least one gradient"):
         ops.clip_by_global_norm([], 1.0)
     with pytest.raises(af.GraphError, match="NormFactor: max_norm must be positive, got 0"):
-        ops.NormFactor(0.0).infer(scalar)
+        NormFactor(0.0).infer(scalar)
     with pytest.raises(af.ShapeError, match=r"NormFactor: squares\[1\] must have shape \(\), got float64\[2\]"):
-        ops.NormFactor(1.0).infer(scalar, vector)
+        NormFactor(1.0).infer(scalar, vector)
     with pytest.raises(af.DTypeError, match="ScaleBy: factor must be float64, got float32"):
-        ops.ScaleBy().infer(vector, af.TensorSpec.of(()))
+        ScaleBy().infer(vector, af.TensorSpec.of(()))
     with pytest.raises(af.DTypeError, match="SquareSum: x must be floating, got int64"):
-        ops.SquareSum().infer(af.TensorSpec.of(2, "int64"))
+        SquareSum().infer(af.TensorSpec.of(2, "int64"))

@@ -16,6 +16,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import conv as kernels
 from actorflow.ops.cpu import depthwise
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.testing import check_gradient
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -47,9 +48,9 @@ class Case(NamedTuple):
         )
 
     @property
-    def operations(self) -> tuple[ops.Conv, ops.ConvDown, ops.ConvWeight]:
+    def operations(self) -> tuple[ops.Conv, ConvDown, ConvWeight]:
         how = self.how
-        return ops.Conv(**how), ops.ConvDown(**how, size=self.size), ops.ConvWeight(**how, kernel=self.kernel)
+        return ops.Conv(**how), ConvDown(**how, size=self.size), ConvWeight(**how, kernel=self.kernel)
 
 
 @st.composite
@@ -172,8 +173,8 @@ def test_gradients_of_gradients(size, kernel, how, groups) -> None:
     random = np.random.default_rng(1)
     x, weight = random.standard_normal((1, *size, 4)), random.standard_normal((*kernel, 4 // groups, 4))
     g = random.standard_normal((1, *ops.Conv(**how).windows(size, kernel).out, 4))
-    check_gradient(ops.ConvDown(**how, size=size), g, weight)
-    check_gradient(ops.ConvWeight(**how, kernel=kernel), g, x)
+    check_gradient(ConvDown(**how, size=size), g, weight)
+    check_gradient(ConvWeight(**how, kernel=kernel), g, x)
 
 
 def test_scratch_memory_is_needed_for_a_piece_not_for_the_batch() -> None:
@@ -197,7 +198,7 @@ def test_what_is_not_finite_stays_in_its_group(compute, value, channels) -> None
     x[..., 0] = value
     (y,) = compute(ops.Conv(groups=4), x, weight)
     np.testing.assert_array_equal(np.isfinite(y), np.broadcast_to(np.arange(8) >= 2, y.shape))
-    (dx,) = compute(ops.ConvDown(groups=4, size=(4, 4)), y, weight)
+    (dx,) = compute(ConvDown(groups=4, size=(4, 4)), y, weight)
     np.testing.assert_array_equal(np.isfinite(dx), np.broadcast_to(np.arange(4 * channels) >= channels, dx.shape))
 
 
@@ -206,7 +207,7 @@ def test_without_channels_or_images_sums_are_0(compute) -> None:
         compute(ops.Conv(), np.ones((1, 3, 3, 0)), np.ones((2, 2, 0, 1)))[0], np.zeros((1, 2, 2, 1))
     )
     x, g = np.ones((0, 3, 3, 2)), np.ones((0, 2, 2, 3))
-    np.testing.assert_array_equal(compute(ops.ConvWeight(kernel=(2, 2)), g, x)[0], np.zeros((2, 2, 2, 3)))
+    np.testing.assert_array_equal(compute(ConvWeight(kernel=(2, 2)), g, x)[0], np.zeros((2, 2, 2, 3)))
     # Nothing but border.
     y = compute(ops.Conv(pad=1), np.ones((2, 0, 3, 2)), np.ones((2, 2, 2, 3)))[0]
     np.testing.assert_array_equal(y, np.zeros((2, 1, 4, 3)))
@@ -361,8 +362,8 @@ def test_numbers_of_numpy_and_lists_are_parameters() -> None:
 def test_gradient_operations_check_their_inputs(compute) -> None:
     g, weight, x = np.ones((1, 2, 2, 3)), np.ones((3, 3, 2, 3)), np.ones((1, 5, 5, 2))
     with pytest.raises(af.ShapeError, match=r"ConvDown: g must have shape \(batch, 3, 3, 3\), got"):
-        compute(ops.ConvDown(size=(5, 5)), g, weight)
+        compute(ConvDown(size=(5, 5)), g, weight)
     with pytest.raises(af.ShapeError, match=r"ConvWeight: g must have shape \(1, 3, 3, out_channels\), got"):
-        compute(ops.ConvWeight(kernel=(3, 3)), g, x)
+        compute(ConvWeight(kernel=(3, 3)), g, x)
     with pytest.raises(af.GraphError, match=r"ConvDown: size must be a number, or one for each of 2 spatial axes"):
-        compute(ops.ConvDown(), g, weight)
+        compute(ConvDown(), g, weight)

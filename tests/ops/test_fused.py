@@ -19,6 +19,7 @@ from actorflow import ops
 from actorflow.ops import Fused, FusedStep, find_kernel
 from actorflow.ops.cpu.fused import _REDUCED_BLOCK
 from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_fuse, may_reduce
+from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 
@@ -57,11 +58,11 @@ STEPS = {
         ops.Multiply(),
         ops.NotEqual(),
         ops.Power(),
-        ops.ReluDown(),
-        ops.SigmoidDown(),
+        ReluDown(),
+        SigmoidDown(),
         ops.Subtract(),
         ops.Sum(),
-        ops.TanhDown(),
+        TanhDown(),
     ),
     3: (ops.Sum(), ops.Where()),
 }

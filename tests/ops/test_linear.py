@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
+from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.testing import check_gradient
 
 sizes = st.integers(0, 5)
@@ -31,8 +32,8 @@ def test_inner_and_its_gradients(compute, laid_out, tolerance, batch, inputs, ou
         dweight[o, i] += g[n, o] * x[n, i]
     x, weight, g = (laid_out(array, layout) for array in (x, weight, g))
     np.testing.assert_allclose(compute(ops.Inner(), x, weight)[0], y, **tolerance(dtype))
-    np.testing.assert_allclose(compute(ops.InnerDown(), g, weight)[0], dx, **tolerance(dtype))
-    np.testing.assert_allclose(compute(ops.InnerWeight(), g, x)[0], dweight, **tolerance(dtype))
+    np.testing.assert_allclose(compute(InnerDown(), g, weight)[0], dx, **tolerance(dtype))
+    np.testing.assert_allclose(compute(InnerWeight(), g, x)[0], dweight, **tolerance(dtype))
 
 
 @settings(deadline=None)
@@ -47,12 +48,12 @@ def test_bias_and_its_gradient(compute, laid_out, tolerance, shape, dtype, layou
     np.testing.assert_allclose(
         compute(ops.Bias(), laid_out(x, layout), laid_out(bias, layout))[0], y, **tolerance(dtype)
     )
-    np.testing.assert_allclose(compute(ops.BiasDown(), laid_out(g, layout))[0], dbias, **tolerance(dtype))
+    np.testing.assert_allclose(compute(BiasDown(), laid_out(g, layout))[0], dbias, **tolerance(dtype))
 
 
 def test_the_bias_gradient_of_a_large_batch_is_accurate(compute) -> None:
     g = np.random.default_rng(0).uniform(0.5, 1.5, (128, 32, 32, 8)).astype(np.float32)
-    np.testing.assert_allclose(compute(ops.BiasDown(), g)[0], g.sum(axis=(0, 1, 2), dtype=np.float64), rtol=1e-4)
+    np.testing.assert_allclose(compute(BiasDown(), g)[0], g.sum(axis=(0, 1, 2), dtype=np.float64), rtol=1e-4)
 
 
 def test_gradients() -> None:
@@ -64,9 +65,9 @@ def test_gradients() -> None:
 
 def test_gradients_of_gradients() -> None:
     random = np.random.default_rng(0)
-    check_gradient(ops.InnerDown(), random.standard_normal((2, 3, 4)), random.standard_normal((4, 5)))
-    check_gradient(ops.InnerWeight(), random.standard_normal((2, 3, 4)), random.standard_normal((2, 3, 5)))
-    check_gradient(ops.BiasDown(), random.standard_normal((2, 2, 3)))
+    check_gradient(InnerDown(), random.standard_normal((2, 3, 4)), random.standard_normal((4, 5)))
+    check_gradient(InnerWeight(), random.standard_normal((2, 3, 4)), random.standard_normal((2, 3, 5)))
+    check_gradient(BiasDown(), random.standard_normal((2, 2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -87,11 +88,11 @@ def test_shapes_that_do_not_fit_are_errors_that_name_the_argument(form, x, other
 
 def test_gradient_operations_check_their_inputs(compute) -> None:
     with pytest.raises(af.ShapeError, match="InnerDown: weight must have g's 3 features on its first axis"):
-        compute(ops.InnerDown(), np.ones((2, 3)), np.ones((2, 3)))
+        compute(InnerDown(), np.ones((2, 3)), np.ones((2, 3)))
     with pytest.raises(af.ShapeError, match=r"InnerWeight: x must have g's batch \(2,\)"):
-        compute(ops.InnerWeight(), np.ones((2, 3)), np.ones((3, 3)))
+        compute(InnerWeight(), np.ones((2, 3)), np.ones((3, 3)))
     with pytest.raises(af.ShapeError, match="BiasDown: g must have shape"):
-        compute(ops.BiasDown(), np.float32(1))
+        compute(BiasDown(), np.float32(1))
 
 
 def test_dtypes_must_agree() -> None:

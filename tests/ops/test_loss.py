@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.graph.gradient import trainable
+from actorflow.ops.nn.loss import NllLossDown, SoftmaxLossDown
 from actorflow.testing import check_gradient
 
 batches = st.lists(st.integers(1, 4), max_size=2).map(tuple)
@@ -37,7 +38,7 @@ def test_softmax_loss_and_its_gradient(
     x, labels = laid_out(x, layout), laid_out(labels, layout)
     np.testing.assert_allclose(compute(ops.SoftmaxLoss(), x, labels)[0], loss, **tolerance(dtype))
     g = np.array(2.0, dtype)
-    np.testing.assert_allclose(compute(ops.SoftmaxLossDown(), g, x, labels)[0], dx, **tolerance(dtype))
+    np.testing.assert_allclose(compute(SoftmaxLossDown(), g, x, labels)[0], dx, **tolerance(dtype))
 
 
 def test_softmax_loss_gradient() -> None:
@@ -55,7 +56,7 @@ def test_an_empty_batch_has_no_mean(compute, operation) -> None:
 
 
 def test_an_empty_batch_has_an_empty_gradient(compute) -> None:
-    assert compute(ops.SoftmaxLossDown(), np.array(1.0), np.ones((0, 3)), np.ones(0, int))[0].shape == (0, 3)
+    assert compute(SoftmaxLossDown(), np.array(1.0), np.ones((0, 3)), np.ones(0, int))[0].shape == (0, 3)
 
 
 @pytest.mark.parametrize("operation", [ops.SoftmaxLoss(), ops.Accuracy()])
@@ -121,7 +122,7 @@ def test_top_must_be_a_number_of_classes(top) -> None:
 
 def test_the_gradient_of_the_loss_must_be_a_scalar(compute) -> None:
     with pytest.raises(af.ShapeError, match=r"SoftmaxLossDown: g must have shape \(\), got float64\[1\]"):
-        compute(ops.SoftmaxLossDown(), np.ones(1), np.ones((2, 3)), np.zeros(2, int))
+        compute(SoftmaxLossDown(), np.ones(1), np.ones((2, 3)), np.zeros(2, int))
 
 
 SCORES = np.random.default_rng(0).standard_normal((2, 3, 4))
@@ -142,8 +143,8 @@ def test_gradients_with_weights_and_ignored_labels(kind, settings, weighted) -> 
 def test_gradients_of_gradients(settings, weighted) -> None:
     more = [WEIGHTS] if weighted else []
     g = SCORES[..., 0] if settings[0] == "none" else np.array(1.3)
-    check_gradient(ops.SoftmaxLossDown(*settings), g, SCORES, CLASSES, *more, wrt=[0, 1])
-    check_gradient(ops.NllLossDown(*settings, classes=4), g, CLASSES, *more, wrt=[0])
+    check_gradient(SoftmaxLossDown(*settings), g, SCORES, CLASSES, *more, wrt=[0, 1])
+    check_gradient(NllLossDown(*settings, classes=4), g, CLASSES, *more, wrt=[0])
 
 
 def test_an_ignored_label_may_be_no_class_and_its_scores_anything(compute) -> None:

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
+from actorflow.ops.nn.dropout import DropoutDown
 from actorflow.testing import check_gradient
 
 
@@ -27,7 +28,7 @@ def test_dropout_zeroes_what_the_mask_says_and_scales_the_rest(
     random = np.random.default_rng(0)
     x, g = (laid_out(random.standard_normal(shape).astype(dtype), layout) for _ in range(2))
     y, mask = compute(ops.Dropout(rate, seed=3), x, frame=frame)
-    (dx,) = compute(ops.DropoutDown(rate), g, laid_out(mask, layout))
+    (dx,) = compute(DropoutDown(rate), g, laid_out(mask, layout))
     factor = np.dtype(dtype).type(1 / (1 - rate))
     for index in np.ndindex(*shape):
         assert y[index] == (x[index] * factor if mask[index] else 0)
@@ -62,7 +63,7 @@ def test_a_large_mask_is_independent_in_all_its_blocks(compute) -> None:
 def test_dropout_gradient_uses_the_mask_of_the_frame() -> None:
     x = np.random.default_rng(0).standard_normal((4, 5))
     check_gradient(ops.Dropout(0.4, seed=5), x)
-    check_gradient(ops.DropoutDown(0.4), x, x > 0)
+    check_gradient(DropoutDown(0.4), x, x > 0)
 
 
 async def test_dropout_leaves_what_other_ops_read_alone() -> None:
@@ -105,6 +106,6 @@ def test_a_seed_out_of_range_is_an_error() -> None:
 
 def test_gradient_operations_check_their_inputs(compute) -> None:
     with pytest.raises(af.DTypeError, match="DropoutDown: mask must be bool"):
-        compute(ops.DropoutDown(0.5), np.ones(2), np.ones(2))
+        compute(DropoutDown(0.5), np.ones(2), np.ones(2))
     with pytest.raises(af.ShapeError, match=r"DropoutDown: mask must have g's shape \(2,\)"):
-        compute(ops.DropoutDown(0.5), np.ones(2), np.ones(3, bool))
+        compute(DropoutDown(0.5), np.ones(2), np.ones(3, bool))

@@ -18,6 +18,10 @@ from actorflow.devices import team as teams
 from actorflow.devices.team import Team
 from actorflow.ops import Operation
 from actorflow.ops.cpu import buffers, conv, linalg, parallel, pool
+from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
+from actorflow.ops.nn.activation import ReluDown
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
+from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from tests.ops.conftest import Compute
 from tests.ops.every_operation import CASES
 
@@ -104,8 +108,8 @@ def test_convolutions(
     how = {"stride": stride, "pad": pad, "groups": groups}
     x, weight = numbers(seed, batch, rows, columns, channels * groups), numbers(seed, k, k, channels, out * groups)
     (y,) = check_bits(compute, ops.Conv(**how), x, weight)
-    (dx,) = check_bits(compute, ops.ConvDown(**how, size=(rows, columns)), y, weight)
-    (dweight,) = check_bits(compute, ops.ConvWeight(**how, kernel=(k, k)), y, x)
+    (dx,) = check_bits(compute, ConvDown(**how, size=(rows, columns)), y, weight)
+    (dweight,) = check_bits(compute, ConvWeight(**how, kernel=(k, k)), y, x)
     # <y, y> is what the gradients give along x and the weight, as y is linear in both.
     expected = np.vdot(y, y)
     assert np.vdot(dx, x) == pytest.approx(expected, rel=1e-4, abs=1e-4)
@@ -121,9 +125,9 @@ def test_products_of_matrices(
         x, weight = np.asfortranarray(x), np.asfortranarray(weight)
     (y,) = check_bits(compute, ops.Inner(), x, weight)
     np.testing.assert_allclose(y, x @ weight.T, rtol=1e-4, atol=1e-5)
-    (dx,) = check_bits(compute, ops.InnerDown(), y, weight)
+    (dx,) = check_bits(compute, InnerDown(), y, weight)
     np.testing.assert_allclose(dx, y @ weight, rtol=1e-4, atol=1e-4)
-    (dweight,) = check_bits(compute, ops.InnerWeight(), y, x)
+    (dweight,) = check_bits(compute, InnerWeight(), y, x)
     np.testing.assert_allclose(dweight, y.T @ x, rtol=1e-4, atol=1e-4)
 
 
@@ -132,10 +136,10 @@ def test_pools(compute: Compute, seed: int, batch: int, rows: int, columns: int,
     how = (min(k, rows, columns), s, 0)
     x = numbers(seed, batch, rows, columns, channels)
     (y,) = check_bits(compute, ops.MaxPool(*how), x)
-    (dx,) = check_bits(compute, ops.MaxPoolDown(*how), y, x, y)
+    (dx,) = check_bits(compute, MaxPoolDown(*how), y, x, y)
     assert dx.sum() == pytest.approx(y.sum(), rel=1e-4, abs=1e-4)
     (mean,) = check_bits(compute, ops.AveragePool(*how), x)
-    (dx,) = check_bits(compute, ops.AveragePoolDown(*how, size=(rows, columns)), mean)
+    (dx,) = check_bits(compute, AveragePoolDown(*how, size=(rows, columns)), mean)
     assert dx.sum() == pytest.approx(mean.sum(), rel=1e-4, abs=1e-4)
 
 
@@ -144,10 +148,10 @@ def test_rows_and_elements(compute: Compute, seed: int, batch: int, rows: int, c
     x, bias = numbers(seed, batch, rows, channels), numbers(seed, channels)
     (y,) = check_bits(compute, ops.Bias(), x, bias)
     np.testing.assert_array_equal(y, x + bias)
-    (dbias,) = check_bits(compute, ops.BiasDown(), x)
+    (dbias,) = check_bits(compute, BiasDown(), x)
     np.testing.assert_allclose(dbias, x.sum(axis=(0, 1)), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(check_bits(compute, ops.Relu(), x)[0], np.maximum(x, 0))
-    np.testing.assert_array_equal(check_bits(compute, ops.ReluDown(), x, y)[0], np.where(y > 0, x, 0))
+    np.testing.assert_array_equal(check_bits(compute, ReluDown(), x, y)[0], np.where(y > 0, x, 0))
     rate = np.float32(0.1)
     weight, velocity = check_bits(compute, ops.SgdUpdate(0.9, 0.1), x, y, x, rate)
     np.testing.assert_allclose(velocity, 0.9 * x + rate * (y + 0.1 * x), rtol=1e-4, atol=1e-6)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
+from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown, MaxPoolPick
 from actorflow.testing import check_gradient
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -103,8 +104,8 @@ def test_max_pool_and_its_gradients_are_what_loops_give(compute, laid_out, case:
     x, g, h = (laid_out(array, case.layout) for array in (x, g, h))
     with patched(case):
         np.testing.assert_array_equal(compute(ops.MaxPool(*how), x)[0], y)
-        np.testing.assert_allclose(compute(ops.MaxPoolDown(*how), g, x, y)[0], dx, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(compute(ops.MaxPoolPick(*how), h, x, y)[0], picked)
+        np.testing.assert_allclose(compute(MaxPoolDown(*how), g, x, y)[0], dx, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(compute(MaxPoolPick(*how), h, x, y)[0], picked)
 
 
 @settings(deadline=None)
@@ -122,7 +123,7 @@ def test_average_pool_and_its_gradient_are_what_loops_give(
             dx[(slice(None), *element)] += g[(slice(None), *window)] / count
     x, g = laid_out(x, case.layout), laid_out(g, case.layout)
     with patched(case):
-        found = [*compute(ops.AveragePool(*how), x), *compute(ops.AveragePoolDown(*how, size=case.size), g)]
+        found = [*compute(ops.AveragePool(*how), x), *compute(AveragePoolDown(*how, size=case.size), g)]
     for actual, expected in zip(found, (y, dx), strict=True):
         np.testing.assert_allclose(actual, expected, **tolerance(case.dtype))
 
@@ -135,15 +136,15 @@ def test_narrow_dtypes_are_added_up_in_float32(compute, dtype) -> None:
     for operation in (ops.AveragePool(12), ops.AveragePool(11, 1), ops.GlobalAverage()):
         np.testing.assert_allclose(compute(operation, x)[0].astype("f"), compute(operation, wide)[0], rtol=step)
     for operation, g in (
-        (ops.AveragePoolDown(3, 1, size=(14, 14)), x),
-        (ops.GlobalAverageDown((3, 2)), x[:, 0, 0]),
+        (AveragePoolDown(3, 1, size=(14, 14)), x),
+        (GlobalAverageDown((3, 2)), x[:, 0, 0]),
     ):
         np.testing.assert_allclose(
             compute(operation, g)[0].astype("f"), compute(operation, g.astype("f"))[0], rtol=2 * step
         )
     y = compute(ops.MaxPool(3, 2, 1), x)[0]
     np.testing.assert_array_equal(y.astype("f"), compute(ops.MaxPool(3, 2, 1), wide)[0])
-    dx = compute(ops.MaxPoolDown(3, 2, 1), y, x, y)[0]
+    dx = compute(MaxPoolDown(3, 2, 1), y, x, y)[0]
     assert float(dx.astype("f").sum()) == pytest.approx(float(y.astype("f").sum()), rel=0.01)
 
 
@@ -159,7 +160,7 @@ def test_integers_have_maxima(compute, dtype) -> None:
 def test_each_window_of_a_flat_image_sends_its_gradient_to_its_first_element(compute, how) -> None:
     x = np.zeros((1, 4, 4, 1))
     (y,) = compute(ops.MaxPool(*how), x)
-    (dx,) = compute(ops.MaxPoolDown(*how), np.ones_like(y), x, y)
+    (dx,) = compute(MaxPoolDown(*how), np.ones_like(y), x, y)
     out = y.shape[1]
     expected = np.zeros((4, 4))
     expected[0 : out * how[1] : how[1], 0 : out * how[1] : how[1]] = 1
@@ -170,9 +171,9 @@ def test_an_infinite_gradient_stays_at_its_maximum(compute) -> None:
     x = np.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 2, 2, 1)
     for how in ((2,), (2, 1, ((0, 1), 0), False)):
         (y,) = compute(ops.MaxPool(*how), x)
-        (dx,) = compute(ops.MaxPoolDown(*how), np.full(y.shape, np.inf), x, y)
+        (dx,) = compute(MaxPoolDown(*how), np.full(y.shape, np.inf), x, y)
         np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, np.inf])
-        (picked,) = compute(ops.MaxPoolPick(*how), np.array([np.inf] * 3 + [1.0]).reshape(x.shape), x, y)
+        (picked,) = compute(MaxPoolPick(*how), np.array([np.inf] * 3 + [1.0]).reshape(x.shape), x, y)
         np.testing.assert_array_equal(picked, np.ones_like(y))
 
 
@@ -181,7 +182,7 @@ def test_a_nan_in_a_window_shows_in_its_maximum_and_takes_no_gradient(compute, h
     x = np.array([1.0, np.nan, 3.0, 4.0]).reshape(1, 1, 4, 1)
     (y,) = compute(ops.MaxPool(*how), x)
     assert np.isnan(y[0, 0, 0, 0])
-    (dx,) = compute(ops.MaxPoolDown(*how), np.ones_like(y), x, y)
+    (dx,) = compute(MaxPoolDown(*how), np.ones_like(y), x, y)
     np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, 1 if y.size == 2 else 0])
 
 
@@ -190,7 +191,7 @@ def test_a_window_that_sees_only_border_has_no_maximum(compute) -> None:
     how = (2, 1, 1, False, 3)
     (y,) = compute(ops.MaxPool(*how), x)
     np.testing.assert_array_equal(y, np.full((1, 1, 1), -np.inf))
-    np.testing.assert_array_equal(compute(ops.MaxPoolDown(*how), np.ones_like(y), x, y)[0], np.zeros_like(x))
+    np.testing.assert_array_equal(compute(MaxPoolDown(*how), np.ones_like(y), x, y)[0], np.zeros_like(x))
 
 
 @pytest.mark.parametrize(
@@ -227,9 +228,9 @@ def test_gradients_and_their_gradients(compute, size, how) -> None:
     check_gradient(ops.AveragePool(*how, count_pad=False), x)
     (y,) = compute(ops.MaxPool(*how), x)
     g = random.standard_normal(y.shape)
-    check_gradient(ops.MaxPoolDown(*how), g, x, y, wrt=[0])
-    check_gradient(ops.MaxPoolPick(*how), x + 1, x, y, wrt=[0])
-    check_gradient(ops.AveragePoolDown(*how, size=size), g)
+    check_gradient(MaxPoolDown(*how), g, x, y, wrt=[0])
+    check_gradient(MaxPoolPick(*how), x + 1, x, y, wrt=[0])
+    check_gradient(AveragePoolDown(*how, size=size), g)
 
 
 @settings(deadline=None)
@@ -248,14 +249,14 @@ def test_global_average(compute, laid_out, tolerance, size, batch, dtype, layout
         y += x[(slice(None), *place)] / np.prod(size, dtype=dtype)
         dx[(slice(None), *place)] = g / np.prod(size, dtype=dtype)
     np.testing.assert_allclose(compute(ops.GlobalAverage(), laid_out(x, layout))[0], y, **tolerance(dtype))
-    np.testing.assert_allclose(compute(ops.GlobalAverageDown(size), laid_out(g, layout))[0], dx, **tolerance(dtype))
+    np.testing.assert_allclose(compute(GlobalAverageDown(size), laid_out(g, layout))[0], dx, **tolerance(dtype))
 
 
 @pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
 def test_global_average_gradients(size) -> None:
     random = np.random.default_rng(0)
     check_gradient(ops.GlobalAverage(), random.standard_normal((2, *size, 4)))
-    check_gradient(ops.GlobalAverageDown(size), random.standard_normal((2, 4)))
+    check_gradient(GlobalAverageDown(size), random.standard_normal((2, 4)))
 
 
 @pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
@@ -317,12 +318,12 @@ def test_images_that_do_not_fit_are_errors() -> None:
 def test_gradient_operations_check_their_inputs(compute) -> None:
     g, x = np.ones((1, 3, 3, 1)), np.ones((1, 4, 4, 1))
     with pytest.raises(af.ShapeError, match=r"MaxPoolDown: g must have shape \(1, 2, 2, 1\), got"):
-        compute(ops.MaxPoolDown(2), g, x, np.ones((1, 2, 2, 1)))
+        compute(MaxPoolDown(2), g, x, np.ones((1, 2, 2, 1)))
     with pytest.raises(af.ShapeError, match=r"MaxPoolPick: h must have shape \(1, 4, 4, 1\), got"):
-        compute(ops.MaxPoolPick(2), g, x, np.ones((1, 2, 2, 1)))
+        compute(MaxPoolPick(2), g, x, np.ones((1, 2, 2, 1)))
     with pytest.raises(af.ShapeError, match=r"AveragePoolDown: g must have spatial size \(2, 2\), got"):
-        compute(ops.AveragePoolDown(2, size=(4, 4)), g)
+        compute(AveragePoolDown(2, size=(4, 4)), g)
     with pytest.raises(af.ShapeError, match="spatial size of at least 1"):
         compute(ops.GlobalAverage(), np.ones((1, 0, 2, 1)))
     with pytest.raises(af.ShapeError, match=r"GlobalAverageDown: g must have shape \(batch, channels\), got"):
-        compute(ops.GlobalAverageDown((2,)), np.ones((1, 1, 2)))
+        compute(GlobalAverageDown((2,)), np.ones((1, 1, 2)))

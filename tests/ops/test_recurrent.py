@@ -7,6 +7,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
 from actorflow.testing import check_gradient
 
 
@@ -67,7 +68,7 @@ def test_layouts_do_not_matter(compute, laid_out, layout) -> None:
     y, hidden, cell, activations, cells = outputs
     given = [y, hidden, cell, *arrays[:5], y, activations, cells]
     for found, wanted in zip(
-        compute(ops.LSTMDown(), *(laid_out(a, layout) for a in given)), compute(ops.LSTMDown(), *given), strict=True
+        compute(LSTMDown(), *(laid_out(a, layout) for a in given)), compute(LSTMDown(), *given), strict=True
     ):
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-13)
 
@@ -118,7 +119,7 @@ def test_gates_and_cell_must_fit() -> None:
 def test_gradients_of_a_step() -> None:
     state, gates = (2, 3), (2, 12)
     check_gradient(ops.LSTMGates(), *_drawn(gates, state))
-    check_gradient(ops.LSTMGatesDown(), *_drawn(state, state, state, state, gates))
+    check_gradient(LSTMGatesDown(), *_drawn(state, state, state, state, gates))
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
@@ -126,7 +127,7 @@ def test_gradients_of_a_sequence(steps) -> None:
     inputs = [(steps, 2, 3), *SHAPES[1:]]
     check_gradient(ops.LSTM(), *_drawn(*inputs))
     states = (steps, 2, 2)
-    check_gradient(ops.LSTMDown(), *_drawn(states, *SHAPES[1:3], *inputs[:5], states, (steps, 2, 8), states))
+    check_gradient(LSTMDown(), *_drawn(states, *SHAPES[1:3], *inputs[:5], states, (steps, 2, 8), states))
 
 
 def test_a_gradient_of_the_activations_alone() -> None:
@@ -134,7 +135,7 @@ def test_a_gradient_of_the_activations_alone() -> None:
     gates, cell = graph.variable("gates", (2, 8), "f8", _drawn((2, 8))[0]), graph.variable("cell", (2, 2), "f8")
     *_, activations = graph.apply(ops.LSTMGates(), gates, cell)
     grad = af.gradient(ops.sum(activations), gates)
-    assert not any(isinstance(op.operation, ops.LSTMGatesDown) for op in graph.ops)
+    assert not any(isinstance(op.operation, LSTMGatesDown) for op in graph.ops)
     result = graph.run_sync(fetch=[grad, activations])
     y = result[activations]
     slope = y * (1 - y)

@@ -13,6 +13,7 @@ import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import registry
 from actorflow.ops.registry import KernelKey, find_kernel, kernel, registered_kernels
+from tests.ops.every_operation import operations
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 
@@ -152,12 +153,34 @@ class TestOwnKernels:
 
     def test_every_operation_has_a_kernel(self) -> None:
         known = {key.operation for key in registered_kernels()}
-        operations = {
-            name
-            for name in ops.__all__
-            if isinstance(getattr(ops, name), type) and issubclass(getattr(ops, name), ops.Operation)
+        assert {kind.__name__ for kind in operations()} - known == {"Function", "AllReduce"}
+
+
+class TestPublicFace:
+    def test_dir_shows_what_is_public(self) -> None:
+        assert dir(ops) == sorted(ops.__all__)
+        assert len(set(ops.__all__)) == len(ops.__all__)
+
+    def test_internal_operations_are_not_shown(self) -> None:
+        """Operations that only gradients or other functions make are imported from where they are."""
+        internal = {kind.__name__ for kind in operations()} - set(ops.__all__)
+        gradients = {name for name in internal if name.endswith("Down")} | {"ConvWeight", "InnerWeight"}
+        assert internal - gradients == {
+            *("Centered", "ChannelWindowSum", "LRNScale", "MaxPoolPick", "NormalDensity"),
+            *("NormFactor", "ScaleBy", "SquareSum"),
         }
-        assert operations - known == {"Function", "Operation", "AllReduce"}
+        assert not any(name.endswith("Down") for name in ops.__all__)
+
+    def test_a_function_and_its_class_agree_in_name(self) -> None:
+        """But for reductions, whose classes are ``ReduceSum``, ..., and those that no function makes alone."""
+        functions = {name.replace("_", "") for name in ops.__all__ if name.islower()}
+        classes = {kind.__name__ for kind in operations()} & set(ops.__all__)
+        others = {name for name in classes if name.lower().removeprefix("reduce") not in functions}
+        assert others == {
+            *("AdagradUpdate", "AdamUpdate", "RmsPropUpdate", "SgdUpdate"),  # made by optimizers
+            *("AllReduce", "Function", "Fused"),  # made by `nn.parallel`, graphs and plans
+            *("BatchNormInference", "LSTMGates"),  # the second operation of `batch_norm`, and part of `lstm_cell`
+        }
 
 
 FIRST_GRAPHS = """

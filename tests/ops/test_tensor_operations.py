@@ -10,6 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
+from actorflow.ops.indexing import PadDown, SliceDown, TakeAlongAxisDown, TakeDown
+from actorflow.ops.reductions import ReduceProdDown
 from actorflow.testing import check_gradient
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -66,8 +68,8 @@ def test_sums_of_half_precision_are_computed_in_float32(compute, dtype) -> None:
         np.testing.assert_allclose(total, np.full(total.shape, count), rtol=1e-2)
         np.testing.assert_array_equal(compute(ops.ReduceMean(axis), ones)[0].astype("f4"), np.ones(total.shape))
     g, indices = np.ones((5000, 2), kind), np.zeros(5000, np.int64)
-    np.testing.assert_allclose(compute(ops.TakeDown(1), g, indices)[0].astype("f4"), [[5000, 5000]], rtol=1e-2)
-    column = compute(ops.TakeAlongAxisDown(1, 0), g[:, :1], indices[:, None])[0].astype("f4")
+    np.testing.assert_allclose(compute(TakeDown(1), g, indices)[0].astype("f4"), [[5000, 5000]], rtol=1e-2)
+    column = compute(TakeAlongAxisDown(1, 0), g[:, :1], indices[:, None])[0].astype("f4")
     np.testing.assert_allclose(column, [[5000]], rtol=1e-2)
 
 
@@ -134,21 +136,21 @@ def test_the_order_of_terms_is_kept_when_they_broadcast(compute) -> None:
         (ops.ReduceMax((0,)), [_random(4, 3)]),
         (ops.ReduceMin(), [_random(4, 3)]),
         (ops.ReduceProd((1,)), [np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 1.0], [1.0, 2.0, 3.0]])]),
-        (ops.ReduceProdDown((1,)), [_random(3, 1), np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 1.0], [1.0, 2.0, 3.0]])]),
-        (ops.ReduceProdDown((2, 0)), [_random(1, 2, 1), _random(3, 2, 5)]),
-        (ops.ReduceProdDown(), [_random(1), _random(1)]),
+        (ReduceProdDown((1,)), [_random(3, 1), np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 1.0], [1.0, 2.0, 3.0]])]),
+        (ReduceProdDown((2, 0)), [_random(1, 2, 1), _random(3, 2, 5)]),
+        (ReduceProdDown(), [_random(1), _random(1)]),
         (ops.Concat(1), [_random(2, 3), _random(2, 1)]),
         (ops.Split((1, 2), 1), [_random(2, 3)]),
         (ops.Slice((0, 1), (2, 3), (1, 2)), [_random(2, 3)]),
-        (ops.SliceDown((0, 1), (2, 3), (1, 2), (2, 3)), [_random(2, 1)]),
+        (SliceDown((0, 1), (2, 3), (1, 2), (2, 3)), [_random(2, 1)]),
         (ops.Flip((1,)), [_random(2, 3)]),
         (ops.Pad(((1, 0), (2, 1)), "constant", 3.0), [_random(2, 3)]),
         (ops.Pad(((1, 0), (2, 1)), "reflect"), [_random(2, 3)]),
-        (ops.PadDown(((1, 0), (2, 1)), "edge"), [_random(3, 6)]),
+        (PadDown(((1, 0), (2, 1)), "edge"), [_random(3, 6)]),
         (ops.Take(1), [_random(2, 3), np.array([[0, 2], [0, -3]])]),
-        (ops.TakeDown(3, 1), [_random(2, 4), np.array([0, 2, 0, 0])]),
+        (TakeDown(3, 1), [_random(2, 4), np.array([0, 2, 0, 0])]),
         (ops.TakeAlongAxis(1), [_random(2, 3), np.array([[0, 0], [1, 2]])]),
-        (ops.TakeAlongAxisDown(3, 1), [_random(2, 2), np.array([[0, 0], [1, 2]])]),
+        (TakeAlongAxisDown(3, 1), [_random(2, 2), np.array([[0, 0], [1, 2]])]),
         (ops.Dummy(), [_random(3), _random(2)]),
     ],
     ids=str,
@@ -213,20 +215,20 @@ def test_reshape_of_any_layout(compute, laid_out, shape, layout, data) -> None:
 def test_repeated_indices_are_summed_in_their_order(compute) -> None:
     g = np.array([[1e16], [1.0], [-1e16], [3.0]])
     indices = np.array([2, 2, 2, 0])
-    assert compute(ops.TakeDown(3), g, indices)[0].tolist() == [[3.0], [0.0], [0.0]]
-    assert compute(ops.TakeAlongAxisDown(3, 0), g, indices[:, None])[0].tolist() == [[3.0], [0.0], [0.0]]
+    assert compute(TakeDown(3), g, indices)[0].tolist() == [[3.0], [0.0], [0.0]]
+    assert compute(TakeAlongAxisDown(3, 0), g, indices[:, None])[0].tolist() == [[3.0], [0.0], [0.0]]
     random = np.random.default_rng(0)
     g, indices = random.standard_normal((3000, 5)).astype("f"), random.integers(0, 7, 3000)
-    first = compute(ops.TakeDown(7), g, indices)[0]
+    first = compute(TakeDown(7), g, indices)[0]
     for _ in range(3):
-        np.testing.assert_array_equal(compute(ops.TakeDown(7), g, indices)[0], first)
+        np.testing.assert_array_equal(compute(TakeDown(7), g, indices)[0], first)
 
 
 @pytest.mark.parametrize(
     ("operation", "arrays", "bounds"),
     [
         (ops.Take(), [np.ones(3), np.array([[0, 1], [3, 0]])], r"-3 to 2, got 3 at \(1, 0\)"),
-        (ops.TakeDown(3), [np.ones(2), np.array([0, -4])], r"-3 to 2, got -4 at \(1,\)"),
+        (TakeDown(3), [np.ones(2), np.array([0, -4])], r"-3 to 2, got -4 at \(1,\)"),
         (ops.TakeAlongAxis(), [np.ones(3), np.array([5])], r"-3 to 2, got 5 at \(0,\)"),
         (ops.OneHot(3, F32), [np.array([0, -1])], r"0 to 2, got -1 at \(1,\)"),
     ],

@@ -23,6 +23,8 @@ from actorflow import ops
 from actorflow.devices import blas
 from actorflow.errors import KernelNotFoundError, MissingExtraError
 from actorflow.ops import find_kernel
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
+from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.spec import TensorSpec
 
 HAS_TORCH = find_spec("torch") is not None
@@ -125,8 +127,8 @@ def test_convolution_and_its_gradients_are_numpys(lay: Any, case: Case) -> None:
     weight = draw(*case.kernel, case.channels[0], outputs)
     g = draw(case.batch, *operation.windows(case.size, case.kernel).out, outputs)
     compare(operation, case.dtype, x, weight)
-    compare(ops.ConvDown(*how, size=case.size), case.dtype, g, weight)
-    compare(ops.ConvWeight(*how, kernel=case.kernel), case.dtype, g, x)
+    compare(ConvDown(*how, size=case.size), case.dtype, g, weight)
+    compare(ConvWeight(*how, kernel=case.kernel), case.dtype, g, x)
 
 
 @needs_torch
@@ -141,11 +143,11 @@ def test_pooling_and_its_gradients_are_numpys(lay: Any, case: Case, dilated: boo
     dilation = case.dilation if dilated else 1
     y = compare(ops.MaxPool(*how, dilation), case.dtype, x)
     g = lay(random.standard_normal(y.shape).astype(case.dtype), case.layout)
-    compare(ops.MaxPoolDown(*how, dilation), case.dtype, g, x, y)
+    compare(MaxPoolDown(*how, dilation), case.dtype, g, x, y)
     average = ops.AveragePool(*how, case.count_pad)
     compare(average, case.dtype, x)
     g = lay(random.standard_normal((len(x), *average.windows(case.size).out, 2)).astype(case.dtype), case.layout)
-    compare(ops.AveragePoolDown(*how, case.count_pad, size=case.size), case.dtype, g)
+    compare(AveragePoolDown(*how, case.count_pad, size=case.size), case.dtype, g)
 
 
 @needs_torch
@@ -156,7 +158,7 @@ def test_global_average_and_its_gradient_are_numpys(lay: Any, case: Case) -> Non
     x = random.standard_normal((case.batch, *case.size, case.channels[0])).astype(case.dtype)
     compare(ops.GlobalAverage(), case.dtype, lay(x, case.layout))
     g = random.standard_normal((case.batch, case.channels[0])).astype(case.dtype)
-    compare(ops.GlobalAverageDown(case.size), case.dtype, lay(g, case.layout))
+    compare(GlobalAverageDown(case.size), case.dtype, lay(g, case.layout))
 
 
 @needs_torch
@@ -166,7 +168,7 @@ def test_no_number_is_lost(value: float) -> None:
     compare(ops.AveragePool((1, 2)), "float64", x)
     y = compare(ops.MaxPool((1, 2)), "float64", x)
     if not np.isnan(value):  # whose window has no maximum
-        compare(ops.MaxPoolDown((1, 2)), "float64", np.arange(3.0).reshape(1, 1, 3, 1), x, y)
+        compare(MaxPoolDown((1, 2)), "float64", np.arange(3.0).reshape(1, 1, 3, 1), x, y)
 
 
 @needs_torch
@@ -199,8 +201,8 @@ def test_what_is_small_is_left_to_numpy(batch: int, size: int, channels: tuple[i
         mock.patch.object(conv, "conv_weight", wraps=conv.conv_weight) as of_weight,
     ):
         compare(ops.Conv(1, 1), "float32", x, weight)
-        compare(ops.ConvDown(1, 1, size=(size, size)), "float32", g, weight)
-        compare(ops.ConvWeight(1, 1, kernel=(3, 3)), "float32", g, x)
+        compare(ConvDown(1, 1, size=(size, size)), "float32", g, weight)
+        compare(ConvWeight(1, 1, kernel=(3, 3)), "float32", g, x)
     assert [taken.call_count for taken in (forward, down, of_weight)] == [by_numpy] * 3
 
 
@@ -209,7 +211,7 @@ def test_numpys_kernel_is_taken_for_what_torch_cannot_do() -> None:
     def library(operation: ops.Operation, dtype: str = "float32") -> str:
         return find_kernel(operation, "cpu", np.dtype(dtype), libraries=["torch", "numpy"]).key.library
 
-    for kind in (ops.MaxPool, ops.MaxPoolDown, ops.AveragePool, ops.AveragePoolDown):
+    for kind in (ops.MaxPool, MaxPoolDown, ops.AveragePool, AveragePoolDown):
         for kernel, pad in ((3, 2), ((3, 3), (2, 0)), ((3, 1), 1), (4, ((1, 2), 1))):
             assert library(kind(kernel, 1, pad)) == "numpy"
         for kernel, pad in ((3, 1), ((3, 3), (1, 0)), ((3, 2), 1), (4, ((2, 2), 1))):
@@ -221,12 +223,12 @@ def test_numpys_kernel_is_taken_for_what_torch_cannot_do() -> None:
     assert library(ops.Conv(1, ((1, 0),)), "float64") == "numpy"
     assert library(ops.Relu()) == "numpy"
     for stride, pad in (((2, 2, 2), (3, 1, 2)), ((2, 1, 1), (3, 0, 0)), ((3, 1, 1), (4, 1, 1)), (2, 4)):
-        assert library(ops.ConvWeight(stride, pad, 1, 2, kernel=(8, 8, 8))) == "numpy"
-        assert library(ops.ConvDown(stride, pad, 1, 2, size=(9, 9, 9))) == "torch"
+        assert library(ConvWeight(stride, pad, 1, 2, kernel=(8, 8, 8))) == "numpy"
+        assert library(ConvDown(stride, pad, 1, 2, size=(9, 9, 9))) == "torch"
         assert library(ops.Conv(stride, pad, 1, 2)) == "torch"
     for stride, pad in ((1, 2), (2, 2), (2, 1), ((1, 2, 3), (4, 2, 3)), (4, 0)):
-        assert library(ops.ConvWeight(stride, pad, kernel=(8, 8, 8))) == "torch"
-    assert library(ops.ConvWeight((2, 2), (3, 3), kernel=(8, 8))) == "torch"
+        assert library(ConvWeight(stride, pad, kernel=(8, 8, 8))) == "torch"
+    assert library(ConvWeight((2, 2), (3, 3), kernel=(8, 8))) == "torch"
     with pytest.raises(KernelNotFoundError, match="library=torch"):
         find_kernel(ops.MaxPool(3, 1, 2), "cpu", np.dtype("float32"), libraries=["torch"])
 

@@ -25,6 +25,8 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.ops import find_kernel, load_library
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
+from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.spec import TensorSpec
 
 ROOT = Path(__file__).parents[2]
@@ -69,10 +71,10 @@ def draw(seed: int, number: int) -> Iterator[Case]:
     if rng.random() < 0.2 and all(p < k for p, k in zip(pad, kernel, strict=True)):
         ceil, count_pad = rng.random() < 0.5, rng.random() < 0.5
         for forward, down, least_inputs in (
-            (ops.MaxPool(kernel, stride, pad, ceil), ops.MaxPoolDown(kernel, stride, pad, ceil), 3),
+            (ops.MaxPool(kernel, stride, pad, ceil), MaxPoolDown(kernel, stride, pad, ceil), 3),
             (
                 ops.AveragePool(kernel, stride, pad, ceil, count_pad),
-                ops.AveragePoolDown(kernel, stride, pad, ceil, count_pad, size=size),
+                AveragePoolDown(kernel, stride, pad, ceil, count_pad, size=size),
                 1,
             ),
         ):
@@ -85,8 +87,8 @@ def draw(seed: int, number: int) -> Iterator[Case]:
     g = batch, *ops.Conv(*how).windows(size, kernel).out, weight[-1]
     if math.prod(g) * math.prod(weight[:-1]) <= MOST_PRODUCTS:
         yield Case(ops.Conv(*how), [x, weight], dtype, layout)
-        yield Case(ops.ConvDown(*how, size=size), [g, weight], dtype, layout)
-        yield Case(ops.ConvWeight(*how, kernel=kernel), [g, x], dtype, layout)
+        yield Case(ConvDown(*how, size=size), [g, weight], dtype, layout)
+        yield Case(ConvWeight(*how, kernel=kernel), [g, x], dtype, layout)
 
 
 class Fence:
@@ -121,7 +123,7 @@ class Fence:
 
 
 def inputs_of(case: Case, rng: np.random.Generator) -> list[np.ndarray]:
-    if isinstance(case.operation, ops.MaxPoolDown):
+    if isinstance(case.operation, MaxPoolDown):
         forward = ops.MaxPool(case.operation.kernel, case.operation.stride, case.operation.pad, case.operation.ceil)
         x = rng.standard_normal(case.shapes[1]).astype(case.dtype)
         return [rng.standard_normal(case.shapes[0]).astype(case.dtype), x, computed(forward, "numpy", [x])]

@@ -13,6 +13,8 @@ from actorflow.ops.nn.loss import (
     Accuracy,
     BinaryCrossEntropy,
     BinaryCrossEntropyDown,
+    BinaryCrossEntropyWithLogits,
+    BinaryCrossEntropyWithLogitsDown,
     HingeLoss,
     HingeLossDown,
     HuberLoss,
@@ -20,8 +22,6 @@ from actorflow.ops.nn.loss import (
     L1Loss,
     L1LossDown,
     LabelLoss,
-    LogisticLoss,
-    LogisticLossDown,
     MseLoss,
     MseLossDown,
     NllLoss,
@@ -252,7 +252,7 @@ def _hinge_slope(operation: HingeLossDown, x: Array, target: Array, out: Array) 
     np.negative(target, out=out, where=is_lost)
 
 
-def _logistic(operation: LogisticLoss, x: Array, target: Array, out: Array) -> None:
+def _logistic(operation: BinaryCrossEntropyWithLogits, x: Array, target: Array, out: Array) -> None:
     bend = np.abs(x, out=scratch("bend", x.shape, x.dtype))
     np.negative(bend, out=bend)
     np.log1p(np.exp(bend, out=bend), out=bend)
@@ -262,7 +262,7 @@ def _logistic(operation: LogisticLoss, x: Array, target: Array, out: Array) -> N
     np.add(out, bend, out=out)
 
 
-def _logistic_slope(operation: LogisticLossDown, x: Array, target: Array, out: Array) -> None:
+def _logistic_slope(operation: BinaryCrossEntropyWithLogitsDown, x: Array, target: Array, out: Array) -> None:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
         np.exp(np.negative(x, out=out), out=out)
         np.add(out, 1, out=out)
@@ -300,7 +300,7 @@ kernel(HuberLoss)(_loss(_huber))
 kernel(HuberLossDown)(_down(_huber_slope))
 kernel(HingeLoss)(_loss(_hinge))
 kernel(HingeLossDown)(_down(_hinge_slope))
-kernel(LogisticLoss)(_loss(_logistic))
-kernel(LogisticLossDown)(_down(_logistic_slope))
+kernel(BinaryCrossEntropyWithLogits)(_loss(_logistic))
+kernel(BinaryCrossEntropyWithLogitsDown)(_down(_logistic_slope))
 kernel(BinaryCrossEntropy)(_loss(_entropy))
 kernel(BinaryCrossEntropyDown)(_down(_entropy_slope))

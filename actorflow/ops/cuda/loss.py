@@ -15,6 +15,8 @@ from actorflow.ops.nn.loss import (
     Accuracy,
     BinaryCrossEntropy,
     BinaryCrossEntropyDown,
+    BinaryCrossEntropyWithLogits,
+    BinaryCrossEntropyWithLogitsDown,
     HingeLoss,
     HingeLossDown,
     HuberLoss,
@@ -22,8 +24,6 @@ from actorflow.ops.nn.loss import (
     L1Loss,
     L1LossDown,
     LabelLoss,
-    LogisticLoss,
-    LogisticLossDown,
     MseLoss,
     MseLossDown,
     NllLoss,
@@ -187,7 +187,7 @@ _LOSSES = {
         "fabs(a - t) < d ? W(0.5) * (a - t) * (a - t) : d * (W(fabs(a - t)) - W(0.5) * d)",
     ),
     HingeLoss: ("hinge_loss", "a * t < W(1) || a * t != a * t ? W(1) - a * t : W(0)"),
-    LogisticLoss: (
+    BinaryCrossEntropyWithLogits: (
         "logistic_loss",
         "(a > W(0) ? a : W(0)) - a * t + W(log1p(exp(a > W(0) ? -a : a)))",
     ),
@@ -201,7 +201,7 @@ _SLOPES = {
     L1LossDown: ("l1_loss_down", "a > t ? W(1) : a < t ? W(-1) : a - t"),
     HuberLossDown: ("huber_loss_down", "a - t > d ? d : a - t < -d ? -d : a - t"),
     HingeLossDown: ("hinge_loss_down", "a * t < W(1) ? -t : W(0)"),
-    LogisticLossDown: ("logistic_loss_down", "W(1) / (W(1) + exp(-a)) - t"),
+    BinaryCrossEntropyWithLogitsDown: ("logistic_loss_down", "W(1) / (W(1) + exp(-a)) - t"),
     BinaryCrossEntropyDown: (
         "binary_cross_entropy_down",
         "(a - t) / W(fmax((W(1) - a) * a, W(1e-12)))",

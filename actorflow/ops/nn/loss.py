@@ -494,13 +494,13 @@ class HingeLossDown(PairLossDown):
 
 
 @dataclass(frozen=True)
-class LogisticLoss(PairLoss):
+class BinaryCrossEntropyWithLogits(PairLoss):
     """Binary cross-entropy of ``sigmoid(x)``; see `binary_cross_entropy_with_logits`."""
 
     @property
     def down(self) -> PairLossDown:
-        """`LogisticLossDown`."""
-        return LogisticLossDown(self.reduction, self.scale)
+        """`BinaryCrossEntropyWithLogitsDown`."""
+        return BinaryCrossEntropyWithLogitsDown(self.reduction, self.scale)
 
     def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
         """``-g * x``."""
@@ -508,8 +508,8 @@ class LogisticLoss(PairLoss):
 
 
 @dataclass(frozen=True)
-class LogisticLossDown(PairLossDown):
-    """``dx = g * (sigmoid(x) - target)``: the gradient of `LogisticLoss`."""
+class BinaryCrossEntropyWithLogitsDown(PairLossDown):
+    """``dx = g * (sigmoid(x) - target)``: the gradient of `BinaryCrossEntropyWithLogits`."""
 
     def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
         """``p`` times the slope of the sigmoid."""
@@ -636,7 +636,7 @@ def binary_cross_entropy_with_logits(
     Gradient: dx = g * (sigmoid(x) - target) / size; dtarget = -g * x / size.
     Source: `torch.nn.functional.binary_cross_entropy_with_logits`.
     """
-    return blob_of(LogisticLoss(reduction, scale), x, target, name=name)
+    return blob_of(BinaryCrossEntropyWithLogits(reduction, scale), x, target, name=name)
 
 
 def binary_cross_entropy(

@@ -10,6 +10,7 @@ import pytest
 import actorflow as af
 import actorflow.ops.sim
 from actorflow.ops import registry
+from actorflow.ops.nn.pool import MaxPoolDown, MaxPoolPick
 from actorflow.ops.operation import Operation
 from tests.ops.every_operation import CASES, X
 
@@ -71,10 +72,10 @@ def test_an_operation_without_inputs(sim: Any) -> None:
 def test_the_gradient_of_a_pool(sim: Any) -> None:
     pool, g = af.ops.MaxPool((2, 2), (2, 2)), X[:, :3, :3]
     (y,) = run(sim, pool, [X])
-    (dx,) = run(sim, af.ops.MaxPoolDown((2, 2), (2, 2)), [g, X, y])
+    (dx,) = run(sim, MaxPoolDown((2, 2), (2, 2)), [g, X, y])
     assert dx.shape == X.shape
     np.testing.assert_allclose(dx.sum(), g.sum(), rtol=1e-5)
-    np.testing.assert_array_equal(run(sim, af.ops.MaxPoolPick((2, 2), (2, 2)), [X, X, y])[0], y)
+    np.testing.assert_array_equal(run(sim, MaxPoolPick((2, 2), (2, 2)), [X, X, y])[0], y)
 
 
 def test_in_place(sim: Any) -> None:

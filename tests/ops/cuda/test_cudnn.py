@@ -16,6 +16,7 @@ import pytest
 from actorflow import ops
 from actorflow.errors import MissingExtraError
 from actorflow.ops import registry
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
 
 STREAM = 1234
 
@@ -184,7 +185,7 @@ def test_all_three_products_are_those_of_the_cpu(
     (y,) = cases.compute_cpu(ops.Conv(*how), x, weight)
     g = random.standard_normal(y.shape)
     x, weight, g, y = (array.astype(np.float32) for array in (x, weight, g, y))
-    down, of_weight = ops.ConvDown(*how, size=size), ops.ConvWeight(*how, kernel=kernel)
+    down, of_weight = ConvDown(*how, size=size), ConvWeight(*how, kernel=kernel)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             np.testing.assert_allclose(run(cudnn, ops.Conv(*how), y.shape, x, weight), y, rtol=1e-4, atol=1e-4)
@@ -205,7 +206,7 @@ def test_a_border_that_is_wider_on_one_side_is_left_to_cupy(cudnn) -> None:
 def test_an_empty_batch_is_left_to_cupy(cudnn) -> None:
     x, weight, g = (np.ones(shape, np.float32) for shape in [(0, 4, 4, 3), (3, 3, 3, 2), (0, 2, 2, 2)])
     assert run(cudnn, ops.Conv(), g.shape, x, weight).size == 0
-    np.testing.assert_array_equal(run(cudnn, ops.ConvWeight(kernel=(3, 3)), weight.shape, g, x), np.zeros_like(weight))
+    np.testing.assert_array_equal(run(cudnn, ConvWeight(kernel=(3, 3)), weight.shape, g, x), np.zeros_like(weight))
     assert not cudnn.built
 
 

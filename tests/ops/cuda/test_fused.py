@@ -14,6 +14,7 @@ import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep
 from actorflow.ops.fused import _KINDS
+from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
 from actorflow.spec import TensorSpec
 from tests.ops.test_fused import (
     DTYPES,
@@ -62,8 +63,8 @@ CHAINS = {
         *((operation, (0,)) for operation in (ops.Sqrt(), ops.Square(), ops.Tanh())),
         *((operation, (0, 1)) for operation in (ops.Divide(), ops.Equal(), ops.Greater(), ops.GreaterEqual())),
         *((operation, (0, 1)) for operation in (ops.Less(), ops.LessEqual(), ops.Maximum(), ops.Minimum())),
-        *((operation, (0, 1)) for operation in (ops.Multiply(), ops.NotEqual(), ops.Power(), ops.ReluDown())),
-        *((operation, (0, 1)) for operation in (ops.SigmoidDown(), ops.Subtract(), ops.Sum(), ops.TanhDown())),
+        *((operation, (0, 1)) for operation in (ops.Multiply(), ops.NotEqual(), ops.Power(), ReluDown())),
+        *((operation, (0, 1)) for operation in (SigmoidDown(), ops.Subtract(), ops.Sum(), TanhDown())),
         (ops.Sum(), (0, 1, 0)),
     ),
     ("bool",): chain(
@@ -104,7 +105,7 @@ def test_steps_are_computed_as_by_themselves_to_the_bit(compute_cuda, dtype, ope
 def test_steps_are_those_of_the_cpu(compute_cuda, dtype) -> None:
     a, b = np.random.default_rng(0).standard_normal((2, 5, 300)).astype(dtype)
     operation = next(operation for dtypes, operation in CHAINS.items() if dtype in dtypes)
-    smooth = (ops.Exp, ops.Log, ops.Power, ops.Sigmoid, ops.Tanh, ops.SigmoidDown, ops.TanhDown)
+    smooth = (ops.Exp, ops.Log, ops.Power, ops.Sigmoid, ops.Tanh, SigmoidDown, TanhDown)
     for step, mine, its in zip(operation.steps, compute_cuda(operation, a, b), at_once(operation, [a, b]), strict=True):
         if isinstance(step.operation, smooth):
             np.testing.assert_allclose(mine, its, rtol=8 * np.finfo(dtype).eps, err_msg=str(step))

@@ -16,6 +16,14 @@ from hypothesis.extra import numpy as hnp
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
 from actorflow.ops import registry
+from actorflow.ops.linalg import BiasDown
+from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
+from actorflow.ops.nn.conv import ConvDown, ConvWeight
+from actorflow.ops.nn.dropout import DropoutDown
+from actorflow.ops.nn.loss import SoftmaxLossDown
+from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
+from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown, MaxPoolPick
+from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.spec import TensorSpec
 
 FLOATS = ("float16", "float32", "float64")
@@ -122,12 +130,12 @@ def test_pooling(compute_cuda, cases, laid_out, case: Sliding, ceil, count_pad, 
     (y,) = cases.compute_cpu(ops.MaxPool(*maximum), x)
     g, h = _drawn(seed, y.shape, x.shape, dtype=dtype)
     np.testing.assert_array_equal(compute_cuda(ops.MaxPool(*maximum), laid_out(x, layout))[0], y)
-    for operation, first in ((ops.MaxPoolDown(*maximum), g), (ops.MaxPoolPick(*maximum), h)):
+    for operation, first in ((MaxPoolDown(*maximum), g), (MaxPoolPick(*maximum), h)):
         arrays = [laid_out(a, layout) for a in (first, x, y)]
         np.testing.assert_array_equal(compute_cuda(operation, *arrays)[0], cases.compute_cpu(operation, first, x, y)[0])
     average = ops.AveragePool(*how, count_pad)
     (g,) = _drawn(seed, (case.batch, *average.windows(case.size).out, case.channels), dtype=dtype)
-    for operation, array in ((average, x), (ops.AveragePoolDown(*how, count_pad, size=case.size), g)):
+    for operation, array in ((average, x), (AveragePoolDown(*how, count_pad, size=case.size), g)):
         np.testing.assert_allclose(
             compute_cuda(operation, laid_out(array, layout))[0],
             cases.compute_cpu(operation, array)[0],
@@ -140,8 +148,8 @@ def test_a_maximum_that_is_not_a_number_wins_and_takes_no_gradient(compute_cuda)
     x = np.array([1.0, np.nan, 3.0, 4.0]).reshape(1, 2, 2, 1)
     (y,) = compute_cuda(ops.MaxPool(2), x)
     assert np.isnan(y).all()
-    np.testing.assert_array_equal(compute_cuda(ops.MaxPoolDown(2), np.ones_like(y), x, y)[0], np.zeros_like(x))
-    np.testing.assert_array_equal(compute_cuda(ops.MaxPoolPick(2), x, x, y)[0], np.zeros_like(y))
+    np.testing.assert_array_equal(compute_cuda(MaxPoolDown(2), np.ones_like(y), x, y)[0], np.zeros_like(x))
+    np.testing.assert_array_equal(compute_cuda(MaxPoolPick(2), x, x, y)[0], np.zeros_like(y))
 
 
 @examples
@@ -163,8 +171,8 @@ def test_convolution(
     with mock.patch.object(emulated.modules["conv"], "_SCRATCH_BYTES", scratch_bytes):
         for operation, arrays in (
             (ops.Conv(*how), (x, weight)),
-            (ops.ConvDown(*how, size=case.size), (g, weight)),
-            (ops.ConvWeight(*how, kernel=case.kernel), (g, x)),
+            (ConvDown(*how, size=case.size), (g, weight)),
+            (ConvWeight(*how, kernel=case.kernel), (g, x)),
         ):
             (found,) = compute_cuda(operation, *(laid_out(a, layout) for a in arrays))
             np.testing.assert_allclose(found, cases.compute_cpu(operation, *arrays)[0], rtol=1e-4, atol=1e-4)
@@ -195,8 +203,8 @@ def test_columns_fit_in_their_memory_whatever_the_batch_is(emulated, groups) -> 
 def test_a_1x1_convolution_needs_no_columns(compute_cuda, launches) -> None:
     x, weight, g = _drawn(0, (2, 3, 3, 4), (1, 1, 4, 5), (2, 3, 3, 5), dtype="float32")
     compute_cuda(ops.Conv(), x, weight)
-    compute_cuda(ops.ConvDown(size=(3, 3)), g, weight)
-    compute_cuda(ops.ConvWeight(kernel=(1, 1)), g, x)
+    compute_cuda(ConvDown(size=(3, 3)), g, weight)
+    compute_cuda(ConvWeight(kernel=(1, 1)), g, x)
     assert launches == []
 
 
@@ -219,8 +227,8 @@ def test_softmax(compute_cuda, cases, laid_out, shape, data, dtype, layout, stre
     (y,) = cases.compute_cpu(ops.Softmax(axis), x)
     np.testing.assert_allclose(compute_cuda(ops.Softmax(axis), laid_out(10 * x, layout))[0].sum(axis), 1, rtol=1e-4)
     np.testing.assert_allclose(compute_cuda(ops.Softmax(axis), laid_out(x, layout))[0], y, rtol=1e-4, atol=1e-6)
-    (dx,) = cases.compute_cpu(ops.SoftmaxDown(axis), g, y)
-    (found,) = compute_cuda(ops.SoftmaxDown(axis), laid_out(g, layout), laid_out(y, layout))
+    (dx,) = cases.compute_cpu(SoftmaxDown(axis), g, y)
+    (found,) = compute_cuda(SoftmaxDown(axis), laid_out(g, layout), laid_out(y, layout))
     np.testing.assert_allclose(found, dx, rtol=1e-4, atol=1e-5)
 
 
@@ -247,7 +255,7 @@ def test_sums_over_any_axes(emulated, laid_out, shape, data, layout, by_parts, s
 @pytest.mark.parametrize("shape", [(100_000, 3), (3000, 40), (7, 1000), (50_000, 1)])
 def test_a_sum_takes_two_launches_at_most_and_sums_in_float32_at_least(compute_cuda, launches, shape, dtype) -> None:
     g = np.full(shape, 0.01, dtype)
-    (found,) = compute_cuda(ops.BiasDown(), g)
+    (found,) = compute_cuda(BiasDown(), g)
     assert len(launches) <= 2
     exact = float(g[0, 0]) * shape[0]
     np.testing.assert_allclose(found, exact, rtol={"float16": 1e-3, "float32": 1e-6, "float64": 1e-12}[dtype])
@@ -312,7 +320,7 @@ def test_gradients_of_norms_are_their_formula(compute_cuda, shape, dtype) -> Non
         bound = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(found, expected, rtol=rounding, atol=rounding * bound)
 
-    for axes, operation in (((0,), ops.BatchNormDown()), ((1,), ops.LayerNormDown())):
+    for axes, operation in (((0,), BatchNormDown()), ((1,), LayerNormDown())):
         x, g, scale, _, mean, variance = _normalized(shape, axes, dtype, 1.0, 0.0)
         dx, dscale, dshift = compute_cuda(
             operation, g, x, scale, mean.reshape(-1).astype(wide), variance.reshape(-1).astype(wide)
@@ -333,10 +341,10 @@ def test_norms_take_few_passes_over_the_data(emulated, compute_cuda, shape) -> N
     of_rows = [statistic.astype("f") for statistic in (x.mean(1), x.var(1))]
     for operation, arrays, passes in (
         (ops.BatchNorm(), (x, scale, shift, mean, variance), 1 + 2),
-        (ops.BatchNormDown(), (g, x, scale, mean, variance), 2 + 3),
-        (ops.BatchNormInferenceDown(), (g, x, scale, mean, variance), 2 + 2),
+        (BatchNormDown(), (g, x, scale, mean, variance), 2 + 3),
+        (BatchNormInferenceDown(), (g, x, scale, mean, variance), 2 + 2),
         (ops.LayerNorm(), (x, scale, shift), 1 + 2),
-        (ops.LayerNormDown(), (g, x, scale, *of_rows), 2 + 2 + 3),
+        (LayerNormDown(), (g, x, scale, *of_rows), 2 + 2 + 3),
     ):
         emulated.emulator.touched.clear()
         compute_cuda(operation, *arrays)
@@ -363,7 +371,7 @@ def test_losses(compute_cuda, cases, laid_out, shape, classes, dtype, label_dtyp
     g = np.asarray(0.7, dtype)
     for operation, arrays in (
         (ops.SoftmaxLoss(), (x, labels)),
-        (ops.SoftmaxLossDown(), (g, x, labels)),
+        (SoftmaxLossDown(), (g, x, labels)),
         (ops.Accuracy(min(top, classes)), (x, labels)),
     ):
         found = compute_cuda(operation, *(laid_out(a, layout) for a in arrays))
@@ -376,7 +384,7 @@ def test_a_label_that_is_no_class_makes_what_depends_on_it_not_a_number(compute_
     labels = np.array([1, label], label_dtype)
     assert np.isnan(compute_cuda(ops.SoftmaxLoss(), x, labels)[0])
     assert np.isnan(compute_cuda(ops.Accuracy(), x, labels)[0])
-    (dx,) = compute_cuda(ops.SoftmaxLossDown(), np.float32(1), x, labels)
+    (dx,) = compute_cuda(SoftmaxLossDown(), np.float32(1), x, labels)
     np.testing.assert_array_equal(np.isnan(dx), [[False] * 3, [True] * 3])
 
 
@@ -402,8 +410,8 @@ def test_dropout_drops_what_the_cpu_drops(compute_cuda, cases, size, seed, frame
     for actual, wanted in zip(compute_cuda(ops.Dropout(rate, seed), x, frame=frame), expected, strict=True):
         np.testing.assert_array_equal(actual, wanted)
     np.testing.assert_array_equal(
-        compute_cuda(ops.DropoutDown(rate), x, expected[1])[0],
-        cases.compute_cpu(ops.DropoutDown(rate), x, expected[1])[0],
+        compute_cuda(DropoutDown(rate), x, expected[1])[0],
+        cases.compute_cpu(DropoutDown(rate), x, expected[1])[0],
     )
 
 
@@ -453,7 +461,7 @@ def test_terms_are_added_in_their_order_and_rounded_as_on_the_cpu(compute_cuda, 
 @given(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5), floats, layouts, seeds)
 def test_activations(compute_cuda, cases, laid_out, shape, dtype, layout, seed) -> None:
     x, g = _drawn(seed, shape, shape, dtype=dtype)
-    for up, down in ((ops.Relu(), ops.ReluDown()), (ops.Sigmoid(), ops.SigmoidDown()), (ops.Tanh(), ops.TanhDown())):
+    for up, down in ((ops.Relu(), ReluDown()), (ops.Sigmoid(), SigmoidDown()), (ops.Tanh(), TanhDown())):
         (y,) = cases.compute_cpu(up, x)
         np.testing.assert_allclose(compute_cuda(up, laid_out(x, layout))[0], y, rtol=1e-5, atol=1e-6)
         (dx,) = cases.compute_cpu(down, g, y)
@@ -469,13 +477,13 @@ def test_what_is_not_finite_comes_out_as_on_the_cpu(compute_cuda, cases, operati
 
 def test_an_infinite_gradient_that_is_not_kept_is_0(compute_cuda) -> None:
     g = np.full(2, np.inf)
-    np.testing.assert_array_equal(compute_cuda(ops.ReluDown(), g, np.array([0.0, 1.0]))[0], [0, np.inf])
-    np.testing.assert_array_equal(compute_cuda(ops.DropoutDown(0.5), g, np.array([False, True]))[0], [0, np.inf])
+    np.testing.assert_array_equal(compute_cuda(ReluDown(), g, np.array([0.0, 1.0]))[0], [0, np.inf])
+    np.testing.assert_array_equal(compute_cuda(DropoutDown(0.5), g, np.array([False, True]))[0], [0, np.inf])
 
 
 def test_an_empty_batch_is_summed_to_0(compute_cuda) -> None:
-    np.testing.assert_array_equal(compute_cuda(ops.BiasDown(), np.ones((0, 3)))[0], np.zeros(3))
-    (dweight,) = compute_cuda(ops.ConvWeight(kernel=(3, 3)), np.ones((0, 2, 2, 4)), np.ones((0, 4, 4, 3)))
+    np.testing.assert_array_equal(compute_cuda(BiasDown(), np.ones((0, 3)))[0], np.zeros(3))
+    (dweight,) = compute_cuda(ConvWeight(kernel=(3, 3)), np.ones((0, 2, 2, 4)), np.ones((0, 4, 4, 3)))
     np.testing.assert_array_equal(dweight, np.zeros((3, 3, 3, 4)))
     (loss,) = compute_cuda(ops.SoftmaxLoss(), np.ones((0, 3)), np.ones(0, np.int64))
     assert math.isnan(loss)

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
+from actorflow.ops.indexing import TakeAlongAxisDown, TakeDown
 from actorflow.spec import TensorSpec
 
 layouts = st.sampled_from(["C", "F", "strided"])
@@ -91,9 +92,9 @@ def test_indices(compute_cuda, cases, laid_out, shape, picked, data, dtype, inde
     along = np.asarray(random.integers(low, length, beside)).astype(index_dtype)
     for operation, arrays in (
         (ops.Take(axis), (_whole(seed, shape, dtype), indices)),
-        (ops.TakeDown(length, axis), (g, indices)),
+        (TakeDown(length, axis), (g, indices)),
         (ops.TakeAlongAxis(axis), (_whole(seed, shape, dtype), along)),
-        (ops.TakeAlongAxisDown(length, axis), (_whole(seed, beside, dtype), along)),
+        (TakeAlongAxisDown(length, axis), (_whole(seed, beside, dtype), along)),
     ):
         (found,) = compute_cuda(operation, *(laid_out(x, layout) for x in arrays))
         np.testing.assert_array_equal(found, cases.compute_cpu(operation, *arrays)[0], strict=True)
@@ -125,7 +126,7 @@ def test_what_is_picked_many_times_is_added_up_in_order(compute_cuda, picked) ->
     g = random.standard_normal(count).astype("f")
     expected = np.zeros(length, "f")
     np.add.at(expected, indices[indices < length], g[indices < length])
-    for operation in (ops.TakeDown(length), ops.TakeAlongAxisDown(length)):
+    for operation in (TakeDown(length), TakeAlongAxisDown(length)):
         np.testing.assert_array_equal(compute_cuda(operation, g, indices)[0], expected)
 
 
@@ -133,7 +134,7 @@ def test_indices_out_of_range_pick_what_is_not_a_number(compute_cuda) -> None:
     indices = np.array([0, 3, -3, -4])
     np.testing.assert_array_equal(compute_cuda(ops.Take(), np.arange(3.0), indices)[0], [0, np.nan, 0, np.nan])
     np.testing.assert_array_equal(compute_cuda(ops.Take(), np.arange(3) + 5, indices)[0], [5, 0, 5, 0])
-    for down in (ops.TakeDown(3), ops.TakeAlongAxisDown(3)):
+    for down in (TakeDown(3), TakeAlongAxisDown(3)):
         np.testing.assert_array_equal(compute_cuda(down, np.ones(4), indices)[0], [2, 0, 0])
     (found,) = compute_cuda(ops.OneHot(3, np.dtype("float32")), np.array([1, 3, -1]))
     np.testing.assert_array_equal(found, [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
