@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.errors import GraphError
-from actorflow.ops.operation import Operation, apply, same_numbers
+from actorflow.ops.operation import Grads, Operation, apply, same_numbers
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ class AllReduce(Operation):
         priority: Of collectives that are ready, the one with the largest goes first. Gradients of front layers have a
             large one: they come last and are needed first.
 
+    Raises:
+        GraphError: if ``operation`` is not known, or ``ranks`` are not at least two, ascending.
+        DTypeError: if ``x`` is not of numbers, or of complex ones, which have no order, for "max" and "min".
     Gradient (of sums): g, reduced likewise, for which the loss must depend on all outputs.
     Source: MPI ``Iallreduce``; Purine2 composite ``AllReduce``, which was a server per parameter.
     """
@@ -39,12 +42,6 @@ class AllReduce(Operation):
     priority: int = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            GraphError: if ``operation`` is not known, or ``ranks`` are not at least two, ascending.
-            DTypeError: if ``x`` is not of numbers, or of complex ones, which have no order, for "max" and "min".
-        """
         if self.operation not in ("sum", "max", "min"):
             raise GraphError(f"AllReduce: operation must be 'sum', 'max' or 'min', got {self.operation!r}")
         if len(self.ranks) < 2 or self.ranks[0] < 0 or list(self.ranks) != sorted(set(self.ranks)):
@@ -52,7 +49,7 @@ class AllReduce(Operation):
         same_numbers("AllReduce", ordered=self.operation != "sum", x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """The sum of all ranks' gradients.
 
         Raises:
@@ -61,7 +58,6 @@ class AllReduce(Operation):
         if self.operation != "sum":
             raise GraphError(f"AllReduce: operation {self.operation!r} has no gradient (op {op.name!r})")
         (g,) = grads
-        assert g is not None
         # The ops of one collective are of one scope, and so are their gradients: that of this gradient alone.
         scope = g.graph.root.current_scope.name
         group = f"{scope}/{self.group.rpartition('/')[2]}"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError
 from actorflow.ops.fills import number_like, with_numbers
-from actorflow.ops.operation import Operation, apply, blob_of, same_dtype, same_numbers
+from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype, same_numbers
 from actorflow.ops.shaping import broadcast_shape, sum_to
 from actorflow.spec import TensorSpec
 
@@ -21,36 +21,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Copy(Operation):
-    """``y = x``, any dtype.
-
-    Gradient: dx = g.
-    Source: Purine2 ``MemCopy``.
-    """
+    """``y = x``, any dtype."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient passes through."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return grads
 
 
 @dataclass(frozen=True)
 class Dummy(Operation):
-    """``y = x``, once everything in ``after`` has been computed; see `dummy`.
-
-    Source: Purine2 ``Dummy``.
-    """
+    """``y = x``, once everything in ``after`` has been computed; see `dummy`."""
 
     arguments = ("x", "*after")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         return inputs[:1]
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient of ``x`` passes through; what was only waited for has none."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [grads[0] if wanted[0] else None, *[None] * (len(wanted) - 1)]
 
 
@@ -86,22 +75,16 @@ def dummy(x: Blob, *after: Blob, name: str | None = None) -> Blob:
 
 @dataclass(frozen=True)
 class Cast(Operation):
-    """``y = x`` in another dtype, rounded or cut off as NumPy's ``astype`` does.
-
-    Gradient: dx = g in the dtype of x, where both are floating.
-    Source: `numpy.ndarray.astype`.
-    """
+    """``y = x`` in another dtype, rounded or cut off as NumPy's ``astype`` does."""
 
     dtype: np.dtype[np.generic]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape of ``x``."""
         if inputs[0].dtype.hasobject:
             raise DTypeError(f"Cast: x must be of numbers, got {inputs[0]}")
         return (TensorSpec(inputs[0].shape, self.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Cast back; what is not floating has no gradient."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [None if grads[0] is None or not wanted[0] else apply(Cast(op.inputs[0].dtype), grads[0])]
 
 
@@ -116,6 +99,8 @@ def cast(x: Blob, dtype: npt.DTypeLike, *, name: str | None = None) -> Blob:
         The blob of the same shape.
     Raises:
         DTypeError: if NumPy does not know the dtype.
+    Gradient: g in the dtype of ``x``, where both are floating.
+    Source: `numpy.ndarray.astype`.
     """
     return blob_of(Cast(TensorSpec.of((), dtype).dtype), x, name=name)
 
@@ -136,7 +121,6 @@ class _Comparison(Operation):
     differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that ``a`` and ``b`` have together, bool."""
         a, b = inputs
         if a.dtype != _BOOL or not isinstance(self, Equal | NotEqual):
             same_numbers(self.kind, ordered=not isinstance(self, Equal | NotEqual), a=a, b=b)
@@ -182,7 +166,6 @@ class _Logic(Operation):
     differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that the inputs have together, bool."""
         named = dict(zip(self.arguments, inputs, strict=True))
         _check_bool(self.kind, **named)
         return (TensorSpec(broadcast_shape(self.kind, **named), _BOOL),)
@@ -217,17 +200,14 @@ class Where(Operation):
     arguments = ("condition", "a", "b")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that all inputs have together, with the dtype of ``a``."""
         condition, a, b = inputs
         _check_bool("Where", condition=condition)
         if b.dtype != a.dtype:
             raise DTypeError(f"Where: b must have a's dtype {a.dtype}, got {b}")
         return (TensorSpec(broadcast_shape("Where", condition=condition, a=a, b=b), a.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient goes to where the element came from."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (condition, a, b) = grads, op.inputs
-        assert g is not None
         zero = number_like(0.0, g)
         return [
             None,
@@ -379,54 +359,32 @@ def _terms(kind: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 
 @dataclass(frozen=True)
 class Sum(Operation):
-    """``y = terms[0] + terms[1] + ...``, added in this order; see `add`. The sum along axes is `ReduceSum`.
-
-    Source: Purine2 ``Sum``; also inserted for blobs with several producers.
-    """
+    """``y = terms[0] + terms[1] + ...``, added in this order; see `add`. The sum along axes is `ReduceSum`."""
 
     arguments = ("*terms",)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that the terms have together, and their dtype.
-
-        Raises:
-            ShapeError, DTypeError: if they do not fit, or are not numbers.
-        """
         return _terms("Sum", inputs)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient goes to every term."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [sum_to(grads[0], x.shape) if want else None for x, want in zip(op.inputs, wanted, strict=True)]
 
 
 @dataclass(frozen=True)
 class WeightedSum(Operation):
-    """``y = weights[0] * terms[0] + weights[1] * terms[1] + ...``, added in this order; see `weighted_sum`.
-
-    Attributes:
-        weights: A constant for each term.
-    """
+    """``y = weights[0] * terms[0] + weights[1] * terms[1] + ...``, added in this order; see `weighted_sum`."""
 
     arguments = ("*terms",)
 
     weights: tuple[float, ...]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that the terms have together, and their dtype.
-
-        Raises:
-            GraphError: if there is not one weight for each term.
-            ShapeError, DTypeError: if the terms do not fit, or are not floating.
-        """
         if len(self.weights) != len(inputs):
             raise GraphError(f"WeightedSum: give a weight for each of {len(inputs)} terms, got {len(self.weights)}")
         same_dtype("WeightedSum", **{f"terms[{i}]": spec for i, spec in enumerate(inputs)})
         return _terms("WeightedSum", inputs)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The weighted gradient."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [
             scale(sum_to(grads[0], x.shape), weight) if want else None
             for x, weight, want in zip(op.inputs, self.weights, wanted, strict=True)
@@ -435,24 +393,15 @@ class WeightedSum(Operation):
 
 @dataclass(frozen=True)
 class Scale(Operation):
-    """``y = factor * x``; see `scale`.
-
-    Source: Purine2 ``Scale``.
-
-    Attributes:
-        factor: A constant.
-    """
+    """``y = factor * x``; see `scale`."""
 
     factor: float
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         same_dtype("Scale", x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The scaled gradient."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self, grads[0])]
 
 
@@ -462,11 +411,6 @@ class Binary(Operation):
     arguments = ("a", "b")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that ``a`` and ``b`` have together, and their dtype.
-
-        Raises:
-            ShapeError, DTypeError: if they do not fit, or are not numbers.
-        """
         a, b = inputs
         same_numbers(self.kind, a=a, b=b)
         return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), a.dtype),)
@@ -476,24 +420,17 @@ class Binary(Operation):
 class Subtract(Binary):
     """``y = a - b``; see `subtract`."""
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient, and the negative one."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
-        assert g is not None
         return [sum_to(g, a.shape) if wanted[0] else None, scale(sum_to(g, b.shape), -1.0) if wanted[1] else None]
 
 
 @dataclass(frozen=True)
 class Multiply(Binary):
-    """``y = a * b``; see `multiply`.
+    """``y = a * b``; see `multiply`."""
 
-    Source: Purine2 ``Mul``.
-    """
-
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Products with the other factor."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
-        assert g is not None
         return [
             sum_to(multiply(g, b), a.shape) if wanted[0] else None,
             sum_to(multiply(g, a), b.shape) if wanted[1] else None,
@@ -505,15 +442,12 @@ class Divide(Binary):
     """``y = a / b``; see `divide`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that ``a`` and ``b`` have together, and their dtype."""
         a, b = inputs
         same_dtype(self.kind, a=a, b=b)
         return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), a.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """``g / b``, and ``-g / b * y``."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
-        assert g is not None
         shares = divide(g, b)
         return [
             sum_to(shares, a.shape) if wanted[0] else None,
@@ -525,15 +459,12 @@ class _Extreme(Binary):
     """One of two numbers."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that ``a`` and ``b`` have together, and their dtype."""
         a, b = inputs
         same_numbers(self.kind, ordered=True, a=a, b=b)
         return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), a.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient goes to the operand that was taken, half of it to each where they are equal."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
-        assert g is not None
         low, high = (a, b) if isinstance(self, Maximum) else (b, a)
         shared = where(equal(a, b), scale(g, 0.5), g)
         zero = number_like(0.0, g)
@@ -718,19 +649,12 @@ class Negative(Operation):
     """``y = -x``; see `negative`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            DTypeError: if ``x`` has no negative numbers.
-        """
         same_numbers("Negative", x=inputs[0])
         if inputs[0].dtype.kind == "u":
             raise DTypeError(f"Negative: x must be signed, got {inputs[0]}")
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The negative gradient."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self, grads[0])]
 
 
@@ -738,7 +662,6 @@ class _Ordered(Operation):
     """``y`` of the type of ``x``, which is real."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         same_numbers(self.kind, ordered=True, x=inputs[0])
         return inputs
 
@@ -747,31 +670,18 @@ class _Ordered(Operation):
 class Absolute(_Ordered):
     """``y = |x|``; see `absolute`."""
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """With the sign of ``x``."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [multiply(grads[0], sign(op.inputs[0]))]
 
 
 @dataclass(frozen=True)
 class Clip(_Ordered):
-    """``y = min(max(x, low), high)``; see `clip`.
-
-    Attributes:
-        low: Least value; None for no bound.
-        high: Largest value; None for no bound.
-    """
+    """``y = min(max(x, low), high)``; see `clip`."""
 
     low: float | None = None
     high: float | None = None
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            GraphError: if the bounds are in the wrong order.
-            DTypeError: if ``x`` is of integers and a bound is none.
-        """
         if self.low is not None and self.high is not None and not self.low <= self.high:
             raise GraphError(f"Clip: low must not be more than high, got {self.low} and {self.high}")
         for name, bound in (("low", self.low), ("high", self.high)):
@@ -779,10 +689,8 @@ class Clip(_Ordered):
                 raise DTypeError(f"Clip: {name} must be an integer for x {inputs[0]}, got {bound}")
         return _Ordered.infer(self, *inputs)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient where nothing was clipped."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, x = grads[0], op.inputs[0]
-        assert g is not None
         zero = number_like(0.0, g)
         if self.low is not None:
             g = where(greater_equal(x, self.low), g, zero)
@@ -795,12 +703,10 @@ class _Step(Operation):
     """``y`` of the type of ``x``, constant in pieces, so the gradient is 0."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         same_dtype(self.kind, x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """0."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [None]
 
 
@@ -809,7 +715,6 @@ class Sign(_Step):
     """``y = -1, 0 or 1``; see `sign`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         same_numbers("Sign", ordered=True, x=inputs[0])
         return inputs
 
@@ -936,13 +841,10 @@ class _Smooth(Operation):
     """``y`` of the type of ``x``, which is floating."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         same_dtype(self.kind, x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient times the slope."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [self.slope(grads[0], op.inputs[0], op.outputs[0])]
 
     def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
@@ -987,7 +889,6 @@ class Square(_Smooth):
     """``y = x * x``; see `square`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         same_numbers("Square", x=inputs[0])
         return inputs
 
@@ -1000,15 +901,12 @@ class Power(Binary):
     """``y = a ** b``; see `power`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape that ``a`` and ``b`` have together, and their dtype."""
         a, b = inputs
         same_numbers("Power", ordered=True, a=a, b=b)
         return (TensorSpec(broadcast_shape("Power", a=a, b=b), a.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """``b * a ** (b - 1)`` and ``y * log(a)``; 0 where the power does not depend on the operand."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
-        assert g is not None
         zero = number_like(0.0, g)
         da = db = None
         if wanted[0]:

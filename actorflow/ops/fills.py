@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fill(Operation):
-    """A blob of one constant, from no inputs.
-
-    Source: Purine2 ``Constant``.
-
-    Attributes:
-        value: The constant.
-        spec: Shape and dtype of the result.
-    """
+    """A blob of one constant, from no inputs."""
 
     arguments = ()
 
@@ -41,7 +34,6 @@ class Fill(Operation):
     spec: TensorSpec
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The declared type."""
         return (self.spec,)
 
 
@@ -113,12 +105,6 @@ class _Random(Operation):
     seed: int
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The declared type.
-
-        Raises:
-            GraphError: if the seed or a parameter is out of range.
-            DTypeError: if the dtype is not floating.
-        """
         same_dtype(self.kind, spec=self.spec)
         if not 0 <= self.seed < 1 << 128:
             raise GraphError(f"{self.kind}: seed must be from 0 to 2**128 - 1, got {self.seed}")
@@ -127,18 +113,12 @@ class _Random(Operation):
 
 @dataclass(frozen=True)
 class Gaussian(_Random):
-    """Normally distributed numbers; see `gaussian`.
-
-    Attributes:
-        mean: Of the distribution.
-        std: Its standard deviation.
-    """
+    """Normally distributed numbers; see `gaussian`."""
 
     mean: float = 0.0
     std: float = 1.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The declared type."""
         if not self.std >= 0:
             raise GraphError(f"Gaussian: std must not be negative, got {self.std}")
         return _Random.infer(self)
@@ -146,18 +126,12 @@ class Gaussian(_Random):
 
 @dataclass(frozen=True)
 class Uniform(_Random):
-    """Uniformly distributed numbers; see `uniform`.
-
-    Attributes:
-        low: Least value.
-        high: Bound.
-    """
+    """Uniformly distributed numbers; see `uniform`."""
 
     low: float = 0.0
     high: float = 1.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The declared type."""
         if not self.high >= self.low:
             raise GraphError(f"Uniform: high must be at least low, {self.low}, got {self.high}")
         return _Random.infer(self)
@@ -165,16 +139,11 @@ class Uniform(_Random):
 
 @dataclass(frozen=True)
 class Bernoulli(_Random):
-    """1 or 0; see `bernoulli`.
-
-    Attributes:
-        probability: Of 1.
-    """
+    """1 or 0; see `bernoulli`."""
 
     probability: float = 0.5
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The declared type, which may be of integers or bool, too."""
         if not 0 <= self.probability <= 1:
             raise GraphError(f"Bernoulli: probability must be from 0 to 1, got {self.probability}")
         if self.spec.dtype.kind not in "biufV":

@@ -126,7 +126,6 @@ class Function(Operation):
         """Any number of inputs is right."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...] | None:
-        """The declared types, whatever the inputs are."""
         return self.specs
 
     def __str__(self) -> str:

@@ -109,6 +109,10 @@ class Fused(Operation):
     Source: the chains of `actorflow.array`, which makes these; as ``cupy.fuse`` and numexpr do. Several results and
     several reductions of one shape in one kernel are XLA's multi-output fusion.
 
+    Raises:
+        GraphError: if an operation cannot be a step, or the value of a reduction is not a result.
+        ShapeError: if a result does not have the shape of all inputs together, or reductions differ in their axes.
+
     Attributes:
         steps: The operations, in order.
         results: Positions of the steps whose values are the outputs; all reductions are among them, the others have the
@@ -126,12 +130,6 @@ class Fused(Operation):
         return tuple([i for i, step in enumerate(self.steps) if isinstance(step.operation, Reduction)])
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The types of ``results``.
-
-        Raises:
-            GraphError: if an operation cannot be a step, or the value of a reduction is no result.
-            ShapeError: if a result does not have the shape of all inputs together, or reductions differ in their axes.
-        """
         specs = self.specs(inputs)
         found = tuple([specs[len(inputs) + i] for i in self.results])
         whole, reductions = np.broadcast_shapes(*[spec.shape for spec in inputs]), self.reductions

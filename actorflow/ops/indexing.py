@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.operation import Operation, apply, axes_of, blob_of, rank_is, same_numbers, whole
+from actorflow.ops.operation import Grads, Operation, apply, axes_of, blob_of, rank_is, same_numbers, whole
 from actorflow.ops.shaping import Axis, reshape
 from actorflow.spec import TensorSpec
 
@@ -45,11 +45,6 @@ class Slice(Operation):
         return (*map(_slice, self.starts, self.stops, self.steps), ...)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape of the part, with the dtype of ``x``.
-
-        Raises:
-            ShapeError: if ``x`` has not as many axes, or no such part.
-        """
         (x,) = inputs
         bounds = list(zip(self.starts, self.stops, self.steps, strict=True))
         if len(bounds) != len(x.shape) or any(
@@ -58,9 +53,7 @@ class Slice(Operation):
             raise ShapeError(f"{self.kind}: x must have a part {bounds} (start, stop, step along each axis), got {x}")
         return (TensorSpec(tuple([len(range(*bound)) for bound in bounds]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient among zeros."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(SliceDown(self.starts, self.stops, self.steps, op.inputs[0].shape), grads[0])]
 
 
@@ -88,11 +81,6 @@ class SliceDown(Operation):
         return Slice(self.starts, self.stops, self.steps)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of the whole.
-
-        Raises:
-            ShapeError: if ``g`` is no such part of it.
-        """
         (g,) = inputs
         whole = TensorSpec(self.shape, g.dtype)
         (part,) = self.part.infer(whole)
@@ -100,19 +88,13 @@ class SliceDown(Operation):
             raise ShapeError(f"SliceDown: g must have shape {part.shape}, got {g}")
         return (whole,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The part."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self.part, grads[0])]
 
 
 @dataclass(frozen=True)
 class Flip(Operation):
-    """``x`` in reverse order along axes; see `flip`.
-
-    Attributes:
-        axis: The axes; None for all.
-    """
+    """``x`` in reverse order along axes; see `flip`."""
 
     axis: tuple[int, ...] | None = None
 
@@ -122,13 +104,10 @@ class Flip(Operation):
         return (*[_slice(None, None, -1 if i in axes else 1) for i in range(rank)], ...)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         self.key(len(inputs[0].shape))
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Turned back."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self, grads[0])]
 
 
@@ -148,34 +127,20 @@ def _check_mode(kind: str, mode: PadMode) -> None:
 
 @dataclass(frozen=True)
 class Pad(Operation):
-    """``x`` with a border; see `pad`.
-
-    Attributes:
-        widths: Elements before and after, along each axis.
-        mode: What the border is made of.
-        value: The border's elements in mode "constant".
-    """
+    """``x`` with a border; see `pad`."""
 
     widths: tuple[tuple[int, int], ...]
     mode: PadMode = "constant"
     value: float = 0.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape with the border, and the dtype of ``x``.
-
-        Raises:
-            ShapeError: if ``x`` cannot have such a border.
-            GraphError: if there is no such mode.
-        """
         (x,) = inputs
         _check_mode("Pad", self.mode)
         _check_widths("Pad", self.widths, x.shape, self.mode)
         shape = [before + n + after for n, (before, after) in zip(x.shape, self.widths, strict=True)]
         return (TensorSpec(tuple(shape), x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """What is inside; the border's share is added to where it came from."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         shape = op.inputs[0].shape
         if self.mode != "constant":
             return [apply(PadDown(self.widths, self.mode), grads[0])]
@@ -186,12 +151,7 @@ class Pad(Operation):
 
 @dataclass(frozen=True)
 class PadDown(Operation):
-    """What is inside ``g``, plus what its border was made of: the gradient of `Pad` in modes "reflect" and "edge".
-
-    Attributes:
-        widths: As in `Pad`.
-        mode: As in `Pad`.
-    """
+    """What is inside ``g``, plus what its border was made of: the gradient of `Pad` in modes "reflect" and "edge"."""
 
     arguments = ("g",)
 
@@ -199,11 +159,6 @@ class PadDown(Operation):
     mode: PadMode
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape without the border, and the dtype of ``g``.
-
-        Raises:
-            ShapeError: if ``g`` has no such border.
-        """
         (g,) = inputs
         _check_mode("PadDown", self.mode)
         if len(self.widths) != len(g.shape):
@@ -214,9 +169,7 @@ class PadDown(Operation):
         _check_widths("PadDown", self.widths, shape, self.mode)
         return (TensorSpec(shape, g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`Pad`, which it is the transpose of."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(Pad(self.widths, self.mode), grads[0])]
 
 
@@ -343,18 +296,13 @@ def _check_indices(kind: str, indices: TensorSpec) -> None:
 
 @dataclass(frozen=True)
 class Take(Operation):
-    """``y = x`` at indices of one axis, for all of the others; see `take`.
-
-    Attributes:
-        axis: What the indices are of; the indices' own axes take its place.
-    """
+    """``y = x`` at indices of one axis, for all of the others; see `take`."""
 
     arguments = ("x", "indices")
 
     axis: int = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape of ``x`` with that of the indices in the place of the axis, and the dtype of ``x``."""
         x, indices = inputs
         _check_indices("Take", indices)
         (axis,) = axes_of("Take", self.axis, len(x.shape))
@@ -362,9 +310,7 @@ class Take(Operation):
             raise ShapeError(f"Take: x must have at least 1 element on axis {axis}, got {x}")
         return (TensorSpec((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`TakeDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x, indices = op.inputs
         (axis,) = axes_of("Take", self.axis, len(x.shape))
         return [apply(TakeDown(x.shape[axis], axis), grads[0], indices), None]
@@ -387,11 +333,6 @@ class TakeDown(Operation):
     axis: int = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError: if ``g`` does not have the indices' shape at the axis.
-        """
         g, indices = inputs
         _check_indices("TakeDown", indices)
         same_numbers("TakeDown", g=g)
@@ -400,30 +341,19 @@ class TakeDown(Operation):
             raise ShapeError(f"TakeDown: g must have shape {indices.shape} from axis {self.axis} on, got {g}")
         return (TensorSpec((*g.shape[: self.axis], self.length, *g.shape[stop:]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The parts taken."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(Take(self.axis), grads[0], op.inputs[1]), None]
 
 
 @dataclass(frozen=True)
 class TakeAlongAxis(Operation):
-    """``y = x`` at an index of one axis for each element of ``y``; see `take_along_axis`.
-
-    Attributes:
-        axis: What the indices are of.
-    """
+    """``y = x`` at an index of one axis for each element of ``y``; see `take_along_axis`."""
 
     arguments = ("x", "indices")
 
     axis: int = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape of the indices, and the dtype of ``x``.
-
-        Raises:
-            ShapeError: if the indices do not have the shape of ``x`` beside the axis.
-        """
         x, indices = inputs
         _check_indices(self.kind, indices)
         (axis,) = axes_of(self.kind, self.axis, len(x.shape))
@@ -433,9 +363,7 @@ class TakeAlongAxis(Operation):
             raise ShapeError(f"TakeAlongAxis: x must have at least 1 element on axis {axis}, got {x}")
         return (TensorSpec(indices.shape, x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`TakeAlongAxisDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x, indices = op.inputs
         (axis,) = axes_of(self.kind, self.axis, len(x.shape))
         return [apply(TakeAlongAxisDown(x.shape[axis], axis), grads[0], indices), None]
@@ -458,11 +386,6 @@ class TakeAlongAxisDown(Operation):
     axis: int = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError: if ``g`` does not have the indices' shape.
-        """
         g, indices = inputs
         _check_indices(self.kind, indices)
         same_numbers(self.kind, g=g)
@@ -470,9 +393,7 @@ class TakeAlongAxisDown(Operation):
             raise ShapeError(f"{self.kind}: g must have the indices' shape {indices.shape}, got {g}")
         return (TensorSpec((*g.shape[: self.axis], self.length, *g.shape[self.axis + 1 :]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The elements taken."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(TakeAlongAxis(self.axis), grads[0], op.inputs[1]), None]
 
 
@@ -488,12 +409,7 @@ def _check_beside(kind: str, name: str, given: TensorSpec, shape: tuple[int, ...
 
 @dataclass(frozen=True)
 class OneHot(Operation):
-    """1 at the index along a new last axis, 0 elsewhere; see `one_hot`.
-
-    Attributes:
-        depth: Length of the new axis.
-        dtype: Of the result.
-    """
+    """1 at the index along a new last axis, 0 elsewhere; see `one_hot`."""
 
     arguments = ("indices",)
     differentiable = False
@@ -502,12 +418,6 @@ class OneHot(Operation):
     dtype: np.dtype[np.generic]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape of the indices with the new axis.
-
-        Raises:
-            GraphError: if ``depth`` is less than 1.
-            DTypeError: if the indices are no integers.
-        """
         _check_indices("OneHot", inputs[0])
         if self.depth < 1:
             raise GraphError(f"OneHot: depth must be at least 1, got {self.depth}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actorflow.errors import ShapeError
-from actorflow.ops.operation import Operation, apply, blob_of, rank_is, same_dtype
+from actorflow.ops.operation import Grads, Operation, apply, blob_of, rank_is, same_dtype
 from actorflow.ops.shaping import spread
 from actorflow.spec import TensorSpec
 
@@ -29,11 +29,6 @@ class Inner(Operation):
     arguments = ("x", "weight")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(..., out_features).
-
-        Raises:
-            ShapeError, DTypeError: if ``x`` and ``weight`` do not fit.
-        """
         x, weight = inputs
         same_dtype("Inner", x=x, weight=weight)
         _has_features("Inner", "x", x, "in_features")
@@ -44,10 +39,8 @@ class Inner(Operation):
             )
         return (TensorSpec((*x.shape[:-1], weight.shape[0]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Products with the output's gradient."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (x, weight) = grads, op.inputs
-        assert g is not None
         return [apply(InnerDown(), g, weight) if wanted[0] else None, apply(InnerWeight(), g, x) if wanted[1] else None]
 
 
@@ -70,10 +63,8 @@ class InnerDown(Operation):
             raise ShapeError(f"InnerDown: weight must have g's {g.shape[-1]} features on its first axis, got {weight}")
         return (TensorSpec((*g.shape[:-1], weight.shape[1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Products with the output's gradient."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, weight) = grads, op.inputs
-        assert c is not None
         return [apply(Inner(), c, weight) if wanted[0] else None, apply(InnerWeight(), g, c) if wanted[1] else None]
 
 
@@ -96,10 +87,8 @@ class InnerWeight(Operation):
             raise ShapeError(f"InnerWeight: x must have g's batch {g.shape[:-1]}, got {x}")
         return (TensorSpec((g.shape[-1], x.shape[-1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Products with the output's gradient."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, x) = grads, op.inputs
-        assert c is not None
         return [apply(Inner(), x, c) if wanted[0] else None, apply(InnerDown(), g, c) if wanted[1] else None]
 
 
@@ -110,11 +99,6 @@ class Bias(Operation):
     arguments = ("x", "bias")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError, DTypeError: if ``x`` and ``bias`` do not fit.
-        """
         x, bias = inputs
         same_dtype("Bias", x=x, bias=bias)
         if not x.shape:
@@ -123,10 +107,8 @@ class Bias(Operation):
             raise ShapeError(f"Bias: bias must have the shape of x's last axis {x.shape[-1:]}, got {bias}; x is {x}")
         return (x,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient itself, and its sum."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,) = grads
-        assert g is not None
         return [g if wanted[0] else None, apply(BiasDown(), g) if wanted[1] else None]
 
 
@@ -147,9 +129,7 @@ class BiasDown(Operation):
             raise ShapeError(f"BiasDown: g must have shape (..., features), got {g}")
         return (TensorSpec(g.shape[-1:], g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient goes to every term."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [spread(grads[0], op.inputs[0])]
 
 
@@ -194,10 +174,8 @@ class Matmul(Operation):
     """``y = a @ b`` over the last two axes; see `matmul`.
 
     Attributes:
-        transpose_a: Use the transposed matrices of ``a``.
-        transpose_b: Use the transposed matrices of ``b``.
-        batch: The result's axes before the matrices: the products are summed over axes that it lacks or has length 1
-            on, and repeated on those that they lack or have length 1 on. None for those of the products. Gradients of
+        batch: Axes of the result before the matrices: products are summed over axes that it lacks or has length 1 on,
+            and repeated on those that they lack or have length 1 on. None for those of the products. Gradients of
             operands that were broadcast need it.
     """
 
@@ -219,11 +197,6 @@ class Matmul(Operation):
             raise ShapeError(f"Matmul: b must broadcast with a's batch {a.shape[:-2]}, got {b}; a is {a}") from None
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch..., rows of ``a``, columns of ``b``).
-
-        Raises:
-            ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
-        """
         a, b = inputs
         same_dtype("Matmul", a=a, b=b)
         for name, spec in (("a", a), ("b", b)):
@@ -243,10 +216,8 @@ class Matmul(Operation):
             batch = self.batch
         return (TensorSpec((*batch, rows, columns), a.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Products with the other factor, summed over what was broadcast."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
-        assert g is not None
         da = db = None
         if wanted[0]:
             batch = a.shape[:-2]

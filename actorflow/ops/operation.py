@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: that one permutation serves arrays of several ranks.
 Axes = tuple[int | EllipsisType, ...]
 
+#: Gradients of the loss by the outputs of an op, blobs; None where it does not depend on one of several outputs.
+Grads = Sequence[Any]
+
 
 class Layout(NamedTuple):
     """How an operation's arrays are permuted for kernels that want another order of axes.
@@ -86,7 +89,7 @@ class Operation:
         """
         raise GraphError(f"{self.kind} does not say what its outputs are: define infer()")
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """Build the gradient sub-graph of one op of this operation.
 
         Args:

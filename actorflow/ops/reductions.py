@@ -12,7 +12,7 @@ from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import divide, equal, multiply, plus, scale, times, where
 from actorflow.ops.fills import number_like
 from actorflow.ops.indexing import pad
-from actorflow.ops.operation import Operation, apply, blob_of, same_dtype, same_numbers
+from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype, same_numbers
 from actorflow.ops.shaping import (
     Axis,
     BroadcastTo,
@@ -37,13 +37,10 @@ class ReduceMean(Reduction):
     """The mean along axes; see `mean`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape, with the dtype of ``x``."""
         same_dtype("ReduceMean", x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """An equal share for every element."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x = op.inputs[0]
         count = self.count(x.spec)
         share = scale(grads[0], 1.0 / count if count else 0.0)
@@ -54,19 +51,12 @@ class _Extreme(Reduction):
     """The element that is first in an order."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape, with the dtype of ``x``.
-
-        Raises:
-            ShapeError: if there is nothing to choose from.
-        """
         same_numbers(self.kind, ordered=True, x=inputs[0])
         _check_some(self.kind, self, inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Equal shares for the elements that are the extreme."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, x, y = grads[0], op.inputs[0], op.outputs[0]
-        assert g is not None
         found = where(equal(x, expand_like(self, y, x)), number_like(1.0, x), number_like(0.0, x))
         count: Blob = apply(ReduceSum(self.axis, keepdims=True), found)
         return [multiply(found, divide(expand_like(self, g, x), count))]
@@ -88,11 +78,6 @@ class _Boolean(Reduction):
     differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape, bool.
-
-        Raises:
-            DTypeError: if ``x`` is not bool.
-        """
         if inputs[0].dtype != np.bool_:
             raise DTypeError(f"{self.kind}: x must be bool, got {inputs[0]}: compare it with 0")
         return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.bool_)),)
@@ -115,7 +100,6 @@ class CountNonzero(Reduction):
     differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape, int64."""
         if inputs[0].dtype != np.bool_:
             same_numbers("CountNonzero", ordered=True, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.int64)),)
@@ -128,11 +112,6 @@ class _Position(Reduction):
     differentiable = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape, int64.
-
-        Raises:
-            ShapeError: if there is nothing to choose from, or several axes are given.
-        """
         same_numbers(self.kind, ordered=True, x=inputs[0])
         if self.axis is not None and len(self.axis) != 1:
             raise ShapeError(f"{self.kind}: axis must be one axis or None, got {self.axis}")
@@ -304,35 +283,23 @@ class ReduceProd(Reduction):
     """The product along axes; see `prod`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape; integers are multiplied in 64 bits."""
         same_numbers(self.kind, ordered=True, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`ReduceProdDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x = op.inputs[0]
         return [apply(ReduceProdDown(self.axis), expand_like(self, grads[0], x), x)]
 
 
 @dataclass(frozen=True)
 class ReduceProdDown(Operation):
-    """``dx = g * product of all other elements``: the gradient of `ReduceProd`, also where elements are 0.
-
-    Attributes:
-        axis: As in `ReduceProd`.
-    """
+    """``dx = g * product of all other elements``: the gradient of `ReduceProd`, also where elements are 0."""
 
     arguments = ("g", "x")
 
     axis: tuple[int, ...] | None = None
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError: if ``g`` has not length 1 along the axes, and else that of ``x``.
-        """
         g, x = inputs
         same_dtype("ReduceProdDown", g=g, x=x)
         shape = Reduction(self.axis, keepdims=True).reduced(x)
@@ -340,10 +307,8 @@ class ReduceProdDown(Operation):
             raise ShapeError(f"ReduceProdDown: g must have shape {shape}, got {g}")
         return (x,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Built from products only, so that elements may be 0; see `_tree`."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, x) = grads, op.inputs
-        assert c is not None
         reduction, rank = Reduction(self.axis), len(x.shape)
         if not x.spec.size:
             return [None, None]

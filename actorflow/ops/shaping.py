@@ -14,7 +14,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.fills import number_like
-from actorflow.ops.operation import Operation, apply, axes_of, blob_of, same_numbers, whole
+from actorflow.ops.operation import Grads, Operation, apply, axes_of, blob_of, same_numbers, whole
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -23,22 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reshape(Operation):
-    """The elements of ``x``, in their order, in another shape; any dtype; no copy on the CPU.
-
-    Gradient: g in the shape of ``x``.
-
-    Attributes:
-        shape: The new shape; one axis may be -1 and takes what the others leave.
-    """
+    """The elements of ``x``, in their order, in another shape; any dtype; no copy on the CPU."""
 
     shape: tuple[int, ...]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """``shape``, with -1 replaced.
-
-        Raises:
-            ShapeError: if the number of elements does not fit.
-        """
         (x,) = inputs
         known = math.prod(axis for axis in self.shape if axis != -1)
         free = self.shape.count(-1)
@@ -48,9 +37,7 @@ class Reshape(Operation):
             raise ShapeError(f"Reshape: x of {x.size} elements cannot have shape {self.shape}, got {x}")
         return (TensorSpec(shape, x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient in the old shape."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(Reshape(op.inputs[0].shape), grads[0])]
 
 
@@ -132,23 +119,17 @@ def squeeze(x: Blob, axis: int | Sequence[int] | None = None, name: str | None =
 
 @dataclass(frozen=True)
 class Transpose(Operation):
-    """``y[i[axes[0]], i[axes[1]], ...] = x[i[0], i[1], ...]``, any dtype.
-
-    Gradient: g with the inverse permutation.
-    Source: `numpy.transpose`.
-    """
+    """``y[i[axes[0]], i[axes[1]], ...] = x[i[0], i[1], ...]``, any dtype."""
 
     axes: tuple[int, ...]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The permuted shape."""
         shape = inputs[0].shape
         if sorted(self.axes) != list(range(len(shape))):
             raise ShapeError(f"Transpose: axes {self.axes} are no permutation of the axes of x {inputs[0]}")
         return (TensorSpec(tuple([shape[axis] for axis in self.axes]), inputs[0].dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Permute back."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [None if grads[0] is None or not wanted[0] else apply(self.inverse(), grads[0])]
 
     def inverse(self) -> Transpose:
@@ -167,7 +148,9 @@ def transpose(x: Blob, axes: Sequence[int] | None = None, *, name: str | None = 
     Returns:
         The blob with the permuted shape.
     Raises:
-        ShapeError: if ``axes`` is no permutation of the axes of ``x``.
+        ShapeError: if ``axes`` is not a permutation of the axes of ``x``.
+    Gradient: g with the inverse permutation.
+    Source: `numpy.transpose`.
     """
     rank = len(x.shape)
     order = range(rank)[::-1] if axes is None else [axis + rank if axis < 0 else axis for axis in axes]
@@ -210,25 +193,18 @@ def sum_to(grad: Blob, shape: tuple[int, ...]) -> Blob:
 
 @dataclass(frozen=True)
 class BroadcastTo(Operation):
-    """``x`` repeated along axes until it has a shape; see `broadcast_to`.
-
-    Attributes:
-        shape: The shape of the result.
-    """
+    """``x`` repeated along axes until it has a shape; see `broadcast_to`."""
 
     shape: tuple[int, ...]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """``shape``, with the dtype of ``x``."""
         (x,) = inputs
         new = len(self.shape) - len(x.shape)
         if new < 0 or any(n not in (1, to) for n, to in zip(x.shape, self.shape[new:], strict=True)):
             raise ShapeError(f"BroadcastTo: x must broadcast to shape {self.shape}, got {x}")
         return (TensorSpec(self.shape, x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The sum over what was repeated."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [sum_to(grads[0], op.inputs[0].shape)]
 
 
@@ -267,7 +243,6 @@ class Reduction(Operation):
         return math.prod(x.shape[i] for i in self.axes(len(x.shape)))
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape, with the dtype of ``x``."""
         same_numbers(self.kind, ordered=True, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
 
@@ -277,13 +252,10 @@ class ReduceSum(Reduction):
     """The sum along axes; see `actorflow.ops.sum`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The remaining shape; integers are summed in 64 bits."""
         same_numbers(self.kind, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient goes to every term."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x = op.inputs[0]
         return [apply(BroadcastTo(x.shape), expand_like(self, grads[0], x))]
 
@@ -336,24 +308,13 @@ def spread(x: Blob, like: Blob) -> Blob:
 
 @dataclass(frozen=True)
 class Concat(Operation):
-    """Parts one after the other along an axis; see `concat`.
-
-    Source: Purine2 ``Concat``.
-
-    Attributes:
-        axis: Where they are joined.
-    """
+    """Parts one after the other along an axis; see `concat`."""
 
     arguments = ("*parts",)
 
     axis: int = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The shape of the parts, their lengths along the axis added up.
-
-        Raises:
-            ShapeError, DTypeError: if the parts do not fit.
-        """
         first = inputs[0]
         (axis,) = axes_of("Concat", self.axis, len(first.shape))
         for i, part in enumerate(inputs):
@@ -368,9 +329,7 @@ class Concat(Operation):
         length = sum(part.shape[axis] for part in inputs)
         return (TensorSpec((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradient taken apart."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         lengths = tuple([part.shape[self.axis] for part in op.inputs])
         shares = apply(Split(lengths, self.axis), grads[0])
         return [shares] if len(lengths) == 1 else list(shares)
@@ -378,24 +337,12 @@ class Concat(Operation):
 
 @dataclass(frozen=True)
 class Split(Operation):
-    """Pieces of ``x`` along an axis, views of it on the CPU; see `split`.
-
-    Source: Purine2 ``Split``.
-
-    Attributes:
-        lengths: Of the pieces.
-        axis: Where ``x`` is cut.
-    """
+    """Pieces of ``x`` along an axis, views of it on the CPU; see `split`."""
 
     lengths: tuple[int, ...]
     axis: int = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """A type for each piece.
-
-        Raises:
-            ShapeError: if the lengths do not add up.
-        """
         (x,) = inputs
         (axis,) = axes_of("Split", self.axis, len(x.shape))
         if not self.lengths or min(self.lengths) < 0 or sum(self.lengths) != x.shape[axis]:
@@ -403,8 +350,7 @@ class Split(Operation):
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         return tuple([TensorSpec((*before, length, *after), x.dtype) for length in self.lengths])
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The gradients joined; pieces that the loss does not depend on have zeros."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         some = next(g for g in grads if g is not None)
         parts = [
             broadcast_to(number_like(0.0, some), y.shape) if g is None else g

@@ -24,7 +24,6 @@ class Transfer(Operation):
     target: Place
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         return inputs
 
     def __str__(self) -> str:
@@ -44,7 +43,6 @@ class Stage(Operation):
     device: Place
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         return inputs
 
     def __str__(self) -> str:
@@ -66,7 +64,6 @@ class Send(Operation):
     edge: str
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Nothing comes out here."""
         return ()
 
     def __str__(self) -> str:
@@ -91,7 +88,6 @@ class Receive(Operation):
     spec: TensorSpec
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """What comes."""
         return (self.spec,)
 
     def __str__(self) -> str:

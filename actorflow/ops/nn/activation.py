@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.elementwise import plus, scaled, times
-from actorflow.ops.operation import Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -21,17 +21,15 @@ class ActivationDown(Operation):
     arguments: ClassVar[tuple[str, ...]] = ("g", "y")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of the second input."""
         (g, value), other = inputs, self.arguments[1]
         same_dtype(self.kind, g=g, **{other: value})
         if g.shape != value.shape:
             raise ShapeError(f"{self.kind}: g must have {other}'s shape {value.shape}, got {g}")
         return (value,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """By ``g`` the same operation; by the other input what its second derivative says."""
         (c,), (g, value) = grads, op.inputs
-        assert c is not None
         return [apply(self, c, value) if wanted[0] else None, self.curve(times(c, g), value) if wanted[1] else None]
 
     def curve(self, p: Blob, value: Blob) -> Blob | None:
@@ -64,22 +62,14 @@ class TanhDown(ActivationDown):
 
 @dataclass(frozen=True)
 class LeakyReluDown(ActivationDown):
-    """``dx = g`` where ``y > 0``, else ``slope * g``.
-
-    Attributes:
-        slope: As in `LeakyRelu`.
-    """
+    """``dx = g`` where ``y > 0``, else ``slope * g``."""
 
     slope: float = 0.01
 
 
 @dataclass(frozen=True)
 class EluDown(ActivationDown):
-    """``dx = g`` where ``y > 0``, else ``g * (y + alpha)``.
-
-    Attributes:
-        alpha: As in `Elu`.
-    """
+    """``dx = g`` where ``y > 0``, else ``g * (y + alpha)``."""
 
     alpha: float = 1.0
 
@@ -96,17 +86,13 @@ class Activation(Operation):
 
     @property
     def down(self) -> Operation:
-        """The operation of the gradient."""
         raise NotImplementedError
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         same_dtype(self.kind, x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`down`, from the output or the input."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self.down, grads[0], (op.outputs if self.from_output else op.inputs)[0])]
 
 
@@ -116,7 +102,6 @@ class Relu(Activation):
 
     @property
     def down(self) -> Operation:
-        """`ReluDown`."""
         return ReluDown()
 
 
@@ -126,7 +111,6 @@ class Sigmoid(Activation):
 
     @property
     def down(self) -> Operation:
-        """`SigmoidDown`."""
         return SigmoidDown()
 
 
@@ -136,27 +120,20 @@ class Tanh(Activation):
 
     @property
     def down(self) -> Operation:
-        """`TanhDown`."""
         return TanhDown()
 
 
 @dataclass(frozen=True)
 class LeakyRelu(Activation):
-    """``y = x`` where ``x > 0``, else ``slope * x``; see `leaky_relu`.
-
-    Attributes:
-        slope: Factor on what is not positive; not negative, so that ``y`` tells the sign of ``x``.
-    """
+    """``y = x`` where ``x > 0``, else ``slope * x``; see `leaky_relu`."""
 
     slope: float = 0.01
 
     @property
     def down(self) -> Operation:
-        """`LeakyReluDown`."""
         return LeakyReluDown(self.slope)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         if not self.slope >= 0:
             raise GraphError(f"LeakyRelu: slope must not be negative, got {self.slope}")
         return super().infer(*inputs)
@@ -164,21 +141,15 @@ class LeakyRelu(Activation):
 
 @dataclass(frozen=True)
 class Elu(Activation):
-    """``y = x`` where ``x > 0``, else ``alpha * (exp(x) - 1)``; see `elu`.
-
-    Attributes:
-        alpha: What ``-y`` tends to for small ``x``; not negative, so that ``y`` tells the sign of ``x``.
-    """
+    """``y = x`` where ``x > 0``, else ``alpha * (exp(x) - 1)``; see `elu`."""
 
     alpha: float = 1.0
 
     @property
     def down(self) -> Operation:
-        """`EluDown`."""
         return EluDown(self.alpha)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         if not self.alpha >= 0:
             raise GraphError(f"Elu: alpha must not be negative, got {self.alpha}")
         return super().infer(*inputs)
@@ -267,11 +238,7 @@ GELU_CUBIC = 0.044715
 
 @dataclass(frozen=True)
 class GeluDown(ActivationDown):
-    """``dx = g * gelu'(x)``, from the input ``x``.
-
-    Attributes:
-        tanh: As in `Gelu`.
-    """
+    """``dx = g * gelu'(x)``, from the input ``x``."""
 
     arguments = ("g", "x")
 
@@ -310,12 +277,7 @@ class SiluDown(ActivationDown):
 
 @dataclass(frozen=True)
 class SoftplusDown(ActivationDown):
-    """``dx = g * sigmoid(beta * x)``, and ``g`` where ``beta * x > threshold``, from the input ``x``.
-
-    Attributes:
-        beta: As in `Softplus`.
-        threshold: As in `Softplus`.
-    """
+    """``dx = g * sigmoid(beta * x)``, and ``g`` where ``beta * x > threshold``, from the input ``x``."""
 
     arguments = ("g", "x")
 
@@ -332,23 +294,17 @@ class NormalDensity(Operation):
     """``y = exp(-x * x / 2) / sqrt(2 * pi)``, the density of the normal distribution: the gradients of gelu need it."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         same_dtype("NormalDensity", x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """``-g * x * y``."""
-        assert grads[0] is not None
         return [scaled(times(grads[0], times(op.inputs[0], op.outputs[0])), -1.0)]
 
 
 @dataclass(frozen=True)
 class Gelu(Activation):
-    """``y = x * P(N <= x)`` for a normal N; see `gelu`.
-
-    Attributes:
-        tanh: Whether the probability is approximated with a tanh.
-    """
+    """``y = x * P(N <= x)`` for a normal N; see `gelu`."""
 
     from_output = False
 
@@ -356,7 +312,6 @@ class Gelu(Activation):
 
     @property
     def down(self) -> Operation:
-        """`GeluDown`."""
         return GeluDown(self.tanh)
 
 
@@ -368,18 +323,12 @@ class Silu(Activation):
 
     @property
     def down(self) -> Operation:
-        """`SiluDown`."""
         return SiluDown()
 
 
 @dataclass(frozen=True)
 class Softplus(Activation):
-    """``y = log(1 + exp(beta * x)) / beta``; see `softplus`.
-
-    Attributes:
-        beta: How sharp the bend is; positive.
-        threshold: ``y = x`` where ``beta * x`` is more.
-    """
+    """``y = log(1 + exp(beta * x)) / beta``; see `softplus`."""
 
     from_output = False
 
@@ -388,11 +337,9 @@ class Softplus(Activation):
 
     @property
     def down(self) -> Operation:
-        """`SoftplusDown`."""
         return SoftplusDown(self.beta, self.threshold)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         if not self.beta > 0:
             raise GraphError(f"Softplus: beta must be positive, got {self.beta}")
         return super().infer(*inputs)

@@ -25,7 +25,7 @@ from actorflow.ops.nn.windows import (
     per_axis,
     slide,
 )
-from actorflow.ops.operation import Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -71,24 +71,12 @@ class _Convolution(Operation):
 
 @dataclass(frozen=True)
 class Conv(_Convolution):
-    """Cross-correlation of images with kernels; see `conv`.
-
-    Attributes:
-        stride: Step of the kernel: a number for all spatial axes, or one for each.
-        pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
-        dilation: Step between the elements of an image that a kernel sees.
-        groups: How many parts the channels are divided into, each convolved on its own.
-    """
+    """Cross-correlation of images with kernels; see `conv`."""
 
     arguments = ("x", "weight")
     layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, WEIGHT_FIRST), (CHANNELS_FIRST,))}
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, *out_size, out_channels).
-
-        Raises:
-            GraphError, ShapeError, DTypeError: if the parameters, ``x`` and ``weight`` do not fit.
-        """
         x, weight = inputs
         same_dtype(self.kind, x=x, weight=weight)
         size = check_image(self.kind, "x", x)
@@ -96,10 +84,8 @@ class Conv(_Convolution):
         kernel = self._check_weight("x", x, weight)
         return (TensorSpec((x.shape[0], *self.windows(size, kernel).out, weight.shape[-1]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`ConvDown` and `ConvWeight`."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (x, weight) = grads, op.inputs
-        assert g is not None
         how = (self.stride, self.pad, self.dilation, self.groups)
         return [
             apply(ConvDown(*how, size=x.shape[1:-1]), g, weight) if wanted[0] else None,
@@ -124,11 +110,7 @@ class ConvDown(_Convolution):
     size: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, *size, in_channels).
-
-        Raises:
-            GraphError, ShapeError, DTypeError: if the parameters, ``g`` and ``weight`` do not fit.
-        """
+        """(batch, *size, in_channels)."""
         g, weight = inputs
         same_dtype(self.kind, g=g, weight=weight)
         check_image(self.kind, "g", g)
@@ -140,10 +122,8 @@ class ConvDown(_Convolution):
             raise ShapeError(f"{self.kind}: g must have shape ({shape}), got {g}; weight is {weight}, x's size {size}")
         return (TensorSpec((g.shape[0], *size, weight.shape[-2] * self.groups), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`Conv` and `ConvWeight` of the gradient in the place of ``x``."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (h,), (g, weight) = grads, op.inputs
-        assert h is not None
         how = (self.stride, self.pad, self.dilation, self.groups)
         return [
             apply(Conv(*how), h, weight) if wanted[0] else None,
@@ -168,11 +148,7 @@ class ConvWeight(_Convolution):
     kernel: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(*kernel, in_channels / groups, out_channels).
-
-        Raises:
-            GraphError, ShapeError, DTypeError: if the parameters, ``g`` and ``x`` do not fit.
-        """
+        """(*kernel, in_channels / groups, out_channels)."""
         g, x = inputs
         same_dtype(self.kind, g=g, x=x)
         size = check_image(self.kind, "x", x)
@@ -184,10 +160,8 @@ class ConvWeight(_Convolution):
         self._check_groups("g's channels", g.shape[-1])
         return (TensorSpec((*self.kernel, x.shape[-1] // self.groups, g.shape[-1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`Conv` and `ConvDown` with the gradient in the place of ``weight``."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (v,), (g, x) = grads, op.inputs
-        assert v is not None
         how = (self.stride, self.pad, self.dilation, self.groups)
         return [
             apply(Conv(*how), x, v) if wanted[0] else None,

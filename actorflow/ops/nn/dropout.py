@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.operation import Operation, apply, same_dtype
+from actorflow.ops.operation import Grads, Operation, apply, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -27,18 +27,12 @@ def _check_rate(kind: str, rate: float) -> None:
 
 @dataclass(frozen=True)
 class Dropout(Operation):
-    """Zeroes elements at random; see `dropout`.
-
-    Attributes:
-        rate: The probability that an element is dropped.
-        seed: Names the random stream, together with the number of the frame.
-    """
+    """Zeroes elements at random; see `dropout`."""
 
     rate: float
     seed: int
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``, and the mask of what is kept: one byte per element."""
         (x,) = inputs
         same_dtype("Dropout", x=x)
         _check_rate("Dropout", self.rate)
@@ -46,26 +40,19 @@ class Dropout(Operation):
             raise GraphError(f"Dropout: seed must be from 0 to 2**128 - 1, got {self.seed}")
         return (x, TensorSpec(x.shape, _MASK))
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`DropoutDown` with the mask of the same frame."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(DropoutDown(self.rate), grads[0], op.outputs[1])]
 
 
 @dataclass(frozen=True)
 class DropoutDown(Operation):
-    """``dx = g / (1 - rate)`` where ``mask``, else 0: the gradient of `Dropout`.
-
-    Attributes:
-        rate: As in `Dropout`.
-    """
+    """``dx = g / (1 - rate)`` where ``mask``, else 0: the gradient of `Dropout`."""
 
     arguments = ("g", "mask")
 
     rate: float
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``g``."""
         g, mask = inputs
         same_dtype("DropoutDown", g=g)
         _check_rate("DropoutDown", self.rate)
@@ -75,9 +62,8 @@ class DropoutDown(Operation):
             raise ShapeError(f"DropoutDown: mask must have g's shape {g.shape}, got {mask}")
         return (g,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """The same operation, which is linear in ``g``."""
-        assert grads[0] is not None
         return [apply(self, grads[0], op.inputs[1]), None]
 
 

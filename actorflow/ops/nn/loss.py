@@ -13,7 +13,7 @@ from actorflow.ops.elementwise import plus, scaled, times
 from actorflow.ops.fills import constant_like
 from actorflow.ops.nn.activation import ReluDown, SigmoidDown, sigmoid
 from actorflow.ops.nn.softmax import LogSoftmaxDown, log_softmax
-from actorflow.ops.operation import Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype
 from actorflow.ops.shaping import spread, total
 from actorflow.spec import TensorSpec
 
@@ -95,11 +95,6 @@ class LabelLoss(Operation):
 
 class _Forward(LabelLoss):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """0-d, or the shape of ``labels`` for no reduction; dtype of ``x``.
-
-        Raises:
-            ShapeError, DTypeError: if ``x``, ``labels`` and weights do not fit; `GraphError` if the reduction does not.
-        """
         x, labels, *weights = inputs
         _check(self.kind, x, labels)
         self._check_options(x.shape[-1], x.dtype, weights)
@@ -110,9 +105,7 @@ class _Forward(LabelLoss):
 class SoftmaxLoss(_Forward):
     """``-log(softmax(x)[label])``; see `softmax_loss`."""
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`SoftmaxLossDown` for ``x``; labels and weights have no gradient."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(SoftmaxLossDown(*self.settings), grads[0], *op.inputs), *[None] * (len(wanted) - 1)]
 
 
@@ -126,7 +119,6 @@ class SoftmaxLossDown(LabelLoss):
     arguments = ("g", "x", "labels")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         g, x, labels, *weights = inputs
         _check("SoftmaxLossDown", x, labels)
         same_dtype("SoftmaxLossDown", g=g, x=x)
@@ -134,10 +126,8 @@ class SoftmaxLossDown(LabelLoss):
         self._check_g(g, labels)
         return (x,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """As the gradient of log-softmax and negative log-likelihood, of which this is the product."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, x, labels, *weights) = grads, op.inputs
-        assert c is not None
         y, down = log_softmax(x), LogSoftmaxDown()
         n = apply(NllLossDown(*self.settings, classes=x.shape[-1]), g, labels, *weights)
         dn, dy = down.products(c, n, y, wanted)
@@ -152,9 +142,7 @@ class SoftmaxLossDown(LabelLoss):
 class NllLoss(_Forward):
     """``-x[label]``; see `nll_loss`."""
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`NllLossDown` for ``x``; labels and weights have no gradient."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         down = NllLossDown(*self.settings, classes=op.inputs[0].shape[-1])
         return [apply(down, grads[0], *op.inputs[1:]), *[None] * (len(wanted) - 1)]
 
@@ -180,19 +168,13 @@ class NllLossDown(LabelLoss):
         self._check_g(g, labels)
         return (TensorSpec((*labels.shape, self.classes), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`NllLoss`: each is the other's transpose."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(NllLoss(*self.settings), grads[0], *op.inputs[1:]), *[None] * (len(wanted) - 1)]
 
 
 @dataclass(frozen=True)
 class Accuracy(Operation):
-    """The share of samples whose label is among the largest predictions; see `accuracy`.
-
-    Attributes:
-        top: How many of the largest predictions count.
-    """
+    """The share of samples whose label is among the largest predictions; see `accuracy`."""
 
     arguments = ("x", "labels")
     differentiable = False
@@ -200,11 +182,6 @@ class Accuracy(Operation):
     top: int = 1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """0-d float32.
-
-        Raises:
-            ShapeError, DTypeError: if ``x`` and ``labels`` do not fit; `GraphError` if ``top`` does not.
-        """
         x, labels = inputs
         _check("Accuracy", x, labels)
         if not 1 <= self.top <= x.shape[-1]:
@@ -328,15 +305,9 @@ class PairLoss(_Reduced):
 
     @property
     def down(self) -> PairLossDown:
-        """The operation of the gradient by ``x``."""
         raise NotImplementedError
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """0-d, or the shape of ``x`` for no reduction.
-
-        Raises:
-            ShapeError, DTypeError: if ``x`` and ``target`` differ; `GraphError` if there is no such reduction.
-        """
         x, target = inputs
         same_dtype(self.kind, x=x, target=target)
         check_reduction(self.kind, self.reduction)
@@ -344,10 +315,9 @@ class PairLoss(_Reduced):
             raise ShapeError(f"{self.kind}: target must have x's shape {x.shape}, got {target}")
         return (TensorSpec(self.result_shape(x), x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """`down` by ``x``, and `by_target`."""
         (g,), (x, target) = grads, op.inputs
-        assert g is not None
         dx = apply(self.down, g, x, target) if wanted[0] else None
         return [dx, self.by_target(g, x, target, dx) if wanted[1] else None]
 
@@ -362,7 +332,6 @@ class PairLossDown(_Reduced):
     arguments: ClassVar[tuple[str, ...]] = ("g", "x", "target")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         g, x, target = inputs
         same_dtype(self.kind, x=x, g=g, target=target)
         check_reduction(self.kind, self.reduction)
@@ -376,10 +345,9 @@ class PairLossDown(_Reduced):
         """The same for a gradient that is spread over ``size`` elements already."""
         return replace(self, reduction="none", scale=self.factor(size))
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """By ``g`` the products with the slopes; by ``x`` and the target what the second derivatives say."""
         (c,), (g, x, target) = grads, op.inputs
-        assert c is not None
         dg = apply(self.each(x.spec.size), c, x, target) if wanted[0] else None
         p = scaled(times(c, spread(g, x)), self.factor(x.spec.size))
         return [
@@ -404,7 +372,6 @@ class MseLoss(PairLoss):
 
     @property
     def down(self) -> PairLossDown:
-        """`MseLossDown`."""
         return MseLossDown(self.reduction, self.scale)
 
 
@@ -423,7 +390,6 @@ class L1Loss(PairLoss):
 
     @property
     def down(self) -> PairLossDown:
-        """`L1LossDown`."""
         return L1LossDown(self.reduction, self.scale)
 
 
@@ -434,21 +400,15 @@ class L1LossDown(PairLossDown):
 
 @dataclass(frozen=True)
 class HuberLoss(PairLoss):
-    """``d ** 2 / 2`` of a distance d up to ``delta``, else ``delta * (d - delta / 2)``; see `huber_loss`.
-
-    Attributes:
-        delta: From where on the loss grows linearly; positive.
-    """
+    """``d ** 2 / 2`` of a distance d up to ``delta``, else ``delta * (d - delta / 2)``; see `huber_loss`."""
 
     delta: float = 1.0
 
     @property
     def down(self) -> PairLossDown:
-        """`HuberLossDown`."""
         return HuberLossDown(self.reduction, self.scale, self.delta)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """As of every loss of pairs."""
         if not self.delta > 0:
             raise GraphError(f"HuberLoss: delta must be positive, got {self.delta}")
         return super().infer(*inputs)
@@ -456,11 +416,7 @@ class HuberLoss(PairLoss):
 
 @dataclass(frozen=True)
 class HuberLossDown(PairLossDown):
-    """``dx = g * min(max(x - target, -delta), delta)``: the gradient of `HuberLoss`.
-
-    Attributes:
-        delta: As in `HuberLoss`.
-    """
+    """``dx = g * min(max(x - target, -delta), delta)``: the gradient of `HuberLoss`."""
 
     delta: float = 1.0
 
@@ -476,7 +432,6 @@ class HingeLoss(PairLoss):
 
     @property
     def down(self) -> PairLossDown:
-        """`HingeLossDown`."""
         return HingeLossDown(self.reduction, self.scale)
 
     def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
@@ -499,7 +454,6 @@ class BinaryCrossEntropyWithLogits(PairLoss):
 
     @property
     def down(self) -> PairLossDown:
-        """`BinaryCrossEntropyWithLogitsDown`."""
         return BinaryCrossEntropyWithLogitsDown(self.reduction, self.scale)
 
     def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
@@ -526,7 +480,6 @@ class BinaryCrossEntropy(PairLoss):
 
     @property
     def down(self) -> PairLossDown:
-        """`BinaryCrossEntropyDown`."""
         return BinaryCrossEntropyDown(self.reduction, self.scale)
 
     def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:

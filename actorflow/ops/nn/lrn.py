@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.elementwise import divide, multiply, plus, power, scaled, subtract
-from actorflow.ops.operation import Operation, apply, same_dtype
+from actorflow.ops.operation import Grads, Operation, apply, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -45,13 +45,10 @@ class ChannelWindowSum(Operation):
         return (after, before) if self.transposed else (before, after)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         _check("ChannelWindowSum", self.size, inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The transposed sum."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(ChannelWindowSum(self.size, not self.transposed), grads[0])]
 
 
@@ -72,13 +69,11 @@ class LRNScale(Operation):
     k: float = 1.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         _check("LRNScale", self.size, inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """``2 * alpha / size * x`` times the sum of ``g`` over the windows that see a channel."""
-        assert grads[0] is not None
         return [_through_scale(grads[0], op.inputs[0], self.alpha, self.size)]
 
 
@@ -89,14 +84,7 @@ def _through_scale(g: Blob, x: Blob, alpha: float, size: int) -> Blob:
 
 @dataclass(frozen=True)
 class LRN(Operation):
-    """``y = x / scale ** beta``, and the ``scale`` of `LRNScale`; see `lrn`.
-
-    Attributes:
-        alpha: As in `LRNScale`.
-        beta: The power.
-        size: As in `LRNScale`.
-        k: As in `LRNScale`.
-    """
+    """``y = x / scale ** beta``, and the ``scale`` of `LRNScale`; see `lrn`."""
 
     alpha: float = 1e-4
     beta: float = 0.75
@@ -104,16 +92,10 @@ class LRN(Operation):
     k: float = 1.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``, twice.
-
-        Raises:
-            ShapeError, DTypeError: if ``x`` has no channels or is not floating; `GraphError` if the size does not fit.
-        """
         _check("LRN", self.size, inputs[0])
         return (inputs[0], inputs[0])
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`LRNDown`, and the gradient by the scale, where that is used."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g, of_scale), (x,) = grads, op.inputs
         terms = []
         if g is not None:
@@ -131,11 +113,6 @@ class LRNDown(Operation):
     windows that see a channel.
 
     Source: Purine2 ``LRNDown``.
-
-    Attributes:
-        alpha: As in `LRN`.
-        beta: As in `LRN`.
-        size: As in `LRN`.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("g", "x", "y", "scale")
@@ -145,7 +122,6 @@ class LRNDown(Operation):
     size: int = 5
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         named = dict(zip(self.arguments, inputs, strict=True))
         same_dtype("LRNDown", **named)
         _check("LRNDown", self.size, named["x"])
@@ -154,10 +130,8 @@ class LRNDown(Operation):
                 raise ShapeError(f"LRNDown: {name} must have x's shape {inputs[1].shape}, got {spec}")
         return inputs[1:2]
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Built from products, powers and window sums."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, x, y, scale) = grads, op.inputs
-        assert c is not None
         factor = -2 * self.alpha * self.beta / self.size
         share = power(scale, -self.beta)
         seen = apply(ChannelWindowSum(self.size, transposed=True), divide(multiply(g, y), scale))

@@ -12,7 +12,7 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import add, cast, multiply, reciprocal, scaled, sqrt, subtract
 from actorflow.ops.fills import filled
-from actorflow.ops.operation import Operation, apply, same_dtype, whole
+from actorflow.ops.operation import Grads, Operation, apply, same_dtype, whole
 from actorflow.ops.shaping import ReduceSum, reshape, sum_to
 from actorflow.spec import TensorSpec
 
@@ -149,10 +149,6 @@ class BatchNorm(Operation):
     Connect it as ``[x, scale, shift, running_mean, running_variance] >> op >> [y, mean, variance, running_mean,
     running_variance]``, where mean and variance are those of the batch, the latter divided by the number of elements.
     The running variance takes that divided by one less, as in PyTorch. Statistics of half-precision inputs are float32.
-
-    Attributes:
-        epsilon: Is added to the variance.
-        momentum: Share of the batch in the new running statistics.
     """
 
     arguments = ("x", "scale", "shift", "running_mean", "running_variance")
@@ -162,12 +158,6 @@ class BatchNorm(Operation):
     momentum: float = 0.1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Types of ``x``, of two statistics, and of two running statistics.
-
-        Raises:
-            ShapeError, DTypeError: if the inputs do not fit, or a channel has less than 2 elements.
-            GraphError: if epsilon or momentum is out of range.
-        """
         x, scale, shift, mean, variance = inputs
         check_epsilon("BatchNorm", self.epsilon)
         if not 0 <= self.momentum <= 1:
@@ -178,8 +168,7 @@ class BatchNorm(Operation):
         check_statistics("BatchNorm", shape, x.dtype, running_mean=mean, running_variance=variance)
         return (x, mean, variance, mean, variance)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`BatchNormDown`; the statistics of the batch have no gradient of their own."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, *others = grads
         if g is None or any(grad is not None for grad in others):
             raise GraphError(f"op {op.name!r}: only y of BatchNorm has a gradient, not the statistics")
@@ -195,9 +184,6 @@ class BatchNormDown(Operation):
     ``dx = r * scale * (g - mean(g) - n * mean(g * n))``, ``dscale = sum(g * n)``, ``dshift = sum(g)``.
 
     Its own gradient takes ``mean`` and ``variance`` as what they are, functions of ``x``.
-
-    Attributes:
-        epsilon: As in `BatchNorm`.
     """
 
     arguments = ("g", "x", "scale", "mean", "variance")
@@ -206,7 +192,6 @@ class BatchNormDown(Operation):
     epsilon: float = 1e-5
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Types of ``x``, scale and shift."""
         g, x, scale, mean, variance = inputs
         shape = _check_channels(self.kind, x, scale=scale)
         same_dtype(self.kind, x=x, g=g)
@@ -214,18 +199,13 @@ class BatchNormDown(Operation):
         check_statistics(self.kind, shape, x.dtype, mean=mean, variance=variance)
         return (x, scale, scale)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Built from sums and products."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=True)
 
 
 @dataclass(frozen=True)
 class BatchNormInference(Operation):
-    """Normalizes each channel by given statistics; see `batch_norm`.
-
-    Attributes:
-        epsilon: Is added to the variance.
-    """
+    """Normalizes each channel by given statistics; see `batch_norm`."""
 
     arguments = ("x", "scale", "shift", "mean", "variance")
     constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
@@ -233,20 +213,13 @@ class BatchNormInference(Operation):
     epsilon: float = 1e-5
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError, DTypeError: if the inputs do not fit; `GraphError` if epsilon is negative.
-        """
         x, scale, shift, mean, variance = inputs
         check_epsilon("BatchNormInference", self.epsilon)
         shape = _check_channels("BatchNormInference", x, scale=scale, shift=shift)
         check_statistics("BatchNormInference", shape, x.dtype, mean=mean, variance=variance)
         return (x,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`BatchNormInferenceDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x, scale, _, mean, variance = op.inputs
         return [*apply(BatchNormInferenceDown(self.epsilon), grads[0], x, scale, mean, variance), None, None]
 
@@ -255,8 +228,7 @@ class BatchNormInference(Operation):
 class BatchNormInferenceDown(BatchNormDown):
     """``dx = g * scale * r``, ``dscale = sum(g * n)`` and ``dshift = sum(g)`` of `BatchNormInference`."""
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Built from sums and products."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=False)
 
 
@@ -341,10 +313,6 @@ class LayerNorm(Operation):
 
     The second and third outputs are the samples' means and variances, of the shape of the other axes; those of
     half-precision inputs are float32.
-
-    Attributes:
-        axes: How many axes are normalized over.
-        epsilon: Is added to the variance.
     """
 
     arguments = ("x", "scale", "shift")
@@ -353,12 +321,6 @@ class LayerNorm(Operation):
     epsilon: float = 1e-5
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Types of ``x``, of the means and of the variances.
-
-        Raises:
-            ShapeError, DTypeError: if the inputs do not fit, or a sample has no element; `GraphError` if epsilon is
-                negative.
-        """
         x, scale, shift = inputs
         check_epsilon("LayerNorm", self.epsilon)
         same_dtype("LayerNorm", x=x, scale=scale, shift=shift)
@@ -371,8 +333,7 @@ class LayerNorm(Operation):
         statistic = TensorSpec(x.shape[: -self.axes], wide_dtype(x.dtype))
         return (x, statistic, statistic)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`LayerNormDown`; the statistics have no gradient of their own."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, *others = grads
         if g is None or any(grad is not None for grad in others):
             raise GraphError(f"op {op.name!r}: only y of LayerNorm has a gradient, not the statistics")
@@ -387,10 +348,6 @@ class LayerNormDown(Operation):
 
     With ``n = (x - mean) * r``, ``r = 1 / sqrt(variance + epsilon)``, ``s = g * scale`` and means over a sample:
     ``dx = r * (s - mean(s) - n * mean(s * n))``; over the samples ``dscale = sum(g * n)`` and ``dshift = sum(g)``.
-
-    Attributes:
-        axes: As in `LayerNorm`.
-        epsilon: As in `LayerNorm`.
     """
 
     arguments = ("g", "x", "scale", "mean", "variance")
@@ -400,7 +357,6 @@ class LayerNormDown(Operation):
     epsilon: float = 1e-5
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Types of ``x``, scale and shift."""
         g, x, scale, mean, variance = inputs
         same_dtype("LayerNormDown", x=x, g=g, scale=scale)
         shape_is("LayerNormDown", x.shape, "x", g=g)
@@ -408,8 +364,7 @@ class LayerNormDown(Operation):
         check_statistics("LayerNormDown", x.shape[: -self.axes], x.dtype, mean=mean, variance=variance)
         return (x, scale, scale)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Built from sums and products."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         rank = len(op.inputs[1].shape)
         return second(op, grads, tuple(range(rank - self.axes, rank)), self.epsilon, moved=True)
 

@@ -18,7 +18,7 @@ from actorflow.ops.nn.windows import (
     per_axis,
     slide,
 )
-from actorflow.ops.operation import Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
 from actorflow.ops.shaping import reshape
 from actorflow.spec import TensorSpec
 
@@ -73,15 +73,7 @@ class _Pool(Operation):
 
 @dataclass(frozen=True)
 class MaxPool(_Pool):
-    """The maximum of each window; see `max_pool`.
-
-    Attributes:
-        kernel: Size of the window: a number for all spatial axes, or one for each.
-        stride: Step of the window; None is the kernel.
-        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
-        ceil: Whether the last window of an axis may reach over the border.
-        dilation: Step between the elements that a window sees.
-    """
+    """The maximum of each window; see `max_pool`."""
 
     dilation: Steps = 1
 
@@ -90,19 +82,12 @@ class MaxPool(_Pool):
         return self._slide(tuple(size), self.dilation)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, *out_size, channels).
-
-        Raises:
-            GraphError, ShapeError, DTypeError: if the parameters and ``x`` do not fit.
-        """
         (x,) = inputs
         if x.dtype.kind not in "fViu":  # ml_dtypes' bfloat16 has kind V
             raise DTypeError(f"{self.kind}: x must be floating or integers, got {x}")
         return (self._pooled(x),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`MaxPoolDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(MaxPoolDown(**asdict(self)), grads[0], op.inputs[0], op.outputs[0])]
 
 
@@ -118,7 +103,6 @@ class MaxPoolDown(MaxPool):
     arguments = ("g", "x", "y")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         g, x, y = inputs
         same_dtype(self.kind, g=g, x=x, y=y)
         expected = self._pooled(x)
@@ -127,9 +111,7 @@ class MaxPoolDown(MaxPool):
                 raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
         return (x,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`MaxPoolPick`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         pick = MaxPoolPick(**asdict(self))
         return [apply(pick, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
 
@@ -144,7 +126,6 @@ class MaxPoolPick(MaxPool):
     arguments = ("h", "x", "y")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``y``."""
         h, x, y = inputs
         same_dtype(self.kind, h=h, x=x, y=y)
         for name, spec, expected in (("h", h, x), ("y", y, self._pooled(x))):
@@ -152,40 +133,23 @@ class MaxPoolPick(MaxPool):
                 raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
         return (y,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`MaxPoolDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         down = MaxPoolDown(**asdict(self))
         return [apply(down, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
 
 
 @dataclass(frozen=True)
 class AveragePool(_Pool):
-    """The average of each window; see `average_pool`.
-
-    Attributes:
-        kernel: Size of the window: a number for all spatial axes, or one for each.
-        stride: Step of the window; None is the kernel.
-        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
-        ceil: Whether the last window of an axis may reach over the border.
-        count_pad: Whether the border counts, as zeros.
-    """
+    """The average of each window; see `average_pool`."""
 
     count_pad: bool = True
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, *out_size, channels).
-
-        Raises:
-            GraphError, ShapeError, DTypeError: if the parameters and ``x`` do not fit.
-        """
         (x,) = inputs
         same_dtype(self.kind, x=x)
         return (self._pooled(x),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`AveragePoolDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(AveragePoolDown(**asdict(self), size=op.inputs[0].shape[1:-1]), grads[0])]
 
 
@@ -216,9 +180,7 @@ class AveragePoolDown(_Pool):
             raise ShapeError(f"{self.kind}: g must have spatial size {expected}, got {g}; x had {size}")
         return (TensorSpec((g.shape[0], *size, g.shape[-1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`AveragePool`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(AveragePool(self.kernel, self.stride, self.pad, self.ceil, self.count_pad), grads[0])]
 
 
@@ -227,16 +189,13 @@ class GlobalAverage(Operation):
     """The average over all spatial axes; see `global_average`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, channels)."""
         (x,) = inputs
         same_dtype(self.kind, x=x)
         if 0 in check_image(self.kind, "x", x):
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {x}")
         return (TensorSpec((x.shape[0], x.shape[-1]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`GlobalAverageDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(GlobalAverageDown(op.inputs[0].shape[1:-1]), grads[0])]
 
 
@@ -260,9 +219,7 @@ class GlobalAverageDown(Operation):
             raise ShapeError(f"{self.kind}: g must have shape (batch, channels), got {g}")
         return (TensorSpec((g.shape[0], *self.size, g.shape[1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`GlobalAverage`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(GlobalAverage(), grads[0])]
 
 

@@ -16,7 +16,7 @@ from actorflow.ops.fills import constant_like, filled
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linalg import bias as add_bias
 from actorflow.ops.nn.activation import SigmoidDown, TanhDown, tanh
-from actorflow.ops.operation import Operation, apply, blob_of, rank_is, same_dtype, whole
+from actorflow.ops.operation import Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, spread, stack
 from actorflow.spec import TensorSpec
 
@@ -74,7 +74,6 @@ class LSTMGatesDown(Operation):
     arguments = ("g_hidden", "g_cell", "cell", "new_cell", "activations")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Types of the gates and of the cell."""
         named = dict(zip(self.arguments, inputs, strict=True))
         same_dtype("LSTMGatesDown", **named)
         *states, activations = inputs
@@ -85,8 +84,7 @@ class LSTMGatesDown(Operation):
         check_shape("LSTMGatesDown", "activations", activations, (batch, 4 * hidden), "batch, 4 * hidden")
         return (activations, named["cell"])
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Built from products and the gradients of the activations."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         p, q = (constant_like(0.0, y) if c is None else c for c, y in zip(grads, op.outputs, strict=True))
         return _gates_second(p, q, *op.inputs)
 
@@ -213,7 +211,6 @@ class LSTMDown(Operation):
     )
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Types of the inputs of `LSTM`."""
         named = dict(zip(self.arguments, inputs, strict=True))
         same_dtype("LSTMDown", **named)
         x, hidden, cell, weight_x, weight_h = (named[k] for k in ("x", "hidden", "cell", "weight_x", "weight_h"))
@@ -230,8 +227,7 @@ class LSTMDown(Operation):
         )
         return tuple(taken.values())
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Forward through the steps, as what is linear in the gradients of the states goes back through them."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g_y, g_hidden, g_cell, *rest = op.inputs
         trace = Trace(*rest)
         c_x, c_hidden, c_cell, c_weight_x, c_weight_h, _ = grads
@@ -317,19 +313,13 @@ class LSTMGates(Operation):
     arguments = ("gates", "cell")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The new hidden state, the new cell, and the activations.
-
-        Raises:
-            ShapeError, DTypeError: if ``gates`` and ``cell`` do not fit.
-        """
         gates, cell = inputs
         same_dtype("LSTMGates", gates=gates, cell=cell)
         rank_is("LSTMGates", "cell", cell, ("batch", "hidden"))
         check_shape("LSTMGates", "gates", gates, (cell.shape[0], 4 * cell.shape[1]), "batch, 4 * hidden")
         return (cell, cell, gates)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`LSTMGatesDown`; that of the activations, which gradients of gradients have, on top."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g_hidden, g_cell, g_activations = grads
         _, new_cell, activations = op.outputs
         by_gates: list[Blob] = []
@@ -354,19 +344,13 @@ class LSTM(Operation):
     arguments = ("x", "hidden", "cell", "weight_x", "weight_h", "bias")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(steps, batch, hidden), two states, (steps, batch, 4 * hidden), (steps, batch, hidden).
-
-        Raises:
-            ShapeError, DTypeError: if the inputs do not fit.
-        """
         x, hidden, *_ = inputs
         batch, width = check_sequence("LSTM", dict(zip(self.arguments, inputs, strict=True)))
         steps, dtype = x.shape[0], x.dtype
         states = TensorSpec((steps, batch, width), dtype)
         return (states, hidden, hidden, TensorSpec((steps, batch, 4 * width), dtype), states)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`LSTMDown`; step by step where the activations and inner cells, too, have one: of gradients."""
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         y, *last, activations, cells = op.outputs
         g_y, g_hidden, g_cell = (
             constant_like(0.0, o) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from actorflow.errors import ShapeError
 from actorflow.ops.elementwise import plus, scaled, times
 from actorflow.ops.fills import constant_like
-from actorflow.ops.operation import Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -35,27 +35,16 @@ def _check_pair(kind: str, axis: int, **inputs: TensorSpec) -> TensorSpec:
 
 @dataclass(frozen=True)
 class Softmax(Operation):
-    """``y = exp(x) / sum(exp(x))`` along an axis; see `softmax`.
-
-    Attributes:
-        axis: The axis that sums to 1.
-    """
+    """``y = exp(x) / sum(exp(x))`` along an axis; see `softmax`."""
 
     axis: int = -1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError: if ``x`` does not have the axis, or nothing on it.
-        """
         same_dtype("Softmax", x=inputs[0])
         _check_axis("Softmax", self.axis, inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`SoftmaxDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(SoftmaxDown(self.axis), grads[0], op.outputs[0])]
 
 
@@ -64,9 +53,6 @@ class SoftmaxDown(Operation):
     """``dx = y * (g - sum(g * y))`` along an axis: the gradient of `Softmax`.
 
     Source: Purine2 ``SoftmaxDown``.
-
-    Attributes:
-        axis: As in `Softmax`.
     """
 
     arguments = ("g", "y")
@@ -74,13 +60,11 @@ class SoftmaxDown(Operation):
     axis: int = -1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``y``."""
         return (_check_pair("SoftmaxDown", self.axis, g=inputs[0], y=inputs[1]),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """By ``g`` the same; by ``y``: ``c * (g - sum(g * y)) - g * sum(c * y)``."""
         (c,), (g, y) = grads, op.inputs
-        assert c is not None
         dy = None
         if wanted[1]:
             products = [times(c, apply(Centered(self.axis), g, y)), times(g, apply(Centered(self.axis), c, y))]
@@ -90,49 +74,31 @@ class SoftmaxDown(Operation):
 
 @dataclass(frozen=True)
 class LogSoftmax(Operation):
-    """``y = x - log(sum(exp(x)))`` along an axis; see `log_softmax`.
-
-    Attributes:
-        axis: The axis whose exponentials sum to 1.
-    """
+    """``y = x - log(sum(exp(x)))`` along an axis; see `log_softmax`."""
 
     axis: int = -1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError: if ``x`` does not have the axis, or nothing on it.
-        """
         same_dtype("LogSoftmax", x=inputs[0])
         _check_axis("LogSoftmax", self.axis, inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`LogSoftmaxDown`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(LogSoftmaxDown(self.axis), grads[0], op.outputs[0])]
 
 
 @dataclass(frozen=True)
 class LogSoftmaxDown(Operation):
-    """``dx = g - exp(y) * sum(g)`` along an axis: the gradient of `LogSoftmax`.
-
-    Attributes:
-        axis: As in `LogSoftmax`.
-    """
+    """``dx = g - exp(y) * sum(g)`` along an axis: the gradient of `LogSoftmax`."""
 
     arguments = ("g", "y")
 
     axis: int = -1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``y``."""
         return (_check_pair("LogSoftmaxDown", self.axis, g=inputs[0], y=inputs[1]),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """See `products`."""
-        assert grads[0] is not None
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return self.products(grads[0], op.inputs[0], op.inputs[1], wanted)
 
     def products(self, c: Blob, g: Blob, y: Blob, wanted: Sequence[bool]) -> Sequence[Blob | None]:
@@ -159,13 +125,11 @@ class Centered(Operation):
     axis: int = -1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``."""
         return (_check_pair("Centered", self.axis, weight=inputs[1], x=inputs[0]),)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """By ``x``: ``g - weight * sum(g)``; by ``weight``: ``-x * sum(g)``."""
         (g,), (x, weight) = grads, op.inputs
-        assert g is not None
         ones = constant_like(1.0, g)
         minus_sum = plus(apply(Centered(self.axis), g, ones), scaled(g, -1.0))
         return [plus(g, times(weight, minus_sum)) if wanted[0] else None, times(x, minus_sum) if wanted[1] else None]

@@ -10,7 +10,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import cast, divide, less, plus, scaled, sqrt, times, where
-from actorflow.ops.operation import Operation, apply, same_dtype, whole
+from actorflow.ops.operation import Grads, Operation, apply, same_dtype, whole
 from actorflow.ops.shaping import total
 from actorflow.spec import TensorSpec
 
@@ -54,11 +54,6 @@ class SgdUpdate(Operation):
     nesterov: bool = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The new weight and velocity, both of the type of ``weight``.
-
-        Raises:
-            ShapeError, DTypeError: if ``grad`` or ``velocity`` differs from ``weight``, or ``rate`` is no 0-d float.
-        """
         weight, grad, velocity, rate = inputs
         same_dtype("SgdUpdate", weight=weight, grad=grad, velocity=velocity)
         _same_shape("SgdUpdate", weight, grad=grad, velocity=velocity)
@@ -104,12 +99,6 @@ class AdamUpdate(Operation):
     rate_scale: float = 1.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The new weight, mean and square.
-
-        Raises:
-            ShapeError, DTypeError: if ``grad`` differs from ``weight``, ``mean`` or ``square`` from `state_spec`,
-                ``rate`` is no 0-d float or ``step`` no 0-d int64.
-        """
         weight, grad, mean, square, rate, step = inputs
         same_dtype("AdamUpdate", weight=weight, grad=grad)
         _same_shape("AdamUpdate", weight, grad=grad)
@@ -151,12 +140,6 @@ class AdagradUpdate(Operation):
     rate_scale: float = 1.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The new weight and square.
-
-        Raises:
-            ShapeError, DTypeError: if ``grad`` differs from ``weight``, ``square`` from `state_spec`, or ``rate`` is no
-                0-d float.
-        """
         weight, grad, square, rate = inputs
         same_dtype("AdagradUpdate", weight=weight, grad=grad)
         _same_shape("AdagradUpdate", weight, grad=grad)
@@ -215,12 +198,6 @@ class RmsPropUpdate(Operation):
             raise GraphError(f"{self} takes {len(names)} inputs ({', '.join(names)}), got {count}")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The new weight, square and further states.
-
-        Raises:
-            ShapeError, DTypeError: if ``grad`` differs from ``weight``, a state from `state_spec`, or ``rate`` is no
-                0-d float.
-        """
         weight, grad, square, rate, *more = inputs
         same_dtype("RmsPropUpdate", weight=weight, grad=grad)
         _same_shape("RmsPropUpdate", weight, grad=grad)
@@ -266,13 +243,11 @@ class SquareSum(Operation):
     """``y = sum(x ** 2)`` over all elements, in float64 whatever the dtype of ``x``."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """A 0-d float64."""
         same_dtype("SquareSum", x=inputs[0])
         return (_SCALAR,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """``2 * g * x``."""
-        assert grads[0] is not None
         return [apply(ScaleBy(), op.inputs[0], scaled(grads[0], 2.0))]
 
 
@@ -291,22 +266,15 @@ class NormFactor(Operation):
     max_norm: float
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """A 0-d float64.
-
-        Raises:
-            GraphError: if ``max_norm`` is not positive.
-            ShapeError, DTypeError: if one of ``squares`` is no 0-d float64.
-        """
         if not self.max_norm > 0:
             raise GraphError(f"NormFactor: max_norm must be positive, got {self.max_norm}")
         for i, spec in enumerate(inputs):
             _check_scalar("NormFactor", f"squares[{i}]", spec)
         return (_SCALAR,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """``-g * y * y / (2 * max_norm * norm)`` for each, where the norm is limited, else 0."""
         (g,), (y,) = grads, op.outputs
-        assert g is not None
         limits = less(y, 1.0)
         norm = sqrt(where(limits, plus(*op.inputs), 1.0))  # elsewhere it may be 0, where the root has no slope
         slope = divide(times(times(g, y), y), scaled(norm, -2.0 * self.max_norm))
@@ -320,20 +288,14 @@ class ScaleBy(Operation):
     arguments = ("x", "factor")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of ``x``.
-
-        Raises:
-            ShapeError, DTypeError: if ``factor`` is no 0-d float64.
-        """
         x, factor = inputs
         same_dtype("ScaleBy", x=x)
         _check_scalar("ScaleBy", "factor", factor)
         return (x,)
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """The gradient, scaled as well, and its product with ``x``, summed in float64."""
         (g,), (x, factor) = grads, op.inputs
-        assert g is not None
         by_factor = total(times(cast(g, "float64"), cast(x, "float64"))) if wanted[1] else None
         return [apply(self, g, factor), by_factor]
 
