@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from actorflow.runtime.program import Result as Result
     from actorflow.runtime.stream import FrameStream as FrameStream
     from actorflow.spec import TensorSpec as TensorSpec
+    from actorflow.trace.statistics import GraphStatistics as GraphStatistics
     from actorflow.transport.world import world as world
 
 __version__ = "0.1.0"
@@ -141,6 +142,7 @@ _HOMES = {
         "StallError",
         "TransportError",
     ),
+    "trace.statistics": ("GraphStatistics",),
     "transport.world": ("world",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -163,6 +165,7 @@ __all__ = [
     "FrameStream",
     "Graph",
     "GraphError",
+    "GraphStatistics",
     "KernelNotFoundError",
     "MissingExtraError",
     "Op",

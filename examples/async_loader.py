@@ -97,10 +97,12 @@ def make_graph(classes: int, batch: int, width: int) -> tuple[af.Graph, Any, Any
     return graph, images, labels, loss, train
 
 
-def busy_share(calls: Any) -> float:
-    """Share of the time, from the first call to the last, in which at least one op ran."""
-    order = np.argsort(calls.start_ns)
-    starts, ends = calls.start_ns[order], np.maximum.accumulate(calls.end_ns[order])
+def busy_share(graph: af.Graph, first: int) -> float:
+    """Share of the time, from a call on to the last, in which at least one op ran."""
+    calls = graph.recording()
+    recent = slice(max(first - calls.lost, 0), None)
+    order = np.argsort(calls.start_ns[recent])
+    starts, ends = calls.start_ns[recent][order], np.maximum.accumulate(calls.end_ns[recent][order])
     idle_ns = np.maximum(starts[1:] - ends[:-1], 0).sum()
     return 1 - idle_ns / (ends[-1] - starts[0])
 
@@ -116,11 +118,11 @@ async def train(folder: Path, epochs: int, batch: int, width: int) -> None:
             async for result in results:
                 losses.append(float(result[loss]))
                 if len(losses) == WARM_UP:  # kernels are measured, buffers and threads are made
-                    warm = graph.engine.trace.total
+                    warm = graph.statistics().calls
         first, last = np.mean(losses[:5]), np.mean(losses[-5:])
         print(f"{len(losses)} batches of {', '.join(classes)}: loss {first:.3f} -> {last:.3f}")
         if len(losses) > WARM_UP:
-            print(f"the graph was busy {busy_share(graph.engine.trace.since(warm)):.1%} of the time")
+            print(f"the graph was busy {busy_share(graph, warm):.1%} of the time")
         print(loader.stats())
         print(f"What holds the loader up: {loader.bottleneck()}")
 

@@ -94,9 +94,7 @@ async def ping(request: web.Request) -> web.Response:
 
 async def healthz(request: web.Request) -> web.Response:
     """How many runs there were, and what became of them."""
-    frames = request.app[MODEL].graph.engine.frames
-    names = ("started", "in_flight", "finished", "failed", "cancelled")
-    return web.json_response({name: getattr(frames, name) for name in names})
+    return web.json_response(request.app[MODEL].graph.statistics().frames._asdict())
 
 
 async def run_graph(app: web.Application) -> AsyncIterator[None]:

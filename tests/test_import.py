@@ -147,6 +147,7 @@ def test_public_names() -> None:
         "FrameStream",
         "Graph",
         "GraphError",
+        "GraphStatistics",
         "KernelNotFoundError",
         "MissingExtraError",
         "Op",

@@ -6,14 +6,23 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 
 import numpy.typing as npt
 
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError, did_you_mean, require
-from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable
-from actorflow.graph.options import Attempts, GraphOptions, Hints, attempts_of, device_options_of, hints_of, limit_of
+from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable, as_blobs
+from actorflow.graph.options import (
+    Attempts,
+    GraphOptions,
+    Hints,
+    attempts_of,
+    capacity_of,
+    device_options_of,
+    hints_of,
+    limit_of,
+)
 from actorflow.graph.store import Store
 from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
     from actorflow.runtime.program import Result
     from actorflow.runtime.stream import FrameStream
     from actorflow.trace.recording import Recording
+    from actorflow.trace.statistics import GraphStatistics
 
     #: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
     Target: TypeAlias = Blob | Op | "Graph" | str
@@ -77,9 +87,11 @@ class Graph:
         capture: Launch ops that follow each other on a lane of an accelerator as one, where they are the same in each
             frame: captured once, then replayed (CUDA graphs). Ops with functions, views, random numbers, a timeout or
             retries are launched by themselves, and so is everything under a memory budget or in a sequential graph.
-            ``plan.summary()`` lists the segments, and `Engine.segments` says how often each was replayed.
+            ``plan.summary()`` lists the segments, and `statistics` says how often each was replayed.
         world: The ranks that run this graph together, each of which builds it (`actorflow.transport`); the default is
             that of the process, `actorflow.world`.
+        trace_capacity: Number of newest calls that the graph keeps for `recording` and the live page, rounded up to a
+            power of two; each takes 32 bytes.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
@@ -103,6 +115,7 @@ class Graph:
         devices: Mapping[Place | str, DeviceOptions] | None = None,
         capture: bool = False,
         world: Transport | None = None,
+        trace_capacity: int = 1 << 16,
     ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
@@ -124,6 +137,7 @@ class Graph:
             device_options_of(devices or {}),
             capture,
             world,
+            capacity_of(trace_capacity),
         )
 
     def __repr__(self) -> str:
@@ -236,6 +250,10 @@ class Graph:
         scope = self._innermost
         return scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority, hints)
 
+    @overload
+    def function(self, fn: Callable[..., Any], /) -> Op: ...
+
+    @overload
     def function(
         self,
         name: str,
@@ -244,13 +262,50 @@ class Graph:
         place: Place | str | None = None,
         lane: str | None = None,
         *,
+        inputs: Blob | Sequence[Blob] | None = None,
         concurrency: int | None = None,
         priority: int = 0,
         timeout: float | None = None,
         retries: int = 0,
         backoff: float = 0.0,
-    ) -> Op:
-        """Make an op of any plain or ``async def`` function.
+    ) -> Op: ...
+
+    @overload
+    def function(
+        self,
+        name: str | None = None,
+        *,
+        outputs: TensorSpec | Sequence[TensorSpec] | None = None,
+        place: Place | str | None = None,
+        lane: str | None = None,
+        inputs: Blob | Sequence[Blob] | None = None,
+        concurrency: int | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.0,
+    ) -> Callable[[Callable[..., Any]], Op]: ...
+
+    def function(
+        self,
+        name: str | Callable[..., Any] | None = None,
+        fn: Callable[..., Any] | None = None,
+        outputs: TensorSpec | Sequence[TensorSpec] | None = None,
+        place: Place | str | None = None,
+        lane: str | None = None,
+        *,
+        inputs: Blob | Sequence[Blob] | None = None,
+        concurrency: int | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.0,
+    ) -> Any:
+        """Make an op of any plain or ``async def`` function, by a call or as a decorator.
+
+        ``graph.function("double", fn, outputs=spec)`` makes an op; so do ``@graph.function`` and
+        ``@graph.function(outputs=spec)`` above a function, whose name then is that of the op: connect it with ``>>``,
+        or call it with blobs.
 
         The function gets the inputs' arrays as positional arguments, which it must not change, and returns one value
         per output: the value itself for one output, a sequence for several, anything for none. A plain function runs
@@ -259,11 +314,13 @@ class Graph:
         stream; elsewhere functions run on the CPU, with NumPy arrays.
 
         Args:
-            name: Unique in this graph, or in the scope of the ``with`` block around the call.
-            fn: The function.
+            name: Unique in this graph, or in the scope of the ``with`` block around the call; a decorator's default is
+                the name of the function.
+            fn: The function; left out, a decorator is returned.
             outputs: Types of the outputs (`af.TensorSpec.of`); left out, the blobs connected by ``>>`` say them.
             place: Where it runs; the default is that of `at`.
             lane: As for `op`.
+            inputs: Blobs to connect at once: by ``op(*inputs)`` if ``outputs`` are given, else by ``inputs >> op``.
             concurrency: How many frames may be in an async function at once; by default as many as there are. They
                 start in the order of the frames. A plain function has one frame at a time.
             priority: As for `op`.
@@ -271,11 +328,24 @@ class Graph:
             retries: As for `op`.
             backoff: As for `op`.
         """
+        own_name = None if callable(name) else name
+        fn = name if callable(name) else fn
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
-        operation = self.root._function(fn, specs, concurrency)
-        attempts = attempts_of(timeout, retries, backoff)
-        scope = self._innermost
-        return scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority)
+        blobs = None if inputs is None else as_blobs(inputs)
+        if blobs is None and inputs is not None:
+            raise GraphError(f"inputs of a function must be blobs, got {inputs!r}")
+
+        def op_of(fn: Callable[..., Any]) -> Op:
+            operation = self.root._function(fn, specs, concurrency)
+            attempts = attempts_of(timeout, retries, backoff)
+            scope = self._innermost
+            full = scope._full_name(own_name or str(getattr(fn, "__name__", type(fn).__name__)))
+            op = scope._add_op(full, operation, place, lane, attempts, priority)
+            if blobs is not None:
+                blobs >> op if specs is None else op(*blobs)
+            return op
+
+        return op_of if fn is None else op_of(fn)
 
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.
@@ -612,6 +682,11 @@ class Graph:
         """
         return self._runnable().stream(feeds, _targets(fetch), in_flight, atomic)
 
+    def trim(self) -> None:
+        """Give the free buffers of all devices that the graph has opened back to the system."""
+        for device in self.engine.devices.values():
+            device.memory.trim()
+
     async def aclose(self) -> None:
         """Cancel the frames in flight and the runs that wait for the end of a pause, wait for their threads, and stop
         the lanes. A later `run` starts anew: the graph is not paused any more.
@@ -683,8 +758,18 @@ class Graph:
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
+    def statistics(self) -> GraphStatistics:
+        """Figures of this moment, of the whole root graph: frames, calls and times by op, memory by place.
+
+        To be called on the thread of the loop that the graph runs on, if that runs. They are kept when the graph is
+        closed, but for those of devices.
+        """
+        from actorflow.trace.statistics import statistics_of
+
+        return statistics_of(self.root)
+
     def recording(self) -> Recording:
-        """The newest calls, as arrays: at most 65,536, of the whole root graph, failed ones among them.
+        """The newest calls as arrays, of the whole root graph, failed ones among them: as many as ``trace_capacity``.
 
         To be called on the thread of the loop that the graph runs on, if that runs.
         """

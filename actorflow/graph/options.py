@@ -60,6 +60,7 @@ class GraphOptions(NamedTuple):
     devices: Mapping[Place, DeviceOptions] = MappingProxyType({})
     capture: bool = False
     world: Transport | None = None
+    trace_capacity: int = 1 << 16
 
 
 def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts | None:
@@ -85,6 +86,17 @@ def limit_of(name: str, seconds: float | None) -> float | None:
     if seconds is not None and not seconds > 0:  # nor NaN, by which a loop would order its timers at random
         raise GraphError(f"{name} must be positive, got {seconds} s")
     return None if seconds is None or seconds > _FOREVER_S else seconds
+
+
+def capacity_of(calls: int) -> int:
+    """Number of calls that a graph keeps: the next power of two.
+
+    Raises:
+        GraphError: if it is not positive.
+    """
+    if calls < 1:
+        raise GraphError(f"trace_capacity must be positive, got {calls}")
+    return 1 << (calls - 1).bit_length()
 
 
 def hints_of(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:

@@ -79,7 +79,7 @@ class Engine(Equipment):
         self.profile: dict[int, OpProfile] = {}
         self.segments: dict[tuple[int, ...], SegmentProfile] = {}
         self.scalars = Scalars()
-        self.trace = Trace()
+        self.trace = Trace(graph.options.trace_capacity)
         self.errors: deque[FailureRecord] = deque(maxlen=50)
         self.monitor: Monitor | None = None
         self._watchers = 0
