@@ -82,7 +82,7 @@ async def iteration_s(layers: list[Layer], steps: int, waits: bool, reduces: boo
 
 async def main() -> None:
     rounds, steps, scale = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    layers = googlenet()
+    layers = googlenet() if scale == 1.0 else googlenet(0.1)
     if scale != 1.0:
         layers = [layer._replace(elements=max(int(layer.elements * scale), 1)) for layer in layers]
     found: dict[str, list[float]] = {"all": [], "waits": [], "transfers": []}

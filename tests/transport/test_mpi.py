@@ -14,8 +14,6 @@ import pytest
 from tests.support.effort import FULL
 from tests.transport.jobs import ended, is_openmpi, need_mpi, run_job, start_job
 
-#: Parts of the large message that others wait behind; more than are under way at once.
-PARTS = 100 << 10 if FULL else 10 << 10
 #: Ranks, kind of loop, bytes of a chunk, whether flags are shared, how the last rank ends.
 JOBS = [
     (2, "uvloop", 1 << 22, "shared", "leaves"),
@@ -74,7 +72,7 @@ def test_one_loop_after_the_other() -> None:
 
 @pytest.mark.parametrize("where", ["within", "outside"])
 def test_nothing_is_called_back_after_close(where: str) -> None:
-    done = run_job(2, "closing.py", where, PARTS)
+    done = run_job(2, "closing.py", where)
     assert done.status == 0, done.out + done.err
     assert sorted(done.out.splitlines()) == ["rank 0 has ended", "rank 1 has ended"]
 

@@ -1,7 +1,4 @@
-"""Rank 0 closes its transport while messages wait behind a large one.
-
-Arguments: within a callback or outside, and the KiB of the large one, each of which is a part.
-"""
+"""Rank 0 closes its transport while messages wait behind a large one; arguments: within a callback, or outside."""
 
 import asyncio
 import sys
@@ -13,7 +10,7 @@ from actorflow.transport.mpi import MPITransport
 where = sys.argv[1]
 transport = MPITransport(chunk_bytes=1 << 10)
 #: More parts than are under way at once.
-LARGE = bytes(int(sys.argv[2]) << 10)
+LARGE = bytes(100 << 10)
 called: list[str] = []
 
 
