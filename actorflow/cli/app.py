@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import actorflow
+from actorflow import __version__
 from actorflow.errors import ActorflowError, visible
 
 DEFAULT_PORT = 8080
@@ -42,7 +42,7 @@ def _problem(error: Exception) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="actorflow", description="Numeric dataflow graphs on your own asyncio loop.")
-    parser.add_argument("--version", action="version", version=f"actorflow {actorflow.__version__}")
+    parser.add_argument("--version", action="version", version=f"actorflow {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands.add_parser("demo", help="train a small network and watch it live", description=_DEMO))
     doctor = commands.add_parser("doctor", help="show devices and libraries, and what to install for the rest")

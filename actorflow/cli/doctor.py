@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Literal
 
-import actorflow
+from actorflow import __version__
 from actorflow.devices import device_kind, known_kinds
 from actorflow.devices.cuda import describe_cuda
-from actorflow.errors import visible
+from actorflow.errors import DeviceUnavailableError, visible
 
 Status = Literal["ok", "missing", "broken"]
 
@@ -41,7 +41,7 @@ def doctor(*, as_json: bool) -> int:
     """
     checks = examine()
     if as_json:
-        print(json.dumps({"actorflow": actorflow.__version__, "checks": [asdict(check) for check in checks]}, indent=2))
+        print(json.dumps({"actorflow": __version__, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
         _show(checks)
     return int(any(check.needed and check.status != "ok" for check in checks))
@@ -76,7 +76,7 @@ def _show(checks: list[Check]) -> None:
     """Plain text: the doctor must speak even where rich is the patient."""
     name_width = max(len(check.name) for check in checks)
     status_width = max(len(check.status) for check in checks)
-    print(f"actorflow {actorflow.__version__}\n")
+    print(f"actorflow {__version__}\n")
     for check in checks:
         print(f"{check.name:{name_width}}  {check.status:{status_width}}  {visible(check.detail)}")
     advice = [check for check in checks if check.advice]
@@ -136,7 +136,7 @@ def _devices() -> Iterator[Check]:
             continue
         try:
             device = device_kind(kind)
-        except actorflow.DeviceUnavailableError as error:
+        except DeviceUnavailableError as error:
             yield Check(f"device {kind}", "broken", _summary(error))
         else:
             yield Check(f"device {kind}", "ok", f"{device.__module__}.{device.__qualname__}")

@@ -15,7 +15,7 @@ from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError,
 from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import as_array, to_numpy
 from actorflow.ops.function import Function
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Operand, Operation
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -79,7 +79,7 @@ class Node:
         self.site = Site.caller()
 
 
-class Blob(Node):
+class Blob(Node, Operand):
     """A tensor slot of known shape and dtype.
 
     With several producers its value is their sum, added up in the order in which they were connected.
@@ -149,6 +149,8 @@ class Variable(Blob):
     """
 
     __slots__ = ("_init", "_value", "is_state", "replica_of")
+
+    is_variable = True
 
     def __init__(
         self,

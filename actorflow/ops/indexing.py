@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builtins import slice as _slice
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 PadMode = Literal["constant", "reflect", "edge"]
 #: What picks from one axis of a blob; None is a new axis.
 Index = Any
-_slice = slice
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,17 @@ Axes = tuple[int | EllipsisType, ...]
 Grads = Sequence[Any]
 
 
+class Operand:
+    """Base of blobs, which operations are applied to: nodes of graphs are built on operations."""
+
+    __slots__ = ()
+
+    graph: Graph
+    spec: TensorSpec
+    #: Whether the value outlives the frame.
+    is_variable: ClassVar[bool] = False
+
+
 class Layout(NamedTuple):
     """How an operation's arrays are permuted for kernels that want another order of axes.
 
@@ -192,9 +203,7 @@ def spec_of(kind: str, argument: str, blob: object) -> TensorSpec:
     Raises:
         GraphError: if it is no blob; the message names the argument.
     """
-    from actorflow.graph.nodes import Blob  # nodes are built on operations
-
-    if not isinstance(blob, Blob):
+    if not isinstance(blob, Operand):
         raise GraphError(f"{kind}: {argument} must be a blob, got {type(blob).__name__}")
     return blob.spec
 
@@ -235,10 +244,8 @@ def whole(form: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
 def _graphs_of(values: Sequence[object]) -> Iterator[Graph]:
     """The graphs of the blobs among some arguments, or in a sequence or mapping of theirs."""
-    from actorflow.graph.nodes import Blob
-
     for value in values:
-        if isinstance(value, Blob):
+        if isinstance(value, Operand):
             yield value.graph
         elif isinstance(value, list | tuple):
             yield from _graphs_of(value)

@@ -273,8 +273,6 @@ def batch_norm(
     Gradient: by x through the batch's statistics, too; by scale and shift; none by running statistics.
     Source: Ioffe and Szegedy, Batch normalization, 2015; `torch.nn.functional.batch_norm`.
     """
-    from actorflow.graph.nodes import Variable
-
     scale = filled(1.0, x.shape[-1:], x) if scale is None else scale
     shift = filled(0.0, x.shape[-1:], x) if shift is None else shift
     y: Blob
@@ -282,7 +280,7 @@ def batch_norm(
         y = apply(BatchNormInference(epsilon), x, scale, shift, running_mean, running_variance, name=name)
         return y
     for what, blob in (("running_mean", running_mean), ("running_variance", running_variance)):
-        if moves and not isinstance(blob, Variable):
+        if moves and not getattr(blob, "is_variable", False):
             raise GraphError(f"BatchNorm: {what} must be a variable in training, got {blob!r}")
     operation = BatchNorm(epsilon, momentum)
     inputs = (x, scale, shift, running_mean, running_variance)
