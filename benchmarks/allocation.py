@@ -33,7 +33,7 @@ async def _allocations(in_flight: int, steps: int, with_loss: bool) -> int:
     fetch: list[Any] = [training.updates, training.loss] if with_loss else [training.updates]
     try:
         await _train(training, _FIRST, fetch, in_flight)
-        memory = training.graph.engine.device(training.loss.place).memory
+        memory = training.graph.engine.resources.device(training.loss.place).memory
         before = memory.allocations
         await _train(training, steps, fetch, in_flight)
         return memory.allocations - before

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.runtime.program import Program
+from actorflow.runtime.build import build
 from benchmarks.dispatch import trivial
 from benchmarks.harness import Budget, Harness, Relation, Table
 from benchmarks.workloads import build_graph, layered
@@ -86,7 +86,7 @@ async def _figures(count: int) -> dict[str, float]:
     # A run of one op opens the device and puts the engine on this loop, which actors need.
     await graph.run({source: np.ones(1, dtype=np.float32)}, fetch=["task0"])
     start_actors = process_time()
-    program = Program(plan, graph.engine)
+    program = build(plan, graph.engine.resources)
     prepared = process_time()
     del plan
     gc.collect()

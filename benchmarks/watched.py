@@ -42,7 +42,7 @@ async def measure(harness: Harness) -> list[Table]:
     for graph, source in graphs.values():
         for _ in range(4):
             await graph.run({source: _VALUE})
-    graphs[MONITOR][0].engine.watch()
+    graphs[MONITOR][0].engine.resources.watch()
     budgets = [
         Budget("at most 1.2x of unwatched", BROWSER, Relation.TIMES, 1.2, UNWATCHED),
         Budget("at most 1.3x of unwatched with five", FIVE, Relation.TIMES, 1.3, UNWATCHED),
@@ -65,7 +65,7 @@ async def measure(harness: Harness) -> list[Table]:
                 budgets=budgets,
             )
     finally:
-        graphs[MONITOR][0].engine.unwatch()
+        graphs[MONITOR][0].engine.resources.unwatch()
         for graph, _ in graphs.values():
             await graph.aclose()
     return [table]

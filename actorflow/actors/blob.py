@@ -1,8 +1,7 @@
-"""Blobs at run time: they pass readiness on and count their readers."""
+"""Blobs at run time: where their values are in a frame, and where the buffers go back to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from sys import getrefcount
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from actorflow.devices.memory import UNSHARED, Bucket
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
-    from actorflow.actors.op import OpActor
     from actorflow.actors.variable import VariableActor
     from actorflow.devices.base import Fence
 
@@ -19,39 +17,19 @@ if TYPE_CHECKING:
 class BlobActor:
     """One tensor slot of a program.
 
-    The plan gives every slot exactly one producer (it sums the terms of a blob that has several), so its mailbox needs
-    no count; the readers are counted, and the last one gives the buffer back.
+    The plan gives every slot exactly one producer (it sums the terms of a blob that has several), so the producer tells
+    the slot's readers itself; they are counted, and the last one gives the buffer back.
 
     Attributes:
         slot: Index of its value in a frame.
         bucket: Where its buffer goes back to; None for values that did not come from there, or it would grow.
-        consumers: Ops told when it is ready, once per argument.
     """
 
-    __slots__ = ("bucket", "consumers", "slot")
+    __slots__ = ("bucket", "slot")
 
     def __init__(self, slot: int, bucket: Bucket | None) -> None:
         self.slot = slot
         self.bucket = bucket
-        self.consumers: tuple[OpActor, ...] = ()
-
-    def deliver(self, frame: Frame, fence: Fence | None) -> None:
-        """Tell the consumers that the value is there, or will be when ``fence`` has passed."""
-        pending = frame.pending
-        if fence is not None:
-            fences = frame.fences
-            for actor in self.consumers:
-                held = fences.get(actor)
-                if held is None:
-                    fences[actor] = [fence]
-                else:
-                    held.append(fence)
-        for actor in self.consumers:
-            index = actor.index
-            left = pending[index] - 1
-            pending[index] = left
-            if not left:
-                frame.ready.append((actor, frame))
 
     def drop(self, frame: Frame) -> None:
         """The last reader is done. May be called from a lane's thread."""
@@ -99,7 +77,7 @@ class UpdateActor(BlobActor):
         self.read_slot = read_slot
 
     def deliver(self, frame: Frame, fence: Fence | None) -> None:
-        """Commit, now or when the loop has seen ``fence`` pass; with all others at the end of an atomic frame."""
+        """Commit now, or when the loop has seen ``fence`` pass; with all others at the end of an atomic frame."""
         if fence is None:
             self._arrived(frame)
             return
@@ -127,17 +105,3 @@ class UpdateActor(BlobActor):
             frame.updates.append(self)
         else:
             self.commit(frame)
-
-
-def release(blobs: Iterable[BlobActor], frame: Frame) -> None:
-    """One reader of each is done. May be called from a lane's thread."""
-    readers, values = frame.readers, frame.values
-    counted = frame.budget is not None
-    for blob in blobs:
-        slot = blob.slot
-        tokens = readers[slot]
-        if tokens is None or tokens.pop():
-            if counted or blob.bucket is not None:
-                blob.drop(frame)
-            else:  # as `drop` would, at half the price
-                values[slot] = None

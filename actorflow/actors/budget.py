@@ -134,7 +134,7 @@ class Budget:
                 if self.shared[place] + need > capacity - self.reserve(place):
                     return False
                 self.shared[place] += need
-                for blob in actor.written:
+                for blob in actor.outputs:
                     account.shared[blob.slot] = place, account.charges[blob.slot]
         account.admitted[actor.index] = 1
         return True

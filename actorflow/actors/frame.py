@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
+from actorflow.loop import wait_out
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor, UpdateActor
     from actorflow.actors.budget import Budget
-    from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
-    from actorflow.actors.variable import Turn
-    from actorflow.devices.base import Fence
+    from actorflow.actors.variable import Turn, VariableActor
+    from actorflow.devices.base import Device, Fence
     from actorflow.trace.counters import Monitor
     from actorflow.trace.ring import Trace
     from actorflow.trace.spans import FrameSpans
@@ -29,13 +31,26 @@ _SHOWN = 10
 
 
 class FrameListener(Protocol):
-    """What is told that a frame will come, and if it will not."""
+    """Notified when a frame starts, and when it stops before its end."""
 
     def expect(self, frame: Frame) -> None:
         """The frame has started."""
 
     def skip(self, frame: Frame) -> None:
         """The frame has stopped before its end."""
+
+
+class FrameObserver(Protocol):
+    """Keeps account of a graph's frames; each frame tells its observer of its end, once."""
+
+    def ended(self, frame: Frame) -> None:
+        """The frame has ended, and nothing of it runs any more."""
+
+    def abandoned(self, frame: Frame) -> None:
+        """Nobody waits for the stopped frame any more; calls of it may still run in threads."""
+
+    def fault(self, frame: Frame, error: BaseException) -> None:
+        """Something failed at the frame that is not an op's own code."""
 
 
 class FrameState(Enum):
@@ -47,116 +62,83 @@ class FrameState(Enum):
     CANCELLED = "cancelled"
 
 
+@dataclass(slots=True, eq=False)
 class Frame:
     """All state of one run.
 
-    A mailbox is a count in ``pending``: how many messages its op still waits for. Messages that carry a fence leave it
-    in ``fences``. Everything is touched on the loop's thread only, but for ``values`` and ``readers`` of a slot, which
-    the op that runs uses from its lane's thread, and ``halted``.
+    Everything is touched on the loop's thread only, but for ``halted``, and for ``values`` and ``readers`` of a slot,
+    which the op that runs uses from its lane's thread.
 
     Attributes:
         number: Frames of a graph are numbered from 0 in the order of their start.
-        pending: Messages that each op waits for, by index of the op.
+        pending: The mailboxes: the number of messages that each op still waits for, by index of the op.
         values: Value of each slot; None before it is written and after its last reader.
-        readers: Per slot with several readers, a token per reader; whoever pops the first one, the only one that is not
-            0, is the last reader: a pop is atomic, counting down is not. None for slots with one reader.
-        fences: Unpassed fences that came with the messages to an op.
-        open: Ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
-        outstanding: Ops on a lane, or running as a task, that have not reported their end.
-        resting: Ops whose call has failed and will be repeated when a timer ends.
-        halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
-            the loop has not been told yet.
-        ready: Where actors of the frame that are ready are put; `wake` afterwards, unless an actor does it as it fires.
-        turns: The turns that this frame takes at the variables it may update.
-        turnstiles: Where this frame is expected: at the ops that take their frames in order, and at channels.
-        serial: Number among the frames that exchange messages with other ranks.
-        ops: The program's ops, by index.
-        budget: The memory that its ops must be admitted to, if there is a limit.
-        atomic: Whether all updates are committed together, at the end.
-        updates: Updates that wait for the end of an atomic frame.
-        updated: Names of the variables updated so far.
-        spans: What makes spans of it, if somebody wants them.
+        readers: Per slot with several readers, a token per reader; the reader that pops the first one, the only one
+            that is not 0, is the last: a pop is atomic, counting down is not. None for slots with one reader.
+        open: Number of ends that the frame still waits for: ops that nothing in the frame follows, variables' turns.
+        ready: Queue for actors of the frame that are ready; `wake` afterwards, unless an actor appends as it fires.
         ended: Resolved when the frame has ended and nothing of it runs any more; without waiting for threads when the
             caller must be told at once.
+        observer: Notified of the end, and of faults.
+        listeners: Where this frame is expected: ops that take their frames in order, channels.
+        weights: Slots that hold variables' values on devices with streams, with the device.
+        ops: The program's ops, by index.
+        atomic: Whether all updates are committed together, at the end.
+        budget: Memory that its ops must be admitted to, if there is a limit.
+        monitor: States of nodes, if somebody watches.
+        fences: Fences that have not passed and came with the messages to an op.
+        turns: Turns that this frame takes at the variables it may update.
+        outstanding: Ops on a lane, or running as a task, that have not reported their end.
+        resting: Ops whose call has failed and will be repeated when a timer ends.
+        updates: Updates that wait for the end of an atomic frame.
+        updated: Names of the variables updated so far.
+        halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
+            the loop has not been told yet.
+        serial: Number among the frames that exchange messages with other ranks.
+        spans: Makes spans of it, if wanted.
     """
 
-    __slots__ = (
-        "atomic",
-        "budget",
-        "context",
-        "ended",
-        "error",
-        "fences",
-        "halted",
-        "monitor",
-        "number",
-        "on_end",
-        "on_fault",
-        "open",
-        "ops",
-        "outstanding",
-        "pending",
-        "readers",
-        "ready",
-        "resting",
-        "serial",
-        "spans",
-        "state",
-        "trace",
-        "turns",
-        "turnstiles",
-        "updated",
-        "updates",
-        "values",
-        "wake",
-    )
+    number: int
+    pending: list[int]
+    values: list[Any]
+    readers: list[bytearray | None]
+    open: int
+    ready: deque[tuple[Any, Any]]
+    wake: Callable[[], None]
+    ended: asyncio.Future[None]
+    observer: FrameObserver
+    listeners: Sequence[FrameListener]
+    weights: Sequence[tuple[int, Device]]
+    ops: Sequence[OpActor]
+    atomic: bool
+    budget: Budget | None
+    monitor: Monitor | None
+    trace: Trace
+    context: contextvars.Context = field(init=False, default_factory=contextvars.copy_context)
+    fences: dict[OpActor, list[Fence]] = field(init=False, default_factory=dict)
+    turns: dict[VariableActor, Turn] = field(init=False, default_factory=dict)
+    outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = field(init=False, default_factory=dict)
+    resting: dict[OpActor, asyncio.TimerHandle] = field(init=False, default_factory=dict)
+    updates: list[UpdateActor] = field(init=False, default_factory=list)
+    updated: list[str] = field(init=False, default_factory=list)
+    halted: bool = field(init=False, default=False)
+    state: FrameState = field(init=False, default=FrameState.RUNNING)
+    error: ActorflowError | None = field(init=False, default=None)
+    serial: int = field(init=False, default=-1)
+    spans: FrameSpans | None = field(init=False, default=None)
 
-    def __init__(
-        self,
-        number: int,
-        pending: list[int],
-        values: list[Any],
-        readers: list[bytearray | None],
-        open_ends: int,
-        dispatcher: Dispatcher,
-        ended: asyncio.Future[None],
-        on_end: Callable[[Frame], None],
-        on_fault: Callable[[Frame, BaseException], None],
-        monitor: Monitor | None,
-        trace: Trace,
-        turnstiles: Sequence[FrameListener],
-        ops: list[OpActor],
-        atomic: bool,
-        budget: Budget | None,
-    ) -> None:
-        self.number = number
-        self.pending = pending
-        self.values = values
-        self.readers = readers
-        self.open = open_ends
-        self.ready = dispatcher.ready
-        self.wake = dispatcher.wake
-        self.ended = ended
-        self.on_end = on_end
-        self.on_fault = on_fault
-        self.monitor = monitor
-        self.trace = trace
-        self.context = contextvars.copy_context()
-        self.fences: dict[OpActor, list[Fence]] = {}
-        self.turns: list[Turn] = []
-        self.turnstiles = turnstiles
-        self.outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = {}
-        self.resting: dict[OpActor, asyncio.TimerHandle] = {}
-        self.halted = False
-        self.spans: FrameSpans | None = None
-        self.serial = -1
-        self.state = FrameState.RUNNING
-        self.error: ActorflowError | None = None
-        self.atomic = atomic
-        self.budget = budget
-        self.updates: list[UpdateActor] = []
-        self.updated: list[str] = []
-        self.ops = ops
+    def announce(self, followers: Iterable[OpActor], fence: Fence | None) -> None:
+        """Send ops a message: a value that they read is there, or will be when ``fence`` has passed."""
+        pending = self.pending
+        if fence is not None:
+            for actor in followers:
+                self.fences.setdefault(actor, []).append(fence)
+        for actor in followers:
+            index = actor.index
+            left = pending[index] - 1
+            pending[index] = left
+            if not left:
+                self.ready.append((actor, self))
 
     def close_end(self) -> None:
         """One of the frame's open ends is closed; the last one finishes it."""
@@ -181,12 +163,12 @@ class Frame:
             failure = GraphError(f"frame {self.number} failed with {type(error).__name__}: {text_of(error)}")
             failure.__cause__ = error
             self.stop_with(failure)
-        self.on_fault(self, error)
+        self.observer.fault(self, error)
 
-    def guarded(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Take a step of the frame. Whatever it raises ends the frame, which would otherwise wait for ever."""
+    def guarded(self, follow: Callable[..., None], *arguments: Any) -> None:
+        """Call what follows in the frame. Whatever it raises ends the frame, which would otherwise wait for ever."""
         try:
-            step(*arguments)
+            follow(*arguments)
         except BaseException as error:  # noqa: BLE001
             leave_loop(error)
             self.fail(None, error)
@@ -230,6 +212,25 @@ class Frame:
         if not self.outstanding:
             self._end()
 
+    async def wait(self) -> None:
+        """Wait for the end; stop the frame where that wait is cancelled, and raise what it has failed with.
+
+        It returns when its async functions have ended. Work in a thread ends there by itself.
+        """
+        try:
+            await self.ended
+        except GeneratorExit:  # whoever waits was dropped, with a loop that was closed, say: nothing can be awaited
+            if not self.ended.get_loop().is_closed():
+                self.cancel()
+            raise
+        except BaseException:
+            try:
+                self.cancel()
+                await wait_out(self.tasks)
+            finally:
+                self.observer.abandoned(self)
+            raise
+
     @property
     def tasks(self) -> set[asyncio.Task[Any]]:
         """Async functions that run."""
@@ -245,11 +246,11 @@ class Frame:
         self.state = state
         self.halted = True
         try:
-            for turn in self.turns:
+            for turn in self.turns.values():
                 turn.leave()
             if state is not FrameState.FINISHED:
-                for turnstile in self.turnstiles:
-                    turnstile.skip(self)
+                for listener in self.listeners:
+                    listener.skip(self)
                 for actor, timer in self.resting.items():
                     timer.cancel()
                     assert actor.attempts is not None
@@ -258,18 +259,30 @@ class Frame:
                 for task in self.tasks:
                     task.cancel()
         except BaseException as error:  # noqa: BLE001  whoever stops the frame must not be told of it, and it must end
-            self.on_fault(self, error)
+            self.observer.fault(self, error)
         if not self.outstanding:
             self._end()
 
     def _end(self) -> None:
         try:
-            self.on_end(self)
+            self._give_back()
         except BaseException as error:  # noqa: BLE001  likewise
-            self.on_fault(self, error)
+            self.observer.fault(self, error)
         if self.state is not FrameState.FINISHED:
             self.values = []  # nothing reads them any more, and an exception may keep the frame alive
         self._resolve()
+
+    def _give_back(self) -> None:
+        try:
+            if self.budget is not None:
+                self.budget.close(self)
+            if self.state is not FrameState.FINISHED and self.values:
+                # It may be the last to hold an old value that another frame's work still reads on the device.
+                for slot, device in self.weights:
+                    if self.values[slot] is not None:
+                        device.memory.retire(self.values[slot])
+        finally:
+            self.observer.ended(self)
 
     def _resolve(self) -> None:
         if self.ended.done() or self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it

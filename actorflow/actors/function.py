@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from actorflow.actors.blob import release
 from actorflow.actors.nesting import within
-from actorflow.actors.op import OpActor
+from actorflow.actors.op import OpActor, Wiring, release
 from actorflow.errors import GraphError
 from actorflow.interchange import as_array
 from actorflow.ops.function import NOT_RUN, check_has_run
@@ -33,14 +32,15 @@ class FunctionActor(OpActor):
 
     __slots__ = ("fn", "only_dtype", "only_input", "only_shape", "only_slot", "specs")
 
-    def __init__(self, *args: Any, fn: Callable[..., Any], specs: tuple[TensorSpec, ...], turnstile: Turnstile) -> None:
-        super().__init__(*args)
-        self.turnstile = turnstile
+    def __init__(
+        self, wiring: Wiring, *, fn: Callable[..., Any], specs: tuple[TensorSpec, ...], turnstile: Turnstile
+    ) -> None:
+        super().__init__(wiring, turnstile)
         self.fn = fn
         self.specs = specs
         # Of the only output, where there is just one: what nearly all functions have, and the quickest to check.
         self.only_input = self.inputs[0].slot if len(self.inputs) == 1 else None
-        self.only_slot = self.written[0].slot if len(specs) == 1 else None
+        self.only_slot = self.outputs[0].slot if len(specs) == 1 else None
         self.only_shape: tuple[int, ...] | None = specs[0].shape if len(specs) == 1 else None
         self.only_dtype: np.dtype[Any] | None = specs[0].dtype if len(specs) == 1 else None
 
@@ -71,7 +71,7 @@ class FunctionActor(OpActor):
             and result.shape == self.only_shape
         ):
             frame.values[slot] = result
-        elif self.written or result is not None:
+        elif self.outputs or result is not None:
             self._keep_all(frame, result)
         release(self.freed, frame)
 
@@ -80,7 +80,7 @@ class FunctionActor(OpActor):
             check_has_run((result,), self.specs, is_async=self.is_async)
         if self.only_slot is not None:
             self.keep(frame, 0, result)
-        elif self.written:
+        elif self.outputs:
             if not isinstance(result, tuple | list) or len(result) != len(self.specs):
                 got = f"{len(result)} values" if isinstance(result, tuple | list) else repr(type(result).__name__)
                 raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
@@ -92,7 +92,7 @@ class FunctionActor(OpActor):
     def keep(self, frame: Frame, position: int, value: Any) -> None:
         """Check one result, and convert it where nothing is lost."""
         what = "the result" if len(self.specs) == 1 else f"result {position}"
-        frame.values[self.written[position].slot] = _checked(value, self.specs[position], what)
+        frame.values[self.outputs[position].slot] = _checked(value, self.specs[position], what)
 
 
 class AsyncActor(FunctionActor):
@@ -102,9 +102,8 @@ class AsyncActor(FunctionActor):
 
     __slots__ = ()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.inline_ns = -1  # always a task
+    def __init__(self, wiring: Wiring, **function: Any) -> None:
+        super().__init__(wiring._replace(inline_ns=-1), **function)  # always a task
 
     def _follows(self, fence: Fence) -> bool:
         return False  # a task cannot wait for a lane

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING
 
-from actorflow.actors.blob import UpdateActor
 from actorflow.errors import GraphError
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def check_turns(
             if op is not caller and op.turnstile in wanted:
                 why = f"frames come there in order, and frame {frame.number} has yet to go there {when}"
                 raise _refusal(graph, frame, caller, f"call op {op.what!r}: {why}")
-        updated = {blob.variable for op in later for blob in op.outputs if isinstance(blob, UpdateActor)}
+        updated = {update.variable for op in later for update in op.updates}
         for gate in gates:
             variable = gate.variable
             if variable.is_awaited_by(frame) and (frame.atomic or variable in updated):
@@ -127,9 +126,8 @@ def _followers(caller: OpActor) -> dict[OpActor, None]:
     found = {caller: None}
     left = [caller]
     while left:
-        for blob in left.pop().outputs:
-            for op in blob.consumers:
-                if op not in found:
-                    found[op] = None
-                    left.append(op)
+        for op in left.pop().followers:
+            if op not in found:
+                found[op] = None
+                left.append(op)
     return found

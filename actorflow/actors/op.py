@@ -9,10 +9,10 @@ from functools import partial
 from operator import itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorflow.actors.attempts import OpAttempts
-from actorflow.actors.blob import release
+from actorflow.actors.blob import UpdateActor
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.devices.memory import IN_TWO_LISTS
 from actorflow.errors import GraphError
@@ -41,27 +41,47 @@ class _Skipped(BaseException):
     """Ends a call whose frame has stopped before its turn came on the lane: it has computed nothing."""
 
 
-class OpActor(ABC):
-    """One op of a program.
+class Wiring(NamedTuple):
+    """How one op of a program is connected; every actor of an op is made from this.
 
     Attributes:
-        index: Of its mailbox in a frame.
+        mailbox: Index of its mailbox in a frame; the actor's `index`.
         node: The op; errors name it.
-        node_id: `Node.id` of what it shows up as: the op, or the blob whose terms it sums.
-        key: What the trace is told of a call that did not run inline; see `Trace.key`.
+        node_id: `Node.id` of the node that it shows up as: the op, or the blob whose terms it sums.
+        key: Key of its calls in the trace, but for those that ran inline; see `Trace.key`.
         inputs: Blobs that it reads.
-        read: Picks the inputs' values out of a frame's.
-        written: Blobs that it writes.
-        outputs: Those, and what else waits for it; they are told when it has been announced.
+        outputs: Blobs that it writes.
         unread: Those outputs that nobody reads.
-        followers: The outputs' consumers, which a call that has run inline tells itself; None if an output does more
-            than pass it on.
-        freed: What a call gives back when it has ended: the inputs, and those outputs.
-        ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable.
+        followers: Ops that read the outputs, once per argument.
         lane: Where it runs when it is not short.
+        profile: Its calls and times.
+        inline_ns: Longest expected time of a call that runs on the loop, if not the usual one.
+    """
+
+    mailbox: int
+    node: Op
+    node_id: int
+    key: int
+    inputs: tuple[BlobActor, ...]
+    outputs: tuple[BlobActor, ...]
+    unread: tuple[BlobActor, ...]
+    followers: tuple[OpActor, ...]
+    lane: Lane
+    profile: OpProfile
+    inline_ns: int | None = None
+
+
+class OpActor(ABC):
+    """One op of a program. Most attributes are those of its `Wiring`.
+
+    Attributes:
+        read: Picks the inputs' values out of a frame's.
+        freed: Blobs that a call gives back when it has ended: the inputs, and the outputs that nobody reads.
+        updates: Outputs that are new values of variables.
+        ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable, as what
+            follows an update on another stream may be seen to end before the update is.
         turnstile: Keeps the frames of a function in order; None for kernels.
         attempts: Keeps the op's timeout and retries; None without.
-        inline_ns: Longest expected time of a call that runs on the loop.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
@@ -85,41 +105,28 @@ class OpActor(ABC):
         "read",
         "turnstile",
         "unread",
-        "written",
+        "updates",
     )
 
-    def __init__(
-        self,
-        index: int,
-        node: Op,
-        node_id: int,
-        inputs: tuple[BlobActor, ...],
-        outputs: tuple[BlobActor, ...],
-        lane: Lane,
-        profile: OpProfile,
-    ) -> None:
-        self.index = index
-        self.node = node
-        self.node_id = node_id
-        self.key = node_id  # in the trace, of calls that end on the loop, too
-        self.inputs = inputs
-        self.read = _reader([blob.slot for blob in inputs])
-        self.outputs = self.written = outputs
-        self.unread: tuple[BlobActor, ...] = ()
-        self.freed = inputs
-        self.followers: tuple[OpActor, ...] | None = None
-        self.turnstile: Turnstile | None = None
-        self.attempts = None if node.attempts is None else OpAttempts(self, node.attempts)
-        self.inline_ns = INLINE_NS
-        self.ends = False
-        self.lane = lane
-        self.profile = profile
+    def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
+        self.index = wiring.mailbox
+        self.node = wiring.node
+        self.node_id = wiring.node_id
+        self.key = wiring.key
+        self.inputs = wiring.inputs
+        self.outputs = outputs = wiring.outputs
+        self.unread = wiring.unread
+        self.followers = wiring.followers
+        self.lane = wiring.lane
+        self.profile = wiring.profile
+        self.inline_ns = INLINE_NS if wiring.inline_ns is None else wiring.inline_ns
+        self.read = _reader([blob.slot for blob in wiring.inputs])
+        self.freed = wiring.inputs + wiring.unread
+        self.updates = tuple([blob for blob in outputs if isinstance(blob, UpdateActor)])
+        self.ends = bool(self.updates) or not wiring.followers
+        self.turnstile = turnstile
+        self.attempts = None if wiring.node.attempts is None else OpAttempts(self, wiring.node.attempts)
         self.cost_ns = self.last_ns = FOREVER_NS
-
-    def disregard(self, unread: tuple[BlobActor, ...]) -> None:
-        """Say which outputs nobody reads."""
-        self.unread = unread
-        self.freed = self.inputs + unread
 
     @property
     def what(self) -> str:
@@ -178,12 +185,11 @@ class OpActor(ABC):
         end = perf_counter_ns()
         self._account(frame, end - start, end, self.node_id)
         # What follows is `_succeeded`, without the price of its calls.
-        followers = self.followers
-        if followers is None or frame.budget is not None:
+        if self.updates or frame.budget is not None:
             self._announce(frame)
         else:
             pending = frame.pending
-            for actor in followers:
+            for actor in self.followers:
                 index = actor.index
                 left = pending[index] - 1
                 pending[index] = left
@@ -243,8 +249,7 @@ class OpActor(ABC):
         if attempts is not None:
             attempts.begin(frame, fence)
         else:
-            for blob in self.outputs:
-                blob.deliver(frame, fence)
+            self._tell(frame, fence)
         return perf_counter_ns()
 
     def leave(self) -> None:
@@ -320,9 +325,14 @@ class OpActor(ABC):
         self._account(frame, elapsed_ns, end_ns, key)
         self._announce(frame)
 
+    def _tell(self, frame: Frame, fence: Fence | None) -> None:
+        """Say that the outputs are there, or will be when ``fence`` has passed."""
+        frame.announce(self.followers, fence)
+        for update in self.updates:
+            update.deliver(frame, fence)
+
     def _announce(self, frame: Frame) -> None:
-        for blob in self.outputs:
-            blob.deliver(frame, None)
+        self._tell(frame, None)
         if frame.budget is not None:
             frame.budget.ended(frame, self)
         if self.ends:
@@ -372,6 +382,20 @@ class OpActor(ABC):
         leave_loop(error)
 
 
+def release(blobs: Iterable[BlobActor], frame: Frame) -> None:
+    """One reader of each is done. May be called from a lane's thread."""
+    readers, values = frame.readers, frame.values
+    counted = frame.budget is not None
+    for blob in blobs:
+        slot = blob.slot
+        tokens = readers[slot]
+        if tokens is None or tokens.pop():
+            if counted or blob.bucket is not None:
+                blob.drop(frame)
+            else:  # as `drop` would, at half the price
+                values[slot] = None
+
+
 def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
     """A function that picks the values of some slots, in a third of a comprehension's time."""
     if len(slots) > 1:
@@ -393,9 +417,9 @@ class KernelActor(OpActor):
     __slots__ = ("buckets", "kernel", "operation", "reuses")
 
     def __init__(
-        self, *args: Any, operation: Operation, kernel: Kernel, buckets: tuple[Bucket, ...], reuses: bool
+        self, wiring: Wiring, *, operation: Operation, kernel: Kernel, buckets: tuple[Bucket, ...], reuses: bool
     ) -> None:
-        super().__init__(*args)
+        super().__init__(wiring)
         self.reuses = reuses
         self.operation = operation
         self.kernel = kernel
@@ -412,7 +436,7 @@ class KernelActor(OpActor):
     def _call(self, frame: Frame) -> None:
         values = frame.values
         results = self._run_kernel([*self.read(values)], frame.number)
-        written = self.written
+        written = self.outputs
         if len(results) != len(written):
             raise GraphError(f"the kernel must return {len(written)} values, got {len(results)}")
         for blob, value in zip(written, results):  # noqa: B905  strict=True costs more than all else here

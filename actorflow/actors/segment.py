@@ -14,6 +14,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.blob import BlobActor
+from actorflow.actors.op import Wiring
 from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStream
 from actorflow.devices.memory import IN_TWO_LISTS, UNSHARED
 from actorflow.devices.segment import Segment, SegmentState
@@ -88,21 +89,14 @@ class SegmentActor(_OnStream):
     """
 
     def __init__(
-        self,
-        parts: Sequence[StreamKernelActor],
-        inputs: tuple[BlobActor, ...],
-        outputs: tuple[BlobActor, ...],
-        device: StreamDevice,
-        usage: SegmentProfile,
+        self, wiring: Wiring, *, parts: Sequence[StreamKernelActor], device: StreamDevice, usage: SegmentProfile
     ) -> None:
-        first = parts[0]
-        super().__init__(first.index, first.node, first.node_id, inputs, outputs, first.lane, first.profile)
+        label = f"{parts[0].node.name} to {parts[-1].node.name}"
+        super().__init__(wiring, device=device, label=label, early=())
+        self.late = ()  # the parts give back their own
         self.parts = tuple(parts)
         self.usage = usage
-        self.inline_ns = -1
-        self.early = self.late = ()  # the parts' own
         self._device = device
-        self.label = f"{first.node.name} to {parts[-1].node.name}"
         self._known: OrderedDict[Hashable, Segment | None] = OrderedDict()
         self._dropped: deque[tuple[int, Segment]] = deque()
         self._at: StreamKernelActor | None = None  # what is prepared or launched now
@@ -138,7 +132,7 @@ class SegmentActor(_OnStream):
         else:
             outputs = [bucket.take() for bucket in part.buckets]
         call = part, arrays.hold(inputs), arrays.hold(outputs)
-        for position, blob in enumerate(part.written):
+        for position, blob in enumerate(part.outputs):
             values[blob.slot] = outputs[position]
         inputs.clear()
         outputs.clear()
@@ -233,7 +227,7 @@ class SegmentActor(_OnStream):
 
 
 def _release(blobs: Iterable[BlobActor], frame: Frame, arrays: _Arrays) -> None:
-    """One reader of each is done; as `actorflow.actors.blob.release`, but for the references that ``arrays`` holds."""
+    """One reader of each is done; as `actorflow.actors.op.release`, but for the references that ``arrays`` holds."""
     readers, values, references = frame.readers, frame.values, arrays.references
     for blob in blobs:
         tokens = readers[blob.slot]

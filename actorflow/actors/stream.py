@@ -8,16 +8,15 @@ all inputs under a memory budget or where a call may be repeated, are given back
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow.actors.blob import BlobActor, release
+from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import FrameState
 from actorflow.actors.function import FunctionActor
-from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.op import KernelActor, OpActor, Wiring, release
 from actorflow.devices.memory import UNSHARED
 from actorflow.devices.stream import StreamLane
 from actorflow.errors import DTypeError, GraphError, ShapeError
@@ -38,23 +37,20 @@ class _OnStream(OpActor):
     """
 
     # No slots: a class cannot have those of two bases.
-    device: Device
-    label: str
-    early: tuple[BlobActor, ...]
-    late: tuple[BlobActor, ...]
     lane: StreamLane
+
+    def __init__(
+        self, wiring: Wiring, *, device: Device, label: str, early: tuple[BlobActor, ...], **computation: Any
+    ) -> None:
+        super().__init__(wiring._replace(inline_ns=-1), **computation)  # nothing is launched but on the lane
+        self.device = device
+        self.label = label
+        self.early = early
+        self.late = tuple([blob for blob in wiring.inputs if blob not in early])
 
     @abstractmethod
     def launch(self, frame: Frame) -> None:
         """Read the inputs' values, launch the work, keep the outputs."""
-
-    def split(self, device: Device, is_here: Sequence[bool], at_once: bool) -> None:
-        """Say which inputs live on the op's own device, and whether those are given back at once."""
-        self.device = device
-        self.label = self.node.name
-        self.inline_ns = -1  # nothing is launched but on the lane
-        self.early = tuple([blob for blob, here in zip(self.inputs, is_here, strict=True) if here and at_once])
-        self.late = tuple([blob for blob, here in zip(self.inputs, is_here, strict=True) if not (here and at_once)])
 
     def compute(self, frame: Frame) -> None:
         self.lane.stream.label = self.label
@@ -112,7 +108,7 @@ class StagingActor(KernelActor):
             del source  # or its buffer, still referred to, would not go back to the pool
             super().compute(frame)
         else:
-            frame.values[self.written[0].slot] = source
+            frame.values[self.outputs[0].slot] = source
             release(self.inputs, frame)
 
 
@@ -125,7 +121,9 @@ class WorkerTransferActor(KernelActor):
 
     __slots__ = ("target",)
 
-    target: Device
+    def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
+        super().__init__(wiring, **kernel)
+        self.target = target
 
     def compute(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)
@@ -133,7 +131,7 @@ class WorkerTransferActor(KernelActor):
             del source  # as above
             super().compute(frame)
         else:
-            frame.values[self.written[0].slot] = source
+            frame.values[self.outputs[0].slot] = source
             release(self.inputs, frame)
 
 
@@ -144,12 +142,14 @@ class TransferActor(StreamKernelActor):
         target: Where the copy goes.
     """
 
-    target: Device
+    def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
+        super().__init__(wiring, **kernel)
+        self.target = target
 
     def launch(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)
         if self.target.is_array(source) and not self.target.is_host:
-            frame.values[self.written[0].slot] = source
+            frame.values[self.outputs[0].slot] = source
         else:
             self._call(frame)
 
@@ -157,13 +157,10 @@ class TransferActor(StreamKernelActor):
 class StreamFunctionActor(_OnStream, FunctionActor):
     """An op with a plain function that launches work on a stream; it gets and gives arrays of the device."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, wiring: Wiring, **function: Any) -> None:
+        super().__init__(wiring, **function)
         self.only_slot = None  # the quick check is one for NumPy arrays
         self.freed = ()  # with `store`, the work has only been launched
-
-    def disregard(self, unread: tuple[BlobActor, ...]) -> None:
-        self.unread = unread
 
     def launch(self, frame: Frame) -> None:
         result = frame.context.copy().run(self.fn, *self.read(frame.values))
@@ -181,7 +178,7 @@ class StreamFunctionActor(_OnStream, FunctionActor):
             raise ShapeError(f"result {position}: expected shape {spec.shape}, got {value.shape}")
         if value.dtype != spec.dtype:
             raise DTypeError(f"result {position}: expected dtype {spec.dtype}, got {value.dtype}")
-        frame.values[self.written[position].slot] = value
+        frame.values[self.outputs[position].slot] = value
 
 
 class StreamViewActor(BlobActor):

@@ -15,8 +15,8 @@ from actorflow.devices.memory import UNSHARED, Bucket
 from actorflow.interchange import to_numpy
 
 if TYPE_CHECKING:
-    from actorflow.actors.blob import BlobActor
     from actorflow.actors.frame import Frame
+    from actorflow.actors.op import OpActor
     from actorflow.devices.base import Device
     from actorflow.devices.stream import StreamLane
     from actorflow.graph.nodes import Variable
@@ -69,22 +69,20 @@ class VariableActor:
         lanes: Streams whose work uses its buffers, in programs made so far.
     """
 
-    __slots__ = ("_counted", "_device", "_last", "_turns", "lanes", "variable")
+    __slots__ = ("_counted", "_device", "_last", "lanes", "variable")
 
     def __init__(self, variable: Variable, device: Device) -> None:
         self.variable = variable
         self._device = device
         self.lanes: dict[StreamLane, None] = {}
         self._last: Turn | None = None
-        self._turns: dict[Frame, Turn] = {}
         self._counted: Any = None
 
     def enter(self, frame: Frame, gate: VariableUse) -> None:
         """A frame starts: it reads when the frames before it have had their turns, and takes one if it may update."""
         before = self._last
         if gate.updates:
-            self._last = self._turns[frame] = turn = Turn(before)
-            frame.turns.append(turn)
+            self._last = frame.turns[self] = Turn(before)
         if before is None or before.passed:
             gate.open(frame)
         else:
@@ -111,21 +109,16 @@ class VariableActor:
         # A reader that still holds the old array gives it back itself (`BlobActor.release`).
         if bucket is not None and old is not None and getrefcount(old) == UNSHARED:
             bucket.give_back(old)
-        self._turns[frame].leave()
-
-    def forget(self, frame: Frame) -> None:
-        """The frame has ended."""
-        self._turns.pop(frame, None)
+        frame.turns[self].leave()
 
     def is_awaited_by(self, frame: Frame) -> bool:
         """Whether later frames wait for what a frame makes of the variable."""
-        turn = self._turns.get(frame)
+        turn = frame.turns.get(self)
         return turn is not None and not turn.passed
 
     def forget_turns(self) -> None:
         """No frame that has a turn here, or waits for one, goes on."""
         self._last = None
-        self._turns.clear()
 
     def _open_later(self, frame: Frame, gate: VariableUse) -> None:
         frame.guarded(gate.open, frame)
@@ -133,35 +126,32 @@ class VariableActor:
 
 
 class VariableUse:
-    """Where one program reads or updates a variable whose frames take turns.
+    """Read or update, by one program, of a variable whose frames take turns.
 
     Attributes:
         variable: The variable.
         updates: Whether the program may update it.
     """
 
-    __slots__ = ("_blob", "_is_read", "updates", "variable")
+    __slots__ = ("_followers", "_slot", "updates", "variable")
 
-    def __init__(self, variable: VariableActor, blob: BlobActor, is_read: bool, updates: bool) -> None:
+    def __init__(
+        self, variable: VariableActor, slot: int | None, followers: tuple[OpActor, ...], updates: bool
+    ) -> None:
         self.variable = variable
-        self._blob = blob
-        self._is_read = is_read
+        self._slot = slot  # None if only awaited
+        self._followers = followers
         self.updates = updates
 
     def enter(self, frame: Frame) -> None:
         """A frame of the program starts."""
         self.variable.enter(frame, self)
 
-    def forget(self, frame: Frame) -> None:
-        """A frame of the program has ended."""
-        if self.updates:
-            self.variable.forget(frame)
-
     def open(self, frame: Frame) -> None:
         """The frame may read."""
         if frame.halted:
             return
-        if self._is_read:
-            frame.values[self._blob.slot] = self.variable.read()
-        self._blob.deliver(frame, None)
+        if self._slot is not None:
+            frame.values[self._slot] = self.variable.read()
+        frame.announce(self._followers, None)
         frame.close_end()

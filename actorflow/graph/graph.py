@@ -583,7 +583,7 @@ class Graph:
         if root._engine is None:
             from actorflow.runtime.engine import Engine  # the runtime is built on graphs
 
-            root._engine = Engine(root)
+            return Engine(root)
         return root._engine
 
     def compile(self, fetch: Fetch = None) -> Plan:
@@ -680,11 +680,13 @@ class Graph:
         Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
         (use ``contextlib.aclosing`` for that to happen at once).
         """
-        return self._runnable().stream(feeds, _targets(fetch), in_flight, atomic)
+        from actorflow.runtime.stream import FrameStream
+
+        return FrameStream(self._runnable(), feeds, _targets(fetch), in_flight, atomic)
 
     def trim(self) -> None:
         """Give the free buffers of all devices that the graph has opened back to the system."""
-        for device in self.engine.devices.values():
+        for device in self.engine.resources.devices.values():
             device.memory.trim()
 
     async def aclose(self) -> None:

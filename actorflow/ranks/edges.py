@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.blob import release
-from actorflow.actors.op import OpActor
+from actorflow.actors.op import OpActor, Wiring, release
 from actorflow.devices.base import Fence, Lane
 from actorflow.errors import DeviceError, GraphError, TransportError
 from actorflow.ops.collective import AllReduce
@@ -52,7 +51,7 @@ class Exchange:
         self.peers = peers
         self.transport = peers.transport
         self.identity = identity
-        self.actors: list[ChannelActor] = []
+        self.actors: Sequence[ChannelActor] = ()
         self.agreed = False
         self.agreement: asyncio.Task[None] | None = None
         self._first_tag = 0
@@ -61,9 +60,12 @@ class Exchange:
 
     # -- before the first frame ---------------------------------------------------------------------------------
 
-    def add_edge(self, peer: int, edge: str, is_sent: bool) -> None:
-        """There is an edge to or from a rank."""
-        self._edges.setdefault((peer, is_sent), []).append(edge)
+    def connect(self, actors: Sequence[ChannelActor]) -> None:
+        """Say which actors are at this rank's ends, once they are all there."""
+        self.actors = actors
+        for actor in actors:
+            if isinstance(actor, SendActor | ReceiveActor):
+                self._edges.setdefault((actor.peer, isinstance(actor, SendActor)), []).append(actor.edge)
 
     @property
     def most_edges(self) -> int:
@@ -84,7 +86,7 @@ class Exchange:
     def _operations(self) -> Iterable[AllReduce]:
         return (actor.node.operation for actor in self.actors if isinstance(actor.node.operation, AllReduce))
 
-    # -- frames: it is told of them as the turnstiles are ---------------------------------------------------------
+    # -- frames, as a listener ---------------------------------------------------------
 
     def expect(self, frame: Frame) -> None:
         """A frame has started."""
@@ -93,10 +95,6 @@ class Exchange:
     def skip(self, frame: Frame) -> None:
         """A frame has stopped."""
         self.peers.stopped(frame)
-
-    def forget(self, frame: Frame) -> None:
-        """A frame has ended."""
-        self.peers.leave(frame)
 
     def refuse(self, number: int, error: BaseException) -> None:
         """A frame cannot start here: stop it on the other ranks."""
@@ -188,11 +186,10 @@ class ChannelActor(OpActor):
 
     __slots__ = ("_expected", "exchange")
 
-    def __init__(self, *args: Any, exchange: Exchange) -> None:
-        super().__init__(*args)
+    def __init__(self, wiring: Wiring, exchange: Exchange) -> None:
+        super().__init__(wiring._replace(inline_ns=-1))
         self.exchange = exchange
         self.attempts = None  # timeout and retries are those of the op that it was made for
-        self.inline_ns = -1
         self._expected: set[Frame] = set()
 
     @abstractmethod
@@ -222,8 +219,7 @@ class ChannelActor(OpActor):
             self._show(frame, _RUNNING)
         frame.outstanding[self] = fence
         self.start(frame, fence)
-        for blob in self.outputs:
-            blob.deliver(frame, fence)
+        self._tell(frame, fence)
         return perf_counter_ns()
 
     def compute(self, frame: Frame) -> None:
@@ -262,8 +258,8 @@ class SendActor(ChannelActor):
 
     __slots__ = ("edge", "peer")
 
-    def __init__(self, *args: Any, exchange: Exchange, peer: int, edge: str) -> None:
-        super().__init__(*args, exchange=exchange)
+    def __init__(self, wiring: Wiring, exchange: Exchange, peer: int, edge: str) -> None:
+        super().__init__(wiring, exchange)
         self.peer = peer
         self.edge = edge
 
@@ -290,8 +286,8 @@ class ReceiveActor(ChannelActor):
 
     __slots__ = ("bucket", "edge", "peer")
 
-    def __init__(self, *args: Any, exchange: Exchange, peer: int, edge: str, bucket: Bucket) -> None:
-        super().__init__(*args, exchange=exchange)
+    def __init__(self, wiring: Wiring, exchange: Exchange, peer: int, edge: str, bucket: Bucket) -> None:
+        super().__init__(wiring, exchange)
         self.peer = peer
         self.edge = edge
         self.bucket = bucket
@@ -301,7 +297,7 @@ class ReceiveActor(ChannelActor):
         return f"{self.edge} (receive from rank {self.peer})"
 
     def start(self, frame: Frame, fence: _MessageFence) -> None:
-        buffer = frame.values[self.written[0].slot] = self.bucket.take()
+        buffer = frame.values[self.outputs[0].slot] = self.bucket.take()
         self.exchange.receive(frame.serial, self.peer, self.edge, buffer, partial(self._arrived, frame, fence))
 
     def void(self, serial: int) -> None:
@@ -325,8 +321,8 @@ class AllReduceActor(ChannelActor):
 
     __slots__ = ("bucket", "operation")
 
-    def __init__(self, *args: Any, exchange: Exchange, operation: AllReduce, bucket: Bucket) -> None:
-        super().__init__(*args, exchange=exchange)
+    def __init__(self, wiring: Wiring, exchange: Exchange, operation: AllReduce, bucket: Bucket) -> None:
+        super().__init__(wiring, exchange)
         self.operation = operation
         self.bucket = bucket
 
@@ -336,7 +332,7 @@ class AllReduceActor(ChannelActor):
 
     def start(self, frame: Frame, fence: _MessageFence) -> None:
         (source,) = self.read(frame.values)
-        target = frame.values[self.written[0].slot] = self.bucket.take()
+        target = frame.values[self.outputs[0].slot] = self.bucket.take()
         # The arrays are held here: the others need this rank's part even when the frame has stopped here.
         run = partial(self._reduce, frame, fence, np.ascontiguousarray(source), target)
         self.exchange.ready(frame.serial, self.operation, run)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,10 @@ from actorflow.ranks.edges import messages_under_way
 from actorflow.trace.counters import OpProfile
 
 if TYPE_CHECKING:
+    from actorflow.actors.frame import Frame
+    from actorflow.graph.graph import Graph
     from actorflow.ranks.peers import Peers
-    from actorflow.runtime.engine import Engine
-    from actorflow.trace.counters import Changes
+    from actorflow.trace.counters import Changes, Monitor
     from actorflow.trace.ring import Trace
 
 #: Seconds between two reports of a rank; the live page's own ticks are as long.
@@ -33,18 +34,34 @@ _CALL = np.dtype([("id", "<i4"), ("track", "<i4"), ("frame", "<i8"), ("start_ns"
 _MAX_CALLS = 500
 
 
+class Watched(Protocol):
+    """What is shown of a graph."""
+
+    graph: Graph
+    profile: dict[int, OpProfile]
+    trace: Trace
+    monitor: Monitor | None
+    running: set[Frame]
+
+    def watch(self) -> Monitor:
+        """Keep states per op from the next frame on, until `unwatch`."""
+
+    def unwatch(self) -> None:
+        """One watcher less."""
+
+
 class Watching:
     """Has the ranks report to rank 0 while somebody watches there.
 
     Nodes have the same names on all ranks, but not the same numbers: a rank that begins to report says which is which.
 
     Args:
-        engine: Of the graph.
+        shown: What is shown of the graph here.
         peers: Counterparts that its notes go to.
     """
 
-    def __init__(self, engine: Engine, peers: Peers) -> None:
-        self._engine = engine
+    def __init__(self, shown: Watched, peers: Peers) -> None:
+        self._shown = shown
         self._peers = peers
         self._changes: Changes | None = None
         self._calls = 0  # up to which position of the trace they were reported
@@ -80,41 +97,41 @@ class Watching:
 
     def _heard_watch(self, _: int, on: bool) -> None:
         if on and self._changes is None:
-            nodes = self._engine.graph.nodes
+            nodes = self._shown.graph.nodes
             self._peers.post(0, "nodes", [node.id for node in nodes], [node.name for node in nodes])
-            monitor = self._engine.watch()
+            monitor = self._shown.watch()
             self._changes = monitor.changes()
-            self._calls = self._engine.trace.total
+            self._calls = self._shown.trace.total
             self._report()
         elif not on and self._changes is not None:
             assert self._timer is not None
             self._timer.cancel()
             self._timer = self._changes = None
             self._report_messages([])
-            self._engine.unwatch()
+            self._shown.unwatch()
 
     def _report(self) -> None:
-        engine, changes = self._engine, self._changes
+        shown, changes = self._shown, self._changes
         assert changes is not None
-        assert engine.monitor is not None
+        assert shown.monitor is not None
         ids = changes.take()
         if len(ids):
             records = np.zeros(len(ids), _RECORD)
             records["id"] = ids
-            records["state"] = np.frombuffer(engine.monitor.states, np.uint8)[ids]
+            records["state"] = np.frombuffer(shown.monitor.states, np.uint8)[ids]
             for record, node_id in zip(records, ids.tolist(), strict=True):
-                profile = engine.profile.get(node_id)
+                profile = shown.profile.get(node_id)
                 if profile is not None:
                     record["calls"], record["failed"] = profile.calls, profile.failed
                     record["total_ns"], record["last_ns"] = profile.total_ns, profile.last_ns
             self._peers.post(0, "states", base64.b64encode(records.tobytes()).decode())
         self._report_calls()
-        counts = messages_under_way(engine.running)
+        counts = messages_under_way(shown.running)
         self._report_messages([(*what, count) for what, count in counts.items()])
-        self._timer = engine.dispatcher.loop.call_later(_INTERVAL_S, self._report)
+        self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._report)
 
     def _report_calls(self) -> None:
-        trace = self._engine.trace
+        trace = self._shown.trace
         if self._calls == trace.total:
             return
         calls = trace.since(max(self._calls, trace.total - _MAX_CALLS))
@@ -135,14 +152,14 @@ class Watching:
     # -- on rank 0 ----------------------------------------------------------------------------------------------
 
     def _heard_nodes(self, rank: int, ids: list[int], names: list[str]) -> None:
-        graph = self._engine.graph
+        graph = self._shown.graph
         numbers = self._numbers[rank] = np.full(max(ids, default=-1) + 1, -1, np.intp)
         for node_id, name in zip(ids, names, strict=True):
             if name in graph:
                 numbers[node_id] = graph[name].id
 
     def _heard_states(self, rank: int, content: str) -> None:
-        monitor = self._engine.monitor
+        monitor = self._shown.monitor
         if monitor is None:
             return
         records = np.frombuffer(base64.b64decode(content), _RECORD)
@@ -151,14 +168,14 @@ class Watching:
             node_id, state, calls, failed, total_ns, last_ns = record
             here = int(numbers[node_id])
             if 0 <= here < len(monitor.states):
-                profile = self._engine.profile.setdefault(here, OpProfile())
+                profile = self._shown.profile.setdefault(here, OpProfile())
                 profile.calls, profile.failed = calls, failed
                 profile.total_ns, profile.last_ns = total_ns, last_ns
                 monitor.states[here] = state
                 monitor.dirty[here] = 1
 
     def _heard_calls(self, rank: int, content: str, tracks: list[str], errors: list[tuple[int, str]]) -> None:
-        trace, numbers = self._engine.trace, self._numbers[rank]
+        trace, numbers = self._shown.trace, self._numbers[rank]
         shift_ns = _shift_ns(trace)
         records = np.frombuffer(base64.b64decode(content), _CALL)
         texts = dict(errors)
@@ -173,7 +190,7 @@ class Watching:
                     trace.add(*call)
 
     def _heard_messages(self, rank: int, messages: list[tuple[int, int, bool, int]]) -> None:
-        monitor, numbers = self._engine.monitor, self._numbers[rank]
+        monitor, numbers = self._shown.monitor, self._numbers[rank]
         if monitor is not None:
             here = [(int(numbers[message[0]]) if message[0] < len(numbers) else -1, message) for message in messages]
             monitor.messages[rank] = [(node_id, *message[1:]) for node_id, message in here if node_id >= 0]

@@ -1,15 +1,16 @@
-"""From a plan's steps and slots to actors, on the lanes and with the buffers of devices."""
+"""From a plan to a program: actors on the lanes and with the buffers of devices, each complete when it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable
+from graphlib import TopologicalSorter
+from typing import Any, ClassVar
 
 import numpy as np
 
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.function import AsyncActor, FunctionActor
-from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring
 from actorflow.actors.segment import SegmentActor
 from actorflow.actors.stream import (
     StagingActor,
@@ -27,22 +28,34 @@ from actorflow.ops.function import Function
 from actorflow.ops.registry import ANY, Kernel, KernelKey
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
+from actorflow.plan.planner import collector_paused
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
+from actorflow.runtime.program import Program
+from actorflow.runtime.resources import Resources
 from actorflow.trace.counters import OpProfile, SegmentProfile
 
-if TYPE_CHECKING:
-    from actorflow.runtime.engine import Engine
+
+def build(plan: Plan, resources: Resources, builder: type[Builder] | None = None) -> Program:
+    """Make a plan ready to run.
+
+    Args:
+        plan: The plan, which the program does not keep.
+        resources: What its frames will run on.
+        builder: Makes the actors; tests bring one whose actors fail.
+    """
+    with collector_paused():
+        return Program(plan, (builder or Builder)(plan, resources), resources)
 
 
-class Wiring:
-    """Makes the actors of one plan.
+class Builder:
+    """Makes the actors of one plan, from the last op to the first, so that each op is given those that follow it.
 
     Attributes:
         blobs: One actor per slot.
-        ops: One actor per step.
-        receivers: What fires for each step: its actor, or that of its segment.
+        ops: One actor per op of the plan.
+        receivers: The actor that fires for each op of the plan: its own, or that of its segment.
         fired: Those, each once.
-        pending: Messages that each mailbox waits for.
+        pending: Number of messages that each mailbox waits for.
         exchange: What is exchanged with other ranks, if anything.
     """
 
@@ -53,44 +66,65 @@ class Wiring:
     stream_kernel_kind: ClassVar[type[StreamKernelActor]] = StreamKernelActor
     stream_function_kind: ClassVar[type[StreamFunctionActor]] = StreamFunctionActor
 
-    def __init__(self, plan: Plan, engine: Engine) -> None:
+    def __init__(self, plan: Plan, resources: Resources) -> None:
         self._plan = plan
-        self._engine = engine
-        self.exchange = None if plan.identity is None else Exchange(engine.peers, plan.identity)
-        self._writers = {slot: op for op in plan.ops for slot in op.outputs}
-        self._users = _users(plan, engine)
+        self._resources = resources
+        self.exchange = None if plan.identity is None else Exchange(resources.peers, plan.identity)
+        writers = {slot: op for op in plan.ops for slot in op.outputs}
+        self._users = _users(plan, resources)
         for slot in plan.slots if self._users else ():
             if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
-                engine.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
+                resources.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
         self.blobs: list[BlobActor] = []
         for slot in plan.slots:  # those that an op reads stand before those that it writes
-            self.blobs.append(self._blob_actor(slot, self._writers.get(slot.index)))
-        self.ops: list[OpActor] = []
-        for op in plan.ops:
-            self.ops.append(self.op_actor(op))
-        self.receivers = self.ops
-        self.fired = self.ops
+            self.blobs.append(self._blob_actor(slot, writers.get(slot.index)))
+        self._accounts = [
+            (resources.profile.setdefault(op.shown_as.id, OpProfile()), resources.trace.key(op.shown_as.id, _track(op)))
+            for op in plan.ops
+        ]
         self.pending = [op.waits for op in plan.ops]
-        if plan.segments:
-            self._join_segments()
-        else:
-            for slot, blob in zip(plan.slots, self.blobs, strict=True):
-                blob.consumers = tuple([self.ops[index] for index in slot.consumers])
-        for actor, op in zip(self.ops, plan.ops, strict=True):
-            actor.disregard(tuple([self.blobs[slot] for slot in op.outputs if not plan.slots[slot].readers]))
+        self.ops: list[Any] = [None] * len(plan.ops)
+        self.receivers: list[Any] = [None] * len(plan.ops)
+        self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
+        for unit in self._units():
+            for index in reversed(unit):
+                self.ops[index] = self.receivers[index] = self.op_actor(plan.ops[index], index)
+            if len(unit) > 1:
+                joined = self._segment_actor(unit)
+                for index in unit:
+                    self.receivers[index] = joined
+        self.fired: list[OpActor] = [*dict.fromkeys(self.receivers)]
+        if self.exchange is not None:
+            self.exchange.connect([actor for actor in self.fired if isinstance(actor, ChannelActor)])
+
+    def _units(self) -> Iterable[tuple[int, ...]]:
+        """The ops that fire together, each such unit behind all that follow it.
+
+        The numbers are new ones, not the plan's: one that is kept would keep the memory of the plan around it.
+        """
+        ops, slots = self._plan.ops, self._plan.slots
+        segments = [unit for unit in self._plan.segments if all(self.may_be_captured(ops[index]) for index in unit)]
+        if not segments:
+            return ((index,) for index in reversed(range(len(ops))))
+        unit_of = {index: (index,) for index in range(len(ops))} | {index: unit for unit in segments for index in unit}
+        sorter: TopologicalSorter[tuple[int, ...]] = TopologicalSorter()
+        for index in range(len(ops)):
+            following = {unit_of[consumer] for slot in ops[index].outputs for consumer in slots[slot].consumers}
+            sorter.add(unit_of[index], *(following - {unit_of[index]}))
+        return sorter.static_order()
 
     # -- blobs --------------------------------------------------------------------------------------------------
 
     def _blob_actor(self, slot: Slot, writer: PlannedOp | None) -> BlobActor:
         index = len(self.blobs)  # not the slot's number: kept, that would keep the memory of the plan around it, too
         if slot.updates is not None:
-            actor = self._engine.variable_actor(slot.updates)
+            actor = self._resources.variable_actor(slot.updates)
             return UpdateActor(index, self._home(slot.updates), actor, self._plan.reads[slot.updates])
         if isinstance(slot.blob, Variable) and writer is None:
             return BlobActor(index, self._home(slot.blob))
         if writer is None or slot.spec.dtype.hasobject:  # a bucket would keep Python objects alive
             return BlobActor(index, None)
-        if self._engine.device(slot.place).is_stream:
+        if self._resources.device(slot.place).is_stream:
             returns = writer.kernel is None or writer.kernel.returns
             return (StreamViewActor if returns else BlobActor)(index, self._bucket(slot, writer))
         if isinstance(writer.operation, Function):
@@ -101,7 +135,7 @@ class Wiring:
 
     def _bucket(self, slot: Slot, writer: PlannedOp) -> Bucket:
         """Where the buffers of a slot come from."""
-        engine, device = self._engine, self._engine.device(slot.place)
+        resources, device = self._resources, self._resources.device(slot.place)
         if isinstance(device, StreamDevice):
             lanes = self._users[slot.index]
             assert writer.lane is not None
@@ -112,15 +146,15 @@ class Wiring:
         operation = writer.operation
         partner = operation.source if isinstance(operation, Transfer) else None
         partner = operation.device if isinstance(operation, Stage) else partner
-        if partner is not None and engine.device(partner).is_staged:
-            return engine.device(partner).staging.bucket(slot.spec)
+        if partner is not None and resources.device(partner).is_staged:
+            return resources.device(partner).staging.bucket(slot.spec)
         return device.memory.bucket(slot.spec)
 
     def _home(self, variable: Variable) -> Bucket | None:
         """Where a variable's old values go: to where its new ones come from."""
-        device = self._engine.device(variable.place)
+        device = self._resources.device(variable.place)
         if isinstance(device, StreamDevice):
-            return device.memory.bucket_of(variable.spec, self._engine.variable_actor(variable).lanes)
+            return device.memory.bucket_of(variable.spec, self._resources.variable_actor(variable).lanes)
         producers = variable.producers
         if not producers or (len(producers) == 1 and isinstance(producers[0].operation, Function)):
             return None
@@ -132,107 +166,95 @@ class Wiring:
         """Whether a segment of the plan may have this op as a part of it."""
         return True
 
-    def _join_segments(self) -> None:
-        """Messages from outside a segment go to its actor; there are none within it."""
-        plan = self._plan
-        receivers: list[OpActor] = [*self.ops]
-        segments = [segment for segment in plan.segments if all(self.may_be_captured(plan.ops[i]) for i in segment)]
-        for segment in segments:
-            joined = self._segment_actor(segment)
-            for index in segment:
-                receivers[index] = joined
-        for slot, blob in zip(plan.slots, self.blobs, strict=True):
-            writer = self._writers.get(slot.index)
-            inside = None if writer is None else receivers[writer.index]
-            consumers = [receivers[index] for index in slot.consumers]
-            blob.consumers = tuple([actor for actor in consumers if actor is not inside])
-            for actor in consumers:
-                if actor is inside:
-                    self.pending[actor.index] -= 1
-        for segment in segments:
-            first = receivers[segment[0]].index
-            for index in segment:
-                if index != first:
-                    self.pending[first] += self.pending[index]
-                    self.pending[index] = 0
-        self.receivers, self.fired = receivers, list(dict.fromkeys(receivers))
-
-    def _segment_actor(self, segment: Sequence[int]) -> SegmentActor:
-        plan, engine, indices = self._plan, self._engine, set(segment)
-        parts = [part for part in map(self.ops.__getitem__, segment) if isinstance(part, StreamKernelActor)]
-        ops = [plan.ops[index] for index in segment]
-        written = [plan.slots[slot] for op in ops for slot in op.outputs]
+    def _segment_actor(self, segment: tuple[int, ...]) -> SegmentActor:
+        """The actor of ops that are launched as one: messages from outside go to it, and there are none within it."""
+        inside, ops = set(segment), [self._plan.ops[index] for index in segment]
+        written = [self._plan.slots[slot] for op in ops for slot in op.outputs]
         within = {slot.index for slot in written}
-        device = engine.device(ops[0].place)
-        assert isinstance(device, StreamDevice)
-        ids = tuple([op.shown_as.id for op in ops])
-        return SegmentActor(
-            parts,
-            tuple([self.blobs[slot] for op in ops for slot in op.inputs if slot not in within]),
-            tuple(
-                [
-                    self.blobs[slot.index]
-                    for slot in written
-                    if slot.updates is not None or not indices.issuperset(slot.consumers)
-                ]
-            ),
-            device,
-            engine.segments.setdefault(ids, SegmentProfile(tuple([op.node.name for op in ops]))),
+        readers = [index for slot in written for index in slot.consumers]
+        outer = [index for index in readers if index not in inside]
+        leaving = [slot for slot in written if slot.updates is not None or not inside.issuperset(slot.consumers)]
+        self.pending[segment[0]] = sum(self.pending[index] for index in segment) - (len(readers) - len(outer))
+        for index in segment[1:]:
+            self.pending[index] = 0
+        first: OpActor = self.ops[segment[0]]
+        wiring = Wiring(
+            mailbox=first.index,
+            node=first.node,
+            node_id=first.node_id,
+            key=first.node_id,
+            inputs=tuple([self.blobs[slot] for op in ops for slot in op.inputs if slot not in within]),
+            outputs=tuple([self.blobs[slot.index] for slot in leaving]),
+            unread=(),
+            followers=tuple([self.receivers[index] for index in outer]),
+            lane=first.lane,
+            profile=first.profile,
         )
+        device = self._resources.device(ops[0].place)
+        assert isinstance(device, StreamDevice)
+        usage = SegmentProfile(tuple([op.node.name for op in ops]))
+        usage = self._resources.segments.setdefault(tuple([op.shown_as.id for op in ops]), usage)
+        return SegmentActor(wiring, parts=[self.ops[index] for index in segment], device=device, usage=usage)
 
-    # -- ops ----------------------------------------------------------------------------------------------------
+    # -- ops ----------------------------------------------------------------------------------------------------------
 
-    def op_actor(self, op: PlannedOp) -> OpActor:
-        """The actor of a step."""
-        engine = self._engine
-        device = engine.device(op.place)
+    def op_actor(self, op: PlannedOp, index: int) -> OpActor:
+        """The actor of an op of the plan; those that follow it have been made."""
+        resources, slots = self._resources, self._plan.slots
+        device = resources.device(op.place)
         assert op.lane is not None
         speaks = isinstance(op.operation, Send | Receive | AllReduce)
-        arguments = (
-            len(self.ops),  # not the plan's number, as for blobs
-            op.node,
-            op.shown_as.id,
-            tuple([self.blobs[slot] for slot in op.inputs]),
-            tuple([self.blobs[slot] for slot in op.outputs]),
-            ChannelLane(op.lane) if speaks else device.lane(op.lane),
-            engine.profile.setdefault(op.shown_as.id, OpProfile()),
+        is_sequential = self._plan.graph.options.sequential and not speaks
+        followers = [self.receivers[i] for slot in op.outputs for i in slots[slot].consumers]
+        if is_sequential and self._next is not None:
+            followers.append(self._next)
+            self.pending[self._next.index] += 1
+        profile, key = self._accounts[index]
+        wiring = Wiring(
+            mailbox=index,
+            node=op.node,
+            node_id=op.shown_as.id,
+            key=key,
+            inputs=tuple([self.blobs[slot] for slot in op.inputs]),
+            outputs=tuple([self.blobs[slot] for slot in op.outputs]),
+            unread=tuple([self.blobs[slot] for slot in op.outputs if not slots[slot].readers]),
+            followers=tuple(followers),
+            lane=ChannelLane(op.lane) if speaks else device.lane(op.lane),
+            profile=profile,
+            inline_ns=FOREVER_NS if is_sequential else None,
         )
         if speaks:
-            return self._channel_actor(op, arguments)
+            return self._channel_actor(op, wiring)
         actor: OpActor
         if isinstance(op.operation, Function):
-            actor = self._function_actor(op, device, arguments)
+            actor = self._function_actor(op, device, wiring)
         else:
-            actor = self._kernel_actor(op, device, arguments)
-        if isinstance(actor, StreamKernelActor | StreamFunctionActor):
-            is_here = [self._plan.slots[slot].place == op.place for slot in op.inputs]
-            actor.split(device, is_here, at_once=engine.budget is None and op.node.attempts is None)
-            if isinstance(op.operation, Transfer):
-                actor.label = f"copy of {op.shown_as.name}"
-        actor.key = engine.trace.key(actor.node_id, _track(op))
+            actor = self._kernel_actor(op, device, wiring)
+        if is_sequential:  # but for messages: ranks that wait for each other's in different orders would do so for ever
+            self._next = actor
         return actor
 
-    def _channel_actor(self, op: PlannedOp, arguments: Any) -> ChannelActor:
+    def _channel_actor(self, op: PlannedOp, wiring: Wiring) -> ChannelActor:
         operation, exchange = op.operation, self.exchange
         assert exchange is not None
-        actor: ChannelActor
         if isinstance(operation, Send):
-            actor = SendActor(*arguments, exchange=exchange, peer=operation.target, edge=operation.edge)
-            exchange.add_edge(actor.peer, actor.edge, is_sent=True)
-        else:
-            bucket = self._bucket(self._plan.slots[op.outputs[0]], op)
-            if isinstance(operation, Receive):
-                peer, edge = operation.source, operation.edge
-                actor = ReceiveActor(*arguments, exchange=exchange, peer=peer, edge=edge, bucket=bucket)
-                exchange.add_edge(peer, edge, is_sent=False)
-            else:
-                assert isinstance(operation, AllReduce)
-                actor = AllReduceActor(*arguments, exchange=exchange, operation=operation, bucket=bucket)
-        exchange.actors.append(actor)
-        actor.key = self._engine.trace.key(actor.node_id, _track(op))
-        return actor
+            return SendActor(wiring, exchange, operation.target, operation.edge)
+        bucket = self._bucket(self._plan.slots[op.outputs[0]], op)
+        if isinstance(operation, Receive):
+            return ReceiveActor(wiring, exchange, operation.source, operation.edge, bucket)
+        assert isinstance(operation, AllReduce)
+        return AllReduceActor(wiring, exchange, operation, bucket)
 
-    def _function_actor(self, op: PlannedOp, device: Device, arguments: Any) -> FunctionActor:
+    def _on_stream(self, op: PlannedOp, device: Device, wiring: Wiring) -> dict[str, Any]:
+        """What an actor of an op on a stream is made from besides."""
+        if not device.is_stream:
+            return {}
+        at_once = self._resources.budget is None and op.node.attempts is None
+        here = [self.blobs[slot] for slot in op.inputs if self._plan.slots[slot].place == op.place]
+        label = f"copy of {op.shown_as.name}" if isinstance(op.operation, Transfer) else op.node.name
+        return {"device": device, "label": label, "early": tuple(here) if at_once else ()}
+
+    def _function_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> FunctionActor:
         operation = op.operation
         assert isinstance(operation, Function)
         specs = operation.specs
@@ -240,32 +262,29 @@ class Wiring:
             specs = tuple([self._plan.slots[slot].spec for slot in op.outputs])
         kind = self.stream_function_kind if device.is_stream else self.function_kind
         return (self.async_kind if operation.is_async else kind)(
-            *arguments,
+            wiring,
             fn=operation.fn,
             specs=specs,
-            turnstile=self._engine.turnstile(op.node),
+            turnstile=self._resources.turnstile(op.node),
+            **({} if operation.is_async else self._on_stream(op, device, wiring)),
         )
 
-    def _kernel_actor(self, op: PlannedOp, device: Device, arguments: Any) -> KernelActor:
-        engine, slots = self._engine, self._plan.slots
+    def _kernel_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> KernelActor:
+        resources, slots = self._resources, self._plan.slots
         operation, kernel = op.operation, op.kernel
         kind: type[KernelActor] = self.stream_kernel_kind if device.is_stream else self.kernel_kind
+        more = self._on_stream(op, device, wiring)
         if isinstance(operation, Stage):
             kernel, kind = _made(operation.kind, device, np.copyto), StagingActor
         elif isinstance(operation, Transfer):
-            kernel = _made(
-                operation.kind, device, _copy(engine.device(operation.source), engine.device(operation.target))
-            )
+            target = resources.device(operation.target)
+            kernel = _made(operation.kind, device, _copy(resources.device(operation.source), target))
             kind = TransferActor if device.is_stream else WorkerTransferActor
+            more["target"] = target
         assert kernel is not None
         buckets = tuple([self._bucket(slots[slot], op) for slot in op.outputs])
-        actor = kind(
-            *arguments, operation=operation, kernel=kernel, buckets=buckets, reuses=self._reuses_input(op, buckets)
-        )
-        if isinstance(actor, TransferActor | WorkerTransferActor):
-            assert isinstance(operation, Transfer)
-            actor.target = engine.device(operation.target)
-        return actor
+        reuses = self._reuses_input(op, buckets)
+        return kind(wiring, operation=operation, kernel=kernel, buckets=buckets, reuses=reuses, **more)
 
     def _reuses_input(self, op: PlannedOp, buckets: tuple[Bucket, ...]) -> bool:
         """Whether an op may write into its first input: nothing else reads that, and it came from the same pool."""
@@ -287,9 +306,9 @@ def _track(op: PlannedOp) -> str:
     return "collectives" if isinstance(op.operation, AllReduce) else f"{op.place} {op.lane}"
 
 
-def _users(plan: Plan, engine: Engine) -> dict[int, tuple[StreamLane, ...]]:
+def _users(plan: Plan, resources: Resources) -> dict[int, tuple[StreamLane, ...]]:
     """The streams whose work uses each slot of a device with streams, or a slot whose memory it shows."""
-    streams = {op.place for op in plan.ops if engine.device(op.place).is_stream}
+    streams = {op.place for op in plan.ops if resources.device(op.place).is_stream}
     if not streams:
         return {}
     groups = {slot.index: {slot.index} for slot in plan.slots}
@@ -301,7 +320,7 @@ def _users(plan: Plan, engine: Engine) -> dict[int, tuple[StreamLane, ...]]:
     for op in plan.ops:
         if op.place in streams:
             assert op.lane is not None
-            lane = engine.device(op.place).lane(op.lane)
+            lane = resources.device(op.place).lane(op.lane)
             assert isinstance(lane, StreamLane)
             for slot in (*op.inputs, *op.outputs):
                 if plan.slots[slot].place == op.place:

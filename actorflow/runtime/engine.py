@@ -1,13 +1,12 @@
-"""Runs graphs: wires plans, actors and devices, starts frames, and hands out their results."""
+"""Runs one graph: keeps its programs, starts frames, and waits for what they fetch."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -15,198 +14,233 @@ import numpy.typing as npt
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
-from actorflow.devices import Fence, Lane
-from actorflow.errors import GraphError, OpError, RunCancelledError, RunTimeoutError, text_of
+from actorflow.devices import Device
+from actorflow.errors import GraphError, RunCancelledError, RunTimeoutError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.loop import wait_out
+from actorflow.ops.transfer import Receive, Send, Transfer
+from actorflow.place import Place
 from actorflow.plan.float_errors import traps_here, with_traps
 from actorflow.plan.plan import Plan
 from actorflow.plan.planner import make_plan
-from actorflow.ranks.edges import ChannelLane
-from actorflow.ranks.peers import Peers
-from actorflow.ranks.watching import Watching
-from actorflow.runtime.limits import GRACE_S, Supervisor, limit_time
-from actorflow.runtime.notes import Notes
-from actorflow.runtime.pause import StartQueue
+from actorflow.runtime.build import build
+from actorflow.runtime.limits import GRACE_S, limit_time
+from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
-from actorflow.runtime.resources import Claim, Equipment
-from actorflow.runtime.snapshots import Snapshots
-from actorflow.runtime.stream import FrameStream
-from actorflow.trace.counters import FailureRecord, FrameCounts, Monitor, NodeNote, OpProfile, Scalars, SegmentProfile
+from actorflow.runtime.resources import Resources
+from actorflow.threads import forget_in_child
+from actorflow.trace.counters import Monitor, NodeNote, Scalars
 from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
     from actorflow.runtime.pause import Permit
+    from actorflow.runtime.stream import FrameStream
     from actorflow.trace.spans import Instrumentation
 
 _log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]
+Fetch = Iterable[Blob | Op | Graph | str] | None
 
 #: Plans kept per graph; one is needed for each different ``fetch``.
 _MAX_PROGRAMS = 64
+#: Names of ops that a log line shows.
+_SHOWN = 10
 
 
-class Engine(Equipment):
-    """What runs one graph: programs, frames in flight, and what is known of the past.
+class Engine:
+    """Runs one graph. It is made for a graph that has none yet, and the graph keeps it.
 
     Args:
         graph: A root graph.
         make_dispatcher: Called with the loop; tests bring dispatchers that try other orders.
+        shared_device: Gives the device of a place, where devices are shared with others; they are not closed here.
 
     Attributes:
+        resources: What frames run on, and what outlives them.
+        queue: Where runs wait while the graph is paused.
+        observer: Follows the frames.
         frames: How many frames started, finished, failed and were cancelled.
         next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
         profile: Calls and times by `Node.id` of the op.
-        scalars: Fetched 0-d numbers by frame.
-        trace: The newest calls, failed ones among them.
-        errors: The newest failures.
         segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
-        monitor: States of the nodes, while somebody watches; see `watch`.
-        queue: Where runs wait while the graph is paused.
+        errors: The newest failures.
+        notes: How ops are computed otherwise than asked for, where blobs are copied or sent to: the newest of these.
+        build: Makes plans ready to run; see `build_with`.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
-        make_program: Makes a plan ready to run; see `build_with`.
     """
 
     def __init__(
-        self, graph: Graph, make_dispatcher: Callable[[asyncio.AbstractEventLoop], Dispatcher] = Dispatcher
+        self,
+        graph: Graph,
+        make_dispatcher: Callable[[asyncio.AbstractEventLoop], Dispatcher] = Dispatcher,
+        shared_device: Callable[[Place], Device] | None = None,
     ) -> None:
-        super().__init__(graph, make_dispatcher)
-        self.make_program: Callable[[Plan, Engine], Program] = Program
-        self.frames = FrameCounts()
+        if graph._engine is not None:
+            raise GraphError(f"graph {graph.name!r} has an engine already")
+        graph._engine = self
+        self.graph = graph
+        self.resources = resources = Resources(graph, make_dispatcher, shared_device)
+        self.queue = resources.queue
+        self.observer = Observer(resources)
+        self.frames = self.observer.counts
+        self.errors = self.observer.errors
+        self.profile = resources.profile
+        self.segments = resources.segments
         self.next_number = 0
-        self.profile: dict[int, OpProfile] = {}
-        self.segments: dict[tuple[int, ...], SegmentProfile] = {}
-        self.scalars = Scalars()
-        self.trace = Trace(graph.options.trace_capacity)
-        self.errors: deque[FailureRecord] = deque(maxlen=50)
-        self.monitor: Monitor | None = None
-        self._watchers = 0
-        self._programs: dict[Any, Program] = {}
-        self._notes = Notes(graph)
-        self._revision = -1
-        self._running: set[Frame] = set()
-        self._peers: Peers | None = None
-        self._watching: Watching | None = None
-        self.queue = StartQueue(graph.name)
+        self.notes: deque[NodeNote] = deque(maxlen=10_000)
         self.instrumentation: Instrumentation | None = None
+        self._noted: set[NodeNote] = set()
+        self.build: Callable[[Plan, Resources], Program] = build
+        self._programs: dict[Any, Program] = {}
+        self._revision = self._order = -1
+        self._snapshots: set[Frame] = set()
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
         self._stream_count = 0
-        self._snapshots = Snapshots(self)
-        self._supervisor = Supervisor(graph, self.queue)
-        self._idle: asyncio.Event | None = None
+        forget_in_child(self)
 
     @property
-    def notes(self) -> deque[NodeNote]:
-        """How ops are computed otherwise than asked for, where blobs are copied or sent to."""
-        return self._notes.newest
+    def trace(self) -> Trace:
+        """The newest calls, failed ones among them."""
+        return self.resources.trace
 
-    # -- plans --------------------------------------------------------------------------------------------------
+    @property
+    def scalars(self) -> Scalars:
+        """Fetched 0-d numbers by frame."""
+        return self.resources.scalars
 
-    def plan(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Plan:
-        """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
-        if fetch is None:
-            return make_plan(self.graph, None)
-        return make_plan(self.graph, [self.graph.resolve(target) for target in fetch])
-
-    def program(self, fetch: Iterable[Blob | Op | Graph | str] | None) -> Program:
-        """The plan for ``fetch``, made ready to run; kept until the graph changes."""
-        if self._revision != self.graph.revision:
-            self._programs.clear()
-            self._revision = self.graph.revision
-            self.common_budget()
-            if self.monitor is not None and len(self.monitor.states) < self.graph.size:
-                self.monitor = Monitor(self.graph.size)
-        targets, traps = None if fetch is None else tuple(fetch), traps_here()
-        key = (targets, traps)
-        program = self._programs.get(key)
-        if program is None:
-            if len(self._programs) >= _MAX_PROGRAMS:
-                del self._programs[next(iter(self._programs))]
-            plan = self.plan(targets)
-            self._notes.take(plan)
-            if traps is not None:
-                plan = with_traps(plan, traps)
-            program = self._programs[key] = self.make_program(plan, self)
-        return program
-
-    def build_with(self, make_program: Callable[[Plan, Engine], Program]) -> None:
-        """Make programs anew, and otherwise; frames in flight end as they began."""
-        self.make_program = make_program
-        self._programs.clear()
+    @property
+    def monitor(self) -> Monitor | None:
+        """States of the nodes, while somebody watches; see `Resources.watch`."""
+        return self.resources.monitor
 
     @property
     def running(self) -> list[Frame]:
         """The frames in flight, oldest first."""
-        return sorted(self._running, key=lambda frame: frame.number)
+        return sorted(self.resources.running, key=lambda frame: frame.number)
 
-    @property
-    def peers(self) -> Peers:
-        """What is exchanged with the other ranks."""
-        if self._peers is None:
-            self._peers = Peers(self.graph.name, self.graph.world)
-            self._watching = Watching(self, self._peers)
-            self._peers.bind(self.dispatcher.loop)
-            self._peers.handlers["paused"] = self.queue.heard
-            self.queue.tell_with(self._peers.tell_paused)
-            if self.monitor is not None:
-                self._watching.start()
-        return self._peers
+    # -- programs -----------------------------------------------------------------------------------------------------
 
-    # -- frames -------------------------------------------------------------------------------------------------
+    def plan(self, fetch: Fetch) -> Plan:
+        """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
+        return make_plan(self.graph, None if fetch is None else [self.graph.resolve(target) for target in fetch])
+
+    def program(self, fetch: Fetch) -> Program:
+        """The plan for ``fetch``, made ready to run; kept until the graph changes."""
+        resources = self.resources
+        if self._revision != self.graph.revision or self._order != resources.order:
+            self._programs.clear()
+            self._revision, self._order = self.graph.revision, resources.order
+            resources.common_budget()
+            if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
+                resources.monitor = Monitor(self.graph.size)
+        targets, traps = None if fetch is None else tuple(fetch), traps_here()
+        program = self._programs.get((targets, traps))
+        if program is None:
+            if len(self._programs) >= _MAX_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+            plan = self.plan(targets)
+            self._note(plan)
+            if traps is not None:
+                plan = with_traps(plan, traps)
+            program = self._programs[targets, traps] = self.build(plan, resources)
+        return program
+
+    def build_with(self, build: Callable[[Plan, Resources], Program]) -> None:
+        """Build programs anew, and otherwise; frames in flight end as they began."""
+        self.build = build
+        self._programs.clear()
+
+    def _note(self, plan: Plan) -> None:
+        """Log, once, what a plan does that the user may not expect, and keep it for those who watch."""
+        for text, names in plan.notes.items():
+            new = [name for name in names if self._is_new(NodeNote(self.graph[name].id, text))]
+            if new:
+                shown = ", ".join(new[:_SHOWN]) + (f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else "")
+                _log.info("graph %r: %s (%s)", self.graph.name, text, shown)
+        for op in plan.ops:
+            if isinstance(op.operation, Transfer):
+                self._is_new(NodeNote(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
+            elif isinstance(op.operation, Send | Receive):
+                self._is_new(NodeNote(op.shown_as.id, f"{op.operation.kind.lower()} {op.operation}"))
+
+    def _is_new(self, note: NodeNote) -> bool:
+        if note in self._noted:
+            return False
+        self._noted.add(note)
+        self.notes.append(note)
+        return True
+
+    # -- frames -------------------------------------------------------------------------------------------------------
 
     async def run(
-        self,
-        feeds: Feeds | None,
-        fetch: Iterable[Blob | Op | Graph | str] | None,
-        timeout_s: float | None = None,
-        atomic: bool = False,
+        self, feeds: Feeds | None, fetch: Fetch, timeout_s: float | None = None, atomic: bool = False
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        claim = self.claim()
+        claim = self.resources.claim()
         try:
-            program, frame = await self._begin({} if feeds is None else feeds, fetch, atomic, timeout_s)
-            if self.instrumentation is not None:
-                self.instrumentation.begin(frame, streamed=False)
-            return await self.outcome(program, frame)
+            program, frame = await self.begin({} if feeds is None else feeds, fetch, atomic, timeout_s)
+            return await program.outcome(frame)
         finally:
             claim.release()
 
-    def stream(
+    async def begin(
         self,
-        feeds: AsyncIterable[Feeds] | Iterable[Feeds],
-        fetch: Iterable[Blob | Op | Graph | str] | None,
-        in_flight: int,
-        atomic: bool = False,
-    ) -> FrameStream:
-        """One frame per feed; see `Graph.stream`."""
-        targets = None if fetch is None else tuple(fetch)
-
-        def start(feed: Feeds, step: Permit | None) -> Awaitable[tuple[Program, Frame]]:
-            begun = self._begin(feed, targets, atomic, step=step)
-            return begun if self.instrumentation is None else self._with_spans(begun)
-
-        made = FrameStream(self, start, feeds, in_flight, self._stream_count)
-        self._stream_count += 1
-        self._streams.add(made)
-        return made
-
-    async def _with_spans(self, begun: Awaitable[tuple[Program, Frame]]) -> tuple[Program, Frame]:
-        program, frame = await begun
+        feeds: Feeds,
+        fetch: Fetch,
+        atomic: bool,
+        timeout_s: float | None = None,
+        *,
+        streamed: bool = False,
+        permit: Permit | None = None,
+    ) -> tuple[Program, Frame]:
+        """Start a frame, when it may start, which it may at once by a permit; its time runs from now on."""
+        program = self.program(fetch)
+        if program.exchange is not None:
+            waiting = program.exchange.peers.prepare(program.exchange)
+            if waiting is not None:
+                await waiting
+        if self.queue.closed and not self.queue.holds(permit):
+            program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s)
+        else:
+            frame = self.start(program, feeds, atomic)
+            if permit is not None:
+                self.queue.spend(permit)
+            if timeout_s is not None:
+                limit_time(frame, timeout_s, timeout_s)
         if self.instrumentation is not None:
-            self.instrumentation.begin(frame, streamed=True)
+            self.instrumentation.begin(frame, streamed=streamed)
         return program, frame
 
-    @property
-    def streams(self) -> list[FrameStream]:
-        """The streams that run, oldest first."""
-        return sorted((made for made in self._streams if made.is_running), key=lambda made: made.number)
-
-    def end_stream(self) -> None:
-        """A stream has ended, early or not: so must those of the other ranks."""
-        if self._peers is not None:
-            self._peers.end_stream()
+    async def _begin_in_turn(
+        self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None
+    ) -> tuple[Program, Frame]:
+        """Start a frame behind those that came before, when the graph is not paused."""
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                with self.queue.enter() as ticket:
+                    while True:
+                        await ticket.come()
+                        program = self.program(fetch)  # now, as the graph may have changed meanwhile
+                        exchange = program.exchange
+                        waiting = None if exchange is None else exchange.peers.prepare(exchange)
+                        if waiting is None:
+                            break
+                        await waiting
+                    frame = self.start(program, feeds, atomic)
+                    self.queue.spend()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            why = self.queue.pause or "not paused any more"
+            raise RunTimeoutError(
+                f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
+            ) from None
+        due_s = limit.when()
+        if timeout_s is not None and due_s is not None:
+            limit_time(frame, timeout_s, due_s - asyncio.get_running_loop().time())
+        return program, frame
 
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
         """Start a frame; it goes on by itself."""
@@ -219,55 +253,16 @@ class Engine(Equipment):
                 program.exchange.refuse(self.next_number, error)
                 self.next_number += 1  # as on the ranks that start it
             raise
-        dispatcher = self.dispatcher
-        frame = program.frame(self.next_number, values, self._ended, atomic)
+        frame = program.frame(self.next_number, values, self.observer, atomic)
         self.next_number += 1
-        self.frames.started += 1
-        self._running.add(frame)
+        self.observer.started(frame)
         frame.guarded(self._set_out, program, frame)
-        dispatcher.wake()
+        frame.wake()
         return frame
 
     def _set_out(self, program: Program, frame: Frame) -> None:
-        if self._watchdog is not None:
-            self._watchdog.start(self.dispatcher.loop)
-        self._supervisor.begin(frame, self.dispatcher.loop)
+        self.observer.limits.begin(frame, self.resources.dispatcher.loop)
         program.begin(frame)
-
-    def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
-        """The values that variables have between the frames started so far and those to come; see `Snapshots.take`."""
-        return self._snapshots.take(variables)
-
-    async def outcome(self, program: Program, frame: Frame) -> Result:
-        """Wait for a frame's end and return what it fetched."""
-        await self.end_of(frame)
-        result = program.result(frame)
-        for name, value in program.scalars(result):
-            self.scalars.add(name, frame.number, value)
-        return result
-
-    async def end_of(self, frame: Frame) -> None:
-        """Wait for a frame's end; stop it where that wait is cancelled, and raise what it has failed with."""
-        try:
-            await frame.ended
-        except GeneratorExit:  # whoever waits was dropped, with a loop that was closed, say: nothing can be awaited
-            if not frame.ended.get_loop().is_closed():
-                frame.cancel()
-            raise
-        except BaseException:
-            try:
-                await self.cancel([frame])
-            finally:
-                self._supervisor.stopped(frame, self.dispatcher.loop)
-            raise
-
-    async def cancel(self, frames: Iterable[Frame]) -> None:
-        """Stop frames: returns when their async functions have ended. Work in a thread ends there by itself."""
-        tasks: set[asyncio.Task[Any]] = set()
-        for frame in frames:
-            frame.cancel()
-            tasks |= frame.tasks
-        await wait_out(tasks)
 
     def cancel_frames(self, number: int | None, reason: str) -> list[int]:
         """End frames with an error for whoever awaits them; see `Graph.cancel`."""
@@ -283,185 +278,88 @@ class Engine(Equipment):
 
     async def aclose(self) -> None:
         """Cancel all frames, wait until nothing runs any more, and stop the lanes. A later frame starts anew."""
+        resources = self.resources
         for frame, op in callers():
-            if frame in self._running:
+            if frame in resources.running:
                 raise GraphError(f"op {op.what!r} of graph {self.graph.name!r} cannot close the graph that runs it")
-        claim = self.claim()  # moves here from a loop that was closed: it tells nobody of the ends of threads
+        claim = resources.claim()  # moves here from a loop that was closed: it tells nobody of the ends of threads
         try:
             self.queue.dismiss()
-            await self.cancel(list(self._running))
-            if self._peers is not None and self._watching is not None:
-                self._watching.close()
-                await self._peers.settle(GRACE_S)
-            if self._running:
-                self._idle = asyncio.Event()
-                await self._idle.wait()
-                self._idle = None
-            self._close()
-            self._forget_order()
+            tasks: set[asyncio.Task[Any]] = set()
+            for frame in list(resources.running):
+                frame.cancel()
+                tasks |= frame.tasks
+            await wait_out(tasks)
+            await resources.leave_peers(GRACE_S)
+            await self.observer.rest()
+            self.observer.limits.close()
+            resources.close()
             self._programs.clear()
         finally:
             claim.release()
 
-    def claim(self) -> Claim:
-        """Keep the graph on the running loop, and move it there if it is on no other: until the claim is released.
-
-        Raises:
-            GraphError: if it is in use on another loop, of another thread, say.
-        """
-        loop = asyncio.get_running_loop()
-        with self._moving:
-            if self._dispatcher is None or self._dispatcher.loop is not loop:
-                self._move_to(loop)
-            claim = self._claim
-            claim.count += 1
-        return claim
-
-    async def _begin(
-        self,
-        feeds: Feeds,
-        fetch: Iterable[Blob | Op | Graph | str] | None,
-        atomic: bool,
-        timeout_s: float | None = None,
-        step: Permit | None = None,
-    ) -> tuple[Program, Frame]:
-        """Start a frame, when it may start, which it may at once by a step that was kept; its time runs from now on."""
-        program = self.program(fetch)
-        if program.exchange is not None:
-            waiting = program.exchange.peers.prepare(program.exchange)
-            if waiting is not None:
-                await waiting
-        if self.queue.closed and not self.queue.holds(step):
-            return await self._begin_in_turn(feeds, fetch, atomic, timeout_s)
-        frame = self.start(program, feeds, atomic)
-        if step is not None:
-            self.queue.spend(step)
-        if timeout_s is not None:
-            limit_time(frame, timeout_s, timeout_s, self.dispatcher.loop)
-        return program, frame
-
-    async def _begin_in_turn(
-        self, feeds: Feeds, fetch: Iterable[Blob | Op | Graph | str] | None, atomic: bool, timeout_s: float | None
-    ) -> tuple[Program, Frame]:
-        """Start a frame behind those that came before, when the graph is not paused."""
-        queue, loop = self.queue, asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                with queue.queue() as turn:
-                    while True:
-                        await turn.come()
-                        program = self.program(fetch)  # now, as the graph may have changed meanwhile
-                        exchange = program.exchange
-                        waiting = None if exchange is None else exchange.peers.prepare(exchange)
-                        if waiting is None:
-                            break
-                        await waiting
-                    frame = self.start(program, feeds, atomic)
-                    queue.spend()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            why = queue.pause or "not paused any more"
-            raise RunTimeoutError(
-                f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
-            ) from None
-        if timeout_s is not None:
-            due_s = limit.when()
-            assert due_s is not None
-            limit_time(frame, timeout_s, due_s - loop.time(), loop)
-        return program, frame
-
-    def lanes_at_work(self) -> set[Lane]:
-        """Lanes with work whose end the loop has not seen; messages are no work, they end on the loop."""
-        running = (running for frame in self._running for running in frame.outstanding.values())
-        lanes = {fence.lane for fence in running if isinstance(fence, Fence)}
-        return {lane for lane in lanes if not isinstance(lane, ChannelLane)}
-
-    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._dispatcher is not None and (self._running or self._claim.count):
-            if not self._dispatcher.loop.is_closed():
-                raise GraphError(
-                    f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one thread, "
-                    "at a time; make a graph for each"
-                )
-            # That loop was closed in the middle of a run: nobody waits for those frames any more.
-            self._claim = Claim()
-            self.queue.forget()
-            for frame in list(self._running):
-                frame.abandon()
-            self._forget_order()
-            self._programs.clear()
-        self._bind_to(loop)
-        if self._peers is not None:
-            self._peers.bind(loop)
-        adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
-        if adopt is not None:
-            adopt(self)
-
     def forget_parent(self) -> None:
-        super().forget_parent()
-        for frame in self._running:
-            frame.state, frame.halted = FrameState.CANCELLED, True
-        self.frames.cancelled += len(self._running)
-        self._running, self._idle, self._revision = set(), None, -1
+        """This is the child of a fork: programs are made anew."""
         self._programs.clear()
-        self._peers = self._watching = None
-        self.queue.forget()
-        for made in [*self._streams]:
-            made.forget_parent()
-        self._snapshots = Snapshots(self)
-        self._supervisor = Supervisor(self.graph, self.queue)
+        self._snapshots.clear()
 
-    def fault(self, frame: Frame, error: BaseException) -> None:
-        """Something went wrong at a frame outside the ops' own code: a fault of this package.
+    # -- streams ------------------------------------------------------------------------------------------------------
 
-        The order that frames share may be wrong from here on, so that one could wait for ever. All others end, too,
-        and the next one finds everything as in the beginning.
+    @property
+    def streams(self) -> list[FrameStream]:
+        """The streams that run, oldest first."""
+        return sorted((stream for stream in self._streams if stream.is_running), key=lambda stream: stream.number)
+
+    def register(self, stream: FrameStream) -> int:
+        """Know of a stream, for those who watch; returns its number."""
+        self._streams.add(stream)
+        self._stream_count += 1
+        return self._stream_count - 1
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
+        """The values that variables have between the frames started so far and those started from now on.
+
+        Frames go on meanwhile, and none waits for this. It is a frame itself, but has no number of its own, so that
+        random streams are the same with it and without it.
+
+        Returns:
+            Number of the first frame that is not contained, and what gives the values: the arrays, wherever they are.
+            Awaiting that raises GraphError if one of the frames before has failed or was cancelled, so that some of
+            its updates may be missing.
         """
-        what = f"since frame {frame.number} has met a fault of actorflow: {type(error).__name__}: {text_of(error)}"
-        _log.error("graph %r: frames in flight end, %s", self.graph.name, what, exc_info=error)
-        self._programs.clear()
-        self._turnstiles.clear()
-        for variable in self._variables.values():
-            variable.forget_turns()
-        for other in self.running:
-            if other is not frame:
-                other.cancel(RunCancelledError(self.graph.name, other.number, what, other.updated))
+        claim = self.resources.claim()
+        try:
+            number, before = self.next_number, [frame for frame in self.running if frame.turns]
+            started = None
+            if variables:
+                program = self.program(tuple(variables))
+                frame = self.start(program, {})
+                self.next_number = number
+                self._snapshots.add(frame)
+                frame.ended.add_done_callback(lambda _: self._snapshots.discard(frame))
+                started = program, frame
+            return number, asyncio.ensure_future(self._snapshot(started, before, variables))
+        finally:
+            claim.release()  # a frame keeps the graph on its loop by itself
 
-    def _ended(self, frame: Frame) -> None:
-        self._running.discard(frame)
-        self._supervisor.ended(frame)
-        if frame.spans is not None:
-            frame.spans.end(frame)
-        if frame.state is FrameState.FINISHED:
-            self.frames.finished += 1
-        elif frame.state is FrameState.FAILED:
-            self.frames.failed += 1
-            assert frame.error is not None
-            op_id = frame.error.op.id if isinstance(frame.error, OpError) else None
-            self.errors.append(FailureRecord(time.time(), frame.number, op_id, str(frame.error)))
-        else:
-            self.frames.cancelled += 1
-        if self._idle is not None and not self._running:
-            self._idle.set()
-
-    # -- watching -----------------------------------------------------------------------------------------------
-
-    def watch(self) -> Monitor:
-        """Keep states per op from the next frame on, for as long as somebody watches; `unwatch` when done."""
-        self._watchers += 1
-        if self.monitor is None:
-            self.monitor = Monitor(self.graph.size)
-            self._time_each(True)
-            if self._watching is not None:
-                self._watching.start()
-        return self.monitor
-
-    def unwatch(self) -> None:
-        """One watcher less."""
-        self._watchers -= 1
-        if not self._watchers:
-            self.monitor = None
-            self._time_each(False)
-            if self._watching is not None:
-                self._watching.stop()
+    async def _snapshot(
+        self, started: tuple[Program, Frame] | None, before: Sequence[Frame], variables: Sequence[Variable]
+    ) -> list[Any]:
+        values: list[Any] = []
+        if started is not None:
+            program, frame = started
+            await frame.wait()
+            result = program.result(frame)
+            values = [result[variable] for variable in variables]
+        unfinished = [earlier.ended for earlier in before if not earlier.ended.done()]
+        if unfinished:
+            await asyncio.wait(unfinished)
+        for earlier in before:
+            if earlier.state is not FrameState.FINISHED:
+                raise GraphError(
+                    f"frame {earlier.number} of graph {self.graph.name!r} ended as {earlier.state.name}: "
+                    "some of its updates may be missing"
+                )
+        return values

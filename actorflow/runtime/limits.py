@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import traceback
+import weakref
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -27,15 +28,15 @@ _log = logging.getLogger("actorflow")
 GRACE_S = 0.5
 
 
-class Supervisor:
-    """Watches the frames of one graph.
+class FrameLimits:
+    """Ends or reports frames of one graph that take too long, and has a thread watch the loop if that is wanted.
 
     Args:
-        graph: Which.
+        graph: A root graph.
         queue: Knows whether it is paused.
 
     Attributes:
-        late: Stopped frames with a call in a thread, and when that will be reported.
+        late: Stopped frames with a call in a thread, and the timer that will report it.
     """
 
     def __init__(self, graph: Graph, queue: StartQueue) -> None:
@@ -43,11 +44,22 @@ class Supervisor:
         self._graph = graph
         self._queue = queue
         self._stall_limit_s = graph.options.stall_limit_s
+        self._watchdog: LoopWatchdog | None = None
+        if graph.options.block_limit_s is not None:
+            self._watchdog = LoopWatchdog(graph.name, graph.options.block_limit_s)
+            weakref.finalize(self, self._watchdog.stop)  # a graph that is dropped without aclose() leaves no thread
 
     def begin(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
         """A frame starts."""
+        if self._watchdog is not None:
+            self._watchdog.start(loop)
         if self._stall_limit_s is not None:
             self._look(frame, loop, self._stall_limit_s, None)
+
+    def close(self) -> None:
+        """Watch the loop no longer, until the next frame starts."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     def stopped(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
         """A stopped frame may have left a call in a thread, which cannot be stopped: report it unless it ends soon."""
@@ -87,9 +99,9 @@ class Supervisor:
                 )
 
 
-def limit_time(frame: Frame, timeout_s: float, left_s: float, loop: asyncio.AbstractEventLoop) -> None:
-    """Fail a frame that has not ended in its time, of which so much is left."""
-    timer = loop.call_later(left_s, frame.guarded, _time_out, frame, timeout_s)
+def limit_time(frame: Frame, timeout_s: float, left_s: float) -> None:
+    """Fail a frame that has not ended in its time, of which ``left_s`` are left."""
+    timer = asyncio.get_running_loop().call_later(left_s, frame.guarded, _time_out, frame, timeout_s)
     frame.ended.add_done_callback(lambda _: timer.cancel())
 
 

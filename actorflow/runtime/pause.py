@@ -109,10 +109,10 @@ class StartQueue:
             if self._tell is not None:
                 self._tell(reason is not None)
 
-    def spend(self, step: Permit | None = None) -> None:
+    def spend(self, permit: Permit | None = None) -> None:
         """A frame has started, by a step that was kept or by the next."""
-        if step is not None:
-            self._kept.discard(step)
+        if permit is not None:
+            self._kept.discard(permit)
         elif self._reason is not None:
             self._steps -= 1
 
@@ -127,7 +127,7 @@ class StartQueue:
         if self._tickets and self.admits:
             self._tickets[0].wake()
 
-    def queue(self) -> Ticket:
+    def enter(self) -> Ticket:
         """Take a place in the line, as a context manager."""
         return Ticket(self, self._tickets, self._dismissals)
 
@@ -137,23 +137,23 @@ class StartQueue:
         Returns:
             The step, to be spent or given back; None if the graph is not paused.
         """
-        with self.queue() as turn:
-            await turn.come()
+        with self.enter() as ticket:
+            await ticket.come()
             if self._reason is None:
                 return None
             self._steps -= 1
-            step = Permit()
-            self._kept.add(step)
-            return step
+            permit = Permit()
+            self._kept.add(permit)
+            return permit
 
-    def holds(self, step: Permit | None) -> bool:
+    def holds(self, permit: Permit | None) -> bool:
         """Whether a step still counts: the graph is paused, as it was when that was kept."""
-        return step in self._kept
+        return permit in self._kept
 
-    def give_back(self, step: Permit | None) -> None:
+    def give_back(self, permit: Permit | None) -> None:
         """No frame has started: let the next in line have the step, if it still counts."""
-        if step in self._kept:
-            self._kept.discard(step)
+        if permit in self._kept:
+            self._kept.discard(permit)
             self._steps += 1
             self.wake()
 

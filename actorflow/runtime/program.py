@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.budget import Account, Budget
-from actorflow.actors.frame import Frame, FrameListener, FrameState
+from actorflow.actors.frame import Frame, FrameListener, FrameObserver
 from actorflow.actors.nesting import check_turns
-from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
@@ -21,14 +18,12 @@ from actorflow.interchange import as_array, to_numpy
 from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
-from actorflow.plan.plan import Plan, PlannedOp, Slot
-from actorflow.plan.planner import collector_paused
-from actorflow.ranks.edges import ChannelActor
-from actorflow.runtime.build import Wiring
+from actorflow.plan.plan import Plan, PlannedOp
+from actorflow.runtime.resources import Resources
 from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
-    from actorflow.runtime.engine import Engine
+    from actorflow.runtime.build import Builder
 
 _NOT_FED = object()
 
@@ -97,33 +92,18 @@ class Program:
         exchange: What it exchanges with other ranks, if anything.
     """
 
-    @collector_paused()
-    def __init__(self, plan: Plan, engine: Engine, wiring: type[Wiring] = Wiring) -> None:
+    def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
         self.graph = plan.graph
-        self._engine = engine
-        wired = wiring(plan, engine)
-        ops, blobs = wired.fired, wired.blobs
-        self._pending = wired.pending
-        self._receivers = wired.receivers
-        self.exchange = wired.exchange
-        if plan.graph.options.sequential:
-            # But for messages: ranks that wait for each other's in different orders would wait for ever.
-            self._chain([actor for actor in ops if not isinstance(actor, ChannelActor)])
-        for actor in ops:
-            # What follows an update on another stream may be seen to end before the update is.
-            updates = any(isinstance(blob, UpdateActor) for blob in actor.outputs)
-            if not updates:
-                told = [blob.consumers for blob in actor.outputs]
-                actor.followers = told[0] if len(told) == 1 else tuple(chain.from_iterable(told))
-            actor.ends = updates or not any(blob.consumers for blob in actor.outputs)
-
-        self._ops = ops
-        self._turnstiles: list[FrameListener] = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        self.exchange = built.exchange
+        self._resources = resources
+        self._ops = ops = built.fired
+        self._pending = pending = built.pending
+        self._listeners: list[FrameListener] = [actor.turnstile for actor in ops if actor.turnstile is not None]
         if self.exchange is not None:
-            self._turnstiles += [self.exchange, *self.exchange.actors]
+            self._listeners += [self.exchange, *self.exchange.actors]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         self._unshared: list[bytearray | None] = [None] * len(plan.slots)
-        self._shared = [b.slot for s, b in zip(plan.slots, blobs, strict=True) if s.readers > 1]
+        self._shared = [b.slot for s, b in zip(plan.slots, built.blobs, strict=True) if s.readers > 1]
         tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in plan.slots} if count > 1}
         self._tokens = [tokens[slot.readers] for slot in plan.slots if slot.readers > 1]
         self._feeds: dict[Blob | str, tuple[int, Blob]] = {}
@@ -132,29 +112,35 @@ class Program:
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
-        self._gates: list[VariableUse] = []
-        for slot_index in plan.feeds.values():
-            self._deliver_ahead(plan.slots[slot_index])
+        self._uses: list[VariableUse] = []
+        ahead = [*plan.feeds.values()]
         for variable, slot_index in plan.reads.items():
-            slot = plan.slots[slot_index]
+            slot, actor, index = (
+                plan.slots[slot_index],
+                resources.variable_actor(variable),
+                built.blobs[slot_index].slot,
+            )
             if variable.producers:
-                turns = engine.variable_actor(variable)
-                updates = variable in plan.updates
-                self._gates.append(VariableUse(turns, blobs[slot_index], bool(slot.readers), updates))
+                readers = tuple([built.receivers[op] for op in slot.consumers])
+                self._uses.append(
+                    VariableUse(actor, index if slot.readers else None, readers, variable in plan.updates)
+                )
             else:
-                self._constants.append((slot_index, engine.variable_actor(variable)))
-                self._deliver_ahead(slot)
-        roots = dict.fromkeys([self._receivers[index] for index in plan.roots])
-        self._first = [actor for actor in roots if not self._pending[actor.index]]
+                self._constants.append((index, actor))
+                ahead.append(slot_index)
+        for slot_index in ahead:
+            for op in plan.slots[slot_index].consumers:
+                pending[built.receivers[op].index] -= 1
+        self._first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
         # One end more than there are: the frame's start, so that an empty frame ends, too.
-        self._open_ends = sum(actor.ends for actor in ops) + len(self._gates) + 1
-        self._node_ids = np.array([actor.node_id for actor in wired.ops], dtype=np.intp)
+        self._open_ends = sum(actor.ends for actor in ops) + len(self._uses) + 1
+        self._node_ids = np.array([actor.node_id for actor in built.ops], dtype=np.intp)
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
-        self._lenders = [device for device in map(engine.device, places) if device.is_stream]
+        self._lenders = [device for device in map(resources.device, places) if device.is_stream]
         self._sources = plan.feeds
         self._uninitialized = [] if plan.graph.options.dry_run else list(plan.reads)
-        devices = [(slot, engine.device(variable.place)) for variable, slot in plan.reads.items()]
+        devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
         # Fed blobs of a device that ops of the host read, too.
         self._read_on_host = {
@@ -162,16 +148,20 @@ class Program:
             for index in plan.feeds.values()
             if any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
         }
-        self._account = None if engine.budget is None else _account(plan, engine.budget)
+        self._account = None if resources.budget is None else _account(plan, resources.budget)
         self._fetch_specs = [blob.spec for blob in plan.fetches]
         self._fetch_slots = list(plan.fetches.values())
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
         self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
-        self._scalars = [
-            (blob.name, i)
-            for i, blob in enumerate(plan.fetches)
-            if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
-        ]
+        self._scalars = (
+            []
+            if plan.graph.options.dry_run
+            else [
+                (blob.name, i)
+                for i, blob in enumerate(plan.fetches)
+                if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
+            ]
+        )
 
     # -- frames -------------------------------------------------------------------------------------------------
 
@@ -230,46 +220,30 @@ class Program:
             raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
         return values
 
-    def frame(self, number: int, values: list[Any], on_end: Callable[[Frame], None], atomic: bool) -> Frame:
+    def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
-        engine = self._engine
         readers = self._unshared.copy()
         for slot, tokens in zip(self._shared, self._tokens):  # noqa: B905  the lengths are equal, and it costs time
             readers[slot] = bytearray(tokens)
-        dispatcher = engine.dispatcher
-
-        def ended(frame: Frame) -> None:
-            try:
-                for gate in self._gates:
-                    gate.forget(frame)
-                if self.exchange is not None:
-                    self.exchange.forget(frame)
-                if frame.budget is not None:
-                    frame.budget.close(frame)
-                if frame.state is not FrameState.FINISHED and frame.values:
-                    # It may be the last to hold an old value that another frame's work still reads on the device.
-                    for slot, device in self._weights:
-                        if frame.values[slot] is not None:
-                            device.memory.retire(frame.values[slot])
-            finally:
-                on_end(frame)
-
+        resources = self._resources
+        dispatcher = resources.dispatcher
         return Frame(
             number=number,
             pending=self._pending.copy(),
             values=values,
             readers=readers,
-            open_ends=self._open_ends,
-            dispatcher=dispatcher,
+            open=self._open_ends,
+            ready=dispatcher.ready,
+            wake=dispatcher.wake,
             ended=dispatcher.loop.create_future(),
-            on_end=ended,
-            on_fault=engine.fault,
-            monitor=engine.monitor,
-            trace=engine.trace,
-            turnstiles=self._turnstiles,
+            observer=observer,
+            listeners=self._listeners,
+            weights=self._weights,
             ops=self._ops,
             atomic=atomic,
-            budget=engine.budget,
+            budget=resources.budget,
+            monitor=resources.monitor,
+            trace=resources.trace,
         )
 
     def check_turns(self) -> None:
@@ -278,7 +252,7 @@ class Program:
         Raises:
             GraphError: if it could not.
         """
-        check_turns(self.graph.name, self._ops, self._gates, self._engine.turnstiles)
+        check_turns(self.graph.name, self._ops, self._uses, self._resources.turnstiles)
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
@@ -292,13 +266,13 @@ class Program:
         if frame.budget is not None:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
-        for turnstile in self._turnstiles:
-            turnstile.expect(frame)
+        for listener in self._listeners:
+            listener.expect(frame)
         for slot, variable in self._constants:
             frame.values[slot] = variable.read()
         frame.ready.extend([(actor, frame) for actor in self._first])
-        for gate in self._gates:
-            gate.enter(frame)
+        for use in self._uses:
+            use.enter(frame)
         frame.close_end()
 
     def result(self, frame: Frame) -> Result:
@@ -314,35 +288,22 @@ class Program:
                         device.lend(value)
         return Result(self._fetch_by_blob, self._fetch_by_name, fetched)
 
-    def scalars(self, result: Result) -> list[tuple[str, Any]]:
-        """The fetched 0-d numbers, by name."""
-        if self.graph.options.dry_run:
-            return []
-        return [(name, to_numpy(result._values[index])) for name, index in self._scalars]
+    async def outcome(self, frame: Frame) -> Result:
+        """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
+        await frame.wait()
+        result = self.result(frame)
+        for name, index in self._scalars:
+            self._resources.scalars.add(name, frame.number, to_numpy(result._values[index]))
+        return result
 
-    # -- construction -------------------------------------------------------------------------------------------
-
-    def _chain(self, ops: Sequence[OpActor]) -> None:
-        """Make every op wait for the one before it in the plan, and run on the loop."""
-        for actor, following in pairwise(ops):
-            baton = BlobActor(-1, None)
-            baton.consumers = (following,)
-            actor.outputs = (*actor.outputs, baton)
-            self._pending[following.index] += 1
-        for actor in ops:
-            if actor.inline_ns >= 0:  # what can run here
-                actor.inline_ns = FOREVER_NS
-
-    def _deliver_ahead(self, slot: Slot) -> None:
-        for index in slot.consumers:
-            self._pending[self._receivers[index].index] -= 1
+    # -- feeds --------------------------------------------------------------------------------------------------------
 
     def _converted(self, value: Any, index: int, blob: Blob) -> Any:
         """A fed value as an array of the host, or of the device that its blob lives on."""
         if blob.spec.is_object:
             return value
         what = f"feed for blob {blob.name!r}"
-        device = self._engine.device(blob.place)
+        device = self._resources.device(blob.place)
         adopted = None if device.is_host else device.adopt(value)
         if adopted is None:
             return as_array(value, blob.spec, what)

@@ -9,16 +9,23 @@ from collections.abc import Callable, Collection, Mapping
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
+from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
-from actorflow.devices import Device, open_device
+from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
+from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
 from actorflow.ops.function import Function
 from actorflow.place import Place
-from actorflow.runtime.limits import LoopWatchdog
+from actorflow.ranks.edges import ChannelLane
+from actorflow.ranks.peers import Peers
+from actorflow.ranks.watching import Watching
+from actorflow.runtime.pause import StartQueue
 from actorflow.threads import forget_in_child, held_at_fork
+from actorflow.trace.counters import Monitor, OpProfile, Scalars, SegmentProfile
+from actorflow.trace.ring import Trace
 
 
 class Claim:
@@ -38,33 +45,56 @@ class Claim:
         self.count -= 1
 
 
-class Equipment:
+class Resources:
     """Opened on first use, shared by all programs of a graph, and moved from one event loop to the next.
 
     Args:
         graph: A root graph.
         make_dispatcher: Called with the loop.
+        shared_device: Gives the device of a place, where devices are shared with others; they are not closed here.
 
     Attributes:
         graph: The root graph.
-        budget: The memory that frames may take, if there is a limit.
+        queue: Where runs and streams wait while the graph is paused.
+        running: Frames in flight.
+        order: Counts how often the order of frames was begun anew; programs made before are not used any more.
+        budget: Memory that frames may take, if there is a limit.
+        profile: Calls and times by `Node.id` of the op.
+        segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
+        trace: The newest calls, failed ones among them.
+        scalars: Fetched 0-d numbers by frame.
+        monitor: States of the nodes, while somebody watches.
     """
 
-    def __init__(self, graph: Graph, make_dispatcher: Callable[[asyncio.AbstractEventLoop], Dispatcher]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        make_dispatcher: Callable[[asyncio.AbstractEventLoop], Dispatcher] = Dispatcher,
+        shared_device: Callable[[Place], Device] | None = None,
+    ) -> None:
         self.graph = graph
+        self.queue = StartQueue(graph.name)
+        self.running: set[Frame] = set()
+        self.order = 0
         self.budget: Budget | None = None
+        self.profile: dict[int, OpProfile] = {}
+        self.segments: dict[tuple[int, ...], SegmentProfile] = {}
+        self.trace = Trace(graph.options.trace_capacity)
+        self.scalars = Scalars()
+        self.monitor: Monitor | None = None
+        self._watchers = 0
+        self._peers: Peers | None = None
+        self._watching: Watching | None = None
         self._make_dispatcher = make_dispatcher
         self._dispatcher: Dispatcher | None = None
+        self._shared_device = shared_device
         self._devices: dict[Place, Device] = {}
         self._variables: dict[Variable, VariableActor] = {}
         self._turnstiles: dict[Op, Turnstile] = {}
-        self._timed = False
-        limit_s = graph.options.block_limit_s
-        self._watchdog = None if limit_s is None else LoopWatchdog(graph.name, limit_s)
         self._claim = Claim()
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
-        weakref.finalize(self, _close_all, self._devices, self._watchdog, graph.options.deterministic)
+        weakref.finalize(self, _close_all, self._devices, graph.options.deterministic)
         forget_in_child(self)
 
     @property
@@ -75,6 +105,8 @@ class Equipment:
 
     def device(self, place: Place) -> Device:
         """The device for a place, opened on first use."""
+        if self._shared_device is not None:
+            return self._shared_device(place)
         device = self._devices.get(place)
         if device is None:
             if self.graph.options.deterministic and not self._devices:
@@ -82,7 +114,7 @@ class Equipment:
             device = self._devices[place] = open_device(place, self.graph.options.devices.get(place))
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
-            device.watch_closely(self._timed)
+            device.watch_closely(self.monitor is not None)
         return device
 
     @property
@@ -121,41 +153,134 @@ class Equipment:
             self.budget = Budget()
         return self.budget
 
-    def forget_parent(self) -> None:
-        """This is the child of a fork: loop, devices and what was under way are the parent's. It begins anew."""
-        self.budget = self._dispatcher = None
-        self._devices.clear()
-        self._forget_order()
-        self._claim = Claim()
+    # -- other ranks --------------------------------------------------------------------------------------------------
 
-    def _bind_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have everything run on a loop."""
-        self._dispatcher = self._make_dispatcher(loop)
-        for device in self._devices.values():
-            device.bind(loop)
+    @property
+    def peers(self) -> Peers:
+        """Counterparts of the graph on the other ranks."""
+        if self._peers is None:
+            self._peers = Peers(self.graph.name, self.graph.world)
+            self._watching = Watching(self, self._peers)
+            self._peers.bind(self.dispatcher.loop)
+            self._peers.handlers["paused"] = self.queue.heard
+            self.queue.tell_with(self._peers.tell_paused)
+            if self.monitor is not None:
+                self._watching.start()
+        return self._peers
 
-    def _time_each(self, timed: bool) -> None:
+    def end_stream(self) -> None:
+        """A stream has ended, early or not: so must those of the other ranks."""
+        if self._peers is not None:
+            self._peers.end_stream()
+
+    async def leave_peers(self, limit_s: float) -> None:
+        """Report nothing more to the other ranks, and wait until they need nothing more from this one."""
+        if self._peers is not None and self._watching is not None:
+            self._watching.close()
+            await self._peers.settle(limit_s)
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    def watch(self) -> Monitor:
+        """Keep states per op from the next frame on, for as long as somebody watches; `unwatch` when done."""
+        self._watchers += 1
+        if self.monitor is None:
+            self.monitor = Monitor(self.graph.size)
+            self._time_calls(True)
+            if self._watching is not None:
+                self._watching.start()
+        return self.monitor
+
+    def unwatch(self) -> None:
+        """One watcher less."""
+        self._watchers -= 1
+        if not self._watchers:
+            self.monitor = None
+            self._time_calls(False)
+            if self._watching is not None:
+                self._watching.stop()
+
+    def _time_calls(self, timed: bool) -> None:
         """Whether devices take the time of each call, as somebody watches."""
-        self._timed = timed
         for device in self._devices.values():
             device.watch_closely(timed)
 
-    def _forget_order(self) -> None:
-        """No frame that is known to a variable or a function runs any more."""
-        self._variables.clear()
-        self._turnstiles.clear()
+    # -- loops --------------------------------------------------------------------------------------------------------
 
-    def _close(self) -> None:
+    def claim(self) -> Claim:
+        """Keep the graph on the running loop, and move it there if it is on no other: until the claim is released.
+
+        Raises:
+            GraphError: if it is in use on another loop, of another thread, say.
+        """
+        loop = asyncio.get_running_loop()
+        with self._moving:
+            if self._dispatcher is None or self._dispatcher.loop is not loop:
+                self._move_to(loop)
+            claim = self._claim
+            claim.count += 1
+        return claim
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._dispatcher is not None and (self.running or self._claim.count):
+            if not self._dispatcher.loop.is_closed():
+                raise GraphError(
+                    f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one thread, "
+                    "at a time; make a graph for each"
+                )
+            # That loop was closed in the middle of a run: nobody waits for those frames any more.
+            self._claim = Claim()
+            self.queue.forget()
+            for frame in list(self.running):
+                frame.abandon()
+            self._variables.clear()
+            self.begin_order_anew()
+        self._dispatcher = self._make_dispatcher(loop)
+        for device in self._devices.values():
+            device.bind(loop)
+        if self._peers is not None:
+            self._peers.bind(loop)
+        adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
+        if adopt is not None:
+            adopt(self)
+
+    def lanes_at_work(self) -> set[Lane]:
+        """Lanes with work whose end the loop has not seen; messages are no work, they end on the loop."""
+        running = (running for frame in self.running for running in frame.outstanding.values())
+        lanes = {fence.lane for fence in running if isinstance(fence, Fence)}
+        return {lane for lane in lanes if not isinstance(lane, ChannelLane)}
+
+    def begin_order_anew(self) -> None:
+        """Forget the turns at functions and variables: no frame that has one goes on."""
+        self.order += 1
+        self._turnstiles.clear()
+        for variable in self._variables.values():
+            variable.forget_turns()
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: loop, devices and what was under way are the parent's. It begins anew."""
+        for frame in self.running:
+            frame.state, frame.halted = FrameState.CANCELLED, True
+        self.running.clear()
+        self.budget = self._dispatcher = None
+        self._peers = self._watching = None
+        self._devices.clear()
+        self._variables.clear()
+        self.begin_order_anew()
+        self._claim = Claim()
+        self.queue.forget()
+
+    def close(self) -> None:
         """Close the devices, which may be opened again, and wait for their threads."""
         devices = list(self._devices.values())
-        _close_all(self._devices, self._watchdog, self.graph.options.deterministic)
+        _close_all(self._devices, self.graph.options.deterministic)
         for device in devices:
             device.join()
+        self._variables.clear()
+        self.begin_order_anew()
 
 
-def _close_all(devices: dict[Place, Device], watchdog: LoopWatchdog | None, deterministic: bool) -> None:
-    if watchdog is not None:
-        watchdog.stop()
+def _close_all(devices: dict[Place, Device], deterministic: bool) -> None:
     if deterministic and devices:
         blas_threads.release_single()
     for device in devices.values():

@@ -8,58 +8,53 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Iterable,
     Mapping,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actorflow.actors.dispatcher import leave_loop
+from actorflow.actors.frame import Frame
 from actorflow.errors import FeedError, GraphError, text_of
 from actorflow.loop import wait_out
-from actorflow.runtime.program import Result
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.runtime.engine import Engine
-    from actorflow.runtime.pause import Permit
-    from actorflow.runtime.program import Program
-
-Start = Callable[[Any, "Permit | None"], Awaitable[tuple["Program", "Frame"]]]
+from actorflow.runtime.engine import Engine, Fetch
+from actorflow.runtime.program import Program, Result
+from actorflow.threads import forget_in_child
 
 
 class FrameStream(AsyncGenerator[Result, None]):
     """An async generator of results, one per feed, in order; what `Graph.stream` gives.
 
     Args:
-        engine: Of the graph.
-        start: Starts the frame of a feed, by the step that was kept for it, if any.
+        engine: Starts the frames.
         feeds: As for `Graph.stream`.
+        fetch: What each frame fetches.
         in_flight: How many frames may overlap.
-        number: Its own.
+        atomic: As for `Graph.stream`.
 
     Attributes:
         number: Streams of a graph are numbered from 0 in the order in which they were made.
 
     Raises:
-        ValueError, TypeError: for arguments that are no such things.
+        ValueError, TypeError: for wrong arguments.
     """
 
-    def __init__(self, engine: Engine, start: Start, feeds: Any, in_flight: int, number: int) -> None:
+    def __init__(self, engine: Engine, feeds: Any, fetch: Fetch, in_flight: int, atomic: bool) -> None:
         if isinstance(feeds, AsyncIterable):
             source = aiter(feeds)
         elif isinstance(feeds, Iterable) and not isinstance(feeds, Mapping):
             source = _Synchronous(feeds)
         else:
             raise TypeError(f"feeds must be an iterable or an async iterable of mappings, got {type(feeds).__name__}")
-        self.number = number
-        self._feeder = _Feeder(
-            engine, start, source, _checked(in_flight), f"stream {number} of graph {engine.graph.name!r}"
-        )
+        checked, targets = _checked(in_flight), None if fetch is None else tuple(fetch)
+        self.number = engine.register(self)
+        name = f"stream {self.number} of graph {engine.graph.name!r}"
+        self._feeder = _Feeder(engine, targets, atomic, source, checked, name)
         # It does not know the stream, so that one that is dropped is closed at once.
         self._results = _stream(engine, self._feeder)
+        forget_in_child(self)
 
     @property
     def in_flight(self) -> int:
@@ -149,13 +144,14 @@ class _Synchronous:
 
 async def _stream(engine: Engine, feeder: _Feeder) -> AsyncGenerator[Result, None]:
     frames = feeder.frames
-    claim = engine.claim()
+    claim = engine.resources.claim()
     try:
         while frames or not feeder.exhausted:
             if not frames:
                 await asyncio.wait([feeder.refill()])
                 continue
-            result = await engine.outcome(*frames[0])
+            program, frame = frames[0]
+            result = await program.outcome(frame)
             frames.popleft()
             feeder.refill()
             yield result
@@ -172,7 +168,7 @@ async def _stream(engine: Engine, feeder: _Feeder) -> AsyncGenerator[Result, Non
                     frame.ended.exception()  # it failed behind the result that ended the stream
                 else:
                     frame.ended.cancel()
-            engine.end_stream()
+            engine.resources.end_stream()
             closing = asyncio.ensure_future(feeder.close(ending))
             await wait_out({closing})
             closing.result()
@@ -200,15 +196,19 @@ class _Feeder:
         at_start: Called right after the start of each.
     """
 
-    def __init__(self, engine: Engine, start: Start, source: AsyncIterator[Any], in_flight: int, name: str) -> None:
+    def __init__(
+        self, engine: Engine, fetch: Fetch, atomic: bool, source: AsyncIterator[Any], in_flight: int, name: str
+    ) -> None:
         self.frames: deque[tuple[Program, Frame]] = deque()
         self.exhausted = False
         self.in_flight = in_flight
         self.started = 0
         self.is_running = False
         self.at_start: Callable[[], None] | None = None
+        self._engine = engine
         self._queue = engine.queue
-        self._start = start
+        self._fetch = fetch
+        self._atomic = atomic
         self._source = source
         self.name = name
         self._pull: asyncio.Task[None] | None = None
@@ -246,10 +246,10 @@ class _Feeder:
                 raise
 
     async def _take(self) -> None:
-        step = None
+        permit = None
         try:
             if self._queue.closed:
-                step = await self._queue.keep()  # a paused graph asks for no feed that it could not use
+                permit = await self._queue.keep()  # a paused graph asks for no feed that it could not use
                 if len(self.frames) >= self.in_flight:
                     return  # that has been lowered meanwhile
             try:
@@ -260,7 +260,8 @@ class _Feeder:
             except BaseException as error:
                 self._explain(error, f"for frame {self.started} of it")
                 raise
-            self.frames.append(await self._start(feed, step))
+            begun = self._engine.begin(feed, self._fetch, self._atomic, streamed=True, permit=permit)
+            self.frames.append(await begun)
             self.started += 1
             if self.at_start is not None:
                 self.at_start()
@@ -268,7 +269,7 @@ class _Feeder:
             self.exhausted = True
             raise
         finally:
-            self._queue.give_back(step)
+            self._queue.give_back(permit)
 
     def _explain(self, error: BaseException, when: str) -> None:
         """Raise for an error of the source that would mean something else to the consumer.

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 if TYPE_CHECKING:
     from actorflow.devices import Lane
-    from actorflow.runtime.engine import Engine
+    from actorflow.runtime.resources import Resources
 
 _Ts = TypeVarTuple("_Ts")
 
@@ -46,7 +46,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now_s = 0.0
         self._calls_in_threads = 0
-        self._engines: WeakSet[Engine] = WeakSet()
+        self._graphs: WeakSet[Resources] = WeakSet()
         self._sleeping: set[Lane] = set()
         super().__init__(_ClockSelector(self))
 
@@ -61,16 +61,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         # room for that, it must be past the timer, or that is never due.
         self._now_s = round(now_s, 9) if now_s < _EXACT_S else now_s + 2 * math.ulp(now_s)
 
-    def adopt(self, engine: Engine) -> None:
-        """Let time stand still while the lanes of a graph work; its engine asks for that."""
-        self._engines.add(engine)
+    def adopt(self, resources: Resources) -> None:
+        """Let time stand still while the lanes of a graph work; they ask for that."""
+        self._graphs.add(resources)
 
     @property
     def is_at_work(self) -> bool:
         """Whether a thread works for the loop and does not wait for the loop's clock."""
         if self._calls_in_threads:
             return True
-        return any(engine.lanes_at_work() - self._sleeping for engine in self._engines)
+        return any(resources.lanes_at_work() - self._sleeping for resources in self._graphs)
 
     def run_in_executor(self, executor: Any, func: Callable[[*_Ts], Any], *args: *_Ts) -> asyncio.Future[Any]:
         future = super().run_in_executor(executor, func, *args)

@@ -13,8 +13,7 @@ from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
-from actorflow.runtime.build import Wiring
-from actorflow.runtime.program import Program
+from actorflow.runtime.build import Builder, build
 from actorflow.testing.clock import sleep_in_thread
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.plan.plan import Plan, PlannedOp
     from actorflow.runtime.engine import Engine
+    from actorflow.runtime.program import Program
+    from actorflow.runtime.resources import Resources
 
 
 def inject(
@@ -128,12 +129,12 @@ class Injection:
             raise self._error()
 
     def _set(self, injections: Sequence[Injection]) -> None:
-        self._engine.build_with(_Builder(tuple(injections)) if injections else Program)
+        self._engine.build_with(_FaultyBuild(tuple(injections)) if injections else build)
 
 
 def _injections(engine: Engine) -> tuple[Injection, ...]:
-    builder = engine.make_program
-    return builder.injections if isinstance(builder, _Builder) else ()
+    faulty = engine.build
+    return faulty.injections if isinstance(faulty, _FaultyBuild) else ()
 
 
 class _FaultyKernel(KernelActor):
@@ -211,7 +212,7 @@ class _FaultyStreamFunction(StreamFunctionActor):
         super().launch(frame)
 
 
-class _FaultyWiring(Wiring):
+class _FaultyBuilder(Builder):
     kernel_kind = _FaultyKernel
     function_kind = _FaultyFunction
     async_kind = _FaultyAsync
@@ -223,8 +224,8 @@ class _FaultyWiring(Wiring):
     def may_be_captured(self, op: PlannedOp) -> bool:
         return not any(injection.op is op.node for injection in self.injections)
 
-    def op_actor(self, op: PlannedOp) -> OpActor:
-        actor = super().op_actor(op)
+    def op_actor(self, op: PlannedOp, index: int) -> OpActor:
+        actor = super().op_actor(op, index)
         if not isinstance(
             actor, _FaultyKernel | _FaultyFunction | _FaultyAsync | _FaultyStreamKernel | _FaultyStreamFunction
         ):
@@ -236,12 +237,11 @@ class _FaultyWiring(Wiring):
         return actor
 
 
-class _Builder:
+class _FaultyBuild:
     """Makes plans ready to run with faults."""
 
     def __init__(self, injections: tuple[Injection, ...]) -> None:
         self.injections = injections
 
-    def __call__(self, plan: Plan, engine: Engine) -> Program:
-        wiring = type("_Wiring", (_FaultyWiring,), {"injections": self.injections})
-        return Program(plan, engine, wiring)
+    def __call__(self, plan: Plan, resources: Resources) -> Program:
+        return build(plan, resources, type("_Builder", (_FaultyBuilder,), {"injections": self.injections}))

@@ -28,7 +28,7 @@ def interleave(graph: Graph, seed: int) -> None:
     """
     if graph.root._engine is not None:
         raise ValueError(f"graph {graph.name!r} has run already: interleave() comes first")
-    graph.root._engine = Engine(graph.root, partial(_ShufflingDispatcher, seed=seed))
+    Engine(graph.root, partial(_ShufflingDispatcher, seed=seed))
 
 
 class _ShufflingDispatcher(Dispatcher):

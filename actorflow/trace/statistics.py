@@ -106,7 +106,7 @@ def statistics_of(graph: Graph) -> GraphStatistics:
     engine = graph.engine
     frames, profiles = engine.frames, engine.profile
     names = {node.id: node.name for node in graph.nodes if node.id in profiles}
-    memory = {place: device.memory for place, device in engine.devices.items()}
+    memory = {place: device.memory for place, device in engine.resources.devices.items()}
     return GraphStatistics(
         FrameStatistics(frames.started, frames.in_flight, frames.finished, frames.failed, frames.cancelled),
         engine.trace.total,
@@ -123,5 +123,5 @@ def statistics_of(graph: Graph) -> GraphStatistics:
             place: MemoryStatistics(pool.used_bytes, pool.held_bytes, pool.peak_bytes, pool.allocations)
             for place, pool in memory.items()
         },
-        0 if engine.budget is None else engine.budget.shared_bytes,
+        0 if engine.resources.budget is None else engine.resources.budget.shared_bytes,
     )

@@ -324,7 +324,7 @@ class LiveStream:
         engine = self.graph.engine
         if engine is not self._engine:
             self._unwatch()
-            engine.watch()
+            engine.resources.watch()
             self._engine = engine
             self._vitals = Vitals(engine)
             self._vitals_due_s = time.monotonic() + self.vitals_s
@@ -333,7 +333,7 @@ class LiveStream:
         self._linger = None
         engine, self._engine = self._engine, None
         if engine is not None:
-            engine.unwatch()
+            engine.resources.unwatch()
 
     async def _capture_structure(self) -> None:
         revision = self.graph.revision

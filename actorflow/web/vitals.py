@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,7 @@ class _Parts:
         turnstiles: What limits functions, with the ops' ids.
     """
 
-    def __init__(self, ops: list[OpActor]) -> None:
+    def __init__(self, ops: Sequence[OpActor]) -> None:
         self.ops = ops
         slots: list[int] = []
         blobs: list[int] = []
@@ -108,7 +108,7 @@ class _Parts:
         for actor in _each(ops):
             if actor.node_id != actor.node.id:
                 continue  # it copies, sums or sends for the op
-            for blob, written in zip(actor.node.outputs, actor.written, strict=False):
+            for blob, written in zip(actor.node.outputs, actor.outputs, strict=False):
                 if not isinstance(blob, Variable):
                     slots.append(written.slot)
                     blobs.append(blob.id)
@@ -197,7 +197,7 @@ class Occupancy:
         monitor = self._engine.monitor
         return {} if monitor is None else monitor.messages
 
-    def _parts_of(self, ops: list[OpActor]) -> _Parts:
+    def _parts_of(self, ops: Sequence[OpActor]) -> _Parts:
         parts = self._programs.get(id(ops))
         if parts is None:
             if len(self._programs) >= _MAX_PROGRAMS:
@@ -309,5 +309,5 @@ def memory_of(engine: Engine) -> list[dict[str, Any]]:
             "budget": device.memory.budget_bytes,
             "allocations": device.memory.allocations,
         }
-        for place, device in engine.devices.items()
+        for place, device in engine.resources.devices.items()
     ]

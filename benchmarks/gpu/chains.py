@@ -149,7 +149,7 @@ def _torch(bench: Bench, chain: _Chain) -> Callable[[], Any]:
 def _memory(bench: Bench, chain: _Chain, graph: af.Graph) -> Table:
     """What the device holds for the chain, beside what it takes at least."""
     floor = (1 + chain.values) * chain.start.nbytes + sum(constant.nbytes for constant in chain.constants)
-    held = graph.engine.device(bench.place).memory.held_bytes
+    held = graph.engine.resources.device(bench.place).memory.held_bytes
     rows = {name: Row(name, [float(size)]) for name, size in (("floor", floor), (ACTORFLOW, held))}
     budget = Budget("memory of the device within 10% of the floor", ACTORFLOW, Relation.TIMES, 1.1, "floor")
     return Table(f"{chain.title}: memory held", "bytes", rows, "floor", [budget])

@@ -113,7 +113,7 @@ def _bytes_table(title: str, floor: float, copied: float) -> Table:
 
 def _count_bytes(graph: af.Graph, place: af.Place) -> Callable[[], int]:
     """Have a graph's device count what it copies from and to the host from now on."""
-    device: Any = graph.engine.device(place)
+    device: Any = graph.engine.resources.device(place)
     total = 0
 
     def counting(copy: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

@@ -19,7 +19,7 @@ def chain(x: af.Blob, length: int = 4) -> af.Blob:
 
 
 def pool_of(graph: af.Graph) -> Any:
-    return graph.engine.device(af.Place()).memory
+    return graph.engine.resources.device(af.Place()).memory
 
 
 async def test_buffers_are_used_again() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.actors.blob import BlobActor
 from actorflow.actors.variable import Turn, VariableActor, VariableUse
 from actorflow.devices import CPU
 
@@ -95,15 +94,12 @@ def test_an_old_turn_does_not_keep_later_ones() -> None:
 
 
 class StubFrame:
-    """What gates and variables use of a frame."""
+    """What variables use of a frame."""
 
     def __init__(self) -> None:
         self.halted = False
-        self.turns: list[Turn] = []
+        self.turns: dict[Any, Turn] = {}
         self.values: list[Any] = [None]
-        self.pending: list[int] = []
-        self.fences: dict[Any, Any] = {}
-        self.ready: list[Any] = []
         self.opened = 0
 
     def close_end(self) -> None:
@@ -112,12 +108,15 @@ class StubFrame:
     def wake(self) -> None:
         pass
 
+    def announce(self, followers: Any, fence: Any) -> None:
+        pass
+
     def guarded(self, step: Any, *arguments: Any) -> None:
         step(*arguments)
 
     def cancel(self) -> None:
         self.halted = True
-        for turn in self.turns:
+        for turn in self.turns.values():
             turn.leave()
 
 
@@ -127,10 +126,7 @@ class Scene:
     def __init__(self) -> None:
         self.variable = af.Graph("g").variable("w", (), "int64", init=-1)
         self.actor = VariableActor(self.variable, CPU(af.Place()))
-        blob = BlobActor(0, None)
-        self.gates = {
-            updates: VariableUse(self.actor, blob, is_read=True, updates=updates) for updates in (False, True)
-        }
+        self.uses = {updates: VariableUse(self.actor, 0, (), updates) for updates in (False, True)}
         self.frames: list[tuple[StubFrame, bool]] = []
         self.open: set[int] = set()
         self.committed: set[int] = set()
@@ -139,7 +135,7 @@ class Scene:
         frame = StubFrame()
         self.open.add(len(self.frames))
         self.frames.append((frame, updates))
-        self.gates[updates].enter(frame)  # type: ignore[arg-type]
+        self.uses[updates].enter(frame)  # type: ignore[arg-type]
 
     def commit(self, index: int) -> None:
         """Update, if the frame has read, may update, and has not yet; then or else end, if it has read."""
@@ -158,10 +154,9 @@ class Scene:
             self.end(index)
 
     def end(self, index: int) -> None:
-        frame, updates = self.frames[index]
-        for turn in frame.turns:
+        frame, _ = self.frames[index]
+        for turn in frame.turns.values():
             turn.leave()
-        self.gates[updates].forget(frame)  # type: ignore[arg-type]
         self.open.discard(index)
 
     def check(self) -> None:
@@ -196,12 +191,12 @@ def test_frames_read_what_the_frames_before_them_wrote(steps: list[tuple[str, An
         scene.check()
     assert all(frame.opened == 1 or frame.halted for frame, _ in scene.frames)
     assert scene.variable.value == max(scene.committed, default=-1)
-    assert scene.actor._turns == {}
+    assert not any(isinstance(kept, StubFrame) for kept in gc.get_referents(scene.actor))
 
 
 def test_a_frame_that_only_updates_gets_no_value() -> None:
     scene = Scene()
-    gate = VariableUse(scene.actor, BlobActor(0, None), is_read=False, updates=True)
+    gate = VariableUse(scene.actor, None, (), updates=True)
     frame = StubFrame()
     gate.enter(frame)  # type: ignore[arg-type]
     assert frame.opened == 1
@@ -229,7 +224,7 @@ class TestMemory:
         actor = VariableActor(variable, device)
         bucket = pool.bucket(variable.spec)
         frame = StubFrame()
-        VariableUse(actor, BlobActor(0, None), is_read=False, updates=True).enter(frame)  # type: ignore[arg-type]
+        VariableUse(actor, None, (), updates=True).enter(frame)  # type: ignore[arg-type]
         held = actor.read()
         if not is_held:
             held = None

@@ -193,7 +193,7 @@ async def test_buffers_of_what_was_cut_are_used_again(graph) -> None:
     async with graph:
         for _ in range(3):
             await graph.run({x: np.ones((40, 60), "f")}, fetch=[y])
-        memory = graph.engine.device(af.Place()).memory
+        memory = graph.engine.resources.device(af.Place()).memory
         before = memory.allocations
         for _ in range(20):
             assert (await graph.run({x: np.ones((40, 60), "f")}, fetch=[y]))[y] == 4 * 1200

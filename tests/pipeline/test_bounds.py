@@ -171,7 +171,7 @@ async def test_items_on_a_device_count_against_the_graphs_budget() -> None:
         held = []
         async for result in graph.stream(loader.feed(x), fetch=[y], in_flight=2):
             np.testing.assert_array_equal(af.to_numpy(result[y]), 2 * ROWS[len(held)])
-            budget = graph.engine.common_budget()
+            budget = graph.engine.resources.common_budget()
             assert budget is not None
             held.append(budget.shared[place])
             assert held[-1] <= 20 * SIZE

@@ -46,7 +46,7 @@ def expected() -> np.ndarray:
 
 def count_looks(enough: Any) -> None:
     """Call something when it has been looked so often whether frames that wait for a paused rank make progress."""
-    supervisor, counted = graph.engine._supervisor, 0
+    supervisor, counted = graph.engine.observer.limits, 0
     look = supervisor._look
 
     def counting(frame: Any, *args: Any) -> None:
@@ -68,12 +68,12 @@ async def main() -> None:
                 async for _ in results:
                     steps += 1
                     if steps == PAUSED_BEHIND:
-                        graph.engine.peers.handlers["enough"] = lambda _: enough.set()
+                        graph.engine.resources.peers.handlers["enough"] = lambda _: enough.set()
                         graph.pause("for a look")
                         await enough.wait()
                         graph.resume()
         else:
-            count_looks(lambda: graph.engine.peers.post(0, "enough"))
+            count_looks(lambda: graph.engine.resources.peers.post(0, "enough"))
             async with aclosing(graph.stream(feeds(), in_flight=2)) as results:
                 async for _ in results:
                     steps += 1

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.any_loop
 async def test_rank_0_shows_the_ops_of_all_ranks() -> None:
     ranks = Ranks(there_and_back)
     graph = ranks.graphs[0]
-    monitor = graph.engine.watch()
+    monitor = graph.engine.resources.watch()
     feed = {"x": np.ones(4, np.float32)}
     for count in range(1, 4):
         await ranks.all(lambda graph, _: graph.run(feed))
@@ -29,7 +29,7 @@ async def test_rank_0_shows_the_ops_of_all_ranks() -> None:
     assert monitor.states[graph["b"].id] == NodeState.DONE
     assert graph.engine.profile[graph["b"].id].total_ns > 0
     assert ranks.graphs[1].engine.monitor is not None
-    graph.engine.unwatch()
+    graph.engine.resources.unwatch()
     async with asyncio.timeout(100):
         while ranks.graphs[1].engine.monitor is not None:
             await asyncio.sleep(0)
@@ -45,20 +45,20 @@ async def test_nodes_are_known_by_their_names() -> None:
     ranks = Ranks(build)
     graph = ranks.graphs[0]
     assert ranks.graphs[1]["b"].id != graph["b"].id
-    graph.engine.watch()
+    graph.engine.resources.watch()
     await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}, fetch=["c/out"]))
     async with asyncio.timeout(100):  # a report may come while the op still runs: it has no call then
         while graph.engine.profile.get(graph["b"].id, OpProfile()).calls != 1:
             await asyncio.sleep(0)
     assert graph.engine.profile[graph["b"].id].total_ns > 0
-    graph.engine.unwatch()
+    graph.engine.resources.unwatch()
     await ranks.aclose()
 
 
 async def test_rank_0_has_the_calls_of_all_ranks_on_tracks_of_their_own() -> None:
     ranks = Ranks(there_and_back)
     graph = ranks.graphs[0]
-    graph.engine.watch()
+    graph.engine.resources.watch()
     for _ in range(3):
         await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}))
     trace, there = graph.engine.trace, graph["b"].id
@@ -73,7 +73,7 @@ async def test_rank_0_has_the_calls_of_all_ranks_on_tracks_of_their_own() -> Non
     own = other.node == ranks.graphs[1]["b"].id
     assert (calls.end_ns - calls.start_ns)[remote].tolist() == (other.end_ns - other.start_ns)[own].tolist()
     assert np.abs(calls.start_ns[remote] - other.start_ns[own]).max() < 10**9, "in one process, the clocks are one"
-    graph.engine.unwatch()
+    graph.engine.resources.unwatch()
     await ranks.aclose()
 
 
@@ -94,7 +94,7 @@ async def test_rank_0_has_the_failed_calls_of_all_ranks() -> None:
 
     ranks = Ranks(build)
     graph = ranks.graphs[0]
-    graph.engine.watch()
+    graph.engine.resources.watch()
     feed = {"x": np.ones(4, np.float32)}
     await ranks.all(lambda graph, _: graph.run(feed))
     failing = True
@@ -111,7 +111,7 @@ async def test_rank_0_has_the_failed_calls_of_all_ranks() -> None:
         while graph.engine.profile[there].failed != 1:
             await asyncio.sleep(0)
     assert graph.engine.profile[there].calls == 1
-    graph.engine.unwatch()
+    graph.engine.resources.unwatch()
     await ranks.aclose()
 
 
@@ -136,7 +136,7 @@ async def test_rank_0_counts_calls_that_another_rank_repeats() -> None:
 
     ranks = Ranks(build)
     graph = ranks.graphs[0]
-    monitor = graph.engine.watch()
+    monitor = graph.engine.resources.watch()
     feed, there = {"x": np.ones(4, np.float32)}, graph["b"].id
     await ranks.all(lambda graph, _: graph.run(feed))
     async with asyncio.timeout(100):
@@ -151,7 +151,7 @@ async def test_rank_0_counts_calls_that_another_rank_repeats() -> None:
     assert monitor.states[there] == NodeState.RUNNING
     release.set()
     await run
-    graph.engine.unwatch()
+    graph.engine.resources.unwatch()
     await ranks.aclose()
 
 
@@ -162,7 +162,7 @@ async def _ends_badly(graph: af.Graph, feed: dict[str, np.ndarray]) -> None:
 
 async def test_closing_ends_the_reports() -> None:
     ranks = Ranks(there_and_back)
-    ranks.graphs[0].engine.watch()
+    ranks.graphs[0].engine.resources.watch()
     await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}))
     await ranks.aclose()
     assert ranks.graphs[1].engine.monitor is None

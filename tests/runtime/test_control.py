@@ -879,7 +879,7 @@ class Looks:
 
     def __init__(self, graph: af.Graph) -> None:
         self._due: list[Callable[[], None]] = []
-        supervisor = graph.engine._supervisor
+        supervisor = graph.engine.observer.limits
         begin = supervisor.begin
         supervisor.begin = lambda frame, loop: begin(frame, self)  # type: ignore[method-assign, assignment, arg-type]
 

@@ -166,9 +166,9 @@ class TestFeedsAndFetches:
             for i in range(5):
                 await graph.run({x: np.full(1000, i, "f")})
                 if i == 1:
-                    after_second = graph.engine.device(af.Place()).memory.allocations
+                    after_second = graph.engine.resources.device(af.Place()).memory.allocations
             # One buffer per run leaves with the result.
-            assert graph.engine.device(af.Place()).memory.allocations <= after_second + 3
+            assert graph.engine.resources.device(af.Place()).memory.allocations <= after_second + 3
 
     async def test_object_blobs_pass_any_value(self) -> None:
         graph = af.Graph("objects")
@@ -606,7 +606,7 @@ class TestLoops:
         y = graph.function("work", work, af.TensorSpec.of((), "int64"), **options)()
         loop = asyncio.new_event_loop()
         run = loop.create_task(graph.run())
-        while not calls or graph.engine.dispatcher.ready:
+        while not calls or graph.engine.resources.dispatcher.ready:
             loop.run_until_complete(asyncio.sleep(0))
         loop.close()
         assert graph.run_sync()[y] == 2
@@ -729,7 +729,7 @@ class TestWatching:
         graph, x, y = one_op(maybe)
         z = af.ops.scale(y, 1.0)
         f, scale = graph["f"], z.producers[0]
-        monitor = graph.engine.watch()
+        monitor = graph.engine.resources.watch()
         changes, others = monitor.changes(), monitor.changes()
         async with graph:
             await graph.run({x: ones()})
@@ -740,7 +740,7 @@ class TestWatching:
                 await graph.run({x: ones(-1)})
             assert [monitor.states[op.id] for op in (f, scale)] == [NodeState.FAILED, NodeState.WAITING]
             assert set(others.take()) == {f.id, scale.id}
-            graph.engine.unwatch()
+            graph.engine.resources.unwatch()
             assert graph.engine.monitor is None
             assert graph.engine.profile[f.id].calls == 1
             assert graph.engine.profile[scale.id].total_ns > 0

@@ -120,7 +120,7 @@ class TestRetries:
         graph.function("flaky", getattr(flaky, kind), SPEC, retries=1, backoff=3600)()
         async with graph:
             task = asyncio.create_task(graph.run())
-            while not flaky.calls or graph.engine.dispatcher.ready:
+            while not flaky.calls or graph.engine.resources.dispatcher.ready:
                 await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -227,9 +227,9 @@ class TestTimeouts:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            assert graph.engine._supervisor.late
+            assert graph.engine.observer.limits.late
             release.set()
-        assert not graph.engine._supervisor.late
+        assert not graph.engine.observer.limits.late
         assert not caplog.records
 
     async def test_calls_within_the_time_are_not_touched(self) -> None:

@@ -25,7 +25,7 @@ from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
 from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import Turn, VariableActor, VariableUse
-from actorflow.runtime.limits import Supervisor
+from actorflow.runtime.limits import FrameLimits
 from actorflow.runtime.program import Program
 from actorflow.trace.ring import Trace
 
@@ -35,7 +35,7 @@ VALUE = af.TensorSpec.of((2,), "float64")
 
 #: Where faults are planted: what a frame calls as it begins, goes on and ends.
 STEPS: tuple[tuple[type[Any], str], ...] = (
-    (BlobActor, "deliver"),
+    (Frame, "announce"),
     (BlobActor, "drop"),
     (UpdateActor, "deliver"),
     (UpdateActor, "commit"),
@@ -59,7 +59,7 @@ STEPS: tuple[tuple[type[Any], str], ...] = (
     (OpActor, "_input_passed"),
     (OpActor, "_take_end"),
     (Program, "begin"),
-    (Supervisor, "begin"),
+    (FrameLimits, "begin"),
     (Trace, "add_failed"),
     (Turn, "leave"),
     (Turn, "when_passed"),
@@ -70,11 +70,9 @@ STEPS: tuple[tuple[type[Any], str], ...] = (
     (Turnstile, "admit"),
     (VariableUse, "open"),
     (VariableUse, "enter"),
-    (VariableUse, "forget"),
     (VariableActor, "enter"),
     (VariableActor, "commit"),
     (VariableActor, "read"),
-    (VariableActor, "forget"),
 )
 
 

@@ -71,7 +71,7 @@ class TestBudget:
         async with graph:
             for _ in range(3):
                 np.testing.assert_array_equal((await graph.run({x: batch}))[total], expected)
-            pool = graph.engine.device(af.Place()).memory
+            pool = graph.engine.resources.device(af.Place()).memory
             assert 0 < pool.peak_bytes <= budget
 
     async def test_overlapping_frames_share_it(self) -> None:
@@ -84,9 +84,9 @@ class TestBudget:
             for i, result in enumerate(results):
                 assert (result[total] == i * expected).all()
             # What was fetched is the application's: up to a result per frame is held besides.
-            assert graph.engine.device(af.Place()).memory.peak_bytes <= budget + len(batches) * MIB
-            assert graph.engine.budget is not None
-            assert graph.engine.budget.shared_bytes == 0
+            assert graph.engine.resources.device(af.Place()).memory.peak_bytes <= budget + len(batches) * MIB
+            assert graph.engine.resources.budget is not None
+            assert graph.engine.resources.budget.shared_bytes == 0
 
     async def test_what_can_never_fit_fails_at_compile(self) -> None:
         graph, x, _ = wide_graph(4, 2 * MIB)
@@ -121,8 +121,8 @@ class TestBudget:
             await asyncio.gather(*tasks, return_exceptions=True)
             fails = False
             assert (await graph.run({x: zeros}))[checked].shape == (MIB // 4,)
-            assert graph.engine.budget is not None
-            assert graph.engine.budget.shared_bytes == 0
+            assert graph.engine.resources.budget is not None
+            assert graph.engine.resources.budget.shared_bytes == 0
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ async def test_any_graph_ends_within_the_tightest_budget(layout: Layout) -> None
             if layout.trains:
                 tight["w"].value = np.zeros(20)
             results = await asyncio.gather(*(tight.run({x: [float(i)]}) for i in range(layout.frames)))
-        assert tight.engine.budget is not None
-        assert tight.engine.budget.shared_bytes == 0
+        assert tight.engine.resources.budget is not None
+        assert tight.engine.resources.budget.shared_bytes == 0
     for result, wanted in zip(results, expected, strict=True):
         for name in sinks:
             np.testing.assert_array_equal(result[name], wanted[name])
@@ -235,7 +235,7 @@ class TestInPlace:
                 np.testing.assert_array_equal(batch, original)
                 np.testing.assert_array_equal(result[y], np.maximum(original, 0) * 1024)
             # One per run, which leaves with the result.
-            assert graph.engine.device(af.Place()).memory.allocations == 3
+            assert graph.engine.resources.device(af.Place()).memory.allocations == 3
 
     async def test_what_somebody_else_reads_is_not_overwritten(self) -> None:
         graph = af.Graph("shared")

@@ -149,7 +149,7 @@ class Soak:
 
     def _look(self, service: Service) -> None:
         gc.collect()
-        pool = service.graph.engine.device(af.Place()).memory
+        pool = service.graph.engine.resources.device(af.Place()).memory
         self.held.append((rss_bytes(), pool.held_bytes, threading.active_count(), open_files()))
 
 

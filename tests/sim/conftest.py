@@ -43,7 +43,7 @@ class Standstill:
         """Let time pass on the devices."""
         assert self.graph is not None
         self.now_ns += round(duration_s * 1e9)
-        for device in self.graph.engine._devices.values():
+        for device in self.graph.engine.resources._devices.values():
             if isinstance(device, SimDevice):
                 device.timeline.wake()
 
@@ -77,10 +77,11 @@ class Standstill:
     @property
     def _is_quiet(self) -> bool:
         assert self.graph is not None
-        engine = self.graph.engine
-        if engine.dispatcher.ready or not all(isinstance(lane, StreamLane) for lane in engine.lanes_at_work()):
+        resources = self.graph.engine.resources
+        lanes = resources.lanes_at_work()
+        if resources.dispatcher.ready or not all(isinstance(lane, StreamLane) for lane in lanes):
             return False
-        for device in engine._devices.values():
+        for device in resources._devices.values():
             if isinstance(device, SimDevice):
                 lanes, heap = device._all_lanes(), device.timeline._heap
                 if (heap and heap[0][0] <= self.now_ns) or sum(lane.stream.unfinished for lane in lanes) > len(heap):

@@ -34,7 +34,7 @@ FRAMES = 40
 
 
 def device(graph: af.Graph) -> SimDevice:
-    found = graph.engine.device(SIM)
+    found = graph.engine.resources.device(SIM)
     assert isinstance(found, SimDevice)
     return found
 
@@ -133,7 +133,7 @@ async def test_memory_is_steady() -> None:
 
 async def test_profile_and_states() -> None:
     graph, fetch = network(True, kernel_s=1e-5)
-    monitor = graph.engine.watch()
+    monitor = graph.engine.resources.watch()
     async with graph:
         for batch in batches(8):
             await graph.run(batch, fetch=fetch)
@@ -143,7 +143,7 @@ async def test_profile_and_states() -> None:
             assert graph.engine.profile[op.id].calls == 8
             assert graph.engine.profile[op.id].total_ns > 0
             assert monitor.states[op.id] == NodeState.DONE
-    graph.engine.unwatch()
+    graph.engine.resources.unwatch()
 
 
 # -- disturbances -------------------------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ import pytest
 import actorflow as af
 import actorflow.runtime.build
 from actorflow import ops
-from actorflow.actors.blob import BlobActor, UpdateActor
+from actorflow.actors.blob import UpdateActor
+from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
 from actorflow.actors.stream import StreamViewActor, TransferActor, _OnStream
 from actorflow.devices.cpu import CPU
 from actorflow.devices.sim import RaceError
 from actorflow.devices.stream import StreamBucket, StreamLane, StreamPool, _CommonBucket
-from actorflow.runtime.build import Wiring
+from actorflow.runtime.build import Builder
 from tests.sim.conftest import Standstill
 
 SHAPE = (4, 4)
@@ -209,11 +210,11 @@ def uses_of_the_writer_alone(patch: Patch) -> None:
 
 
 def inputs_from_elsewhere_given_back_at_once(patch: Patch) -> None:
-    split = _OnStream.split
+    made = _OnStream.__init__
     patch.setattr(
         _OnStream,
-        "split",
-        lambda self, device, is_here, at_once: split(self, device, [True] * len(is_here), at_once),
+        "__init__",
+        lambda self, wiring, *, early, **others: made(self, wiring, early=wiring.inputs, **others),
     )
 
 
@@ -230,12 +231,12 @@ def host_buffers_used_again_at_once(patch: Patch) -> None:
 
 
 def views_with_their_own_lanes(patch: Patch) -> None:
-    def users(plan: Any, engine: Any) -> dict[int, tuple[StreamLane, ...]]:
+    def users(plan: Any, resources: Any) -> dict[int, tuple[StreamLane, ...]]:
         lanes: dict[int, dict[StreamLane, None]] = {slot.index: {} for slot in plan.slots}
         for op in plan.ops:
-            if engine.device(op.place).is_stream:
+            if resources.device(op.place).is_stream:
                 for slot in (*op.inputs, *op.outputs):
-                    lanes[slot][engine.device(op.place).lane(op.lane)] = None
+                    lanes[slot][resources.device(op.place).lane(op.lane)] = None
         return {slot: tuple(names) for slot, names in lanes.items()}
 
     patch.setattr(actorflow.runtime.build, "_users", users)
@@ -297,12 +298,12 @@ def the_cpu_does_not_wait(patch: Patch) -> None:
 
 
 def in_place_whoever_reads(patch: Patch) -> None:
-    patch.setattr(Wiring, "_reuses_input", lambda self, op, buckets: op.kernel is not None and op.kernel.inplace)
+    patch.setattr(Builder, "_reuses_input", lambda self, op, buckets: op.kernel is not None and op.kernel.inplace)
 
 
 def tokens_without_fences(patch: Patch) -> None:
-    deliver = BlobActor.deliver
-    patch.setattr(BlobActor, "deliver", lambda self, frame, fence: deliver(self, frame, None))
+    announce = Frame.announce
+    patch.setattr(Frame, "announce", lambda self, followers, fence: announce(self, followers, None))
 
 
 #: A bug, a graph where it matters, seconds between the frames, and whether it is a race; else the numbers are wrong.

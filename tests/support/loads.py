@@ -258,7 +258,7 @@ class Subject:
         assert counts.started == counts.finished + counts.failed + counts.cancelled
         # A lane's thread may let go of its last frame just after it has told the loop; with its next work, it has.
         loop = asyncio.get_running_loop()
-        lanes = [] if isinstance(loop, VirtualTimeLoop) else engine.device(af.Place())._lanes.values()
+        lanes = [] if isinstance(loop, VirtualTimeLoop) else engine.resources.device(af.Place())._lanes.values()
         for lane in lanes:  # of this work, the virtual clock would not know
             idle = loop.create_future()
             lane.submit(lambda _: None, None, lambda _, idle=idle: idle.set_result(None), urgent=True)
@@ -269,13 +269,13 @@ class Subject:
             await asyncio.sleep(0)
             gc.collect()
         assert live_frames() == self.before, who_holds_frames()
-        for place, device in engine._devices.items():
+        for place, device in engine.resources._devices.items():
             variables = [variable for variable in self.graph.variables if variable.place == place]
             assert device.memory.used_bytes <= sum(variable.spec.size_bytes for variable in variables), str(place)
             if isinstance(device, StreamDevice):
                 assert all(lane.completed == lane.submitted for lane in device._all_lanes())
-        assert engine.budget is None or engine.budget.shared_bytes == 0
-        assert all(turnstile.running == 0 for turnstile in engine._turnstiles.values())
+        assert engine.resources.budget is None or engine.resources.budget.shared_bytes == 0
+        assert all(turnstile.running == 0 for turnstile in engine.resources._turnstiles.values())
 
 
 def live_frames() -> int:
@@ -336,7 +336,7 @@ async def cancel_at_every_turn(subject: Subject, victim: int, stride: int, again
 
     The whole is cancelled ``again`` times more, at each turn of the loop that follows.
     """
-    recipe, dispatcher = subject.recipe, subject.graph.engine.dispatcher
+    recipe, dispatcher = subject.recipe, subject.graph.engine.resources.dispatcher
     take, turns, at_turn, task = dispatcher.take, 0, -1, None
 
     def cancel(times_left: int) -> None:

@@ -165,7 +165,7 @@ def test_a_loop_that_is_closed_ends_sleeping_threads() -> None:
 
     async def main() -> None:
         task = asyncio.create_task(graph.run())
-        while not graph.engine.lanes_at_work():
+        while not graph.engine.resources.lanes_at_work():
             await asyncio.sleep(0)
         task.cancel()
 

@@ -186,7 +186,7 @@ class TestTakenAway:
 
     async def test_what_the_ring_lost_is_counted(self, tmp_path: Path) -> None:
         graph = af.Graph("long")
-        graph.engine.trace = Trace(4)
+        graph.engine.resources.trace = Trace(4)
         graph.function("quick", lambda x: x, SQUARE)(graph.blob("x", (4, 4)))
         async with graph:
             for _ in range(7):

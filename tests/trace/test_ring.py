@@ -342,7 +342,7 @@ async def test_a_call_counts_whose_frame_has_ended_before_the_loop_is_told_of_it
         actors = {actor.node.name: actor for actor in graph.engine.running[0].ops}
         await run
         actors["away"].inline_ns = -1
-        graph.engine.dispatcher.slice_ns = 1 << 60
+        graph.engine.resources.dispatcher.slice_ns = 1 << 60
         seen.clear()
         await graph.run(feed)
     assert seen == ["away"]
@@ -425,7 +425,7 @@ async def test_what_succeeded_before_a_failure_is_counted_and_shown_done(lanes: 
     normalised(graph.function("parse", parse, SQUARE, lane=lanes[0])(x))
     graph.function("never", lambda x: x, SQUARE, lane=lanes[1])(normalised.outputs[0])
     async with graph:
-        monitor = graph.engine.watch()
+        monitor = graph.engine.resources.watch()
         for number in range(1, 6):
             with pytest.raises(af.OpError, match="normalise"):
                 await graph.run({x: np.ones((4, 4), "float32")})
@@ -434,7 +434,7 @@ async def test_what_succeeded_before_a_failure_is_counted_and_shown_done(lanes: 
             assert found.get("never", (0, 0)) == (0, 0)
             states = {name: NodeState(monitor.states[graph[name].id]).name for name in ("parse", "normalise", "never")}
             assert states == {"parse": "DONE", "normalise": "FAILED", "never": "WAITING"}
-        graph.engine.unwatch()
+        graph.engine.resources.unwatch()
     assert graph.engine.trace.total == 10
 
 

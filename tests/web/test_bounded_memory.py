@@ -42,8 +42,8 @@ def observed() -> af.Graph:
     for number in range(OPS - 2):
         value = graph.function(f"op {number}", lambda x: x, VECTOR)(value)
     graph.function("loss", lambda x: np.float32(x[0]), af.TensorSpec.of(()))(value)
-    graph.engine.trace = Trace(1 << 14)
-    graph.engine.scalars = Scalars(limit=200)
+    graph.engine.resources.trace = Trace(1 << 14)
+    graph.engine.resources.scalars = Scalars(limit=200)
     return graph
 
 

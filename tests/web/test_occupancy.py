@@ -106,7 +106,7 @@ async def test_rank_0_knows_both_ends_of_all_channels() -> None:
     hold = Waiting()
     ranks = Ranks(around(hold), size=3)
     first, second, third = ranks.graphs
-    monitor, occupancy = first.engine.watch(), Occupancy(first.engine)
+    monitor, occupancy = first.engine.resources.watch(), Occupancy(first.engine)
     running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run({"x": ONES}, fetch=["on 0_1/out"])))
     await hold.entered.acquire()
     # Rank 0 awaits what rank 2 has not got to send yet, since that awaits what rank 1 still computes.
@@ -121,7 +121,7 @@ async def test_rank_0_knows_both_ends_of_all_channels() -> None:
         while occupancy.report()["channels"]:
             await asyncio.sleep(0)
     assert all(messages == [] for messages in monitor.messages.values())
-    first.engine.unwatch()
+    first.engine.resources.unwatch()
     await ranks.aclose()
 
 
@@ -130,7 +130,7 @@ async def test_what_a_rank_does_not_take_is_known_elsewhere() -> None:
     hold.released.set()
     ranks = Ranks(around(hold), size=3)
     first, _, third = ranks.graphs
-    first.engine.watch()
+    first.engine.resources.watch()
     occupancy = Occupancy(first.engine)
     await ranks.all(lambda graph, _: graph.run({"x": ONES}, fetch=["on 0_1/out"]))
     third.pause("it is slow")
@@ -147,7 +147,7 @@ async def test_what_a_rank_does_not_take_is_known_elsewhere() -> None:
     assert first.engine.monitor.messages[1] == [(first["hold/out"].id, 2, True, 1)]
     third.resume()
     await running
-    first.engine.unwatch()
+    first.engine.resources.unwatch()
     assert occupancy.report()["channels"] == []
     await ranks.aclose()
 

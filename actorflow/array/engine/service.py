@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 from actorflow.array.engine.compiling import Compiled, Job
 from actorflow.array.transforms.cache import Cache
 from actorflow.devices import Device, DeviceOptions, open_device
-from actorflow.graph.graph import Graph
 from actorflow.interchange import to_numpy
 from actorflow.loop import run
 from actorflow.place import Place
@@ -24,17 +23,6 @@ from actorflow.threads import start_thread
 _MOST_GRAPHS = 128
 #: Graphs that differ in numbers alone; more than so many and the numbers are fed.
 _MOST_VARIANTS = 4
-
-
-class _SharingEngine(Engine):
-    """Runs one graph on devices that others use, too. It does not close them."""
-
-    def __init__(self, graph: Graph, device: Callable[[Place], Device]) -> None:
-        super().__init__(graph)
-        self._shared = device
-
-    def device(self, place: Place) -> Device:
-        return self._shared(place)
 
 
 class Service:
@@ -105,7 +93,7 @@ class Service:
         if job.numbers and not self._is_worth_it(job):
             return self.compiled(job.with_numbers_fed())
         compiled = job.compile(capture=self._capture)
-        compiled.graph._engine = _SharingEngine(compiled.graph, self._device)
+        Engine(compiled.graph, shared_device=self._device)
         self._graphs.put(job.key, compiled)
         return compiled
 

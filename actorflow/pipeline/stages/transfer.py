@@ -49,7 +49,7 @@ class Transfer(Stage):
         loop, graph = build.run.loop, None if self.graph is None else self.graph.root
         device = build.session.device(self, self.place, graph, loop)
         limit_bytes = None if graph is None else graph.budget_of(self.place)
-        budget = None if graph is None or limit_bytes is None else graph.engine.common_budget()
+        budget = None if graph is None or limit_bytes is None else graph.engine.resources.common_budget()
         admission = None
         if graph is not None and limit_bytes is not None and budget is not None and not device.is_host:
             admission = Admission(graph, self.place, budget, limit_bytes, loop)

@@ -89,7 +89,7 @@ async def _chains(bench: Bench) -> None:
         for number in range(3):
             result = (await _run(bench, graph, number))[y]
             same(to_numpy(result), _x(number), "the chain's result")
-            device = graph.engine.device(bench.place)
+            device = graph.engine.resources.device(bench.place)
             expect(device.is_array(result), f"a result that is an array of {bench.place}", repr(type(result)))
 
 
@@ -220,7 +220,7 @@ async def _budget(bench: Bench) -> None:
         for _ in range(3):
             results = await _runs(bench, graph, range(_COUNT), fetch=["end"])
             expect(all(len(result) == 0 for result in results), "nothing fetched", repr(results))
-        memory = graph.engine.device(bench.place).memory
+        memory = graph.engine.resources.device(bench.place).memory
         expect(memory.peak_bytes <= budget, f"at most {budget:,} bytes held", f"{memory.peak_bytes:,}")
         same(to_numpy((await _run(bench, graph, 3))[y]), _x(3) * 2, "a result under a budget")
     async with _graph(bench, devices={bench.place: bench.changed(memory_budget=_SPEC.size_bytes // 2)}) as (graph, x):
@@ -239,7 +239,7 @@ async def _pool(bench: Bench) -> None:
         graph.op("end", Copy())(_chain(x))
         for _ in range(5):
             await _run(bench, graph, 0, fetch=["end"])
-        memory = graph.engine.device(bench.place).memory
+        memory = graph.engine.resources.device(bench.place).memory
         before = memory.allocations
         for number in range(10):
             await _run(bench, graph, number, fetch=["end"])

@@ -71,7 +71,7 @@ async def test_a_feed_that_is_changed_too_early_is_found() -> None:
     async with graph:
         run = asyncio.ensure_future(graph.run({x: feed}))
         await asyncio.sleep(0)
-        while not graph.engine.device(af.Place.parse("sim:0")).lane("inbound").submitted:
+        while not graph.engine.resources.device(af.Place.parse("sim:0")).lane("inbound").submitted:
             await asyncio.sleep(0)
         feed[0] = 7
         with pytest.raises(

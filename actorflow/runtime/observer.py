@@ -1,0 +1,95 @@
+"""Follows the frames of one graph: how many there are, what became of them, what their ends set free."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+
+from actorflow.actors.frame import Frame, FrameState
+from actorflow.errors import OpError, RunCancelledError, text_of
+from actorflow.runtime.limits import FrameLimits
+from actorflow.runtime.resources import Resources
+from actorflow.threads import forget_in_child
+from actorflow.trace.counters import FailureRecord, FrameCounts
+
+_log = logging.getLogger("actorflow")
+
+
+class Observer:
+    """Observer of each frame of a graph; see `actorflow.actors.frame.FrameObserver`.
+
+    Args:
+        resources: Of the graph.
+
+    Attributes:
+        counts: How many frames started, finished, failed and were cancelled.
+        errors: The newest failures.
+        limits: Ends and reports frames that take too long.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self.counts = FrameCounts()
+        self.errors: deque[FailureRecord] = deque(maxlen=50)
+        self.limits = FrameLimits(resources.graph, resources.queue)
+        self._resources = resources
+        self._idle: asyncio.Event | None = None
+        forget_in_child(self)
+
+    def started(self, frame: Frame) -> None:
+        """A frame has been made and is about to begin."""
+        self.counts.started += 1
+        self._resources.running.add(frame)
+
+    def ended(self, frame: Frame) -> None:
+        """The frame has ended, and nothing of it runs any more."""
+        running = self._resources.running
+        running.discard(frame)
+        self.limits.ended(frame)
+        if frame.serial >= 0:
+            self._resources.peers.leave(frame)
+        if frame.spans is not None:
+            frame.spans.end(frame)
+        if frame.state is FrameState.FINISHED:
+            self.counts.finished += 1
+        elif frame.state is FrameState.FAILED:
+            self.counts.failed += 1
+            op_id = frame.error.op.id if isinstance(frame.error, OpError) else None
+            self.errors.append(FailureRecord(time.time(), frame.number, op_id, str(frame.error)))
+        else:
+            self.counts.cancelled += 1
+        if self._idle is not None and not running:
+            self._idle.set()
+
+    def abandoned(self, frame: Frame) -> None:
+        """Nobody waits for the stopped frame any more; calls of it may still run in threads."""
+        self.limits.stopped(frame, self._resources.dispatcher.loop)
+
+    def fault(self, frame: Frame, error: BaseException) -> None:
+        """Something failed at a frame that is not an op's own code: a fault of this package.
+
+        The order that frames share may be wrong from here on, so that one could wait for ever. All others end, too,
+        and the next one finds everything as in the beginning.
+        """
+        resources = self._resources
+        name = resources.graph.name
+        what = f"since frame {frame.number} has met a fault of actorflow: {type(error).__name__}: {text_of(error)}"
+        _log.error("graph %r: frames in flight end, %s", name, what, exc_info=error)
+        resources.begin_order_anew()
+        for other in sorted(resources.running, key=lambda other: other.number):
+            if other is not frame:
+                other.cancel(RunCancelledError(name, other.number, what, other.updated))
+
+    async def rest(self) -> None:
+        """Wait until no frame is in flight."""
+        if self._resources.running:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
+            self._idle = None
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: frames in flight are the parent's, and never go on here."""
+        self.counts.cancelled += self.counts.in_flight
+        self.limits.late.clear()
+        self._idle = None
