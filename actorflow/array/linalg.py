@@ -12,8 +12,8 @@ import numpy.typing as npt
 from actorflow.array.namespace.manipulation import PERMUTE
 from actorflow.array.namespace.operate import axes_of, axis_of, broadcast, node_of, simple
 from actorflow.array.namespace.statistical import sum as sum_of
-from actorflow.array.record.node import Node, record
-from actorflow.array.record.primitives import PART, DType, Primitive, Value
+from actorflow.array.record.node import Node, record, record_parts
+from actorflow.array.record.primitives import DType, Primitive, Value
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+Kind = tuple[Shape, DType]
 
 
 class EigResult(NamedTuple):
@@ -84,9 +85,6 @@ class SVDResult(NamedTuple):
     U: Array
     S: Array
     Vh: Array
-
-
-_OBJECT = np.dtype(object)
 
 
 # -- products ---------------------------------------------------------------------------------------------------
@@ -210,10 +208,29 @@ def _complex(dtype: DType) -> DType:
     return np.result_type(dtype, np.complex64)
 
 
-def _parts(op: Primitive, node: Node, parts: Sequence[tuple[Shape, DType]], *params: Any) -> list[Array]:
-    """Record an operation with several results: one record that computes them, and one for each."""
-    whole = record(op, (node,), (), _OBJECT, params, node.evaluator, node.size)._node
-    return [record(PART, (whole,), shape, kind, (i,), node.evaluator) for i, (shape, kind) in enumerate(parts)]
+def _slogdet_results(x: Node) -> Sequence[Kind]:
+    return (x.shape[:-2], x.dtype), (x.shape[:-2], _real(x.dtype))
+
+
+def _eig_results(x: Node) -> Sequence[Kind]:
+    return (x.shape[:-1], _complex(x.dtype)), (x.shape, _complex(x.dtype))
+
+
+def _eigh_results(x: Node) -> Sequence[Kind]:
+    return (x.shape[:-1], _real(x.dtype)), (x.shape, x.dtype)
+
+
+def _qr_results(x: Node, mode: str) -> Sequence[Kind]:
+    *lead, rows, columns = x.shape
+    inner = min(rows, columns) if mode == "reduced" else rows
+    return ((*lead, rows, inner), x.dtype), ((*lead, inner, columns), x.dtype)
+
+
+def _svd_results(x: Node, full_matrices: bool) -> Sequence[Kind]:
+    *lead, rows, columns = x.shape
+    inner = min(rows, columns)
+    left, right = (rows, columns) if full_matrices else (inner, inner)
+    return ((*lead, rows, left), x.dtype), ((*lead, inner), _real(x.dtype)), ((*lead, right, columns), x.dtype)
 
 
 _CHOLESKY = Primitive("cholesky", lambda x, upper: np.linalg.cholesky(x, upper=upper))
@@ -222,11 +239,13 @@ _INV = Primitive("inv", np.linalg.inv)
 _EIGVALSH = Primitive("eigvalsh", np.linalg.eigvalsh)
 _SVDVALS = Primitive("svdvals", np.linalg.svdvals)
 _EIGVALS = Primitive("eigvals", np.linalg.eigvals)
-_EIG = Primitive("eig", lambda x: tuple(np.linalg.eig(x)))
-_EIGH = Primitive("eigh", lambda x: tuple(np.linalg.eigh(x)))
-_SLOGDET = Primitive("slogdet", lambda x: tuple(np.asarray(each) for each in np.linalg.slogdet(x)))
-_QR = Primitive("qr", lambda x, mode: tuple(np.linalg.qr(x, mode=mode)))
-_SVD = Primitive("svd", lambda x, full: tuple(np.linalg.svd(x, full_matrices=full)))
+_EIG = Primitive("eig", lambda x: tuple(np.linalg.eig(x)), results=_eig_results)
+_EIGH = Primitive("eigh", lambda x: tuple(np.linalg.eigh(x)), results=_eigh_results)
+_SLOGDET = Primitive(
+    "slogdet", lambda x: tuple(np.asarray(each) for each in np.linalg.slogdet(x)), results=_slogdet_results
+)
+_QR = Primitive("qr", lambda x, mode: tuple(np.linalg.qr(x, mode=mode)), results=_qr_results)
+_SVD = Primitive("svd", lambda x, full: tuple(np.linalg.svd(x, full_matrices=full)), results=_svd_results)
 _POWER = Primitive("matrix_power", np.linalg.matrix_power)
 _DIAGONAL = Primitive("diagonal", lambda x, offset: np.linalg.diagonal(x, offset=offset))
 _TRACE = Primitive("trace", lambda x, offset, dtype: np.linalg.trace(x, offset=offset, dtype=dtype))
@@ -255,8 +274,8 @@ def inv(x: Array, /) -> Array:
 def eig(x: Array, /) -> EigResult:
     """Eigenvalues, in any order, and eigenvectors of square matrices: complex numbers."""
     node = _matrix("eig", x, square=True)
-    kind = _complex(_floating("eig", node.dtype))
-    return EigResult(*_parts(_EIG, node, ((node.shape[:-1], kind), (node.shape, kind))))
+    _floating("eig", node.dtype)
+    return EigResult(*record_parts(_EIG, (node,), (), node.size))
 
 
 def eigvals(x: Array, /) -> Array:
@@ -268,8 +287,8 @@ def eigvals(x: Array, /) -> Array:
 def eigh(x: Array, /) -> EighResult:
     """Eigenvalues, ascending, and eigenvectors of symmetric or Hermitian matrices."""
     node = _matrix("eigh", x, square=True)
-    kind = _floating("eigh", node.dtype)
-    return EighResult(*_parts(_EIGH, node, ((node.shape[:-1], _real(kind)), (node.shape, kind))))
+    _floating("eigh", node.dtype)
+    return EighResult(*record_parts(_EIGH, (node,), (), node.size))
 
 
 def eigvalsh(x: Array, /) -> Array:
@@ -281,8 +300,8 @@ def eigvalsh(x: Array, /) -> Array:
 def slogdet(x: Array, /) -> SlogdetResult:
     """Signs and logarithms of the magnitudes of determinants."""
     node = _matrix("slogdet", x, square=True)
-    kind, shape = _floating("slogdet", node.dtype), node.shape[:-2]
-    return SlogdetResult(*_parts(_SLOGDET, node, ((shape, kind), (shape, _real(kind)))))
+    _floating("slogdet", node.dtype)
+    return SlogdetResult(*record_parts(_SLOGDET, (node,), (), node.size))
 
 
 def qr(x: Array, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QRResult:
@@ -290,19 +309,15 @@ def qr(x: Array, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QRRe
     node = _matrix("qr", x)
     if mode not in ("reduced", "complete"):
         raise ShapeError(f"qr: mode must be 'reduced' or 'complete', got {mode!r}")
-    kind, (*lead, rows, columns) = _floating("qr", node.dtype), node.shape
-    inner = min(rows, columns) if mode == "reduced" else rows
-    return QRResult(*_parts(_QR, node, (((*lead, rows, inner), kind), ((*lead, inner, columns), kind)), mode))
+    _floating("qr", node.dtype)
+    return QRResult(*record_parts(_QR, (node,), (mode,), node.size))
 
 
 def svd(x: Array, /, *, full_matrices: bool = True) -> SVDResult:
     """The singular value decomposition ``U @ diag(S) @ Vh`` of matrices."""
     node = _matrix("svd", x)
-    kind, (*lead, rows, columns) = _floating("svd", node.dtype), node.shape
-    inner = min(rows, columns)
-    left, right = (rows, columns) if full_matrices else (inner, inner)
-    shapes = ((*lead, rows, left), kind), ((*lead, inner), _real(kind)), ((*lead, right, columns), kind)
-    return SVDResult(*_parts(_SVD, node, shapes, bool(full_matrices)))
+    _floating("svd", node.dtype)
+    return SVDResult(*record_parts(_SVD, (node,), (bool(full_matrices),), node.size))
 
 
 def svdvals(x: Array, /) -> Array:

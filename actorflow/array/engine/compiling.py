@@ -5,16 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from actorflow import ops
-from actorflow.array.engine.blocks import Step
 from actorflow.array.engine.fusing import join
-from actorflow.array.record.node import Node, Origin
+from actorflow.array.record.node import Step
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
@@ -41,20 +40,6 @@ class Compiled(NamedTuple):
     steps: Mapping[str, Sequence[int]]
 
 
-class _Record(NamedTuple):
-    """What the translation wants to know of a record."""
-
-    op: Primitive
-    params: tuple[Any, ...]
-    shape: tuple[int, ...]
-    dtype: DType
-    origin: Origin
-
-    @property
-    def name(self) -> str:
-        return self.op.name
-
-
 def _identity(op: Primitive) -> Hashable:
     """What equal operations have in common: those of graphs are made anew with each graph."""
     if isinstance(op, GraphOperation):
@@ -64,7 +49,7 @@ def _identity(op: Primitive) -> Hashable:
     return op
 
 
-class Job:
+class Computation:
     """What is to be computed on a device, and of what.
 
     Args:
@@ -118,13 +103,13 @@ class Job:
         """What computes the same has the same."""
         return self.structure, self.numbers
 
-    def with_numbers_fed(self) -> Job:
+    def with_numbers_fed(self) -> Computation:
         """The same, of which one graph serves all numbers."""
-        return Job(self._place, self._steps, self._places, self._reads, self.results, feeds_numbers=True)
+        return Computation(self._place, self._steps, self._places, self._reads, self.results, feeds_numbers=True)
 
-    def with_results(self, results: tuple[int, ...]) -> Job:
+    def with_results(self, results: tuple[int, ...]) -> Computation:
         """The same for other results."""
-        return Job(self._place, self._steps, self._places, self._reads, results)
+        return Computation(self._place, self._steps, self._places, self._reads, results)
 
     def _source(self, read: tuple[TensorSpec, Place] | Value) -> tuple[TensorSpec, Place]:
         """Type and place of what is fed: constants go to the device at once."""
@@ -162,15 +147,12 @@ class Job:
         )
 
     def _translated(self, graph: Graph, step: Step, place: Place, inputs: list[Any]) -> Any:
-        from actorflow.array.transforms.translation import (
-            translate,  # which knows all functions, and these know sessions
-        )
+        from actorflow.array.transforms.translation import translate  # all derivative rules come with it
 
         if step.op is TRANSFER:
             return self._at_place(graph, inputs[0], place)
         with graph.at(self._place):
-            record = _Record(step.op, step.params, step.shape, step.dtype, step.origin)
-            return translate(graph, cast("Node", record), inputs)
+            return translate(graph, step, inputs)
 
     def _at_place(self, graph: Graph, blob: Blob, place: Place) -> Blob:
         """A blob that the graph computes, where its value is to live; a view where that is possible."""

@@ -14,7 +14,7 @@ from actorflow.place import Place
 from actorflow.threads import held_at_fork
 
 if TYPE_CHECKING:
-    from actorflow.array.engine.compiling import Job
+    from actorflow.array.engine.compiling import Computation
     from actorflow.array.engine.service import Service
 
 #: How many jobs' memory is remembered.
@@ -76,7 +76,7 @@ class Devices:
             memory = self._memories[place] = DeviceMemory(own or self._budget_bytes, place)
         return memory
 
-    def peak_bytes(self, job: Job, place: Place) -> int:
+    def peak_bytes(self, job: Computation, place: Place) -> int:
         """Most bytes that a job takes on its device. With the evaluator's lock held."""
         known = self._peaks.get(job.key)
         if known is None:

@@ -39,7 +39,7 @@ _IN_SLOT, _IN_VIEW = _calibrate()
 #: An operation, its arguments' slots, those of them that are not read again, its further arguments, the shape and the
 #: dtype of its result, whether that is wanted, whether it is written into a buffer, and the slots of values of its type
 #: that are not read again: where it may be written.
-_Step = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, list[int]]
+_Planned = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, list[int]]
 
 
 def _slots(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Any], list[list[int]], dict[int, int]]:
@@ -68,7 +68,7 @@ def _slots(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Any], list[l
 class Sequence(Unit):
     """Operations of any kind, in order. Slots of values are numbered: first the results, then what is read."""
 
-    __slots__ = ("_buffers", "_foreign", "_next", "_spoiled", "_steps", "_taken", "_times", "_types")
+    __slots__ = ("_buffers", "_foreign", "_next", "_spoiled", "_steps", "_times", "_types")
 
     def __init__(
         self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
@@ -76,7 +76,7 @@ class Sequence(Unit):
         count = len(nodes)
         reads, rows, last = _slots(nodes, same)
         types = [(read.shape, read.dtype) for read in reads]
-        steps: list[_Step] = []
+        steps: list[_Planned] = []
         self._steps = steps
         for i, (node, row) in enumerate(zip(nodes, rows, strict=True)):
             op, shape, dtype = node.op, node.shape, node.dtype
@@ -98,7 +98,6 @@ class Sequence(Unit):
         self._times = [0] * count
         self._next = 0
         self._spoiled = -1  # the step that writes over what it reads
-        self._taken = False
 
     @property
     def name(self) -> str:
@@ -135,21 +134,6 @@ class Sequence(Unit):
         except MemoryError as error:
             self._failed.update({i: (i, error) for i in self._produced})
             return False
-        return True
-
-    @property
-    def has_shares(self) -> bool:
-        return not self._taken
-
-    def take_share(self) -> tuple[int, int]:
-        self._taken = True
-        return 0, 1
-
-    def return_share(self, share: tuple[int, int]) -> bool:
-        self._taken = False
-        return True
-
-    def end_share(self, share: tuple[int, int]) -> bool:
         return True
 
     def end(self) -> None:
@@ -201,7 +185,7 @@ class Sequence(Unit):
             now = perf_counter_ns()
             times[i], clock = now - clock, now
 
-    def _compute(self, i: int, step: _Step) -> Any:
+    def _compute(self, i: int, step: _Planned) -> Any:
         """The value of one step."""
         op, arguments, dying, params, shape, dtype, wanted, writes, over = step
         values = self._values

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from actorflow.array.engine.compiling import Compiled, Job
+from actorflow.array.engine.compiling import Compiled, Computation
 from actorflow.array.transforms.cache import Cache
 from actorflow.devices import Device, DeviceOptions, open_device
 from actorflow.interchange import to_numpy
@@ -69,7 +69,7 @@ class Service:
 
     # -- on the loop --------------------------------------------------------------------------------------------
 
-    async def compute(self, job: Job, values: Sequence[Any]) -> list[Any]:
+    async def compute(self, job: Computation, values: Sequence[Any]) -> list[Any]:
         """Run the graph of a job.
 
         Args:
@@ -85,7 +85,7 @@ class Service:
                 self._results[id(value)] = value
         return found
 
-    def compiled(self, job: Job) -> Compiled:
+    def compiled(self, job: Computation) -> Compiled:
         """The graph of a job."""
         compiled = self._graphs.get(job.key)
         if compiled is not None:
@@ -97,7 +97,7 @@ class Service:
         self._graphs.put(job.key, compiled)
         return compiled
 
-    def _is_worth_it(self, job: Job) -> bool:
+    def _is_worth_it(self, job: Computation) -> bool:
         """Whether a job's numbers are made part of a graph: not where others come again and again."""
         if len(self._variants) >= 8 * _MOST_GRAPHS:
             self._variants.clear()

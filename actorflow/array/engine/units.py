@@ -11,13 +11,14 @@ import numpy as np
 
 from actorflow.array.engine.devices import Devices
 from actorflow.array.engine.memory import Memory
-from actorflow.array.record.node import HOST, Input, Node, failure
-from actorflow.array.record.primitives import Value
+from actorflow.array.record.node import HOST, Input, Node, Step, failure
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 
+#: Operations of a unit that are named.
+_MOST_NAMES = 16
 #: Why there is no value.
 Error = OpError | OutOfMemoryError
 
@@ -63,6 +64,7 @@ class Unit(ABC):
         "_codes",
         "_failed",
         "_instructions",
+        "_is_taken",
         "_produced",
         "_twins",
         "_values",
@@ -87,7 +89,7 @@ class Unit(ABC):
     ) -> None:
         self.evaluator = cast("Owner", nodes[0].evaluator)
         self.number = nodes[-1].number
-        self.forced = self.is_needed = self.is_last_resort = self.queued = self.ended = False
+        self.forced = self.is_needed = self.is_last_resort = self.queued = self.ended = self._is_taken = False
         self.elapsed_ns = self.claimed_bytes = 0
         self.sources: set[Unit] = set()
         self.followers: list[Unit] = []
@@ -155,22 +157,26 @@ class Unit(ABC):
     def allocate(self) -> bool:
         """Allocate what it writes, and divide it into shares; False if that failed."""
 
+    # A unit is one share that one thread takes, unless its class says otherwise.
+
     @property
-    @abstractmethod
     def has_shares(self) -> bool:
         """Whether there is something to run that no thread has taken yet."""
+        return not self._is_taken
 
-    @abstractmethod
     def take_share(self) -> tuple[int, int]:
         """The next part to run."""
+        self._is_taken = True
+        return 0, 1
 
-    @abstractmethod
     def return_share(self, share: tuple[int, int]) -> bool:
         """A part was interrupted: let another thread run it; False if that is not possible any more."""
+        self._is_taken = False
+        return True
 
-    @abstractmethod
     def end_share(self, share: tuple[int, int]) -> bool:
         """A part has been run; whether it was the last one."""
+        return True
 
     @abstractmethod
     def end(self) -> None:
@@ -241,11 +247,64 @@ class Unit(ABC):
         """Compute a part."""
 
 
+class StepUnit(Unit):
+    """A unit whose operations are computed together: it is named after all of them."""
+
+    __slots__ = ("_results", "_steps")
+
+    def __init__(
+        self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
+    ) -> None:
+        reads, self._steps = _steps_of(nodes, same)
+        super().__init__(nodes, produced, twins, reads)
+        self._results: dict[int, Any] = {}
+
+    @property
+    def name(self) -> str:
+        shown = "+".join([step.name for step in self._steps[:_MOST_NAMES]])
+        return shown if len(self._steps) <= _MOST_NAMES else f"{shown}+..."
+
+    def finish(self) -> None:
+        self._results = {}
+        super().finish()
+
+    def _error(self, step: int, cause: BaseException, place: Place = HOST) -> Error:
+        inputs = [self._spec(position) for position in self._steps[step].arguments]
+        return self.explain(step, self._steps[step].name, inputs, cause, place)
+
+    def _spec(self, position: int) -> TensorSpec:
+        """Type of what a step reads."""
+        first = len(self._values)
+        found = self._steps[position - first] if position >= first else self._values[position]
+        return TensorSpec((), np.dtype(object)) if type(found) is tuple else TensorSpec(found.shape, found.dtype)
+
+
+def _steps_of(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Input], list[Step]]:
+    """What is read from outside, and the operations with the positions of their inputs."""
+    reads: list[Input] = []
+    positions: dict[int, int] = {}
+    inside = {id(node): i for i, node in enumerate(nodes)}
+    rows: list[list[int]] = []
+    for node in nodes:
+        row = []
+        for each in node.inputs:
+            read = same.get(each, each) if type(each) is Node else each
+            key = id(read)
+            if key not in positions and key not in inside:
+                positions[key] = len(reads)
+                reads.append(read)
+            row.append(key)
+        rows.append(row)
+    first = len(reads)
+    positions.update({key: first + i for key, i in inside.items()})
+    steps = []
+    for node, row in zip(nodes, rows, strict=True):
+        assert node.op is not None
+        arguments = tuple([positions[key] for key in row])
+        steps.append(Step(node.op, arguments, node.params, node.shape, node.dtype, node.origin))
+    return reads, steps
+
+
 def is_own(value: Any) -> bool:
     """Whether a value has memory of its own that may be written."""
     return type(value) is np.ndarray and value.base is None and value.flags.writeable and value.flags.c_contiguous
-
-
-def spec_of(value: Value | tuple[Value, ...]) -> TensorSpec:
-    """The type of a value, for messages."""
-    return TensorSpec((), np.dtype(object)) if isinstance(value, tuple) else TensorSpec(value.shape, value.dtype)

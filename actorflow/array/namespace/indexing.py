@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
-class Slot(NamedTuple):
+class IndexArray(NamedTuple):
     """Stands in a key for the array at this position among the inputs."""
 
     position: int
@@ -27,7 +27,7 @@ class Slot(NamedTuple):
 
 def key_of(template: tuple[Any, ...], arrays: tuple[Value, ...]) -> tuple[Any, ...]:
     """The key of a record's template, with the values of its index arrays."""
-    return tuple([arrays[part.position] if type(part) is Slot else _unfrozen(part) for part in template])
+    return tuple([arrays[part.position] if type(part) is IndexArray else _unfrozen(part) for part in template])
 
 
 def _frozen(part: slice) -> Any:
@@ -115,7 +115,7 @@ def _without_masks(template: tuple[Any, ...], values: list[Value]) -> tuple[Any,
     """The key of a record's template with indices in the place of masks, so that the shape of the part is known."""
     key: list[Any] = []
     for part in template:
-        value = values[part.position] if type(part) is Slot else _unfrozen(part)
+        value = values[part.position] if type(part) is IndexArray else _unfrozen(part)
         if isinstance(value, np.ndarray) and value.dtype == np.bool_:
             if not value.ndim:
                 raise GraphError("a traced function, or a dry run, cannot take a part by a 0-d mask: use where")
@@ -179,7 +179,7 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
             if part.dtype.kind != "b" and not part.shape and part._node.done:
                 template.append(int(part))
                 continue
-            template.append(Slot(len(arrays)))
+            template.append(IndexArray(len(arrays)))
             arrays.append(part._node)
         elif isinstance(part, np.ndarray | list | bool | np.bool_):
             indices = np.array(part)
@@ -187,7 +187,7 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
                 indices = indices.astype(np.intp)
             if indices.dtype.kind not in "iub":
                 raise IndexError(f"an index must be of integers or booleans, got an array of {indices.dtype}")
-            template.append(Slot(len(arrays)))
+            template.append(IndexArray(len(arrays)))
             arrays.append(indices)
         elif part is None or part is Ellipsis:
             template.append(part)
@@ -220,9 +220,9 @@ def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> S
             count = len(shape) - named
             rest += left[:count]
             del left[:count]
-        elif type(part) is Slot or isinstance(part, int):
+        elif type(part) is IndexArray or isinstance(part, int):
             length = left.pop(0)
-            index: Any = arrays[part.position] if type(part) is Slot else part
+            index: Any = arrays[part.position] if type(part) is IndexArray else part
             if type(index) is not Node:  # those are known when they are computed
                 _check_bounds(index, length)
             at = at if places else len(rest)
@@ -250,7 +250,7 @@ def _check_masks(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -
     masks: list[Shape | None] = []
     ranks: list[int] = []
     for part in template:
-        array = arrays[part.position] if type(part) is Slot else None
+        array = arrays[part.position] if type(part) is IndexArray else None
         masks.append(array.shape if array is not None and array.dtype.kind == "b" else None)
         ranks.append(int(part is not None and part is not Ellipsis) if masks[-1] is None else len(masks[-1]))
     named = sum(ranks)

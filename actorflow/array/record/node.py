@@ -17,11 +17,11 @@ from contextvars import ContextVar
 from itertools import count
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.array.record.primitives import PART, DType, Primitive, Value
 from actorflow.errors import GraphError, OpError, OutOfMemoryError
 from actorflow.graph.nodes import Site
 from actorflow.place import Place
@@ -37,6 +37,7 @@ HOST = Place()
 #: Elements to be computed from which on a worker looks at what was recorded; what is less is not worth a thread.
 WORTH_A_LOOK = 65_536
 _numbers = count()
+_OBJECT = np.dtype(object)
 #: The dry run that a function is traced in, and the records whose values it has asked for.
 _tracing: ContextVar[tuple[Evaluator, list[Node]] | None] = ContextVar("actorflow-array-tracing", default=None)
 
@@ -158,6 +159,31 @@ class Node:
 Input = Node | Value
 #: A code object and the offset of an instruction in it.
 Origin = tuple[CodeType, int]
+
+
+class Step(NamedTuple):
+    """One operation apart from its record: part of a unit, or of a recipe.
+
+    Attributes:
+        op: The operation.
+        arguments: Positions of its inputs among the values that there are; in a recipe also constants.
+        params: Its further arguments.
+        shape: Shape of the result.
+        dtype: Dtype of the result.
+        origin: Where it was recorded.
+    """
+
+    op: Primitive
+    arguments: tuple[Any, ...]
+    params: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: DType
+    origin: Origin
+
+    @property
+    def name(self) -> str:
+        """Name of the operation."""
+        return self.op.name
 
 
 class Evaluator:
@@ -284,6 +310,15 @@ def record(
     return array
 
 
+def record_parts(op: Primitive, inputs: tuple[Node, ...], params: tuple[Any, ...] = (), work: int = 0) -> list[Array]:
+    """Record an operation with several results: one record that computes them, and one for each."""
+    assert op.results is not None
+    evaluator = inputs[0].evaluator
+    whole = record(op, inputs, (), _OBJECT, params, evaluator, work)._node
+    parts = enumerate(op.results(*inputs, *params))
+    return [record(PART, (whole,), shape, kind, (i,), evaluator) for i, (shape, kind) in parts]
+
+
 def bytes_of(node: Node) -> int:
     """Bytes that a record's value takes, or somewhat more; of several values, a guess."""
     op = node.op
@@ -357,7 +392,8 @@ def failure(
     name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException, place: Place = HOST
 ) -> OpError:
     """The error of an operation whose computation raised ``cause``; it names the line that recorded it."""
-    return OpError.of(cast("Op", _Failed(name, site_of(origin), inputs, place)), cause)
+    named = [_FailedInput(f"argument {i}", spec, place) for i, spec in enumerate(inputs)]
+    return OpError.of(cast("Op", _Failed(name, site_of(origin), named)), cause)
 
 
 def site_of(origin: Origin) -> Site:
@@ -367,20 +403,18 @@ def site_of(origin: Origin) -> Site:
     return Site(code.co_filename, line or code.co_firstlineno, code.co_name)
 
 
-class _Failed:
-    """What an error says of a record, in the words of a graph's op."""
-
-    def __init__(self, name: str, site: Site, inputs: Iterable[TensorSpec], place: Place) -> None:
-        self.name = name
-        self.operation = "array operation"
-        self.site = site
-        self.inputs = [_FailedInput(f"argument {i}", spec, place) for i, spec in enumerate(inputs)]
-
-
-class _FailedInput:
+class _FailedInput(NamedTuple):
     """An input of a failed record, for messages."""
 
-    def __init__(self, name: str, spec: TensorSpec, place: Place) -> None:
-        self.name = name
-        self.spec = spec
-        self.place = place
+    name: str
+    spec: TensorSpec
+    place: Place
+
+
+class _Failed(NamedTuple):
+    """A failed record, in the words of a graph's op."""
+
+    name: str
+    site: Site
+    inputs: list[_FailedInput]
+    operation: str = "array operation"

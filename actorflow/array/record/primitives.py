@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +26,8 @@ class Primitive:
         owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
         view: Whether the result of a single input is a view of it, which takes no time.
         threaded: Whether ``compute`` uses all cores by itself.
+        results: For an operation whose value is a tuple: gives shape and dtype of each part, for what has the inputs'
+            shapes and dtypes, and the record's parameters.
 
     Attributes:
         elementwise: Whether each element of the result depends on the elements at its place alone.
@@ -45,6 +47,7 @@ class Primitive:
         owns: bool = False,
         view: bool = False,
         threaded: bool = False,
+        results: Callable[..., Sequence[tuple[tuple[int, ...], DType]]] | None = None,
     ) -> None:
         self.name = name
         self.compute = compute
@@ -53,6 +56,7 @@ class Primitive:
         self.owns = owns
         self.view = view
         self.threaded = threaded
+        self.results = results
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.namespace.operate import node_of
-from actorflow.array.record.node import Node, record
+from actorflow.array.record.node import Node, record, record_parts
 from actorflow.array.record.placement import home_of, transfer
-from actorflow.array.record.primitives import PART, Primitive, Value
+from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.transforms.cache import Cache
 from actorflow.array.transforms.calls import signature_of
 from actorflow.errors import GraphError
@@ -25,9 +25,9 @@ from actorflow.plan.planner import make_plan
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
+    from actorflow.graph.nodes import Op
 
 _HOST = Place()
-_OBJECT = np.dtype(object)
 #: Of one function.
 _MOST_PLANS = 64
 _OF_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -47,7 +47,9 @@ class GraphOperation(Primitive):
         self.operation = planned.operation
         self.outputs = [slots[i].spec for i in planned.outputs]
         self.random = kernel is not None and kernel.random
-        super().__init__(self.operation.kind.lower(), self._run, pure=not self.random)
+        kinds = [(spec.shape, spec.dtype) for spec in self.outputs]
+        results = (lambda *_: kinds) if len(kinds) > 1 else None
+        super().__init__(self.operation.kind.lower(), self._run, pure=not self.random, results=results)
         self._kernel = kernel
 
     def _run(self, *arguments: Any) -> Any:
@@ -78,13 +80,54 @@ class GraphOperation(Primitive):
             spec = self.outputs[0]
             found = [record(self, nodes, spec.shape, spec.dtype, params, nodes[0].evaluator, work)]
         else:
-            whole = record(self, nodes, (), _OBJECT, params, nodes[0].evaluator, work)._node
-            parts = enumerate(self.outputs)
-            found = [record(PART, (whole,), spec.shape, spec.dtype, (i,), whole.evaluator) for i, spec in parts]
+            found = record_parts(self, nodes, params, work)
         if Node.placing is None or not self.random:
             return found
         place = home_of(nodes[0])
         return [transfer(x, place) for x in found]  # which were drawn on the CPU
+
+    def pull_back(self, inputs: Sequence[Array], outputs: Any, grad: Any, wanted: Sequence[bool]) -> list[Array | None]:
+        """The gradients of the inputs of one op on arrays.
+
+        Args:
+            inputs: What it read.
+            outputs: What it gave; a tuple for several.
+            grad: The gradient of that; of several by their positions.
+            wanted: Which inputs' gradients are asked for.
+        Raises:
+            GraphError: if the operation has no gradient.
+        """
+        operation = self.operation
+        if not operation.differentiable:
+            raise GraphError(f"{operation} has no gradient")
+        results = [outputs] if not isinstance(outputs, tuple) else [*outputs]
+        grads = {0: grad} if not isinstance(grad, dict) else grad
+        wanted = [want and not operation.is_constant(i) for i, want in enumerate(wanted)]
+        graph = Graph(self.name)
+        reads = [graph.blob(f"x{i}", x.shape, x.dtype) for i, x in enumerate(inputs)]
+        made = graph.apply(operation, *reads)
+        [op] = (made[0] if isinstance(made, tuple) else made).producers
+        given = [graph.blob(f"y{i}", y.shape, y.dtype) for i, y in enumerate(results)]
+        slopes = {i: graph.blob(f"g{i}", g.shape, g.dtype) for i, g in grads.items()}
+        seen: Any = _Seen(op, given)
+        found = operation.gradient(seen, [slopes.get(i) for i in range(len(results))], wanted)
+        fetched = [blob for blob, want in zip(found, wanted, strict=True) if blob is not None and want]
+        if not fetched:
+            return [None] * len(reads)
+        replay = Replay([*reads, *given, *slopes.values()], fetched)
+        arrays = iter(replay([*inputs, *results, *grads.values()]))
+        return [next(arrays) if blob is not None and want else None for blob, want in zip(found, wanted, strict=True)]
+
+
+class _Seen:
+    """An op as its gradient sees it: its outputs are given, so that they are not computed again."""
+
+    def __init__(self, op: Op, outputs: Sequence[Blob]) -> None:
+        self._op = op
+        self.outputs = tuple(outputs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
 
 
 class Replay:

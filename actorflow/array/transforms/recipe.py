@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from actorflow.array.namespace.creation import Unseeded
-from actorflow.array.record.node import HOST, Evaluator, Input, Node, Origin, bytes_of
+from actorflow.array.record.node import HOST, Evaluator, Node, Step, bytes_of
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.errors import GraphError
 
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
 #: Views and constants, which cost nothing to make again.
 _CHEAP = frozenset({"broadcast_to", "flip", "full", "permute_dims", "reshape"})
-
-
-class _Step(NamedTuple):
-    """One record: its inputs are constants, and positions among all values."""
-
-    op: Primitive
-    inputs: tuple[int | Value, ...]
-    shape: tuple[int, ...]
-    dtype: DType
-    params: tuple[Any, ...]
-    origin: Origin
 
 
 class Recipe:
@@ -51,14 +40,7 @@ class Recipe:
         self.captured = [captured_array(node)._node for node in before]
         position: dict[Node, Any] = {node: i for i, node in enumerate((*inputs, *before, *nodes))}
         self._steps = [
-            _Step(
-                node.op,
-                tuple([_source(each, position) for each in node.inputs]),
-                node.shape,
-                node.dtype,
-                node.params,
-                node.origin,
-            )
+            Step(node.op, _sources(node, position), node.params, node.shape, node.dtype, node.origin)
             for node in nodes
             if node.op is not None
         ]
@@ -68,18 +50,13 @@ class Recipe:
         self._load = sum([node.size for node in nodes])
         self._bytes = sum([*map(bytes_of, nodes)])
 
-    @property
-    def operations(self) -> int:
-        """How many operations it records."""
-        return len(self._steps)
-
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Record it on arrays, for the inputs."""
         nodes = [*[x._node for x in arrays], *self.captured]
         evaluators = [node.evaluator for node in nodes]
         evaluator = next((each for each in evaluators if each.dry_run), evaluators[0])
         place = HOST
-        for op, inputs, shape, dtype, params, origin in self._steps:
+        for op, inputs, params, shape, dtype, origin in self._steps:
             if not op.pure:
                 inputs, params = _anew(op, inputs, params)
             reads: tuple[Any, ...] = tuple([nodes[i] if type(i) is int else i for i in inputs])
@@ -107,13 +84,9 @@ class Recipe:
         return arrays
 
 
-def _source(each: Input, position: Mapping[Node, int]) -> int | Value:
-    """Where an input comes from; the value of one that the traced function made of numbers."""
-    if type(each) is Node:
-        found = position.get(each, each.value)
-        assert found is not None
-        return found
-    return each  # type: ignore[return-value]
+def _sources(node: Node, position: Mapping[Node, Any]) -> tuple[int | Value, ...]:
+    """The inputs' positions; the value of one that the traced function made of numbers."""
+    return tuple([position.get(each, each.value) if type(each) is Node else each for each in node.inputs])  # type: ignore[misc]
 
 
 def _anew(op: Primitive, inputs: Any, params: Any) -> tuple[Any, Any]:
@@ -165,7 +138,7 @@ def captured_array(node: Node) -> Array:
     return held if held._node is node else node.show()
 
 
-def _shared(steps: Sequence[_Step], given: int, outputs: Sequence[int]) -> list[int]:
+def _shared(steps: Sequence[Step], given: int, outputs: Sequence[int]) -> list[int]:
     """The values to keep for results that are computed later: costly ones that several results need.
 
     What all readers hand on through other costly values of the same results need not be kept itself.
@@ -175,7 +148,7 @@ def _shared(steps: Sequence[_Step], given: int, outputs: Sequence[int]) -> list[
     for bit, i in enumerate(outputs):
         reach[i] |= 1 << bit
     for i in range(len(reach) - 1, given - 1, -1):
-        for each in steps[i - given].inputs:
+        for each in steps[i - given].arguments:
             if type(each) is int:
                 reach[each] |= reach[i]
                 readers[each].append(i)

@@ -14,10 +14,10 @@ from actorflow.array.namespace import elementwise as ew
 from actorflow.array.namespace import indexing, manipulation, statistical
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
 from actorflow.array.namespace.operate import CAST
-from actorflow.array.record.node import Evaluator, Node, given, site_of, tracing
+from actorflow.array.record.node import Evaluator, Node, Step, given, site_of, tracing
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART, Primitive, Value
-from actorflow.array.transforms.derivatives import Application, fit, outputs_of, rule_of
+from actorflow.array.transforms.derivatives import Application, fit, rule_of
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.array.transforms.recipe import needed
 from actorflow.errors import GraphError, ShapeError
@@ -189,7 +189,7 @@ def _input(each: Any, known: Mapping[Node, Any]) -> Any:
     return known.get(each, each.value)
 
 
-def translate(graph: Graph, node: Node, inputs: list[Any]) -> Any:
+def translate(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
     """An op for a record; it has the operation's name, and as its place of creation the line that recorded it.
 
     Args:
@@ -204,7 +204,7 @@ def translate(graph: Graph, node: Node, inputs: list[Any]) -> Any:
     return found
 
 
-def _translated(graph: Graph, node: Node, inputs: list[Any]) -> Any:
+def _translated(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
     op = node.op
     assert op is not None
     if op is PART and isinstance(inputs[0], tuple):
@@ -227,7 +227,7 @@ def _translated(graph: Graph, node: Node, inputs: list[Any]) -> Any:
         return _as_recorded(graph, node, inputs)
 
 
-def _of_constants(graph: Graph, node: Node, op: Primitive, inputs: list[Any]) -> Blob:
+def _of_constants(graph: Graph, node: Node | Step, op: Primitive, inputs: list[Any]) -> Blob:
     """What is made of constants alone."""
     spec = TensorSpec(node.shape, node.dtype)
     made: Any
@@ -269,18 +269,17 @@ def _of_one_dtype(op: Primitive, inputs: list[Any]) -> list[Any]:
     return found
 
 
-def _as_recorded(graph: Graph, node: Node, inputs: list[Any]) -> Any:
+def _as_recorded(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
     op = node.op
     assert op is not None
-    several = outputs_of(op.name) if node.dtype.hasobject else None
-    kinds = [(node.shape, node.dtype)] if several is None else several(Application(tuple(inputs), node.params, None))
+    kinds = [(node.shape, node.dtype)] if op.results is None else op.results(*inputs, *node.params)
     specs = tuple([TensorSpec(tuple(shape), np.dtype(dtype)) for shape, dtype in kinds])
     constants = tuple([None if isinstance(each, Blob) else each for each in inputs])
     blobs = [each for each in inputs if isinstance(each, Blob)]
     return graph.apply(Recorded(op, node.params, constants, specs), *blobs, name=op.name)
 
 
-def _locate(found: Any, inputs: list[Any], node: Node) -> None:
+def _locate(found: Any, inputs: list[Any], node: Node | Step) -> None:
     """Say of what was made for a record where the user's code recorded it."""
     site = site_of(node.origin)
     known = {id(each) for each in inputs}
@@ -313,20 +312,20 @@ def _truth(function: _Rule) -> _Rule:
     return lambda node, x: rule(node, x if x.dtype == np.bool_ else ops.not_equal(x, x.dtype.type(0)))
 
 
-def _index(node: Node, x: Blob, *arrays: Blob) -> Blob:
+def _index(node: Node | Step, x: Blob, *arrays: Blob) -> Blob:
     if arrays:
         raise GraphError("index arrays have no op")
     return ops.slice(x, indexing.key_of(node.params[0], ()), name=node.name)
 
 
-def _matmul(node: Node, a: Blob, b: Blob) -> Blob:
+def _matmul(node: Node | Step, a: Blob, b: Blob) -> Blob:
     if min(len(a.shape), len(b.shape)) < 2:
         raise GraphError("products of vectors have no op")
     return ops.matmul(a, b, name=node.name)
 
 
 def _clip(side: str) -> _Rule:
-    def rule(node: Node, x: Blob, bound: Blob | float) -> Blob:
+    def rule(node: Node | Step, x: Blob, bound: Blob | float) -> Blob:
         if isinstance(bound, Blob | np.ndarray):
             raise GraphError("bounds that are arrays have no op")
         return ops.clip(x, **{side: bound}, name=node.name)
@@ -334,7 +333,7 @@ def _clip(side: str) -> _Rule:
     return rule
 
 
-def _deviation(node: Node, x: Blob) -> Blob:
+def _deviation(node: Node | Step, x: Blob) -> Blob:
     """Of equal numbers it has no slope: it is 0 there."""
     is_some = ops.greater(x, 0.0)
     return ops.where(is_some, ops.sqrt(ops.where(is_some, x, 1.0)), 0.0, name=node.name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array import namespace as xp
-from actorflow.array.namespace.indexing import Slot, key_of, read_index, write_index
+from actorflow.array.namespace.indexing import IndexArray, key_of, read_index, write_index
 from actorflow.array.record.node import Node, record
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.transforms.derivatives.rules import Application, rule
@@ -32,9 +32,7 @@ def _permute(at: Application, g: Array) -> Grads:
     return [xp.permute_dims(g, [order.index(i) for i in range(len(order))])]
 
 
-@rule("flip")
-def _flip(at: Application, g: Array) -> Grads:
-    return [xp.flip(g, axis=at.params[0])]
+rule("flip")(lambda at, g: [xp.flip(g, axis=at.params[0])])
 
 
 @rule("roll")
@@ -75,19 +73,9 @@ def _concat(at: Application, g: Array) -> Grads:
     return [g[(*[slice(None)] * axis, slice(start, end))] for start, end in zip(starts, ends, strict=True)]
 
 
-@rule("stack")
-def _stack(at: Application, g: Array) -> Grads:
-    return [*xp.unstack(g, axis=at.params[0])]
-
-
-@rule("tril")
-def _tril(at: Application, g: Array) -> Grads:
-    return [xp.tril(g, k=at.params[0])]
-
-
-@rule("triu")
-def _triu(at: Application, g: Array) -> Grads:
-    return [xp.triu(g, k=at.params[0])]
+rule("stack")(lambda at, g: [*xp.unstack(g, axis=at.params[0])])
+rule("tril")(lambda at, g: [xp.tril(g, k=at.params[0])])
+rule("triu")(lambda at, g: [xp.triu(g, k=at.params[0])])
 
 
 # -- indices ----------------------------------------------------------------------------------------------------
@@ -116,7 +104,7 @@ def _added_at(g: Array, shape: tuple[int, ...], key: tuple[Any, ...]) -> Array:
         if isinstance(part, slice):
             template.append(("slice", part.start, part.stop, part.step))
         else:
-            template.append(Slot(len(arrays)))
+            template.append(IndexArray(len(arrays)))
             arrays.append(part)
     return _recorded_add_at(g, shape, tuple(template), tuple(arrays))
 

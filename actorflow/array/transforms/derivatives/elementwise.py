@@ -52,34 +52,12 @@ _slope("tan", lambda _, y: 1.0 + xp.square(y))
 _slope("tanh", lambda _, y: 1.0 - xp.square(y))
 
 
-@rule("positive", "copy", "astype")
-def _same(at: Application, g: Array) -> Grads:
-    return [g]
-
-
-@rule("to_device")
-def _to_device(at: Application, g: Array) -> Grads:
-    return [g.to_device(at.params[0])]
-
-
-@rule("negative")
-def _negative(at: Application, g: Array) -> Grads:
-    return [-g]
-
-
-@rule("ceil", "floor", "round", "trunc")
-def _constant(at: Application, g: Array) -> Grads:
-    return [None]
-
-
-@rule("floor_divide")
-def _constant_in_two(at: Application, g: Array) -> Grads:
-    return [None, None]
-
-
-@rule("abs")
-def _abs(at: Application, g: Array) -> Grads:
-    return [g * xp.sign(at.inputs[0])]
+rule("positive", "copy", "astype")(lambda _, g: [g])
+rule("to_device")(lambda at, g: [g.to_device(at.params[0])])
+rule("negative")(lambda _, g: [-g])
+rule("ceil", "floor", "round", "trunc")(lambda _, __: [None])
+rule("floor_divide")(lambda _, __: [None, None])
+rule("abs")(lambda at, g: [g * xp.sign(at.inputs[0])])
 
 
 @rule("sign")
@@ -92,32 +70,16 @@ def _sign(at: Application, g: Array) -> Grads:
     return [y * (turn * 1j)]
 
 
-@rule("conj")
-def _conj(at: Application, g: Array) -> Grads:
-    return [conj(g)]
-
-
-@rule("real")
-def _real(at: Application, g: Array) -> Grads:
-    return [g]
-
-
-@rule("imag")
-def _imag(at: Application, g: Array) -> Grads:
-    return [g * 1j]
+rule("conj")(lambda _, g: [conj(g)])
+rule("real")(lambda _, g: [g])
+rule("imag")(lambda _, g: [g * 1j])
 
 
 # -- two operands -----------------------------------------------------------------------------------------------
 
 
-@rule("add")
-def _add(at: Application, g: Array) -> Grads:
-    return [g, g]
-
-
-@rule("subtract")
-def _subtract(at: Application, g: Array) -> Grads:
-    return [g, -g]
+rule("add")(lambda _, g: [g, g])
+rule("subtract")(lambda _, g: [g, -g])
 
 
 @rule("multiply")

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from actorflow.array import namespace as xp
-from actorflow.array.transforms.derivatives.backward import pulled_back
-from actorflow.array.transforms.derivatives.rules import Application, rule
+from actorflow.array.transforms.derivatives.rules import Application, pulled_back, rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,11 +113,5 @@ def _irfftn(at: Application, g: Array) -> Sequence[Array | None]:
     return pulled_back(transform, at.inputs, g)
 
 
-@rule("fftshift")
-def _fftshift(at: Application, g: Array) -> Sequence[Array | None]:
-    return [xp.fft.ifftshift(g, axes=at.params[0])]
-
-
-@rule("ifftshift")
-def _ifftshift(at: Application, g: Array) -> Sequence[Array | None]:
-    return [xp.fft.fftshift(g, axes=at.params[0])]
+rule("fftshift")(lambda at, g: [xp.fft.ifftshift(g, axes=at.params[0])])
+rule("ifftshift")(lambda at, g: [xp.fft.fftshift(g, axes=at.params[0])])

@@ -1,4 +1,4 @@
-"""Rules of the decompositions and norms of matrices.
+"""Rules of the products, decompositions and norms of matrices.
 
 Sources: Giles, Collected matrix derivative results for forward and reverse mode algorithmic differentiation (2008);
 Townsend, Differentiating the singular value decomposition (2016); Walter, Lehmann, On the automatic differentiation of
@@ -17,8 +17,7 @@ from actorflow.array import namespace as xp
 from actorflow.array.namespace.operate import node_of
 from actorflow.array.record.node import record
 from actorflow.array.record.primitives import DType, Primitive, Value
-from actorflow.array.transforms.derivatives.backward import pulled_back
-from actorflow.array.transforms.derivatives.rules import Application, conj, rule, transposed
+from actorflow.array.transforms.derivatives.rules import Application, conj, pulled_back, rule, transposed
 from actorflow.array.transforms.derivatives.statistics import spread
 from actorflow.errors import GraphError
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from actorflow.array.array import Array
 
 Grads = Sequence["Array | None"]
-Kind = tuple[tuple[int, ...], DType]
 
 
 def _real(dtype: DType) -> DType:
@@ -40,6 +38,89 @@ def _columns(x: Array) -> Array:
 
 def _rows(x: Array) -> Array:
     return x[..., :, None]
+
+
+@rule("matmul")
+def _matmul(at: Application, g: Array) -> Grads:
+    a, b = at.inputs
+    if a.ndim == b.ndim == 1:
+        return [g * conj(b), g * conj(a)]
+    if b.ndim == 1:
+        return [g[..., None] * conj(b), xp.sum(g[..., None] * conj(a), axis=tuple(range(a.ndim - 1)))]
+    if a.ndim == 1:
+        return [xp.vecdot(b, g[..., None, :]), conj(a)[:, None] * g[..., None, :]]
+    return [g @ transposed(b), transposed(a) @ g]
+
+
+@rule("vecdot")
+def _vecdot(at: Application, g: Array) -> Grads:
+    (a, b), [axis] = at.inputs, at.params
+    line = xp.expand_dims(g, axis=axis)
+    return [conj(line) * b, line * a]
+
+
+@rule("tensordot")
+def _tensordot(at: Application, g: Array) -> Grads:
+    (a, b), [(ones, others)] = at.inputs, at.params
+    left = [i for i in range(a.ndim) if i not in ones]
+    right = [i for i in range(b.ndim) if i not in others]
+    # What is summed over comes in the order of the other array's axes.
+    by_a = xp.tensordot(g, conj(b), axes=(range(len(left), g.ndim), right))
+    by_b = xp.tensordot(conj(a), g, axes=(left, range(len(left))))
+    places_a = [*left, *[ones[others.index(axis)] for axis in sorted(others)]]
+    places_b = [*[others[ones.index(axis)] for axis in sorted(ones)], *right]
+    return [_placed(by_a, places_a), _placed(by_b, places_b)]
+
+
+def _placed(x: Array, places: list[int]) -> Array:
+    """The array with its axes at these places."""
+    return xp.permute_dims(x, [places.index(i) for i in range(len(places))])
+
+
+@rule("outer")
+def _outer(at: Application, g: Array) -> Grads:
+    a, b = at.inputs
+    return [g @ conj(b), conj(a) @ g]
+
+
+@rule("cross")
+def _cross(at: Application, g: Array) -> Grads:
+    (a, b), [axis] = at.inputs, at.params
+    a, b = (xp.broadcast_to(conj(x), g.shape) for x in (a, b))
+    return [xp.linalg.cross(b, g, axis=axis), xp.linalg.cross(g, a, axis=axis)]
+
+
+@rule("diagonal")
+def _diagonal(at: Application, g: Array) -> Grads:
+    [x], [offset] = at.inputs, at.params
+    at_ = np.arange(g.shape[-1])
+    found = xp.zeros_like(x)
+    found[..., at_ + max(0, -offset), at_ + max(0, offset)] = g
+    return [found]
+
+
+@rule("trace")
+def _trace(at: Application, g: Array) -> Grads:
+    [x], offset = at.inputs, at.params[0]
+    return [g[..., None, None] * xp.eye(*x.shape[-2:], k=offset, dtype=x.dtype)]
+
+
+@rule("matrix_power")
+def _matrix_power(at: Application, g: Array) -> Grads:
+    n = at.params[0]
+    if n == 0:
+        return [None]
+    return pulled_back(lambda x: _power(x if n > 0 else xp.linalg.inv(x), abs(n)), at.inputs, g)
+
+
+def _power(x: Array, n: int) -> Array:
+    if n == 1:
+        return x
+    half = _power(x, n // 2)
+    return half @ half @ x if n % 2 else half @ half
+
+
+# -- inverses ---------------------------------------------------------------------------------------------------
 
 
 @rule("inv")
@@ -84,12 +165,7 @@ def _of_cofactors(at: Application, g: Array) -> Grads:
     return pulled_back(lambda x: _rows(conj(xp.linalg.det(x))[..., None]) * transposed(xp.linalg.inv(x)), at.inputs, g)
 
 
-def _slogdet_kinds(at: Application) -> Sequence[Kind]:
-    [x] = at.inputs
-    return (x.shape[:-2], x.dtype), (x.shape[:-2], _real(x.dtype))
-
-
-@rule("slogdet", outputs=_slogdet_kinds)
+@rule("slogdet")
 def _slogdet(at: Application, grads: tuple[Array | None, ...]) -> Grads:
     [x], (sign, _), (by_sign, by_log) = at.inputs, at.output, grads
     slope: Any = by_log
@@ -119,12 +195,7 @@ def _cholesky(at: Application, g: Array) -> Grads:
     return [0.5 * (found + transposed(found))]
 
 
-def _eigh_kinds(at: Application) -> Sequence[Kind]:
-    [x] = at.inputs
-    return (x.shape[:-1], _real(x.dtype)), (x.shape, x.dtype)
-
-
-@rule("eigh", outputs=_eigh_kinds)
+@rule("eigh")
 def _eigh(at: Application, grads: tuple[Array | None, ...]) -> Grads:
     (values, vectors), (by_values, by_vectors) = at.output, grads
     inner: Any = 0.0
@@ -147,16 +218,7 @@ def _eigvalsh(at: Application, g: Array) -> Grads:
     return [(vectors * _columns(g)) @ transposed(vectors)]
 
 
-def _complex(dtype: DType) -> DType:
-    return np.result_type(dtype, np.complex64)
-
-
-def _eig_kinds(at: Application) -> Sequence[Kind]:
-    [x] = at.inputs
-    return (x.shape[:-1], _complex(x.dtype)), (x.shape, _complex(x.dtype))
-
-
-@rule("eig", outputs=_eig_kinds)
+@rule("eig")
 def _eig(at: Application, grads: tuple[Array | None, ...]) -> Grads:
     """Of vectors of norm 1."""
     (values, vectors), (by_values, by_vectors) = at.output, grads
@@ -176,14 +238,7 @@ def _eigvals(at: Application, g: Array) -> Grads:
     return [xp.linalg.solve(transposed(vectors), _rows(g) * transposed(vectors))]
 
 
-def _qr_kinds(at: Application) -> Sequence[Kind]:
-    [x], [mode] = at.inputs, at.params
-    *lead, rows, columns = x.shape
-    inner = min(rows, columns) if mode == "reduced" else rows
-    return ((*lead, rows, inner), x.dtype), ((*lead, inner, columns), x.dtype)
-
-
-@rule("qr", outputs=_qr_kinds)
+@rule("qr")
 def _qr(at: Application, grads: tuple[Array | None, ...]) -> Grads:
     [x], (q, r), (by_q, by_r) = at.inputs, at.output, grads
     rows, columns = x.shape[-2:]
@@ -206,15 +261,7 @@ def _of_qr(q: Array, r: Array, by_q: Array, by_r: Array) -> Array:
     return transposed(xp.linalg.solve(r, transposed(by_q + q @ (lower + transposed(lower)))))
 
 
-def _svd_kinds(at: Application) -> Sequence[Kind]:
-    [x], [is_full] = at.inputs, at.params
-    *lead, rows, columns = x.shape
-    inner = min(rows, columns)
-    left, right = (rows, columns) if is_full else (inner, inner)
-    return ((*lead, rows, left), x.dtype), ((*lead, inner), _real(x.dtype)), ((*lead, right, columns), x.dtype)
-
-
-@rule("svd", outputs=_svd_kinds)
+@rule("svd")
 def _svd(at: Application, grads: tuple[Array | None, ...]) -> Grads:
     [x], (u, s, vh), (by_u, by_s, by_vh) = at.inputs, at.output, grads
     inner = s.shape[-1]

@@ -1,4 +1,4 @@
-"""Derivative rules: for an operation on arrays, array code of its vector-Jacobian product.
+"""Derivative rules, each array code of an operation's vector-Jacobian product, and the way back through records.
 
 A rule is a plain function of arrays. What it records are operations like any others, with rules of their own, so that
 gradients have gradients, are fused and traced like everything else. Rules are registered by the operation's name.
@@ -10,18 +10,17 @@ Source of the idea: Maclaurin, Duvenaud, Adams: autograd (``defvjp``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorflow.array import namespace as xp
-from actorflow.array.record.node import Node
-from actorflow.array.record.primitives import DType
+from actorflow.array.record.node import Node, given, record, site_of
+from actorflow.array.record.primitives import PART
+from actorflow.array.transforms.lifting import GraphOperation
+from actorflow.errors import GraphError
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
-
-#: Shape and dtype.
-Kind = tuple[tuple[int, ...], DType]
 
 
 class Application(NamedTuple):
@@ -42,27 +41,16 @@ class Application(NamedTuple):
 #: and None for an operation with several results. A gradient may have any shape that broadcasts with the input's and
 #: any floating dtype: it is summed and converted.
 Rule = Callable[[Application, Any], Sequence["Array | None"]]
-#: Gives the types of the results of an operation with several, for its inputs and parameters.
-Outputs = Callable[[Application], Sequence[Kind]]
-
 _rules: dict[str, Rule] = {}
-_outputs: dict[str, Outputs] = {}
 
 
-def rule(*names: str, outputs: Outputs | None = None) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of the operations of these names.
-
-    Args:
-        names: Of the operations.
-        outputs: For an operation with several results.
-    """
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule of the operations of these names."""
 
     def register(function: Rule) -> Rule:
         for name in names:
             assert name not in _rules, name
             _rules[name] = function
-            if outputs is not None:
-                _outputs[name] = outputs
         return function
 
     return register
@@ -71,11 +59,6 @@ def rule(*names: str, outputs: Outputs | None = None) -> Callable[[Rule], Rule]:
 def rule_of(name: str) -> Rule | None:
     """The rule of an operation; None if it has none."""
     return _rules.get(name)
-
-
-def outputs_of(name: str) -> Outputs | None:
-    """What gives the types of an operation's results, if it has several."""
-    return _outputs.get(name)
 
 
 def known_rules() -> tuple[str, ...]:
@@ -110,3 +93,116 @@ def conj(x: Any) -> Any:
 def transposed(x: Array) -> Array:
     """The conjugate transpose of matrices."""
     return conj(xp.matrix_transpose(x))  # type: ignore[no-any-return]
+
+
+# -- the way back -----------------------------------------------------------------------------------------------
+
+
+def pull_back(seeds: Sequence[tuple[Array, Array]], wanted: Sequence[Array]) -> list[Array | None]:
+    """The gradients of arrays for those of what was computed from them.
+
+    Args:
+        seeds: Results, floating, with their gradients, of the same types.
+        wanted: What to differentiate by; none of them is computed from another.
+    Returns:
+        A gradient for each of ``wanted``, of its shape and dtype; None where it is zero.
+    Raises:
+        GraphError: if a result depends on one of ``wanted`` by an operation without a gradient; it names the
+            operation and the line that recorded it.
+    """
+    targets = {x._node for x in wanted}
+    grads: dict[Node, Any] = {}
+    for y, g in seeds:
+        _add(grads, y._node, g)
+    for node in reversed(_active([y._node for y, _ in seeds], targets)):
+        if node in grads:
+            for each, g in _through(node, grads.pop(node)):
+                if each in targets or each.op is not None:
+                    _add(grads, each, g)
+    return [grads.get(x._node) for x in wanted]
+
+
+def pulled_back(function: Any, arrays: Sequence[Array], grad: Array) -> list[Array | None]:
+    """The gradients of arrays for that of a function of them: rules of operations that are made of others."""
+    return pull_back([(function(*arrays), grad)], arrays)
+
+
+def depends(results: Sequence[Array], wanted: Sequence[Array]) -> set[Node]:
+    """Which of ``wanted`` any of the results depends on, through floating arrays."""
+    targets = {x._node for x in wanted}
+    found = {y._node for y in results} & targets
+    for node in _active([y._node for y in results], targets):
+        found.update(each for each in node.inputs if type(each) is Node and each in targets)
+    return found
+
+
+def _active(results: Iterable[Node], targets: set[Node]) -> list[Node]:
+    """The records between that depend on one of ``targets`` through floating arrays, in order."""
+    first = min((node.number for node in targets), default=0)
+    seen: set[Node] = set()
+    stack = [*results]
+    while stack:
+        node = stack.pop()
+        if node not in seen and node not in targets and node.number > first:
+            seen.add(node)
+            stack.extend(each for each in node.inputs if type(each) is Node)
+    active = set(targets)
+    found = []
+    for node in sorted(seen, key=lambda node: node.number):
+        if node.dtype.kind in "fcO" and any(each in active for each in node.inputs if type(each) is Node):
+            active.add(node)
+            found.append(node)
+    return found
+
+
+def _add(grads: dict[Node, Any], node: Node, grad: Any) -> None:
+    before = grads.get(node)
+    if before is None:
+        grads[node] = grad
+    elif isinstance(grad, dict):
+        for i, g in grad.items():
+            before[i] = before[i] + g if i in before else g
+    else:
+        grads[node] = before + grad
+
+
+def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
+    """The contributions of one record to its inputs' gradients."""
+    op = node.op
+    assert op is not None
+    if op is PART:
+        [whole] = node.inputs
+        assert type(whole) is Node
+        return [(whole, {node.params[0]: grad})]
+    inputs = tuple([_shown(each) if isinstance(each, Node) else given(each, node.evaluator) for each in node.inputs])
+    floating = [type(each) is Node and each.dtype.kind in "fc" for each in node.inputs]
+    kinds = None if op.results is None else op.results(*node.inputs, *node.params)
+    outputs: Any = _shown(node)
+    if kinds is not None:
+        parts = enumerate(kinds)
+        outputs = tuple([record(PART, (node,), shape, kind, (i,), node.evaluator) for i, (shape, kind) in parts])
+    if isinstance(op, GraphOperation):
+        found: Sequence[Any] = op.pull_back(inputs, outputs, grad, floating)
+    else:
+        function = rule_of(op.name)
+        if function is None:
+            raise GraphError(f"{op.name} has no gradient; recorded at {site_of(node.origin)}")
+        found = function(
+            Application(inputs, node.params, outputs),
+            grad if kinds is None else tuple([grad.get(i) for i in range(len(kinds))]),
+        )
+    return [
+        (each, fit(g, each))
+        for each, g, wanted in zip(node.inputs, found, floating, strict=True)
+        if g is not None and wanted and type(each) is Node
+    ]
+
+
+def _shown(node: Node) -> Array:
+    """An array of a record; the one that shows it, if there is one."""
+    held = node.handle() if node.handle is not None else None
+    if held is not None and held._node is node:
+        return held
+    array = object.__new__(Node.array_type)
+    array._node = node
+    return array
