@@ -42,13 +42,30 @@ def activation_of(owner: str, kind: str) -> Callable[..., Blob]:
 def bottoms(layer: Composite, bottom: Sequence[Blob], *names: str) -> Sequence[Blob]:
     """The bottom, if it has as many blobs as names; raises GraphError naming what is expected."""
     if len(bottom) != len(names):
-        raise GraphError(
-            f"{type(layer).__name__} takes {len(names)} bottom blobs ({', '.join(names)}), got {len(bottom)}"
-        )
+        blobs = f"{len(names)} bottom blob{'s' * (len(names) > 1)} ({', '.join(names)})"
+        raise GraphError(f"{type(layer).__name__} takes {blobs}, got {len(bottom)}")
     return bottom
 
 
-class Activation(Composite):
+class Layer(Composite):
+    """A composite of one top blob, and of one bottom blob unless it overrides `build`: define `forward`."""
+
+    def __call__(self, *bottom: Blob, training: bool = True) -> Blob:
+        """Build it on ``bottom``; returns the top. See `Composite`."""
+        top: Blob = super().__call__(*bottom, training=training)
+        return top
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One top blob."""
+        (x,) = bottoms(self, bottom, "x")
+        return self.forward(x, training)
+
+    def forward(self, x: Blob, training: bool) -> Blob:
+        """Make the ops on ``x`` and return the top; called inside the layer's own scope."""
+        raise GraphError(f"{type(self).__name__} does not say what it is made of: define forward()")
+
+
+class Activation(Layer):
     """An activation function.
 
     Args:
@@ -64,13 +81,11 @@ class Activation(Composite):
         self.kind = kind
         self._activate = activation_of("Activation", kind)
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         return self._activate(x)
 
 
-class Pool(Composite):
+class Pool(Layer):
     """Pooling over windows of the images, over as many spatial axes as they have.
 
     Args:
@@ -103,36 +118,30 @@ class Pool(Composite):
         self.kind = kind
         self.kernel, self.stride, self.pad, self.ceil, self.count_pad = kernel, stride, pad, ceil, count_pad
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         if self.kind == "max":
             return ops.max_pool(x, self.kernel, self.stride, self.pad, self.ceil, name="max")
         return ops.average_pool(x, self.kernel, self.stride, self.pad, self.ceil, self.count_pad, name="average")
 
 
-class GlobalAverage(Composite):
+class GlobalAverage(Layer):
     """The average of each channel over the whole image: (batch, ..., channels) to (batch, channels).
 
     Source: Purine2 layer ``GlobalAverage``.
     """
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         return ops.global_average(x, name="average")
 
 
-class GlobalMax(Composite):
+class GlobalMax(Layer):
     """The maximum of each channel over the whole image: (batch, ..., channels) to (batch, channels)."""
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         return ops.global_max(x, name="max")
 
 
-class Dropout(Composite):
+class Dropout(Layer):
     """Dropout in training; nothing in inference, where the top is the bottom itself.
 
     Args:
@@ -152,25 +161,21 @@ class Dropout(Composite):
             raise GraphError(f"Dropout: seed must be from 0 to 2**64 - 1, got {seed}")
         self.rate, self.seed = rate, seed
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         if not training or self.rate == 0:
             return x
         scope = x.graph.root.current_scope.name
         return ops.dropout(x, self.rate, self.seed << 32 | zlib.crc32(scope.encode()), name="drop")
 
 
-class Flatten(Composite):
+class Flatten(Layer):
     """All axes but the first joined into one: (batch, ...) to (batch, features)."""
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         return ops.flatten(x, name="reshape")
 
 
-class Softmax(Composite):
+class Softmax(Layer):
     """``exp(x)`` over its sum along an axis.
 
     Args:
@@ -183,13 +188,11 @@ class Softmax(Composite):
         super().__init__(name)
         self.axis = axis
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         return ops.softmax(x, self.axis, name="softmax")
 
 
-class SoftmaxLoss(Composite):
+class SoftmaxLoss(Layer):
     """The mean of ``-log(softmax(x)[label])``. Bottom: scores (batch, classes), labels (batch,). Top: 0-d.
 
     Source: Purine2 layer ``SoftmaxLoss``.
@@ -201,7 +204,7 @@ class SoftmaxLoss(Composite):
         return ops.softmax_loss(x, labels, name="loss")
 
 
-class _Weighted(Composite):
+class _Weighted(Layer):
     """A layer with a weight, and perhaps a bias and an activation."""
 
     def __init__(
@@ -284,9 +287,7 @@ class Conv(_Convolution):
     Source: Purine2 layer ``Conv``.
     """
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         kernel, channels = self._kernel_for(x), x.shape[-1]
         if channels % self.groups:
             raise ShapeError(f"Conv: x's channels must be a multiple of groups, {self.groups}, got {x.spec}")
@@ -348,9 +349,7 @@ class ConvTranspose(_Convolution):
         )
         self.output_pad = as_steps(output_pad)
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         shape = (*self._kernel_for(x), self.outputs // self.groups, x.shape[-1])
         weight = self.variable(x, "weight", shape, self.weight_init)
         return self._finish(ops.conv_transpose(x, weight, *self.how, self.output_pad, name="conv"))
@@ -385,16 +384,14 @@ class InnerProduct(_Weighted):
     ) -> None:
         super().__init__(features, activation, bias, weight_init, bias_init, name)
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         if len(x.shape) != 2:
             x = ops.flatten(x)
         weight = self.variable(x, "weight", (self.outputs, x.shape[1]), self.weight_init)
         return self._finish(ops.inner(x, weight))
 
 
-class Embedding(Composite):
+class Embedding(Layer):
     """The vector of each index.
 
     Bottom: indices, any shape, integers. Top: (indices' shape, ``features``). Variable: ``weight`` (count, features).
@@ -425,14 +422,12 @@ class Embedding(Composite):
         self.count, self.features, self.dtype = count, features, dtype
         self.weight_init = weight_init or init.gaussian(1.0)
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         weight = self.variable(x, "weight", (self.count, self.features), self.weight_init, self.dtype)
         return ops.embedding(x, weight)
 
 
-class BatchNorm(Composite):
+class BatchNorm(Layer):
     """Normalizes each channel: by the batch in training, by running statistics in inference.
 
     Bottom and top: (..., channels). Variables: ``scale`` and ``shift`` (channels,), which are trained, and the
@@ -462,9 +457,7 @@ class BatchNorm(Composite):
         self.statistics: tuple[Variable, ...] = ()
         self._moves = False
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         if not x.shape:
             raise ShapeError(f"BatchNorm: x must have shape (..., channels), got {x.spec}")
         shape = x.shape[-1:]
@@ -500,7 +493,7 @@ class BatchNorm(Composite):
         return mean, variance
 
 
-class LayerNorm(Composite):
+class LayerNorm(Layer):
     """Normalizes each sample over its last axes.
 
     Bottom and top: any shape. Variables: ``scale`` and ``shift``, of the shape of these axes.
@@ -523,16 +516,14 @@ class LayerNorm(Composite):
             raise GraphError(f"LayerNorm: epsilon must not be negative, got {epsilon}")
         self.axes, self.epsilon, self.affine = axes, epsilon, affine
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         shape = x.shape[-self.axes :]
         scale = self.variable(x, "scale", shape, init.constant(1.0)) if self.affine else None
         shift = self.variable(x, "shift", shape, init.constant(0.0)) if self.affine else None
         return ops.layer_norm(x, scale, shift, axes=self.axes, epsilon=self.epsilon, name="normalize")
 
 
-class LRN(Composite):
+class LRN(Layer):
     """Local response normalization across channels; see `ops.lrn`.
 
     Args:
@@ -550,7 +541,5 @@ class LRN(Composite):
         super().__init__(name)
         self.alpha, self.beta, self.size, self.k = alpha, beta, size, k
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         return ops.lrn(x, self.alpha, self.beta, self.size, self.k, name="lrn")

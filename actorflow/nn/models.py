@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy.typing as npt
@@ -21,34 +22,31 @@ from actorflow.nn.layers import (
     Embedding,
     GlobalAverage,
     InnerProduct,
+    Layer,
     Pool,
     bottoms,
 )
 from actorflow.nn.recurrent import LSTM
 
 
-class Layered(Composite):
+def _through(layers: Iterable[Composite], x: Blob, training: bool) -> Blob:
+    for layer in layers:
+        x = layer(x, training=training)
+    return x
+
+
+class Layered(Layer):
     """Layers one after the other, in the model's own scope.
 
     Bottom and top: those of the first and of the last layer, one blob each.
-
-    Args:
-        layers: The layers.
-        name: Scope of its nodes.
     """
 
     def __init__(self, layers: Iterable[Composite], name: str | None = None) -> None:
         super().__init__(name)
         self.layers = list(layers)
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        if len(bottom) != 1:
-            raise GraphError(f"{type(self).__name__} takes 1 bottom blob (x), got {len(bottom)}")
-        (x,) = bottom
-        for layer in self.layers:
-            x = layer(x, training=training)
-        return x
+    def forward(self, x: Blob, training: bool) -> Blob:
+        return _through(self.layers, x, training)
 
 
 class MLP(Layered):
@@ -78,14 +76,15 @@ class MLP(Layered):
         seed: int = 0,
         name: str | None = None,
     ) -> None:
-        weights = init.he(seed)
-        layers: list[Composite] = []
-        for i, features in enumerate(hidden):
-            layers += [
-                InnerProduct(features, activation=activation, weight_init=weights, name=f"hidden{i}"),
-                Dropout(dropout, seed, name=f"dropout{i}"),
-            ]
-        super().__init__([*layers, InnerProduct(classes, weight_init=weights, name="scores")], name)
+        super().__init__(_perceptron(classes, hidden, activation, dropout, seed), name)
+
+
+def _perceptron(classes: int, hidden: Sequence[int], activation: str, dropout: float, seed: int) -> Iterator[Composite]:
+    weights = init.he(seed)
+    for i, features in enumerate(hidden):
+        yield InnerProduct(features, activation=activation, weight_init=weights, name=f"hidden{i}")
+        yield Dropout(dropout, seed, name=f"dropout{i}")
+    yield InnerProduct(classes, weight_init=weights, name="scores")
 
 
 class LeNet(Layered):
@@ -125,7 +124,7 @@ class LeNet(Layered):
         )
 
 
-class NINBlock(Composite):
+class NINBlock(Layered):
     """A convolution and 1x1 convolutions after it, each followed by a relu ("mlpconv").
 
     Args:
@@ -152,29 +151,11 @@ class NINBlock(Composite):
         bias_init: Initializer | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(name)
         if not channels:
             raise GraphError("NINBlock: channels must name at least one convolution's output channels")
-        self.layers = [
-            Conv(
-                width,
-                kernel if i == 0 else 1,
-                stride if i == 0 else 1,
-                pad if i == 0 else 0,
-                activation="relu",
-                weight_init=weight_init,
-                bias_init=bias_init,
-                name=f"conv{i}",
-            )
-            for i, width in enumerate(channels)
-        ]
-
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
-        for layer in self.layers:
-            x = layer(x, training=training)
-        return x
+        conv = partial(Conv, activation="relu", weight_init=weight_init, bias_init=bias_init)
+        rest = [conv(width, 1, name=f"conv{i}") for i, width in enumerate(channels[1:], 1)]
+        super().__init__([conv(channels[0], kernel, stride, pad, name="conv0"), *rest], name)
 
 
 class NIN(Layered):
@@ -299,22 +280,15 @@ class AlexNet(Layered):
     ) -> None:
         weights = init.he(seed)
 
-        def conv(i: int, channels: int, kernel: int, groups: int, stride: int = 1, pad: int = 0) -> Composite:
-            return Conv(
-                channels, kernel, stride, pad, groups=groups, activation="relu", weight_init=weights, name=f"conv{i}"
-            )
-
+        conv = partial(Conv, activation="relu", weight_init=weights)
         layers: list[Composite] = []
-        for i, first in enumerate((conv(0, 96, 11, 1, stride=4), conv(1, 256, 5, 2, pad=2))):
+        for i, first in enumerate((conv(96, 11, 4, name="conv0"), conv(256, 5, 1, 2, groups=2, name="conv1"))):
             layers += [first, LRN(1e-4, 0.75, 5, name=f"lrn{i}"), Pool("max", 3, 2, name=f"pool{i}")]
-        layers += [conv(2, 384, 3, 1, pad=1), conv(3, 384, 3, 2, pad=1), conv(4, 256, 3, 2, pad=1)]
+        for i, (channels, groups) in enumerate([(384, 1), (384, 2), (256, 2)], 2):
+            layers.append(conv(channels, 3, 1, 1, groups=groups, name=f"conv{i}"))
         layers.append(Pool("max", 3, 2, name="pool2"))
-        for i in range(2):
-            layers += [
-                InnerProduct(hidden, activation="relu", weight_init=weights, name=f"hidden{i}"),
-                Dropout(dropout, seed, name=f"dropout{i}"),
-            ]
-        super().__init__([*layers, InnerProduct(classes, weight_init=weights, name="scores")], name)
+        layers += _perceptron(classes, (hidden, hidden), "relu", dropout, seed)
+        super().__init__(layers, name)
 
 
 #: For each size the number of convolutions of the five stages.
@@ -366,15 +340,11 @@ class VGG(Layered):
                 for i in range(count)
             ]
             layers.append(Pool("max", 2, name=f"pool{stage}"))
-        for i in range(2):
-            layers += [
-                InnerProduct(hidden, activation="relu", weight_init=weights, name=f"hidden{i}"),
-                Dropout(dropout, seed, name=f"dropout{i}"),
-            ]
-        super().__init__([*layers, InnerProduct(classes, weight_init=weights, name="scores")], name)
+        layers += _perceptron(classes, (hidden, hidden), "relu", dropout, seed)
+        super().__init__(layers, name)
 
 
-class Inception(Composite):
+class Inception(Layer):
     """Convolutions of several sizes and a pooling side by side, joined along the channels.
 
     Bottom: (batch, height, width, channels). Top: (batch, height, width, one + three + five + pool_proj), in this
@@ -410,34 +380,15 @@ class Inception(Composite):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
+        conv = partial(Conv, activation="relu", weight_init=weight_init, bias_init=bias_init)
+        self.one = [conv(one, 1, name="one")]
+        self.three = [conv(three_reduce, 1, name="three_reduce"), conv(three, 3, pad=1, name="three")]
+        self.five = [conv(five_reduce, 1, name="five_reduce"), conv(five, 5, pad=2, name="five")]
+        self.pool = [Pool("max", 3, 1, 1, name="pool"), conv(pool_proj, 1, name="pool_proj")]
 
-        def conv(channels: int, kernel: int, scope: str) -> Conv:
-            return Conv(
-                channels,
-                kernel,
-                pad=kernel // 2,
-                activation="relu",
-                weight_init=weight_init,
-                bias_init=bias_init,
-                name=scope,
-            )
-
-        self.one = [conv(one, 1, "one")]
-        self.three = [conv(three_reduce, 1, "three_reduce"), conv(three, 3, "three")]
-        self.five = [conv(five_reduce, 1, "five_reduce"), conv(five, 5, "five")]
-        self.pool = [Pool("max", 3, 1, 1, name="pool"), conv(pool_proj, 1, "pool_proj")]
-
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        """One bottom blob, one top blob."""
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         branches: tuple[Sequence[Composite], ...] = (self.one, self.three, self.five, self.pool)
-        parts = []
-        for branch in branches:
-            y = x
-            for layer in branch:
-                y = layer(y, training=training)
-            parts.append(y)
-        return ops.concat(parts, axis=-1, name="join")
+        return ops.concat([_through(branch, x, training) for branch in branches], axis=-1, name="join")
 
 
 #: one, three, five, three_reduce, five_reduce, pool_proj of each block.
@@ -509,10 +460,8 @@ class GoogLeNet(Composite):
 
     def build(self, *bottom: Blob, training: bool) -> Blob | Sequence[Blob]:
         """One bottom blob; one top blob, or three."""
-        if len(bottom) != 1:
-            raise GraphError(f"GoogLeNet takes 1 bottom blob (x), got {len(bottom)}")
+        (x,) = bottoms(self, bottom, "x")
         seen: list[Blob] = []
-        (x,) = bottom
         for part in self.parts:
             x = part(x, training=training)
             seen.append(x)
@@ -537,18 +486,14 @@ class GoogLeNet(Composite):
 
 
 def _stem(weights: Initializer, biases: Initializer) -> Layered:
-    def conv(channels: int, kernel: int, stride: int, name: str) -> Conv:
-        return Conv(
-            channels, kernel, stride, kernel // 2, activation="relu", weight_init=weights, bias_init=biases, name=name
-        )
-
+    conv = partial(Conv, activation="relu", weight_init=weights, bias_init=biases)
     return Layered(
         [
-            conv(64, 7, 2, "conv1"),
+            conv(64, 7, 2, 3, name="conv1"),
             Pool("max", 3, 2, name="pool1"),
             LRN(name="lrn1"),
-            conv(64, 1, 1, "conv2_reduce"),
-            conv(192, 3, 1, "conv2"),
+            conv(64, 1, name="conv2_reduce"),
+            conv(192, 3, 1, 1, name="conv2"),
             LRN(name="lrn2"),
             Pool("max", 3, 2, name="pool2"),
         ],
@@ -637,7 +582,7 @@ class ResNet(Layered):
         super().__init__(layers, name)
 
 
-class _ResidualBlock(Composite):
+class _ResidualBlock(Layer):
     """Two 3x3 convolutions, or one between two of 1x1, beside the bottom or a 1x1 convolution of it."""
 
     def __init__(
@@ -657,16 +602,9 @@ class _ResidualBlock(Composite):
         if stride != 1 or channels_in != self.channels:
             self.shortcut += _normalized("_shortcut", self.channels, 1, stride, weight_init)
 
-    def build(self, *bottom: Blob, training: bool) -> Blob:
-        (x,) = bottoms(self, bottom, "x")
+    def forward(self, x: Blob, training: bool) -> Blob:
         y = _through(self.layers, x, training)
         return ops.relu(ops.add(y, _through(self.shortcut, x, training), name="add"))
-
-
-def _through(layers: Sequence[Composite], x: Blob, training: bool) -> Blob:
-    for layer in layers:
-        x = layer(x, training=training)
-    return x
 
 
 def _normalized(name: str, channels: int, kernel: int, stride: int, weight_init: Initializer) -> list[Composite]:
@@ -715,6 +653,11 @@ class LSTMLanguageModel(Composite):
         self.lstm = LSTM(hidden, layers, seed=seed, name="lstm")
         self.scores = InnerProduct(vocabulary, weight_init=init.xavier(seed), name="scores")
         self.dropouts = [Dropout(dropout, seed, name=f"dropout{i}") for i in range(2)]
+
+    def __call__(self, *bottom: Blob, training: bool = True) -> tuple[Blob, Blob, Blob]:
+        """Build it on ``bottom``; returns the scores, and the last hidden state and cell. See `Composite`."""
+        top: tuple[Blob, Blob, Blob] = super().__call__(*bottom, training=training)
+        return top
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """One or three bottom blobs, three top blobs."""

@@ -12,22 +12,8 @@ from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
 
 
-class LSTMCell(Composite):
-    """One step of a long short-term memory; call it step by step, on the same variables, to unroll it.
-
-    Bottom: x (batch, features), and perhaps hidden and cell (batch, ``hidden``), which are 0 otherwise. Top: the new
-    hidden state and the new cell. Variables: ``weight_x`` (4 * hidden, features), ``weight_h`` (4 * hidden, hidden),
-    ``bias`` (4 * hidden,); the gates are in PyTorch's order, input, forget, cell, output.
-
-    Args:
-        hidden: Length of the state.
-        weight_init: Initializer of the weights; the default is uniform up to ``1 / sqrt(hidden)``, as PyTorch's.
-        bias_init: Initializer of the bias; the default is that of the weights.
-        seed: Chooses the default initializers' numbers.
-        name: Scope of its nodes.
-    Raises:
-        GraphError: if ``hidden`` is not positive.
-    """
+class _Recurrent(Composite):
+    """A layer of an LSTM; see `LSTMCell` for its arguments."""
 
     def __init__(
         self,
@@ -46,6 +32,37 @@ class LSTMCell(Composite):
         self.weight_init = weight_init or init.uniform(-bound, bound, seed)
         self.bias_init = bias_init or init.uniform(-bound, bound, seed)
 
+    def _weights(self, x: Blob) -> tuple[Blob, Blob, Blob]:
+        rows = 4 * self.hidden
+        return (
+            self.variable(x, "weight_x", (rows, x.shape[-1]), self.weight_init),
+            self.variable(x, "weight_h", (rows, self.hidden), self.weight_init),
+            self.variable(x, "bias", (rows,), self.bias_init),
+        )
+
+
+class LSTMCell(_Recurrent):
+    """One step of a long short-term memory; call it step by step, on the same variables, to unroll it.
+
+    Bottom: x (batch, features), and perhaps hidden and cell (batch, ``hidden``), which are 0 otherwise. Top: the new
+    hidden state and the new cell. Variables: ``weight_x`` (4 * hidden, features), ``weight_h`` (4 * hidden, hidden),
+    ``bias`` (4 * hidden,); the gates are in PyTorch's order, input, forget, cell, output.
+
+    Args:
+        hidden: Length of the state.
+        weight_init: Initializer of the weights; the default is uniform up to ``1 / sqrt(hidden)``, as PyTorch's.
+        bias_init: Initializer of the bias; the default is that of the weights.
+        seed: Chooses the default initializers' numbers.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``hidden`` is not positive.
+    """
+
+    def __call__(self, *bottom: Blob, training: bool = True) -> tuple[Blob, Blob]:
+        """Build it on ``bottom``; returns the new hidden state and the new cell. See `Composite`."""
+        top: tuple[Blob, Blob] = super().__call__(*bottom, training=training)
+        return top
+
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """One or three bottom blobs, two top blobs."""
         x, hidden, cell = _with_state(self, bottom)
@@ -53,7 +70,7 @@ class LSTMCell(Composite):
             raise ShapeError(f"LSTMCell: x must have shape (batch, features), got {x.spec}")
         if hidden is None or cell is None:
             hidden = cell = ops.fill(x.graph, 0.0, (x.shape[0], self.hidden), x.dtype, name="zeros")
-        return ops.lstm_cell(x, hidden, cell, *_weights(self, x), name="step")
+        return ops.lstm_cell(x, hidden, cell, *self._weights(x), name="step")
 
 
 class LSTM(Composite):
@@ -97,6 +114,11 @@ class LSTM(Composite):
             for i in range(layers)
         ]
 
+    def __call__(self, *bottom: Blob, training: bool = True) -> tuple[Blob, Blob, Blob]:
+        """Build it on ``bottom``; returns the hidden states, and the last hidden state and cell. See `Composite`."""
+        top: tuple[Blob, Blob, Blob] = super().__call__(*bottom, training=training)
+        return top
+
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """One or three bottom blobs, three top blobs."""
         x, hidden, cell = _with_state(self, bottom)
@@ -125,21 +147,12 @@ class LSTM(Composite):
         return y, ops.stack([h for h, _ in lasts]), ops.stack([c for _, c in lasts])
 
 
-class _Sequence(LSTMCell):
+class _Sequence(_Recurrent):
     """One layer of an `LSTM`."""
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         x, hidden, cell = _with_state(self, bottom)
-        return ops.lstm(x, *_weights(self, x), hidden, cell, name="steps")
-
-
-def _weights(layer: LSTMCell, x: Blob) -> tuple[Blob, Blob, Blob]:
-    rows = 4 * layer.hidden
-    return (
-        layer.variable(x, "weight_x", (rows, x.shape[-1]), layer.weight_init),
-        layer.variable(x, "weight_h", (rows, layer.hidden), layer.weight_init),
-        layer.variable(x, "bias", (rows,), layer.bias_init),
-    )
+        return ops.lstm(x, *self._weights(x), hidden, cell, name="steps")
 
 
 def _with_state(layer: Composite, bottom: Sequence[Blob]) -> tuple[Blob, Blob | None, Blob | None]:

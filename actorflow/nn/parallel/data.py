@@ -10,6 +10,7 @@ from actorflow.graph.composite import Composite
 from actorflow.graph.gradient import gradient, trainable
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
+from actorflow.nn.layers import Layer
 from actorflow.nn.optim import Optimizer
 from actorflow.nn.parallel.exchange import AllReduce, as_places, moved, pieces_of, summed
 from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, mark_replicas, start_alike
@@ -62,7 +63,7 @@ class ParameterServer:
 _SCHEMES = ("allreduce", "server", "aggregate")
 
 
-class DataParallel(Composite):
+class DataParallel(Layer):
     """A network at several places, each on its share of the batch; trained as one network on the whole batch.
 
     ::

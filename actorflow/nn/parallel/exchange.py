@@ -8,6 +8,7 @@ from actorflow import ops
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob
+from actorflow.nn.layers import Layer
 from actorflow.ops.operation import axes_of
 from actorflow.place import Place
 
@@ -138,7 +139,7 @@ class Split(Composite):
         ]
 
 
-class Concat(Composite):
+class Concat(Layer):
     """Blobs of any places, joined along an axis at one place.
 
     Bottom: one or more blobs. Top: one.
@@ -208,7 +209,7 @@ def _averaged(y: Blob, count: int) -> Blob:
         return ops.scale(y, 1.0 / count, name="average")
 
 
-class Aggregate(Composite):
+class Aggregate(Layer):
     """The sum of blobs of any places, at one place. Those of one rank are summed up first, and sent as one.
 
     Bottom: one or more blobs of one type. Top: one. The terms are added in the order of the bottom, rank by rank, so

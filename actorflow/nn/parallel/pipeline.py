@@ -10,6 +10,7 @@ from actorflow.graph.composite import Composite
 from actorflow.graph.gradient import gradient, trainable
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
+from actorflow.nn.layers import Layer
 from actorflow.nn.optim import Optimizer
 from actorflow.nn.parallel.exchange import as_places, moved, pieces_of, summed
 from actorflow.nn.parallel.replicas import Loss, loss_of, start_alike
@@ -18,7 +19,7 @@ from actorflow.place import Place
 _SCHEDULES = ("gpipe", "1f1b")
 
 
-class Pipeline(Composite):
+class Pipeline(Layer):
     """A network cut into stages, each at a place of its own, which work on different parts of the batch at a time.
 
     ::
