@@ -42,7 +42,9 @@ async def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="of training")
     parser.add_argument("--batch", type=int, default=256, help="points per step")
     parser.add_argument("--micro-batches", type=int, default=4, help="parts of a batch")
-    parser.add_argument("--schedule", choices=("gpipe", "1f1b"), default="1f1b", help="see nn.parallel.Pipeline")
+    parser.add_argument(
+        "--schedule", choices=("gpipe", "1f1b"), default="1f1b", help="see nn.parallel.PipelineParallel"
+    )
     options = parser.parse_args()
     world = af.world()
     places = options.places or (
@@ -51,7 +53,7 @@ async def main() -> None:
 
     graph = af.Graph("spirals")
     x, labels = graph.blob("x", (options.batch, 2)), graph.blob("labels", options.batch, "int64")
-    model = nn.parallel.Pipeline(
+    model = nn.parallel.PipelineParallel(
         stages(len(places), 32), places, options.micro_batches, loss=ops.softmax_loss, schedule=options.schedule
     )
     loss = model(x, labels)

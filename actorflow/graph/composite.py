@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self, TypeVar, overload
 
 import numpy.typing as npt
 
@@ -12,6 +12,8 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Initializer, Op, Variable, as_blobs
 from actorflow.ops.elementwise import Copy
+
+_Blobs = TypeVar("_Blobs", bound=Blob | Sequence[Blob])
 
 
 class Composite:
@@ -122,7 +124,7 @@ class Composite:
             found += [item for item in items if isinstance(item, Composite)]
         return found
 
-    def __rrshift__(self, bottom: Blob | Sequence[Blob]) -> Composite:
+    def __rrshift__(self, bottom: Blob | Sequence[Blob]) -> Self:
         if isinstance(bottom, Op):
             raise GraphError(f"connect op {bottom.name!r} to composite {self.name!r} through a blob: op >> [y] >> ...")
         blobs = as_blobs(bottom)
@@ -131,6 +133,10 @@ class Composite:
         self(*blobs)
         return self
 
+    @overload
+    def __rshift__(self, other: Composite) -> Composite: ...
+    @overload
+    def __rshift__(self, other: _Blobs) -> _Blobs: ...
     def __rshift__(self, other: Any) -> Any:
         if isinstance(other, Composite):
             if not self.top:

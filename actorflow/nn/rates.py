@@ -39,7 +39,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepDecay:
     """``rate * factor ** (step // every)``. Source: Caffe ``step``.
 
     Attributes:

@@ -125,20 +125,20 @@ class LocalWorld:
         size: How many.
         seed: Deliver as a network might: messages of different ranks and tags overtake each other and take some turns
             of the loop, reproducibly. Without it, everything arrives at the next turn, in order.
-        liveness: For how many seconds of the loop a rank that was frozen may not answer before it is lost; see
+        liveness_s: For how many seconds of the loop a rank that was frozen may not answer before it is lost; see
             `actorflow.world`.
 
     Attributes:
         transports: One per rank.
     """
 
-    def __init__(self, size: int, seed: int | None = None, *, liveness: float | None = None) -> None:
+    def __init__(self, size: int, seed: int | None = None, *, liveness_s: float | None = None) -> None:
         self.mail = Mail(None if seed is None else random.Random(seed))  # noqa: S311  no secret
         self.dead: set[int] = set()
         self.frozen: set[int] = set()
         self.streams: dict[tuple[int, int, int], _Stream] = {}
         self.reductions: dict[tuple[tuple[int, ...], int], _Reduction] = {}
-        limit_s = liveness_of(liveness)
+        limit_s = liveness_of(liveness_s)
         self.transports = tuple(LocalTransport(self, rank, size, limit_s) for rank in range(size))
 
     def kill(self, rank: int) -> None:

@@ -163,7 +163,7 @@ def liveness_of(seconds: float | None, environment: Mapping[str, str] = os.envir
     Raises:
         TransportError: if they are no positive number.
     """
-    name, value = "liveness", seconds
+    name, value = "liveness_s", seconds
     if value is None:
         name, text = _VARIABLE, environment.get(_VARIABLE, "").strip()
         try:

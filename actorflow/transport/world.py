@@ -20,7 +20,7 @@ _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP
 _world: Transport | None = None
 
 
-def world(*, liveness: float | None = None) -> Transport:
+def world(*, liveness_s: float | None = None) -> Transport:
     """The ranks that this program runs on, and which of them this process is: its ``rank`` and ``size``.
 
     ::
@@ -39,10 +39,10 @@ def world(*, liveness: float | None = None) -> Transport:
     """
     global _world  # noqa: PLW0603  a process has one place in its job
     if _world is None:
-        _world = _connected(liveness)
+        _world = _connected(liveness_s)
         atexit.register(_world.close_with_others)
-    elif liveness is not None:
-        _world.liveness_s = liveness_of(liveness)
+    elif liveness_s is not None:
+        _world.liveness_s = liveness_of(liveness_s)
     return _world
 
 
@@ -51,20 +51,20 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int:
     return max(int(value) if (value := environment.get(name, "")).isdecimal() else 1 for name in _SIZES)
 
 
-def _connected(liveness: float | None) -> Transport:
+def _connected(liveness_s: float | None) -> Transport:
     size = launched_size()
     if size == 1 and "mpi4py.MPI" not in sys.modules:
-        return LocalWorld(1, liveness=liveness).transports[0]
+        return LocalWorld(1, liveness_s=liveness_s).transports[0]
     mpi = _mpi(size)
     if mpi.Is_finalized():
         raise TransportError("MPI has been finalized already; ask for the world before")
     if mpi.COMM_WORLD.size == 1:
         if size > 1:
             raise TransportError(_strangers(size, mpi))
-        return LocalWorld(1, liveness=liveness).transports[0]
+        return LocalWorld(1, liveness_s=liveness_s).transports[0]
     from actorflow.transport.mpi import MPITransport, end_job_on_exceptions
 
-    transport = MPITransport(liveness=liveness)
+    transport = MPITransport(liveness_s=liveness_s)
     end_job_on_exceptions(transport.close)
     return transport
 

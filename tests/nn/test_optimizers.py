@@ -172,7 +172,7 @@ def test_policies() -> None:
         return [round(policy(step), 6) for step in range(count)]
 
     assert first(rates.Fixed(0.1)) == [0.1] * 6
-    assert first(rates.Step(1.0, 2, 0.5)) == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert first(rates.StepDecay(1.0, 2, 0.5)) == [1, 1, 0.5, 0.5, 0.25, 0.25]
     assert first(rates.MultiStep(1.0, (1, 4), 0.5)) == [1, 0.5, 0.5, 0.5, 0.25, 0.25]
     assert first(rates.Poly(1.0, 4)) == [1, 0.75, 0.5, 0.25, 0, 0]
     assert first(rates.Poly(0.01, 100_000, 0.5), 1) == [0.01]  # Purine2's GoogLeNet
@@ -187,7 +187,7 @@ def test_policies() -> None:
     ("make", "message"),
     [
         (lambda: rates.Fixed(-1), "Fixed: rate must not be negative, got -1"),
-        (lambda: rates.Step(0.1, 0), "Step: every must be positive, got 0"),
+        (lambda: rates.StepDecay(0.1, 0), "StepDecay: every must be positive, got 0"),
         (lambda: rates.MultiStep(0.1, (3, 2)), r"MultiStep: milestones must be ascending, got \(3, 2\)"),
         (lambda: rates.Poly(0.1, 10, -1), "Poly: power must not be negative, got -1"),
         (lambda: rates.Cosine(0.1, 10, float("nan")), "Cosine: floor must not be negative, got nan"),

@@ -175,7 +175,7 @@ def scheduler_of(policy: Any, optimizer: Any) -> Any:
     """Torch's scheduler for a policy."""
     schedulers = torch.optim.lr_scheduler
     match policy:
-        case rates.Step():
+        case rates.StepDecay():
             return schedulers.StepLR(optimizer, policy.every, policy.factor)
         case rates.MultiStep():
             return schedulers.MultiStepLR(optimizer, list(policy.milestones), policy.factor)
@@ -190,7 +190,7 @@ def scheduler_of(policy: Any, optimizer: Any) -> Any:
 
 
 POLICIES = st.one_of(
-    st.builds(rates.Step, st.floats(0.01, 1), st.integers(1, 20), st.floats(0.1, 1)),
+    st.builds(rates.StepDecay, st.floats(0.01, 1), st.integers(1, 20), st.floats(0.1, 1)),
     st.builds(
         rates.MultiStep,
         st.floats(0.01, 1),

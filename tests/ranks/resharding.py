@@ -12,7 +12,7 @@ import numpy as np
 import actorflow as af
 from actorflow import data, nn, ops
 from actorflow.nn import rates
-from actorflow.nn.parallel import DataParallel, Pipeline
+from actorflow.nn.parallel import DataParallel, PipelineParallel
 from actorflow.transport.base import Transport
 
 __all__ = ["EPOCHS", "SCHEMES", "STEPS", "Training"]
@@ -74,12 +74,12 @@ class Training:
                 nn.InnerProduct(CLASSES, name="fourth"),
             ]
             at = [places[i % len(places)] for i in range(len(stages))]
-            model = Pipeline(stages, at, micro_batches=2, loss=ops.softmax_loss)
+            model = PipelineParallel(stages, at, micro_batches=2, loss=ops.softmax_loss)
         else:
             kind = "server" if scheme == "server" else "allreduce"
             model = DataParallel(nn.MLP(CLASSES, (7,)), places, scheme=kind, loss=ops.softmax_loss)
         loss = model(x, labels)
-        return loss, model.minimize(nn.SGD(rates.Step(0.1, 6, 0.5), momentum=0.9, weight_decay=1e-3))
+        return loss, model.minimize(nn.SGD(rates.StepDecay(0.1, 6, 0.5), momentum=0.9, weight_decay=1e-3))
 
     async def run(self, until: int | None = None) -> list[float]:
         """Go on from the last checkpoint, if there is one; returns the losses."""

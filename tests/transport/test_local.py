@@ -33,7 +33,7 @@ async def check_all(world: LocalWorld, freeze: bool = False) -> list[Any]:
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("freeze", [False, True])
 async def test_conformance(size: int, seed: int | None, freeze: bool) -> None:
-    reports = await check_all(LocalWorld(size, seed, liveness=0.1), freeze)
+    reports = await check_all(LocalWorld(size, seed, liveness_s=0.1), freeze)
     for rank, report in enumerate(reports):
         if isinstance(report, BaseException):
             raise report
@@ -363,7 +363,7 @@ async def test_a_defect_is_caught(plant: Callable[[LocalTransport], None], expec
 @pytest.mark.any_loop
 @pytest.mark.parametrize("plant", [never_asks, loses_whoever_it_asks])
 async def test_a_defect_that_freezing_shows_is_caught(plant: Callable[[LocalTransport], None]) -> None:
-    assert await first_broken(plant, LocalWorld(3, liveness=0.1), freeze=True) == "ends.frozen"
+    assert await first_broken(plant, LocalWorld(3, liveness_s=0.1), freeze=True) == "ends.frozen"
 
 
 async def first_broken(plant: Callable[[LocalTransport], None], world: LocalWorld, freeze: bool = False) -> str:

@@ -40,10 +40,10 @@ class TestWorld:
     def test_the_liveness(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ACTORFLOW_LIVENESS", "120")
         assert af.world().liveness_s == 120
-        assert af.world(liveness=5).liveness_s == 5
+        assert af.world(liveness_s=5).liveness_s == 5
         assert af.world().liveness_s == 5
-        with pytest.raises(af.TransportError, match=r"liveness must be a positive number of seconds, .*got 0"):
-            af.world(liveness=0)
+        with pytest.raises(af.TransportError, match=r"liveness_s must be a positive number of seconds, .*got 0"):
+            af.world(liveness_s=0)
 
     def test_the_mpiexec_of_another_mpi(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "launched_size", lambda: 4)

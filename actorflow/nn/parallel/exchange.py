@@ -61,7 +61,7 @@ def pieces_of(kind: str, x: Blob, parts: int, axis: int = 0) -> list[Blob]:
         return ops.split(x, lengths_of(kind, x.shape[axis], parts), axis)
 
 
-class Copy(Composite):
+class CopyTo(Composite):
     """The bottom at another place; what lives there already stays itself.
 
     Bottom and top: any blobs, as many as these.
@@ -108,7 +108,7 @@ class Distribute(Composite):
         return spread(bottom[0], self.places)
 
 
-class Split(Composite):
+class Scatter(Composite):
     """Each blob cut along an axis, a part for each place; no more than its part is sent anywhere.
 
     Bottom: one or more blobs. Top: the parts of the first one at all places, then those of the second one, ...
@@ -127,7 +127,7 @@ class Split(Composite):
 
     def __init__(self, places: Iterable[Place | str], axis: int = 0, name: str | None = None) -> None:
         super().__init__(name)
-        self.places = as_places("Split", places)
+        self.places = as_places("Scatter", places)
         self.axis = axis
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
@@ -135,11 +135,11 @@ class Split(Composite):
         return [
             moved(part, place)
             for x in bottom
-            for part, place in zip(pieces_of("Split", x, len(self.places), self.axis), self.places, strict=True)
+            for part, place in zip(pieces_of("Scatter", x, len(self.places), self.axis), self.places, strict=True)
         ]
 
 
-class Concat(Layer):
+class Gather(Layer):
     """Blobs of any places, joined along an axis at one place.
 
     Bottom: one or more blobs. Top: one.

@@ -1,4 +1,4 @@
-"""Pipeline parallel training: the stages of a network at several places, on parts of the batch."""
+"""PipelineParallel parallel training: the stages of a network at several places, on parts of the batch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from actorflow.place import Place
 _SCHEDULES = ("gpipe", "1f1b")
 
 
-class Pipeline(Layer):
+class PipelineParallel(Layer):
     """A network cut into stages, each at a place of its own, which work on different parts of the batch at a time.
 
     ::
 
-        model = nn.parallel.Pipeline([front, back], ["0/cpu", "1/cpu"], 4, loss=ops.softmax_loss)
+        model = nn.parallel.PipelineParallel([front, back], ["0/cpu", "1/cpu"], 4, loss=ops.softmax_loss)
         loss = model(images, labels)
         train = model.minimize(nn.SGD(0.1))
 
@@ -64,15 +64,17 @@ class Pipeline(Layer):
         schedule: str = "gpipe",
         name: str | None = None,
     ) -> None:
-        super().__init__(name)
-        self.places = as_places("Pipeline", places)
+        super().__init__(name or "pipeline")
+        self.places = as_places("PipelineParallel", places)
         self.stages = list(stages)
         if len(self.stages) != len(self.places):
-            raise GraphError(f"Pipeline: give a place for each of {len(self.stages)} stages, got {len(self.places)}")
+            raise GraphError(
+                f"PipelineParallel: give a place for each of {len(self.stages)} stages, got {len(self.places)}"
+            )
         if micro_batches < 1:
-            raise GraphError(f"Pipeline: micro_batches must be positive, got {micro_batches}")
+            raise GraphError(f"PipelineParallel: micro_batches must be positive, got {micro_batches}")
         if schedule not in _SCHEDULES:
-            raise GraphError(f"Pipeline: schedule must be one of {', '.join(_SCHEDULES)}, got {schedule!r}")
+            raise GraphError(f"PipelineParallel: schedule must be one of {', '.join(_SCHEDULES)}, got {schedule!r}")
         self.micro_batches = micro_batches
         self.schedule = schedule
         self.outputs: list[Blob] = []
@@ -82,7 +84,7 @@ class Pipeline(Layer):
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """A batch and its targets; one top blob."""
         root, count = bottom[0].graph.root, self.micro_batches
-        batches = list(zip(*[pieces_of("Pipeline", blob, count) for blob in bottom], strict=True))
+        batches = list(zip(*[pieces_of("PipelineParallel", blob, count) for blob in bottom], strict=True))
         sizes = [blobs[0].shape[0] for blobs in batches]
         self.outputs = []
         grads: list[dict[Variable, Blob]] = []  # summed up to each micro-batch
@@ -111,7 +113,9 @@ class Pipeline(Layer):
             GraphError: if it has not been built for training, or as for `Optimizer.descend`.
         """
         if not self._grads:
-            raise GraphError(f"Pipeline {self.name!r} has no gradients: build it with training=True, on variables")
+            raise GraphError(
+                f"PipelineParallel {self.name!r} has no gradients: build it with training=True, on variables"
+            )
         variables = list(self._grads if wrt is None else wrt)
         for variable in variables:
             if variable not in self._grads:
@@ -127,11 +131,11 @@ class Pipeline(Layer):
                 x = self._in_turn(moved(x, place), i, grads)
                 y = stage(x, training=training)
             if not isinstance(y, Blob):
-                raise GraphError(f"Pipeline: stage {stage.name!r} must have one top blob, got {len(stage.top)}")
+                raise GraphError(f"PipelineParallel: stage {stage.name!r} must have one top blob, got {len(stage.top)}")
             x = y
         self.outputs.append(x)
         with root.at(self.places[-1]):
-            return loss_of("Pipeline", x, self._loss, targets)
+            return loss_of("PipelineParallel", x, self._loss, targets)
 
     def _in_turn(self, x: Blob, stage: int, grads: Sequence[dict[Variable, Blob]]) -> Blob:
         """A stage's input, once the micro-batch that it has to wait for has come back."""

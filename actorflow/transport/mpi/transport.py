@@ -42,7 +42,7 @@ class MPITransport(Transport):
         chunk_bytes: The most that one message of MPI carries; the same on all ranks.
         host: Address by which other hosts reach this one; None to find it out.
         shared: Whether ranks of one host look in shared memory who must be woken.
-        liveness: For how many seconds a rank that this one waits for may not answer before it is lost; see
+        liveness_s: For how many seconds a rank that this one waits for may not answer before it is lost; see
             `actorflow.world`.
 
     Raises:
@@ -57,9 +57,9 @@ class MPITransport(Transport):
         chunk_bytes: int = CHUNK_BYTES,
         host: str | None = None,
         shared: bool = True,
-        liveness: float | None = None,
+        liveness_s: float | None = None,
     ) -> None:
-        limit_s = liveness_of(liveness)
+        limit_s = liveness_of(liveness_s)
         if not 1 <= chunk_bytes <= _LARGEST_CHUNK_BYTES:
             raise TransportError(f"chunks have 1 to {_LARGEST_CHUNK_BYTES:,} bytes, got {chunk_bytes:,}")
         if MPI.Query_thread() < MPI.THREAD_FUNNELED:

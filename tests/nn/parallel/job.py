@@ -9,7 +9,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.nn.parallel import DataParallel, Pipeline
+from actorflow.nn.parallel import DataParallel, PipelineParallel
 from actorflow.transport.base import Transport
 from actorflow.transport.local import LocalWorld
 
@@ -25,11 +25,11 @@ def data_parallel(scheme: str) -> Make:
 
 
 def pipeline(schedule: str) -> Make:
-    def make(places: list[str]) -> Pipeline:
+    def make(places: list[str]) -> PipelineParallel:
         stages = [nn.Conv(2, 3, activation="tanh", name="conv")]
         stages += [nn.InnerProduct(4, activation="tanh", name=f"inner{i}") for i in range(3)]
         micro_batches = 5 if len(set(places)) > 1 else 1
-        return Pipeline(stages, places, micro_batches, loss=ops.softmax_loss, schedule=schedule)
+        return PipelineParallel(stages, places, micro_batches, loss=ops.softmax_loss, schedule=schedule)
 
     return make
 

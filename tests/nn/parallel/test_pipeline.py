@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.nn.parallel import Concat, Distribute, Pipeline, Split, Vectorize
+from actorflow.nn.parallel import Distribute, Gather, PipelineParallel, Scatter, Vectorize
 from tests.nn.parallel.ranks import Ranks, size_of
 
 BATCH = 7
@@ -66,7 +66,7 @@ def build_plain(optimizer: str, graph: af.Graph) -> Mapping[str, Any]:
 
 def build_pipeline(optimizer: str, places: Sequence[str], graph: af.Graph, *how: Any, **more: Any) -> Mapping[str, Any]:
     x, labels = inputs(graph)
-    model = Pipeline(layers(), places, *how, loss=ops.softmax_loss, **more)
+    model = PipelineParallel(layers(), places, *how, loss=ops.softmax_loss, **more)
     loss = model(x, labels)
     train = model.minimize(OPTIMIZERS[optimizer]())
     return {"x": x, "labels": labels, "loss": loss, "train": train, "nets": model.stages, "model": model}
@@ -134,9 +134,9 @@ async def test_a_stage_can_be_data_parallel() -> None:
     def build(graph: af.Graph) -> Mapping[str, Any]:
         conv, pool, scores = layers()
         places = ["cpu", "1/cpu"]
-        wide = Split(places) >> Vectorize(conv, places) >> Concat("cpu")
+        wide = Scatter(places) >> Vectorize(conv, places) >> Gather("cpu")
         x, labels = inputs(graph)
-        model = Pipeline([wide, pool, scores], ["cpu", "1/cpu", "1/cpu"], 2, loss=ops.softmax_loss)
+        model = PipelineParallel([wide, pool, scores], ["cpu", "1/cpu", "1/cpu"], 2, loss=ops.softmax_loss)
         loss = model(x, labels)
         train = model.minimize(nn.SGD(0.1))
         return {"x": x, "labels": labels, "loss": loss, "train": train, "nets": [conv, scores]}
@@ -222,7 +222,7 @@ async def test_1f1b_holds_few_micro_batches(stages: int, micro_batches: int) -> 
     def build(graph: af.Graph) -> Mapping[str, Any]:
         x = graph.blob("x", (micro_batches, 2))
         made = [Stage(i, log) for i in range(stages)]
-        model = Pipeline(made, ["cpu"] * stages, micro_batches, loss=ops.sum, schedule="1f1b")
+        model = PipelineParallel(made, ["cpu"] * stages, micro_batches, loss=ops.sum, schedule="1f1b")
         loss = model(x)
         return {"x": x, "loss": loss, "train": model.minimize(nn.SGD(0.1))}
 
@@ -236,10 +236,13 @@ async def test_1f1b_holds_few_micro_batches(stages: int, micro_batches: int) -> 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Pipeline([nn.Flatten()], ["cpu", "cpu"]), "a place for each of 1 stages, got 2"),
-        (lambda: Pipeline([nn.Flatten()], ["cpu"], 0), "micro_batches must be positive, got 0"),
-        (lambda: Pipeline([nn.Flatten()], ["cpu"], schedule="zb"), "schedule must be one of gpipe, 1f1b, got 'zb'"),
-        (lambda: Pipeline([nn.Flatten()], ["cpu"]).minimize(nn.SGD(0.1)), "has no gradients"),
+        (lambda: PipelineParallel([nn.Flatten()], ["cpu", "cpu"]), "a place for each of 1 stages, got 2"),
+        (lambda: PipelineParallel([nn.Flatten()], ["cpu"], 0), "micro_batches must be positive, got 0"),
+        (
+            lambda: PipelineParallel([nn.Flatten()], ["cpu"], schedule="zb"),
+            "schedule must be one of gpipe, 1f1b, got 'zb'",
+        ),
+        (lambda: PipelineParallel([nn.Flatten()], ["cpu"]).minimize(nn.SGD(0.1)), "has no gradients"),
     ],
 )
 def test_refusals(make: Any, message: str) -> None:
@@ -251,12 +254,12 @@ def test_more_refusals() -> None:
     graph = af.Graph("g")
     x, labels = inputs(graph)
     with pytest.raises(af.ShapeError, match="an axis of 7 elements cannot be split into 8 parts"):
-        Pipeline(layers(), ["cpu"] * 3, 8, loss=ops.softmax_loss)(x, labels)
+        PipelineParallel(layers(), ["cpu"] * 3, 8, loss=ops.softmax_loss)(x, labels)
     with pytest.raises(af.ShapeError, match="the loss must be 0-d"):
-        Pipeline(layers(), ["cpu"] * 3)(x)
+        PipelineParallel(layers(), ["cpu"] * 3)(x)
     with pytest.raises(af.GraphError, match="stage 'both' must have one top blob, got 2"):
-        Pipeline([Distribute(["cpu", "sim:0"], name="both"), nn.Flatten()], ["cpu"] * 2)(x, labels)
-    model = Pipeline(layers(), ["cpu"] * 3, loss=ops.softmax_loss)
+        PipelineParallel([Distribute(["cpu", "sim:0"], name="both"), nn.Flatten()], ["cpu"] * 2)(x, labels)
+    model = PipelineParallel(layers(), ["cpu"] * 3, loss=ops.softmax_loss)
     model(x, labels)
     other = graph.variable("other", 3)
     with pytest.raises(af.GraphError, match=r"cannot be differentiated by .*other"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.nn.parallel import Aggregate, Concat, Distribute, ParameterServer, Split, Vectorize
+from actorflow.nn.parallel import Aggregate, Distribute, Gather, ParameterServer, Scatter, Vectorize
 from tests.nn.parallel.ranks import Ranks
 
 PLACES = ["cpu", "sim:0", "1/cpu"]
@@ -52,7 +52,7 @@ def test_a_function_makes_layers_with_variables_of_their_own() -> None:
 
 def test_copies_within_copies_begin_alike() -> None:
     def nested() -> af.Composite:
-        made = Distribute(["cpu", "sim:0"]) >> Vectorize(inner, ["cpu", "sim:0"]) >> Concat("cpu", 1)
+        made = Distribute(["cpu", "sim:0"]) >> Vectorize(inner, ["cpu", "sim:0"]) >> Gather("cpu", 1)
         made.name = "nested"
         return made
 
@@ -74,8 +74,8 @@ async def test_several_bottoms_and_tops_across_ranks() -> None:
     def build(graph: af.Graph) -> Mapping[str, Any]:
         a, b = graph.blob("a", 6), graph.blob("b", 6)
         vectorize = Vectorize(Both(), PLACES)
-        vectorize(*Split(PLACES)(a, b))
-        sums, differences = (Concat("cpu")(*vectorize.top[i : i + 3]) for i in (0, 3))
+        vectorize(*Scatter(PLACES)(a, b))
+        sums, differences = (Gather("cpu")(*vectorize.top[i : i + 3]) for i in (0, 3))
         return {"a": a, "b": b, "sums": sums, "differences": differences}
 
     a, b = np.arange(6, dtype="f"), np.arange(6, dtype="f") ** 2
@@ -90,7 +90,7 @@ async def test_a_shared_layer_is_trained_by_all_places() -> None:
     def build(graph: af.Graph) -> Mapping[str, Any]:
         x = graph.blob("x", (6, 3), "float64")
         layer = inner()
-        tops = Vectorize(layer, PLACES)(*Split(PLACES)(x))
+        tops = Vectorize(layer, PLACES)(*Scatter(PLACES)(x))
         losses = []
         for top in tops:
             with graph.at(top.place):

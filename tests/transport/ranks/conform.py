@@ -16,7 +16,7 @@ kind, chunk, memory, waiting, end = sys.argv[1:]
 factory = uvloop.new_event_loop if kind == "uvloop" else asyncio.new_event_loop
 freeze = partial(os.kill, os.getpid(), signal.SIGSTOP) if end == "frozen" else None
 # So long that a busy machine is not taken for a frozen rank.
-transport = MPITransport(chunk_bytes=int(chunk), shared=memory == "shared", liveness=30 if freeze is None else 5)
+transport = MPITransport(chunk_bytes=int(chunk), shared=memory == "shared", liveness_s=30 if freeze is None else 5)
 with asyncio.Runner(loop_factory=factory) as runner:
     measure_idle = waiting == "idle"
     check = check_transport(transport, chunk_bytes=int(chunk), patience_s=40, measure_idle=measure_idle, freeze=freeze)

@@ -1,4 +1,4 @@
-"""Copy, Distribute, Split and Concat: values, gradients, where they are, and how many messages they take."""
+"""CopyTo, Distribute, Scatter and Gather: values, gradients, where they are, and how many messages they take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.nn.parallel import Concat, Copy, Distribute, Split
+from actorflow.nn.parallel import CopyTo, Distribute, Gather, Scatter
 from actorflow.ops.transfer import Send
 from tests.nn.parallel.ranks import Ranks, size_of
 
@@ -62,19 +62,19 @@ async def test_distribute(places: list[str]) -> None:
 
 @pytest.mark.parametrize("places", PLACES, ids=" ".join)
 @pytest.mark.parametrize("axis", [0, -1])
-async def test_split_and_concat(places: list[str], axis: int) -> None:
+async def test_scatter_and_gather(places: list[str], axis: int) -> None:
     target = places[-1]
 
     def build(graph: af.Graph) -> Mapping[str, Any]:
         x, labels = graph.blob("x", (6, 2, 5), "float64"), graph.blob("labels", (6, 1, 4), "int64")
-        split = Split(places, axis)
+        split = Scatter(places, axis)
         split(x, labels)
         count = len(places)
-        joined = split.top[:count] >> Concat(target, axis)
+        joined = split.top[:count] >> Gather(target, axis)
         with graph.subgraph("others"):
-            split.top[count:] >> Concat("cpu", axis)
+            split.top[count:] >> Gather("cpu", axis)
         parts = {f"part{i}": part for i, part in enumerate(split.top)}
-        both = {"joined": joined.top[0], "others": graph["others/concat/join/out"]}
+        both = {"joined": joined.top[0], "others": graph["others/gather/join/out"]}
         return {"x": x, "labels": labels, "dx": af.gradient(weighted(split.top[:count]), x), **both, **parts}
 
     ranks = Ranks(size_of(places), build)
@@ -97,7 +97,7 @@ async def test_split_and_concat(places: list[str], axis: int) -> None:
 async def test_no_more_than_its_part_is_sent() -> None:
     def build(graph: af.Graph) -> Mapping[str, Any]:
         x = graph.blob("x", (9, 5))
-        return {"x": x, **{f"part{i}": part for i, part in enumerate(Split(["cpu", "1/cpu", "2/cpu"])(x))}}
+        return {"x": x, **{f"part{i}": part for i, part in enumerate(Scatter(["cpu", "1/cpu", "2/cpu"])(x))}}
 
     ranks = Ranks(3, build)
     plan = ranks.graphs[0].compile([ranks["part1"], ranks["part2"]])
@@ -108,7 +108,7 @@ async def test_no_more_than_its_part_is_sent() -> None:
 async def test_copy_moves_what_is_elsewhere() -> None:
     def build(graph: af.Graph) -> Mapping[str, Any]:
         x, z = graph.blob("x", 3), graph.blob("z", 2, "int64", "1/cpu")
-        copy = Copy("1/cpu")
+        copy = CopyTo("1/cpu")
         copy(x, z)
         assert copy.top[1] is z
         return {"x": x, "z": z, "y": copy.top[0]}
@@ -123,13 +123,13 @@ async def test_copy_moves_what_is_elsewhere() -> None:
 def test_names_and_chains() -> None:
     graph = af.Graph("g")
     x = graph.blob("x", (4, 3))
-    chain = Copy("sim:0", name="there") >> Distribute(["cpu", "sim:0"], name="both")
+    chain = CopyTo("sim:0", name="there") >> Distribute(["cpu", "sim:0"], name="both")
     [x] >> chain
     assert [blob.name for blob in chain.top] == ["chain/both/copy/out", "chain/there/copy/out"]
     with graph.at("sim:1"):  # a composite's places are its own
-        assert places_of(Split(["cpu", "sim:0"])(x)) == ["cpu", "sim:0"]
-        assert graph["split/split"].place == x.place
-        assert str(Concat("sim:0")(x, x).place) == "sim:0"
+        assert places_of(Scatter(["cpu", "sim:0"])(x)) == ["cpu", "sim:0"]
+        assert graph["scatter/split"].place == x.place
+        assert str(Gather("sim:0")(x, x).place) == "sim:0"
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_names_and_chains() -> None:
         (lambda x: Distribute("cpu"), "must be a sequence of places, got 'cpu' alone"),
         (lambda x: Distribute([]), "give at least one place"),
         (lambda x: Distribute(["cpu"])(x, x), r"takes 1 bottom blob \(x\), got 2"),
-        (lambda x: Split(["cpu"] * 4)(x), "an axis of 3 elements cannot be split into 4 parts"),
-        (lambda x: Split(["cpu"] * 2, axis=2)(x), "axis must be from -2 to 1, got 2"),
-        (lambda x: Copy("1/"), "'1/' is not a place"),
-        (lambda x: Concat("cpu")(x, ops.cast(x, "float64")), "dtype"),
+        (lambda x: Scatter(["cpu"] * 4)(x), "an axis of 3 elements cannot be split into 4 parts"),
+        (lambda x: Scatter(["cpu"] * 2, axis=2)(x), "axis must be from -2 to 1, got 2"),
+        (lambda x: CopyTo("1/"), "'1/' is not a place"),
+        (lambda x: Gather("cpu")(x, ops.cast(x, "float64")), "dtype"),
     ],
 )
 def test_refusals(make: Any, message: str) -> None:
@@ -152,6 +152,6 @@ def test_refusals(make: Any, message: str) -> None:
 
 async def test_places_that_are_not_there() -> None:
     graph = af.Graph("g")
-    y = nn.parallel.Copy("1/cpu")(graph.blob("x", 3))
+    y = nn.parallel.CopyTo("1/cpu")(graph.blob("x", 3))
     with pytest.raises(af.PlaceError, match=r"1/cpu.*mpiexec -n 2"):
         await graph.run({"x": [1, 2, 3]}, fetch=[y])
