@@ -16,7 +16,7 @@ from actorflow import ops
 from actorflow.nn.parallel import Aggregate, AllReduce
 from actorflow.ops.transfer import Receive
 from tests.nn.parallel.ranks import Ranks, size_of
-from tests.nn.parallel.test_moving import places_of, weighted
+from tests.nn.parallel.test_exchange import places_of, weighted
 
 PLACES = (
     ["cpu"],
