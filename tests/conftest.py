@@ -22,6 +22,7 @@ from actorflow.devices import check_place
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 from tests.support.effort import FULL
+from tests.support.loops import LoopFactory, loop_factories
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
 settings.register_profile("short", max_examples=50, deadline=None, print_blob=True)
@@ -34,20 +35,10 @@ TESTS = Path(__file__).parent
 
 pytest_plugins = ["tests.support.workers"]
 
-LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
 
 #: How long a thread or task that is about to end may take. Only a failing test waits this long.
 GRACE_S = 5.0
-
-
-def _loop_factories() -> dict[str, LoopFactory]:
-    factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
-    try:
-        import uvloop
-    except ImportError:  # Windows
-        return factories
-    return {**factories, "uvloop": uvloop.new_event_loop}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,7 +73,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
     That is so for most folders, for tests marked ``any_loop``, and for those of a browser, whose time is the browser's.
     """
-    factories = _loop_factories()
+    factories = loop_factories()
     path = item.path.relative_to(TESTS)
     both = len(path.parts) == 1 or path.parts[0] in ON_BOTH_LOOPS
     if FULL or (both and not any(map(item.get_closest_marker, ("any_loop", "browser")))):
