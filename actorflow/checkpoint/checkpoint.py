@@ -28,7 +28,7 @@ def position_text(position: Position | None) -> str:
 
     Raises:
         CheckpointError: naming the key of what JSON cannot hold, or would give back as something else: a tuple as a
-            list, a key that is no text as one.
+            list, a key that is not a text as one.
     """
     plain = dict(position or {})
     try:
@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 
 
 class Snapshot(NamedTuple):
-    """What a graph is between two frames."""
+    """Values of a graph between two frames."""
 
     arrays: dict[str, Any]  # values of the variables by name, wherever they are
     metadata: dict[str, str]  # what the file says besides
@@ -189,7 +189,7 @@ def check_storable(variables: Iterable[Variable]) -> None:
 
 
 def metadata_of(root: Graph, variables: Iterable[Variable], **more: str) -> dict[str, str]:
-    """What a file says besides the values: who saved it, and which of its variables others can do without.
+    """Metadata of a file: which rank saved it, and which of its variables others can do without.
 
     Args:
         root: The graph.
@@ -211,7 +211,7 @@ def _saved(root: Graph, position: Position | None) -> tuple[Sequence[Variable], 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What has been loaded.
+    """A checkpoint that has been loaded.
 
     Attributes:
         path: The file; of a checkpoint that another number of ranks saved, the first one's.
@@ -219,7 +219,7 @@ class Checkpoint:
         positions: What the application said of its place in the data, by rank that saved it: this rank's alone where as
             many ranks load it as have saved it, else that of all.
         missing: Variables of this rank that the file does not have, which keep their values.
-        unexpected: Names in the file that are no variables of the graph.
+        unexpected: Names in the file that are not variables of the graph.
         saved_on: How many ranks saved it.
         rank: This one.
         size: How many ranks load it.
@@ -236,12 +236,12 @@ class Checkpoint:
 
     @property
     def is_resharded(self) -> bool:
-        """Whether another number of ranks saved it."""
+        """True if another number of ranks saved it."""
         return self.saved_on != self.size
 
     @property
     def position(self) -> dict[str, Any]:
-        """What the application said of its place in the data: this rank's, or what all ranks said that saved it.
+        """Place in the data as the application gave it: this rank's, or that of all ranks that saved it.
 
         Raises:
             CheckpointError: if another number of ranks saved it and they were at different places, so that this rank's
@@ -276,7 +276,7 @@ async def load_checkpoint(graph: Graph, path: str | os.PathLike[str], *, strict:
         graph: Any graph of the root; the root's variables are loaded, of a graph that several ranks run those whose
             place is on this rank.
         path: The file.
-        strict: Whether variables that the file lacks, and names that are no variables, are errors; else they are given
+        strict: Whether variables that the file lacks, and names that are not variables, are errors; else they are given
             back as ``missing`` and ``unexpected``.
     Raises:
         CheckpointError: if the file cannot be read or is damaged; if a shape or dtype differs from the variable's, with

@@ -115,14 +115,14 @@ class Tensor(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What is in a file."""
+    """Content of a file."""
 
     tensors: dict[str, Tensor]  # by name
     metadata: dict[str, str]  # texts by name, without the checksums
 
 
 class Outline(NamedTuple):
-    """What is in a file, without the values."""
+    """Content of a file without the values."""
 
     names: frozenset[str]  # of its tensors
     metadata: dict[str, str]  # texts by name, without the checksums
@@ -261,7 +261,7 @@ class Part(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What files have for some variables."""
+    """Values for some variables, found in files."""
 
     parts: list[Part]  # the files that were looked into
     arrays: dict[Variable, npt.NDArray[Any]]  # values, each in memory of its own
@@ -376,7 +376,7 @@ def _outlined(path: Path) -> Outline:
 
 
 def _part(path: Path, outline: Outline) -> Part:
-    """What a file says of itself."""
+    """Describe a file by its metadata."""
     metadata = outline.metadata
     version = metadata.get("actorflow")
     if version is None:

@@ -371,7 +371,7 @@ class _DamagedElsewhereError(DamagedError):
 
 
 def _together(seen: _Seen) -> dict[_Saved, set[int]]:
-    """Of which ranks there are files, wherever they are seen."""
+    """Ranks that have files of each checkpoint, wherever they are seen."""
     ranks: dict[_Saved, set[int]] = {}
     for of_rank in seen:
         for step, size, there in of_rank:
@@ -380,12 +380,12 @@ def _together(seen: _Seen) -> dict[_Saved, set[int]]:
 
 
 def _told(visible: dict[_Saved, _Files]) -> list[tuple[int, int, list[int]]]:
-    """Which files there are, as the ranks tell each other."""
+    """Files that are seen here, as the ranks tell each other."""
     return [(saved.step, saved.size, sorted(files)) for saved, files in visible.items()]
 
 
 def _names(folder: Path) -> list[str]:
-    """What is in a folder; nothing if it is not there; raises CheckpointError if it cannot be read."""
+    """Names in a folder; none if it is not there; raises CheckpointError if it cannot be read."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:

@@ -27,11 +27,11 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class LoadedWeights(NamedTuple):
-    """What `load_weights` has found.
+    """Differences between a file and the weights that `load_weights` was to load.
 
     Attributes:
         missing: Weights that the file does not have, which keep their values; by the names that they would have there.
-        unexpected: Names in the file that are no weights of the scope.
+        unexpected: Names in the file that are not weights of the scope.
     """
 
     missing: tuple[str, ...]
@@ -88,7 +88,7 @@ async def load_weights(
         scope: As for `save_weights`; what is loaded are its weights, of a graph that several ranks run those whose
             place is on this rank.
         path: The file, or files that have the weights together.
-        strict: Whether weights that the file lacks, and names in it that are no weights of the scope, are errors.
+        strict: Whether weights that the file lacks, and names in it that are not weights of the scope, are errors.
         prefix: Where in the file the weights are: the name of the scope that they had in a larger one, ``"encoder"``.
     Returns:
         What was missing and what unexpected: nothing, if ``strict``.

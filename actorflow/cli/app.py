@@ -89,7 +89,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 _WATCH = """Show a graph that runs in another process and serves its live page: frames, ops by cost, states, memory,
 what frames wait for, failures, the newest values of curves. Comes back when the connection is lost, and ends with
-Ctrl-C; to what is no terminal it prints all that once."""
+Ctrl-C; elsewhere than to a terminal it prints all that once."""
 
 
 def _add_watch(parser: argparse.ArgumentParser) -> None:

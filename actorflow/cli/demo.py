@@ -81,7 +81,7 @@ class Training:
         return self._trainer.steps(self._feeds, self._epochs)
 
     async def test(self) -> int:
-        """How many of the test images are recognized."""
+        """Count the test images that are recognized."""
         batches = list(self.data.test.in_order(self._batch))
         feeds: Iterator[dict[Any, Any]] = ({self._images: batch.images} for batch in batches)
         results = self.graph.stream(feeds, fetch=[self._test_scores], in_flight=_IN_FLIGHT)
@@ -99,7 +99,7 @@ class Training:
 
 
 def time_table(graph: Graph, elapsed_s: float) -> Table:
-    """Where the time went: calls, total and share per kind of operation, the longest first; failed calls if any.
+    """Table of where the time went: calls, total and share per kind of operation; failed calls if any.
 
     Args:
         graph: A graph that has run.
@@ -146,7 +146,7 @@ _USUAL_PORT = 8080
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for on the command line."""
+    """Arguments of the command line."""
 
     data: str  # ``digits`` or ``fashion-mnist``
     data_dir: Path | None  # directory of the Fashion-MNIST files

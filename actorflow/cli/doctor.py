@@ -22,7 +22,7 @@ Status = Literal["ok", "missing", "broken"]
 
 @dataclass(frozen=True)
 class Check:
-    """What was found out about one thing."""
+    """Finding about one thing that actorflow can use."""
 
     name: str  # the thing
     status: Status  # ``ok``; ``missing``: can be added; ``broken``: there, but does not work
@@ -127,7 +127,7 @@ def _blas_text(pool: dict[str, Any]) -> str:
 
 
 def _devices() -> Iterator[Check]:
-    """What kinds of devices there are besides the CPU; CUDA devices each by themselves."""
+    """Findings about devices other than the CPU; CUDA devices each by themselves."""
     yield Check("device sim", "ok", "simulated accelerators, for tests")
     for found in describe_cuda():
         yield Check(found.name, found.status, found.detail, advice=found.advice)

@@ -35,7 +35,7 @@ def cancel_on_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
 
 
-#: Of what is no terminal: nothing is cut off or broken there.
+#: Width of output that is not a terminal: nothing is cut off or broken there.
 _PLAIN_WIDTH = 240
 
 

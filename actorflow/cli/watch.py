@@ -198,7 +198,7 @@ _PLAIN_VITALS = 3
 
 
 def watch(address: Address, *, rows: int) -> int:
-    """Show a graph until Ctrl-C; to what is no terminal, once.
+    """Show a graph until Ctrl-C; where the output is not a terminal, once.
 
     Args:
         address: Where its live page is.

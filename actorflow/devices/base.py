@@ -1,4 +1,4 @@
-"""What a device offers the engine: lanes of work, fences that prove its end, memory, copies.
+"""Face of a device to the engine: lanes of work, fences that prove its end, memory, copies.
 
 A lane is a FIFO. Submitting to it returns at once with a fence; the engine hands the fence to whoever uses the result.
 A consumer on the same lane needs nothing more, since the order of the FIFO is the proof. A consumer on another lane of
@@ -97,7 +97,7 @@ class Lane(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """How a graph uses one device; a kind of device may have more (`SimOptions`, say).
+    """Options of one device in a graph; a kind of device may have more (`SimOptions`, say).
 
     Args:
         libraries: Kernel libraries in the order of preference; None for the device's own order.
@@ -185,7 +185,7 @@ class Device(ABC):
             lane.bind(loop)
 
     def watch_closely(self, detailed: bool) -> None:  # noqa: B027  most devices time each piece of work anyway
-        """Whether somebody wants the time of each piece of work by itself."""
+        """Tell the device whether somebody wants the time of each piece of work by itself."""
 
     def close(self) -> None:
         """Stop all lanes; does not wait for them. Idempotent."""
@@ -218,7 +218,7 @@ class Device(ABC):
 
     @abstractmethod
     def is_array(self, value: Any) -> bool:
-        """Whether a value is an array of this very device."""
+        """True if a value is an array of this very device."""
 
     @property
     def staging(self) -> Pool:

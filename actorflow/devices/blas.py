@@ -1,4 +1,4 @@
-"""How many threads BLAS may use beside the lanes.
+"""Limits on the threads of BLAS beside the lanes.
 
 BLAS libraries keep one pool of threads for the whole process, so its size is decided in one place for all graphs: the
 cores are shared out among the worker lanes that run.

@@ -94,7 +94,7 @@ class WorkerLane(Lane):
     def submit(
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
     ) -> Fence:
-        """As `Lane.submit`; also raises DeviceError if there is no thread and none can be started."""
+        """See `Lane.submit`; also raises DeviceError if there is no thread and none can be started."""
         if self._closed:
             raise DeviceError(f"lane {self.name!r} is closed")
         if len(self._threads) < self._limit and self.outstanding >= len(self._threads):
@@ -133,7 +133,7 @@ class WorkerLane(Lane):
 
     @property
     def is_alive(self) -> bool:
-        """Whether a thread of the lane has not ended."""
+        """True if a thread of the lane has not ended."""
         return any(thread.is_alive() for thread in self._threads)
 
     async def ended(self) -> None:

@@ -1,4 +1,4 @@
-"""Which kinds of device there are. A kind is loaded when a place first names it."""
+"""Kinds of devices by name; a kind is loaded when a place first names it."""
 
 from __future__ import annotations
 
@@ -93,5 +93,5 @@ def _load(kind: str) -> type[Device]:
                 f"the device of kind {kind!r} ({points[0].value}) does not load: {error}"
             ) from error
     if not (isinstance(found, type) and issubclass(found, Device)):
-        raise DeviceUnavailableError(f"the device of kind {kind!r} is no subclass of Device: {found!r}")
+        raise DeviceUnavailableError(f"the device of kind {kind!r} is not a subclass of Device: {found!r}")
     return found

@@ -22,7 +22,7 @@ class CaptureRefusedError(DeviceError):
 
 
 class SegmentState(Enum):
-    """What the next call of a segment does.
+    """State of a segment: what its next call does.
 
     ::
 

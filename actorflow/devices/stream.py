@@ -1,4 +1,4 @@
-"""What accelerators with streams and events share: lanes, fences, memory, and how the loop learns that work has ended.
+"""Devices with streams and events: their lanes, fences and memory, and how the loop learns that work has ended.
 
 A lane is a stream. Its work is launched at once, on the loop's thread, and runs later on the device in the order of
 launching. An event recorded behind a piece of work proves its end, and that of all work in front of it; so events are
@@ -51,7 +51,7 @@ class Event(ABC):
 
     @abstractmethod
     def query(self) -> bool:
-        """Whether all work in front of the mark has ended.
+        """True if all work in front of the mark has ended.
 
         Raises:
             DeviceError: if some of it failed on the device; the same from then on.
@@ -80,7 +80,7 @@ class Stream(ABC):
 
     @abstractmethod
     def current(self) -> AbstractContextManager[Any]:
-        """What is launched inside the ``with`` block goes to this stream. Nothing is ever awaited inside."""
+        """Make this stream current within the ``with`` block, inside which nothing is ever awaited."""
 
     @abstractmethod
     def record(self) -> Event:
@@ -88,7 +88,7 @@ class Stream(ABC):
 
     @abstractmethod
     def wait(self, event: Event) -> None:
-        """What is launched from now on waits for a mark in another stream of the device, on the device."""
+        """Have what is launched from now on wait, on the device, for a mark in another stream of the device."""
 
     @abstractmethod
     def close(self) -> None:
@@ -184,13 +184,13 @@ class StreamLane(Lane):
         return True
 
     def wait_until(self, other: StreamLane, number: int) -> None:
-        """What is launched from now on waits on the device for the end of work ``number`` of another lane."""
+        """Have what is launched from now on wait, on the device, for the end of work ``number`` of another lane."""
         if not self.comes_behind(other, number):
             self.stream.wait(other.mark(number))
             self._awaited[other] = number
 
     def comes_behind(self, other: StreamLane, number: int) -> bool:
-        """Whether what is launched from now on runs behind work ``number`` of a lane, without a further wait."""
+        """True if what is launched from now on runs behind work ``number`` of a lane, without a further wait."""
         return other is self or other.completed >= number or self._awaited.get(other, 0) >= number
 
     def mark(self, number: int) -> Event:
@@ -423,12 +423,12 @@ class StreamPool(Pool):
         self._retired: deque[tuple[Any, Uses]] = deque()
 
     def bucket(self, spec: TensorSpec, lane: StreamLane | None = None, users: Sequence[StreamLane] = ()) -> Bucket:
-        """Where ``lane`` takes buffers of one type that it and ``users`` will use."""
+        """Bucket from which ``lane`` takes buffers of one type that it and ``users`` will use."""
         assert lane is not None
         return StreamBucket(self, spec, lane, tuple(dict.fromkeys((lane, *users))))
 
     def bucket_of(self, spec: TensorSpec, users: Iterable[StreamLane]) -> Bucket:
-        """Where buffers of one type go back to that ``users`` may use, as many as these are by then."""
+        """Bucket to which buffers of one type go back that ``users`` may use, as many as these are by then."""
         return _CommonBucket(self, spec, users)
 
     def take(self, spec: TensorSpec, lane: StreamLane) -> Any:
@@ -504,7 +504,7 @@ class StreamPool(Pool):
 
 
 class StreamBucket(Bucket):
-    """Where one slot of a program gets its buffers from, and gives them back to.
+    """Source of the buffers of one slot of a program, to which they are given back.
 
     Attributes:
         lane: Whose work writes the slot.
@@ -527,7 +527,7 @@ class StreamBucket(Bucket):
 
 
 class _CommonBucket(Bucket):
-    """Where the buffers of a variable go back to: frames of any program may still use them."""
+    """Bucket for the buffers of a variable, which frames of any program may still use."""
 
     __slots__ = ("_stream_pool", "_users")
 
@@ -541,12 +541,12 @@ class _CommonBucket(Bucket):
 
 
 def _rank(entry: tuple[Any, Uses]) -> int:
-    """Where a free buffer stands: of those that it may take, a lane always takes the same."""
+    """Rank of a free buffer: of those that it may take, a lane always takes the same."""
     return id(entry[0])
 
 
 def _work_ahead(entry: tuple[Any, Uses]) -> int:
-    """How much work a lane would wait for that takes a free buffer."""
+    """Amount of work that a lane would wait for that takes a free buffer."""
     return sum(max(0, number - user.completed) for user, number in entry[1])
 
 

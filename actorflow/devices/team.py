@@ -182,7 +182,7 @@ class Team:
 
     @property
     def idle(self) -> int:
-        """How many cores have nothing to do, as far as this process knows."""
+        """Number of cores that have nothing to do, as far as this process knows."""
         at_work = sum([member.at_work for member in self._members])
         return cores() - at_work - self._invited
 
@@ -203,7 +203,7 @@ class Team:
             work(piece)
 
     def _invite(self, most: int) -> int:
-        """How many threads will help, at most so many; they are there then."""
+        """Make sure of threads that help, at most ``most``; returns their number."""
         with self._lock:
             count = min(most, self.idle)
             while self._threads < self._invited + count:

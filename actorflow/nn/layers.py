@@ -233,7 +233,7 @@ class _Weighted(Layer):
 
 
 class _Convolution(_Weighted):
-    """What a convolution and its transpose share."""
+    """Base of a convolution and its transpose."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class Conv(_Convolution):
         bias_init: Initializer of the bias; the default is 0.
         name: Scope of its nodes.
     Raises:
-        GraphError: if ``channels`` is no positive multiple of ``groups`` or the activation unknown.
+        GraphError: if ``channels`` is not a positive multiple of ``groups`` or the activation unknown.
     Source: Purine2 layer ``Conv``.
     """
 
@@ -315,7 +315,7 @@ class ConvTranspose(_Convolution):
         bias_init: As in `Conv`.
         name: Scope of its nodes.
     Raises:
-        GraphError: if ``channels`` is no positive multiple of ``groups`` or the activation unknown.
+        GraphError: if ``channels`` is not a positive multiple of ``groups`` or the activation unknown.
     """
 
     def __init__(

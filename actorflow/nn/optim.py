@@ -146,7 +146,7 @@ class Optimizer(ABC):
                 ``rate`` in what `minimize` returns).
         """
         if callable(self._first_rate):
-            raise GraphError(f"{type(self).__name__}: the rate follows {self._first_rate}: it is no variable")
+            raise GraphError(f"{type(self).__name__}: the rate follows {self._first_rate}: it is not a variable")
         if self._rate is None:
             raise GraphError("the rate is a variable of the graph that is trained: call minimize() first")
         return self._rate
@@ -456,7 +456,7 @@ class Adagrad(Optimizer):
         return AdagradUpdate(self.eps, self.weight_decay * factors.decay, factors.rate)
 
     def first_state(self, name: str) -> float:
-        """What the sums of squares begin with."""
+        """First value of the sums of squares."""
         return self.initial
 
 

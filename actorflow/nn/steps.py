@@ -95,7 +95,7 @@ Validate = Callable[[], Awaitable[Mapping[str, float]]]
 
 
 class Step(NamedTuple):
-    """What one step of a training gave.
+    """Results of one step of a training.
 
     Attributes:
         number: Of the step in the whole training, counted from 1.
@@ -119,7 +119,7 @@ class Step(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What one epoch of a training gave.
+    """Results of one epoch of a training.
 
     Attributes:
         number: Counted from 0.

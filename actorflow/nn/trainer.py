@@ -165,8 +165,8 @@ class Trainer:
         Raises:
             Whatever `Graph.stream` raises; CheckpointError if a checkpoint cannot be saved, at a later step or at the
             end, or if the one resumed from does not say where feeds that know their place were, or cannot say it to
-            this number of ranks; DataError if that is no place of theirs, or if an epoch has fewer feeds than had been
-            taken when it was saved; GraphError if rows only fill a batch and a metric is a mean over all of it.
+            this number of ranks; DataError if that is not a place of theirs, or if an epoch has fewer feeds than had
+            been taken when it was saved; GraphError if rows only fill a batch and a metric is a mean over all of it.
         Cancellation, and leaving the ``async for`` early (use ``contextlib.aclosing``): cancels the steps in flight,
         some of whose updates may have been made, and waits for a checkpoint that is being written. `resume` goes back
         to the last one.
@@ -303,7 +303,7 @@ class Trainer:
                 saving.exception()  # raised above, or less than what is being raised
 
     def _everywhere(self, blobs: Collection[Blob]) -> list[Blob]:
-        """What all ranks fetch so that each of them has the values: a copy of each blob on every rank."""
+        """Blobs that all ranks fetch so that each of them has the values: a copy of each on every rank."""
         ranks = [Place(rank) for rank in range(self._graph.world.size)]
         for blob in blobs:
             if blob not in self._copies:
@@ -311,7 +311,7 @@ class Trainer:
         return [copy for blob in blobs for copy in self._copies[blob]]
 
     def _value(self, result: Result, blob: Blob) -> npt.NDArray[Any]:
-        """What a run gave for a blob."""
+        """Value of a blob in a result."""
         return to_numpy(result[self._copies[blob][self._graph.world.rank]])
 
     def _settle(self, feeds: object) -> None:
@@ -393,7 +393,7 @@ class Trainer:
             future.set_result(saving)
 
     def _position(self) -> dict[str, Any]:
-        """Where the training is, between two steps."""
+        """Place of the training between two steps."""
         position: dict[str, Any] = {"step": self.number, "epoch": self.epoch, "batch": self._batch}
         if self._resumable is not None:
             position["feeds"] = self._resumable.state_dict()
@@ -420,7 +420,7 @@ def _bring(feeds: Resumable, found: Checkpoint, step: int) -> None:
 
     Raises:
         CheckpointError: if it does not say where they were, or not to this number of ranks.
-        Exception: what the feeds raise, if it is no place of theirs.
+        Exception: what the feeds raise, if it is not a place of theirs.
     """
     kind, places = type(feeds).__name__, [position.get("feeds") for position in found.positions.values()]
     states = [place for place in places if place is not None]

@@ -67,7 +67,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a thread works for the loop and does not wait for the loop's clock."""
+        """True if a thread works for the loop and does not wait for the loop's clock."""
         if self._calls_in_threads:
             return True
         return any(resources.lanes_at_work() - self._sleeping for resources in self._graphs)

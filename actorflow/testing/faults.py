@@ -112,7 +112,7 @@ class Injection:
         self._set([other for other in _injections(self._engine) if other is not self])
 
     def strikes(self, number: int) -> bool:
-        """Whether it strikes a call in frame ``number`` that begins now. Any thread may call it."""
+        """True if it strikes a call in frame ``number`` that begins now. Any thread may call it."""
         if self._frames is not None and number not in self._frames:
             return False
         with self._lock:

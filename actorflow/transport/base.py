@@ -1,4 +1,4 @@
-"""What several machines offer the engine: messages between ranks, and collectives.
+"""Face of several machines to the engine: messages between ranks, and collectives.
 
 A transport moves bytes and knows nothing of graphs. All methods are called on the loop's thread, and all callbacks come
 there, never within the call that asked for them. A buffer that was handed over must stay as it is until its callback.
@@ -163,7 +163,7 @@ class Transport(ABC):
     # -- devices ------------------------------------------------------------------------------------------------
 
     def takes(self, kind: str) -> bool:
-        """Whether arrays of this kind of device can be sent as they are, without a copy to the host."""
+        """True if arrays of this kind of device can be sent as they are, without a copy to the host."""
         return kind == "cpu"
 
     def bytes_of(self, array: Any) -> memoryview:
@@ -174,8 +174,8 @@ class Transport(ABC):
         """Raises TransportError in the child of a fork: there are other ranks, and it is none."""
         if self.size > 1 and self._process != os.getpid():
             raise TransportError(
-                f"this process was forked from rank {self.rank} of {self.size}, and is no rank itself: start processes "
-                "that run graphs of several ranks by their launcher, others by 'spawn' or 'forkserver'"
+                f"this process was forked from rank {self.rank} of {self.size}, and is not a rank itself: start "
+                "processes that run graphs of several ranks by their launcher, others by 'spawn' or 'forkserver'"
             )
 
     def check_rank(self, rank: int) -> None:

@@ -57,7 +57,7 @@ class Mail:
 
     @property
     def is_busy(self) -> bool:
-        """Whether letters wait for the loop."""
+        """True if letters wait for the loop."""
         return bool(self._letters)
 
     def put(self, stream: Hashable, rank: int | None, call: Callable[..., object], *args: Any) -> None:
@@ -358,7 +358,7 @@ class LocalTransport(Transport):
         return group
 
     def acts(self, call: Callable[..., object], *args: Any) -> bool:
-        """Whether this rank can make a call now: a dead one does nothing, a frozen one later.
+        """True if this rank can make a call now: a dead one does nothing, a frozen one later.
 
         Raises:
             TransportError: if the transport was closed, or is another process's.
@@ -432,7 +432,7 @@ class LocalTransport(Transport):
 
 @dataclass(slots=True)
 class _Part:
-    """What one rank brought to a reduction."""
+    """Part of one rank in a reduction."""
 
     operation: str
     source: npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""What a rank knows of the others: the notes they have posted, whether they answer, and how they have ended."""
+"""Other ranks as one of them knows them: their notes, whether they answer, and how they have ended."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def liveness_of(seconds: float | None, environment: Mapping[str, str] = os.envir
     """The seconds after which a rank that does not answer is lost: as given, else as the environment says, else 30.
 
     Raises:
-        TransportError: if they are no positive number.
+        TransportError: if they are not a positive number.
     """
     name, value = "liveness_s", seconds
     if value is None:

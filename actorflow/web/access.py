@@ -21,7 +21,7 @@ _ANCESTOR = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9*_.-]+|\[[0-9a-f:.]+\])(?
 
 
 def security_headers(frame_ancestors: Sequence[str] = ()) -> dict[str, str]:
-    """What every response carries.
+    """Headers of every response.
 
     Args:
         frame_ancestors: Origins whose pages may show this one inside a frame.
@@ -71,7 +71,7 @@ class HostCheck:
         self._own = LOOPBACK.union(name.lower() for name in own_names)
 
     def refusal(self, request: Request) -> Response | None:
-        """What is answered instead; None if the request may pass."""
+        """Response that refuses the request; None if it may pass."""
         hosts = request.values("host")
         if len(hosts) != 1 or not self._is_known(hosts[0], request.scheme, request.port):
             how = _how_to_allow(hosts[0]) if len(hosts) == 1 else ""
@@ -119,7 +119,7 @@ class TokenCheck:
         self._key = _key_of(tokens[0]) if needed else None
 
     def refusal(self, request: Request) -> Response | None:
-        """What is answered instead; None if the request may pass."""
+        """Response that refuses the request; None if it may pass."""
         key = self._key
         if key is None or self.shown(request) or self._asked(request):
             return None
@@ -132,7 +132,7 @@ class TokenCheck:
         return self._known(request.value("authorization").removeprefix("Bearer "))
 
     def headers(self, request: Request) -> dict[str, str]:
-        """What is added to the answer: the cookie, if the address has a token."""
+        """Headers that are added to the response: the cookie, if the address has a token."""
         if self._key is None or not self._asked(request):
             return {}
         kept = [self._key, *[other for other in _kept(request) if other != self._key]]
@@ -142,7 +142,7 @@ class TokenCheck:
         }
 
     def _asked(self, request: Request) -> bool:
-        """Whether a token is in the address."""
+        """True if a token is in the address."""
         return any(name == "token" and self._known(value) for name, value in request.query)
 
     def _known(self, shown: str) -> str | None:
@@ -152,7 +152,7 @@ class TokenCheck:
 
 
 def _key_of(token: str) -> str:
-    """What is kept in place of a token. It is slow to compute, as someone might try tokens until one has it."""
+    """Key that is kept in place of a token. It is slow to compute, as someone might try tokens until one has it."""
     return hashlib.pbkdf2_hmac("sha256", token.encode(), b"actorflow: may look", 25_000).hex()
 
 
@@ -166,7 +166,7 @@ def _checked_hosts(hosts: Iterable[str]) -> Iterable[str]:
 
 
 def _how_to_allow(host: str) -> str:
-    """What to do about a host that is not known; nothing where no option could name it."""
+    """Advice about a host that is not known; nothing where no option could name it."""
     try:
         _checked_hosts([host])
     except ValueError:

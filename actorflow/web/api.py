@@ -29,7 +29,7 @@ _Sample = tuple[list[str], float]
 
 
 def exposition(graph: Graph) -> tuple[Callable[[], Iterable[str]], str]:
-    """What takes a graph's counters and makes, piece by piece, the text that Prometheus reads; and its content type.
+    """Function that takes the counters of a graph and gives the text for Prometheus in pieces, and its content type.
 
     Raises:
         MissingExtraError: without the package prometheus-client.
@@ -53,7 +53,7 @@ class _Family:
 
 
 def _families(graph: Graph) -> Iterator[_Family]:
-    """What an engine counts, of the moment; the loop reads it, and any thread may make it text."""
+    """Counters of an engine at this moment, read on the loop; any thread may make them text."""
     engine, name = graph.engine, graph.name
     ends = [([name, end], getattr(engine.frames, end)) for end in ("finished", "failed", "cancelled")]
     yield _Family("Counter", "actorflow_frames", "Frames that have ended, by how.", ["graph", "end"], ends)
@@ -105,7 +105,7 @@ _NEVER = OpProfile()
 
 
 def routes(stream: LiveStream, writer: Writer) -> list[Route]:
-    """What this module answers of a graph's stream; what may be long, it has written by ``writer``."""
+    """Routes of the answers about a graph; long ones are written by ``writer``."""
     answers = {
         "/api/errors": partial(_errors, stream),
         "/api/pipelines": partial(_pipelines, stream),

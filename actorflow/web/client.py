@@ -35,7 +35,7 @@ _REMEMBERED_FAILURES = 50
 
 
 class Address(NamedTuple):
-    """Where a live page is."""
+    """Address of a live page."""
 
     url: str  # of the page, with a slash at its end and without the token
     token: str | None  # what it asks for; None if nothing is known
@@ -60,7 +60,7 @@ class Address(NamedTuple):
 
 @dataclass
 class Picture:
-    """What is known of a graph, from the messages that came.
+    """State of a graph as the messages tell it.
 
     Attributes:
         name: The graph's.
@@ -94,7 +94,7 @@ class Picture:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there was a whole snapshot: structure, states, frames."""
+        """True if there was a whole snapshot: structure, states, frames."""
         return {"states", "status"} <= self._seen.keys()
 
     def take(self, message: str | bytes) -> bool:
@@ -198,7 +198,7 @@ async def follow(address: Address, lost: Callable[[str], None]) -> AsyncGenerato
                 if error.status in {401, 403}:
                     raise ConnectionError(problem) from error
             except _Foreign as error:
-                raise ConnectionError(f"what answers at {address.url} is no live page of this version") from error
+                raise ConnectionError(f"what answers at {address.url} is not a live page of this version") from error
             except TimeoutError:
                 problem = f"{address.url} has been silent for {_SILENCE_S:.0f} s"
             except (ClientError, OSError) as error:
@@ -211,7 +211,7 @@ async def follow(address: Address, lost: Callable[[str], None]) -> AsyncGenerato
 
 
 class _Foreign(Exception):  # noqa: N818  an answer, not an error
-    """What came is no message of a live page."""
+    """A message that no live page sends."""
 
 
 def _is_taken(picture: Picture, message: str | bytes) -> bool:

@@ -29,14 +29,14 @@ _MAX_LISTED = 200
 
 
 class Saves(Protocol):
-    """What can save a checkpoint when it is asked to; `actorflow.nn.Trainer` does."""
+    """Interface of what saves a checkpoint when asked; `actorflow.nn.Trainer` has it."""
 
     async def save(self) -> Path:
         """Save one, and give its file."""
 
 
 class _Conflict(Exception):  # noqa: N818  an answer, not an error
-    """What is asked for cannot be done now."""
+    """A command that cannot be carried out now."""
 
 
 _Arguments = Mapping[str, Any]
@@ -81,7 +81,7 @@ class Control:
         }
 
     def routes(self) -> list[Route]:
-        """What is answered: without a guard only that there is no control."""
+        """Routes of the commands; without a guard they only say that there is no control."""
         found = [Route("GET", "/api/control", self._tell)]
         if self._guard is not None:
             found += [Route("POST", f"/api/control/{name}", partial(self._carry_out, name)) for name in self._commands]
@@ -173,7 +173,7 @@ class Control:
 
 
 def control_state(graph: Graph) -> dict[str, Any]:
-    """How a graph is paused, and the streams that run; the content of the ``control`` message."""
+    """Content of the ``control`` message: how a graph is paused, and the streams that run."""
     pause = graph.paused
     return {
         "paused": None
@@ -206,7 +206,7 @@ async def _arguments(request: Request, limits: _Limits) -> _Arguments:
 
 
 def _saver(graph: Graph, checkpoints: Checkpoints | Saves | str | os.PathLike[str]) -> Callable[[], Awaitable[Path]]:
-    """What saves one checkpoint."""
+    """Function that saves one checkpoint."""
     if isinstance(checkpoints, str | os.PathLike):
         checkpoints = Checkpoints(graph, checkpoints)
     if not isinstance(checkpoints, Checkpoints):

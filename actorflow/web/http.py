@@ -49,7 +49,7 @@ class CloseCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody asks for.
+    """A request over HTTP.
 
     Attributes:
         method: ``GET`` and the like.
@@ -117,7 +117,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is answered."""
+    """A response over HTTP."""
 
     status: int = 200  # HTTP's number
     chunks: Sequence[bytes] = ()  # the content, in parts that are sent one after another
@@ -154,7 +154,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is answered at a path."""
+    """A path, and the function that answers requests for it."""
 
     method: str  # ``GET``, which HEAD may ask for as well, or ``POST``
     path: str  # below the prefix of the page

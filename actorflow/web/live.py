@@ -1,4 +1,4 @@
-"""What happens now, sent to every browser: one ticker, no queues.
+"""The live state of a graph, sent to every browser: one ticker, no queues.
 
 The ticker runs only while clients are connected. What a tick changed is encoded once for all of them. A client whose
 send has not finished is left alone; when it has, it gets one delta from where it was to now, however many ticks that
@@ -127,7 +127,7 @@ class LiveStream:
 
     @property
     def is_watching(self) -> bool:
-        """Whether the graph is being watched: clients are connected, or were a moment ago."""
+        """True if the graph is being watched: clients are connected, or were a moment ago."""
         return self._engine is not None
 
     # -- clients ------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class LiveStream:
         return messages
 
     async def structure(self) -> Structure:
-        """What the graph is made of, captured unless that is known."""
+        """Structure of the graph at its present revision."""
         if self._structure is None or self._structure.revision != self.graph.revision:
             if self._capture is None:
                 self._capture = asyncio.create_task(self._capture_structure())

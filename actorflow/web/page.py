@@ -22,7 +22,7 @@ STREAM_PATH = "/stream"
 
 
 class PageOptions(TypedDict, total=False):
-    """What `Page`, and all that makes one, takes by keyword.
+    """Options of the live page, which all that makes one takes by keyword.
 
     Attributes:
         allowed_hosts: Names by which the page may be asked for besides 127.0.0.1, localhost and [::1] at the bound
@@ -110,7 +110,7 @@ class Page:
         return dataclasses.replace(response, headers={**self._headers, **cookie, **response.headers})
 
     def refusal(self, request: Request) -> Response | None:
-        """What is answered to a request for a WebSocket instead; None if it is to be accepted, and to `attend`."""
+        """Response that refuses a request for a WebSocket; None if it is to be accepted, and to `attend`."""
         response = self._refusal(request)
         if response is None and request.path != STREAM_PATH:
             response = Response.of_text(404, f"there is no WebSocket at {request.path!r}")

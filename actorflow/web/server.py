@@ -252,7 +252,7 @@ _HOW_TO_FRAME = (
 
 
 class Serving:
-    """What `serve` returns: a page that is served inside ``async with``, or from `start` to the view's ``aclose``."""
+    """A page to be served inside ``async with``, or from `start` to the view's ``aclose``."""
 
     def __init__(self, graph: Graph, host: str, port: int, options: PageOptions) -> None:
         if not 0 <= port <= 65_535:
@@ -344,7 +344,7 @@ def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Un
 
 
 def _at_most(most: int, server: web.Server) -> Callable[[], asyncio.Protocol]:
-    """What serves each new connection: ``server``, unless it has too many."""
+    """Factory of protocols for new connections: ``server``, unless it has too many."""
     told = False
 
     def serving() -> asyncio.Protocol:
@@ -367,7 +367,7 @@ class _Closing(asyncio.Protocol):
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):
-    """What aiohttp logs to: a request that cannot be read is one line there, as it says nothing of this program."""
+    """Logger of aiohttp: a request that cannot be read is one line, as it says nothing of this program."""
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
         """Log an error that has ended the answering of a request."""

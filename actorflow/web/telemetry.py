@@ -149,7 +149,7 @@ class Tail(Generic[_T]):
 
 
 class Position(NamedTuple):
-    """How far a client has been told."""
+    """Place of a client in the stream: how far it has been told."""
 
     states: int  # sequence number of the latest states message
     status: int  # sequence number of the latest status message
@@ -220,12 +220,12 @@ class Telemetry:
         return rows
 
     def position(self) -> Position:
-        """Where a client is that has been told everything."""
+        """Position of a client that has been told everything."""
         curves = {name: tail.total for name, tail in self._curves.items()}
         return Position(self._states_seq, self._status_seq, curves, self._failures.total, self._notes.total)
 
     def encode(self, since: Position | None) -> list[str | bytes]:
-        """What brings a client from ``since`` to now: deltas, or for None the whole state."""
+        """Encode what brings a client from ``since`` to now: deltas, or for None the whole state."""
         messages: list[str | bytes] = []
         full, time_s = since is None, time.time()
         told = since or Position(0, 0, {}, 0, 0)

@@ -92,7 +92,7 @@ _MAX_BLOBS = 4096
 
 
 class _Parts:
-    """What of one program is bounded.
+    """Bounded parts of one program.
 
     Attributes:
         ops: The program's ops, which its frames have as well.

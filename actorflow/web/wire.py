@@ -107,7 +107,7 @@ class OpStates(NamedTuple):
 
 
 class FrameNumbers(Protocol):
-    """What is sent of `actorflow.trace.counters.FrameCounts`."""
+    """Counts of frames, as `actorflow.trace.counters.FrameCounts` has them."""
 
     started: int
     finished: int
@@ -116,7 +116,7 @@ class FrameNumbers(Protocol):
 
 
 class Failure(Protocol):
-    """What is sent of a failed frame: ``engine.errors`` holds these."""
+    """A failed frame, as ``engine.errors`` holds them."""
 
     @property
     def time_s(self) -> float: ...
@@ -136,7 +136,7 @@ def encode_states(
     Args:
         states: The ops.
         failed: Of those of them of which calls have failed: index among the graph's nodes, number of failed calls;
-            shape (2, ops). They are few, as a rule, so this is no column of the states.
+            shape (2, ops). They are few, as a rule, so this is not a column of the states.
         base: First sequence number that it applies to.
         seq: Sequence number after it.
         time_s: Unix seconds.

@@ -72,7 +72,7 @@ class TestInstalled:
     @pytest.mark.parametrize(
         ("kind", "says"),
         [
-            ("no_device", "no subclass of Device"),
+            ("no_device", "not a subclass of Device"),
             ("no_name", r"\(af_abacus:Nothing\) does not load: .*Nothing"),
             ("no_module", r"\(af_nowhere:Abacus\) does not load: No module named 'af_nowhere'"),
         ],

@@ -336,7 +336,7 @@ class TestFollow:
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             here = Address.parse(f"127.0.0.1:{runner.addresses[0][1]}")
-            with pytest.raises(ConnectionError, match="is no live page of this version"):
+            with pytest.raises(ConnectionError, match="is not a live page of this version"):
                 await anext(follow(here, give_up))
         finally:
             await runner.cleanup()

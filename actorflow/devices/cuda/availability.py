@@ -1,4 +1,4 @@
-"""Whether this machine has CUDA devices that CuPy can use, and what to install where it has not."""
+"""CUDA devices of this machine that CuPy can use, and what to install where there are none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _process: int | None = None  # the one that has used CUDA
 
 
 class CudaFinding(NamedTuple):
-    """What was found out about CUDA on this machine.
+    """Finding about CUDA on this machine.
 
     Attributes:
         name: ``device cuda``, or ``device cuda:0`` and so on where there are some.
@@ -93,7 +93,7 @@ def check_cuda(place: Place) -> None:
 
 
 def describe_cuda() -> list[CudaFinding]:
-    """What `actorflow doctor` tells of CUDA: one finding per device, or one that says why there is none.
+    """Look for CUDA devices, as `actorflow doctor` does: one finding per device, or one that says why there is none.
 
     Each device computes something, as a proof that it works; that takes a second or so when it has to be compiled.
     """

@@ -33,7 +33,7 @@ _LEGACY = (0, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaOptions(DeviceOptions):
-    """How a graph uses one CUDA device.
+    """Options of one CUDA device.
 
     Args:
         timing: Whether the profile knows what ops took on the device. It costs two timed events per turn of the

@@ -59,7 +59,7 @@ class LateRelease:
 
     @property
     def held(self) -> int:
-        """How many dead arrays' memory is kept, as far as `sweep` has seen them."""
+        """Number of dead arrays whose memory is kept, as far as `sweep` has seen them."""
         return sum(len(memories) for _, memories in self._held)
 
     def sweep(self) -> None:

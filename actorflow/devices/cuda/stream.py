@@ -72,12 +72,12 @@ class CudaEvent(Event):
 
     @property
     def has_passed(self) -> bool:
-        """Whether `query` has said True before."""
+        """True if `query` has said True before."""
         return self._has_passed
 
     @property
     def failure(self) -> str | None:
-        """What went wrong in front of the mark, as far as it is known."""
+        """Failure of work in front of the mark, as far as it is known."""
         return self._failure
 
     def query(self) -> bool:
@@ -148,7 +148,7 @@ class CudaStream(Stream):
         self._context = _Current(self._runtime, events.index, self)
 
     def current(self) -> AbstractContextManager[Any]:
-        """What is launched and allocated with CuPy inside the ``with`` block goes to this stream and its device.
+        """Make this stream and its device current: what CuPy launches and allocates in the ``with`` block goes there.
 
         The device and stream that were current before are current again behind it, whatever is raised.
         """
@@ -240,7 +240,7 @@ class _Current(AbstractContextManager["CudaStream"]):
 
 
 def is_idle(runtime: Any, pointer: int) -> bool:
-    """Whether all work of a stream has ended well."""
+    """True if all work of a stream has ended well."""
     status = runtime.streamQuery(pointer)
     if status == _SUCCESS:
         return True
@@ -259,7 +259,7 @@ def _clear(runtime: Any, status: int) -> Exception:
     except runtime.CUDARuntimeError as error:
         found: Exception = error.with_traceback(None)  # which would keep this frame, and this frame the error
         return found
-    raise AssertionError(f"status {status} is no error")
+    raise AssertionError(f"status {status} is not an error")
 
 
 def _describe(index: int, error: Exception) -> str:

@@ -111,7 +111,7 @@ _CUDA, _CUDA_MANAGED = 2, 13
 
 
 def as_device_array(cupy: Any, index: int, value: Any) -> Any | None:
-    """A value whose memory is on a CUDA device as a C-contiguous array of CuPy; None if it is no such value.
+    """A value whose memory is on a CUDA device as a C-contiguous array of CuPy; None if it is not such a value.
 
     What its library still computes into it comes in front of what the caller launches next on its current stream of
     the device. Only a value that is not C-contiguous is copied, on that stream. Nothing waits for the device.

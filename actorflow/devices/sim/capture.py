@@ -44,7 +44,7 @@ class _Piece:
 
 
 class Captured:
-    """What a stream was given to launch while it was captured."""
+    """Launches of a stream while it was captured."""
 
     def __init__(self) -> None:
         self.cost_ns = 0

@@ -26,7 +26,7 @@ from actorflow.spec import TensorSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions(DeviceOptions):
-    """How a simulated accelerator behaves. By default nothing takes modelled time: work runs as fast as it can.
+    """Behaviour of a simulated accelerator. By default nothing takes modelled time: work runs as fast as it can.
 
     Args:
         latency_s: Seconds that each copy takes before its first byte.
@@ -57,7 +57,7 @@ class SimOptions(DeviceOptions):
 
     @property
     def is_timed(self) -> bool:
-        """Whether anything takes modelled time."""
+        """True if anything takes modelled time."""
         return bool(self.latency_s or self.kernel_s or self.bandwidth or self.memory_bandwidth)
 
     def copy_ns(self, size_bytes: int) -> int:

@@ -211,7 +211,7 @@ class SimArray:
         return self._contents.copy()
 
     def use(self, writes: bool) -> Use | None:
-        """What work on this array does with memory; None if that is not noted."""
+        """Describe what work on this array does with memory; None if that is not noted."""
         region = self.block.region
         return None if region is None else Use(region, self.block.low, self.block.high, writes)
 

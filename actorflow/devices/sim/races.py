@@ -24,7 +24,7 @@ from actorflow.errors import RaceError
 
 
 class StreamClock:
-    """What the work of one stream comes behind.
+    """Order of one stream: what its work comes behind.
 
     Attributes:
         where: The lane and the device, for messages.
@@ -46,7 +46,7 @@ class StreamClock:
         self.late: list[tuple[int, RaceError]] = []
 
     def now(self) -> Mapping[StreamClock, int]:
-        """What a mark made now comes behind."""
+        """Work that a mark made now comes behind."""
         self.behind = {clock: number for clock, number in self.behind.items() if number > clock.seen}
         return {**self.behind, self: self.launched}
 
@@ -57,7 +57,7 @@ class StreamClock:
                 self.behind[clock] = number
 
     def take_late(self, number: int) -> list[RaceError]:
-        """What was found wrong with work up to ``number``."""
+        """Take what was found wrong with work up to ``number``."""
         taken = [error for copy, error in self.late if copy <= number]
         self.late = [entry for entry in self.late if entry[0] > number]
         return taken
@@ -90,15 +90,15 @@ class Source:
         self._checksum = _checksum(array)
 
     def is_whole(self) -> bool:
-        """Whether it is what it was when the copy was launched."""
+        """True if it is what it was when the copy was launched."""
         return self._array is None or _checksum(self._array) == self._checksum
 
     def release(self) -> None:
-        """It may change: the host has seen the copy's end, or what changes it is known to come behind."""
+        """Let it change: the host has seen the copy's end, or what changes it is known to come behind."""
         self._array = None
 
     def error(self) -> RaceError:
-        """What to say if it is not whole."""
+        """Error for memory that is not whole."""
         return RaceError(
             f"the host changed memory that {self._by} copies to the device: it had not seen the end of the copy"
         )
@@ -106,7 +106,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """That one piece of work uses some memory.
+    """Use of some memory by one piece of work.
 
     Attributes:
         clock: Its stream.
@@ -128,11 +128,11 @@ class Access:
     source: Source | None = None
 
     def overlaps(self, low: int, high: int) -> bool:
-        """Whether it uses any of these addresses."""
+        """True if it uses any of these addresses."""
         return self.low < high and low < self.high
 
     def is_before(self, clock: StreamClock | None) -> bool:
-        """Whether work that is launched now on a stream, or (None) by the host itself, comes behind it."""
+        """True if work that is launched now on a stream, or (None) by the host itself, comes behind it."""
         if self.clock.seen >= self.number or self.clock is clock:
             return True
         return clock is not None and clock.behind.get(self.clock, 0) >= self.number
@@ -191,7 +191,7 @@ class Region:
 
 
 def _covers(use: Use, clock: StreamClock, old: Access) -> bool:
-    """Whether nothing needs to wait for an old access any more, once it waits for a new use that comes behind it."""
+    """True if nothing needs to wait for an old access any more, once it waits for a new use that comes behind it."""
     if old.is_before(None):
         return True
     is_inside = use.low <= old.low and old.high <= use.high
@@ -200,7 +200,7 @@ def _covers(use: Use, clock: StreamClock, old: Access) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a piece of work does with memory.
+    """Use of memory that a piece of work is going to make.
 
     Attributes:
         region: The memory.
@@ -221,7 +221,7 @@ _host: _Regions = {}
 
 
 def host_use(array: npt.NDArray[Any], writes: bool, by: str) -> Use:
-    """What a copy does with host memory.
+    """Describe what a copy does with host memory.
 
     All arrays that show the memory of one array share a region, which ends with that array.
     """

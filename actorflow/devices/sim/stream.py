@@ -79,7 +79,7 @@ class SimEvent(Event):
         self._thread = threading.get_ident()
 
     def query(self) -> bool:
-        """Whether all work in front of the mark has ended.
+        """True if all work in front of the mark has ended.
 
         It says no a little longer if that failed for want of something that failed on another lane, until that lane
         has told of it: so the error that comes first is the one that names what is at fault.
@@ -117,7 +117,7 @@ class SimEvent(Event):
                 changed.wait()
 
     def arrive(self) -> None:
-        """It passes. The caller holds the timeline's lock."""
+        """Let the mark pass. The caller holds the timeline's lock."""
         stream = self.stream
         self._failures, stream.failures = stream.failures, []
         for failure in self._failures:

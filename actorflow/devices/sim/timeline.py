@@ -46,7 +46,7 @@ class Work(ABC):
 
     @abstractmethod
     def end(self, elapsed_ns: int) -> None:
-        """It was done, in this real time. Called with the timeline's lock held."""
+        """Note that it was done, in this real time. Called with the timeline's lock held."""
 
 
 class Timeline:
@@ -75,7 +75,7 @@ class Timeline:
 
     @property
     def is_closing(self) -> bool:
-        """Whether nothing may be launched any more."""
+        """True if nothing may be launched any more."""
         return self._is_closing
 
     def push(self, work: Work) -> None:

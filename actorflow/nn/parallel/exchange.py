@@ -42,7 +42,7 @@ def spread(x: Blob, places: Sequence[Place]) -> list[Blob]:
 
 
 def lengths_of(kind: str, length: int, parts: int) -> tuple[int, ...]:
-    """How many of ``length`` elements each of so many parts gets: as even as can be, the first ones one more.
+    """Lengths of ``parts`` parts of ``length`` elements: as even as can be, the first ones one more.
 
     Raises:
         ShapeError: if one would get none.
@@ -70,7 +70,7 @@ class CopyTo(Composite):
         place: Where to.
         name: Scope of its nodes.
     Raises:
-        PlaceError: if it is no place.
+        PlaceError: if it is not a place.
     Source: Purine2 composite ``Copy``.
     """
 
@@ -79,7 +79,7 @@ class CopyTo(Composite):
         self.place = Place.parse(place)
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
-        """As many top blobs as bottom blobs."""
+        """Give as many top blobs as there are bottom blobs."""
         return [moved(x, self.place) for x in bottom]
 
 
@@ -131,7 +131,7 @@ class Scatter(Composite):
         self.axis = axis
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
-        """As many top blobs for each bottom blob as there are places."""
+        """Give a top blob for each bottom blob and place."""
         return [
             moved(part, place)
             for x in bottom
@@ -149,7 +149,7 @@ class Gather(Layer):
         axis: Where they are joined, counted from the end if negative.
         name: Scope of its nodes.
     Raises:
-        PlaceError: if it is no place. ShapeError, DTypeError, when built, as for `ops.concat`.
+        PlaceError: if it is not a place. ShapeError, DTypeError, when built, as for `ops.concat`.
     Source: Purine2 composite ``Concat``.
     """
 
@@ -220,7 +220,7 @@ class Aggregate(Layer):
         average: Whether to divide by the number of blobs.
         name: Scope of its nodes.
     Raises:
-        PlaceError: if it is no place. ShapeError, DTypeError, when built, if the blobs differ or are not numbers.
+        PlaceError: if it is not a place. ShapeError, DTypeError, when built, if the blobs differ or are not numbers.
     Gradient: to all places.
     Source: Purine2 composite ``Aggregate``.
     """
@@ -260,7 +260,7 @@ class AllReduce(Composite):
         self.priority = priority
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
-        """As many top blobs as bottom blobs."""
+        """Give as many top blobs as there are bottom blobs."""
         _check_alike("AllReduce", bottom)
         root, groups = bottom[0].graph.root, _by_rank(bottom)
         operation = ops.AllReduce(root.current_scope.name, tuple(sorted(groups)), priority=self.priority)

@@ -29,7 +29,7 @@ LARGE = TensorSpec.of((1 << 19,), "float32")
 
 
 class Bench:
-    """Where one device is checked.
+    """Bench on which one device is checked.
 
     Attributes:
         place: Which device.

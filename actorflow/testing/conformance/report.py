@@ -1,4 +1,4 @@
-"""What a device or a transport must do, as named requirements, and what was found."""
+"""Requirements on devices and transports, by name, and reports of what was found."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What `check_device` or `check_transport` has found; printing it gives one line per requirement.
+    """Findings of `check_device` or `check_transport`; printing it gives one line per requirement.
 
     Attributes:
         place: Which device, or which rank.

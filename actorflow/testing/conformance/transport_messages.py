@@ -211,7 +211,7 @@ _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def _part(rank: int, size: int, dtype: Any, seed: int = 0) -> npt.NDArray[Any]:
-    """What a rank brings: small whole numbers, whose sums are exact in every dtype."""
+    """Operand of a rank: small whole numbers, whose sums are exact in every dtype."""
     return np.random.default_rng([rank, seed]).integers(0, 9, size).astype(dtype)
 
 

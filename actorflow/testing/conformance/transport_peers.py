@@ -142,7 +142,7 @@ class Peers(Listener):
             await asyncio.sleep(0)
 
     def waiting(self) -> str:
-        """What has not come."""
+        """Description of what has not come."""
         return ", ".join(f"{what} ({count} times)" for what, count in self._waits.items() if count) or "other ranks"
 
     # -- what comes ---------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Peers(Listener):
 
 
 def content(rank: int, size: int, seed: int = 0) -> bytes:
-    """What a rank sends: other bytes for each rank and seed."""
+    """Bytes that a rank sends: others for each rank and seed."""
     base = np.arange(size, dtype=np.uint32) * np.uint32(2654435761) + np.uint32((rank * 977 + seed * 7919) % (1 << 32))
     return (base >> np.uint32(13)).astype(np.uint8).tobytes()
 

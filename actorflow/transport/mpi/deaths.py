@@ -51,7 +51,7 @@ class Failures:
         return new
 
     def any_dead(self) -> bool:
-        """Whether a rank has died, by now."""
+        """True if a rank has died, by now."""
         self._look()
         return bool(self.dead)
 
@@ -165,7 +165,7 @@ class Pulse:
                 return
 
     def _computes(self, rank: int) -> bool:
-        """Whether a process of this host has taken processor time since it was asked before."""
+        """True if a process of this host has taken processor time since it was asked before."""
         if rank not in self._neighbours:
             return False
         pid, started = self._processes[rank]
@@ -178,7 +178,7 @@ class Pulse:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What Linux tells of a process; None elsewhere, or if there is none."""
+    """Fields of a process in Linux's /proc; None elsewhere, or if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

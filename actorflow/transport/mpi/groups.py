@@ -32,7 +32,7 @@ _NATIVE = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
 class Operations:
-    """What MPI reduces with.
+    """Operations that MPI reduces with.
 
     Its own maximum and minimum leave open which rank's operand comes first, and so whether the result is NaN or which
     sign a zero has, which could differ between ranks. For floats they are made of NumPy's, in the order of the ranks.

@@ -1,4 +1,4 @@
-"""How a job ends when a rank does: all of it, with one traceback."""
+"""End of a job when one of its ranks ends: all of it ends, with one traceback."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 @cache
 def library() -> ctypes.CDLL:
-    """It, by way of mpi4py's own module: its names are not among those of the process."""
+    """Load it by way of mpi4py's own module: its names are not among those of the process."""
     return ctypes.CDLL(MPI.__file__)
 
 

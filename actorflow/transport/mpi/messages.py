@@ -19,7 +19,7 @@ from actorflow.transport.mpi.requests import Call, Ended, Entry, Parts, Row, Tab
 
 
 class Link(NamedTuple):
-    """What messages of all kinds need."""
+    """Parts of the transport that messages of all kinds need."""
 
     table: Table  # where requests go
     bell: Bell  # wakes the other side

@@ -1,4 +1,4 @@
-"""When MPI is asked for news: all the time while there are some, seldom while there are none; and how it is woken."""
+"""Polling of MPI: all the time while there is news, seldom while there is none; and wake-ups by other ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEARTBEAT_S = 0.5
 
 
 class State(Enum):
-    """What progress does now."""
+    """State of `Progress`."""
 
     UNBOUND = "unbound"
     SPINNING = "spinning"
@@ -44,7 +44,7 @@ class State(Enum):
 
 
 class Watched(Protocol):
-    """What progress looks after."""
+    """Interface of what `Progress` polls."""
 
     def poll(self, whole: bool = False) -> bool:
         """Let MPI go on, and call back for what has ended, or for some of it; whether anything has."""
@@ -54,15 +54,15 @@ class Watched(Protocol):
 
     @property
     def pending(self) -> bool:
-        """Whether something is under way, besides waiting for notes."""
+        """True if something is under way, besides waiting for notes."""
 
     @property
     def sending(self) -> bool:
-        """Whether others must do something for what is under way to end."""
+        """True if others must do something for what is under way to end."""
 
 
 class Doorbell(Protocol):
-    """How others wake this rank."""
+    """Interface of what wakes this rank."""
 
     def fileno(self) -> int: ...
     def park(self, sending: bool) -> None: ...
@@ -247,7 +247,7 @@ class Bell:
         node.Free()
 
     def fileno(self) -> int:
-        """Of the socket, for the event loop."""
+        """Descriptor of the socket, for the event loop."""
         return self._socket.fileno()
 
     def park(self, sending: bool) -> None:

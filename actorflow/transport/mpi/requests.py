@@ -22,7 +22,7 @@ _SPARSE = _PAGE // 4
 
 
 class Entry(NamedTuple):
-    """What a request is about.
+    """Purpose of a request.
 
     Attributes:
         ranks: The other side, or all ranks of a collective.
@@ -58,7 +58,7 @@ class Table:
         wake: Called when one has been started.
 
     Attributes:
-        sends: How many of them are no receives.
+        sends: How many of them are not receives.
         loop: The one that callbacks come on.
         through: How many have ended, by `Entry.kind`.
     """
@@ -80,7 +80,7 @@ class Table:
 
     @property
     def pages(self) -> int:
-        """How many looks see all requests."""
+        """Number of looks that see all requests."""
         return len(self._pages)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -228,7 +228,7 @@ class Table:
             self._fail_what_is_left()
 
     def _is_left(self, entry: Entry) -> bool:
-        """Whether a rank that has ended did no more requests of this kind."""
+        """True if a rank that has ended did no more requests of this kind."""
         gone, through = self._gone, self.through[entry.kind]
         return any(rank in gone and through >= gone[rank].get(entry.kind, 0) for rank in entry.ranks)
 
@@ -253,7 +253,7 @@ class Table:
 def _after(
     requests: Sequence[MPI.Request], error: MPI.Exception, statuses: list[MPI.Status]
 ) -> list[tuple[int, int, int]]:
-    """What has ended, when something has ended badly: which ones MPI's binding does not say then."""
+    """Find the requests that have ended when one has failed, which MPI's binding does not tell."""
     indices = [i for i, request in enumerate(requests) if not request]
     if error.Get_error_class() != MPI.ERR_IN_STATUS:
         return [(i, 0, error.Get_error_code()) for i in indices]

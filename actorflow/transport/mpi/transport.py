@@ -235,12 +235,12 @@ class MPITransport(Transport):
 
     @property
     def pending(self) -> bool:
-        """Whether something is under way, besides waiting for notes."""
+        """True if something is under way, besides waiting for notes."""
         return len(self._table) > 0 or len(self._note_table) > 0
 
     @property
     def sending(self) -> bool:
-        """Whether others must do something for what is under way to end."""
+        """True if others must do something for what is under way to end."""
         return self._table.sends > 0 or self._note_table.sends > 0
 
     def poll(self, whole: bool = False) -> bool:
@@ -282,7 +282,7 @@ class MPITransport(Transport):
             self._note_table.lose(error.rank)
 
     def _done_with(self, rank: int) -> dict[str, Any]:
-        """What this rank tells another as the last: how much has come through between the two, and who is lost."""
+        """Last note to another rank: how much has come through between the two, and which ranks are lost."""
         through = self._table.through
         groups = [(ranks, through["group", *ranks]) for ranks in self._groups if rank in ranks]
         lost = [error.rank for error in self._inbox.ends.values() if isinstance(error, PeerLostError)]
