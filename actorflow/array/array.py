@@ -1,4 +1,4 @@
-"""`Array`: what the user holds of a value that may not have been computed yet."""
+"""`Array`, an array whose value may not have been computed yet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Self, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from actorflow.array.linalg import matmul, matrix_transpose
 from actorflow.array.namespace import elementwise as ew
+from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
 from actorflow.array.namespace.operate import binary, constant, unary
 from actorflow.array.namespace.operate import cast as cast_to
@@ -95,7 +97,7 @@ class Array:
 
     @property
     def device(self) -> Place:
-        """Where the value lives."""
+        """Device where the value lives."""
         return self._node.place
 
     @property
@@ -151,7 +153,17 @@ class Array:
         if not node.done:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
-            node.evaluator.when_done(node, _Waker(loop, future))
+            waiting = weakref.ref(future)
+
+            def wake() -> None:
+                if (future := waiting()) is not None and not future.done():
+                    future.set_result(None)
+
+            def wake_from_any_thread() -> None:
+                with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                    loop.call_soon_threadsafe(wake)
+
+            node.evaluator.when_done(node, wake_from_any_thread)
             yield from future
         return _read_only(_computed(node))
 
@@ -223,8 +235,6 @@ class Array:
         return unary(ew.COPY, self)
 
     def __reduce__(self) -> tuple[Callable[..., Array], tuple[Value]]:
-        from actorflow.array.namespace.creation import from_numpy
-
         return from_numpy, (self._value(),)
 
     # -- exchange -----------------------------------------------------------------------------------------------
@@ -255,10 +265,10 @@ class Array:
             return _exporter(own).__dlpack__(**{name: value for name, value in wanted.items() if value is not None})
         value = self._value()
         if copy is not False:
-            # Who does not ask to share memory gets his own: torch writes into what is marked as read-only.
+            # A copy unless sharing is asked for: torch writes into memory that is marked as read-only.
             value = value.copy()
         elif max_version is not None and max_version >= (1, 0):
-            value = _read_only(value)  # else the caller cannot be told that he must not write
+            value = _read_only(value)  # else the caller cannot be told that it must not write
         return value.__dlpack__(stream=stream, max_version=max_version, dl_device=cast("Any", dl_device))
 
     def __dlpack_device__(self) -> tuple[Any, int]:
@@ -384,25 +394,6 @@ def _exporter(array: Array) -> Any:
     if not hasattr(value, "__dlpack__"):
         raise BufferError(f"memory of {array.device} cannot be shared by DLPack: copy it, x.to_device('cpu')")
     return value
-
-
-class _Waker:
-    """Wakes a coroutine from another thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-        self._loop = loop
-        self._future = weakref.ref(future)
-
-    def __call__(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:  # the loop was closed: nobody waits any more
-            return
-
-    def _wake(self) -> None:
-        future = self._future()
-        if future is not None and not future.done():
-            future.set_result(None)
 
 
 def _is_matrix(value: object) -> bool:

@@ -52,35 +52,35 @@ Kind = tuple[Shape, DType]
 
 
 class EigResult(NamedTuple):
-    """What `eig` gives."""
+    """Result of `eig`."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class EighResult(NamedTuple):
-    """What `eigh` gives."""
+    """Result of `eigh`."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class QRResult(NamedTuple):
-    """What `qr` gives."""
+    """Result of `qr`."""
 
     Q: Array
     R: Array
 
 
 class SlogdetResult(NamedTuple):
-    """What `slogdet` gives."""
+    """Result of `slogdet`."""
 
     sign: Array
     logabsdet: Array
 
 
 class SVDResult(NamedTuple):
-    """What `svd` gives."""
+    """Result of `svd`."""
 
     U: Array
     S: Array
@@ -415,7 +415,7 @@ _PINV = Primitive("pinv", _pinv)
 
 
 def matrix_rank(x: Array, /, *, rtol: float | Array | None = None) -> Array:
-    """How many singular values of matrices are above ``rtol`` times the greatest."""
+    """The number of singular values of matrices above ``rtol`` times the greatest."""
     node = _matrix("matrix_rank", x)
     _floating("matrix_rank", node.dtype)
     inputs = (node, *_tolerance("matrix_rank", node, rtol))

@@ -1,1 +1,1 @@
-"""What computes records: sessions, plans of what is computed together, memory, threads and devices."""
+"""The engine of arrays, which computes records: sessions, planning of units, memory, threads and devices."""

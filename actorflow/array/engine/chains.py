@@ -75,7 +75,7 @@ class Chain:
 
     Attributes:
         results: As given, and with the reductions' results once all blocks have been computed.
-        blocks: What each block is of the arrays.
+        blocks: For each block its index into the arrays.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Chain:
         return np.asarray(total, step.dtype).reshape(step.shape)
 
     def _whole(self, position: int) -> Value:
-        """What a step reads, of all blocks: computed again where it is no result."""
+        """The input of a step, of all blocks: computed once more where it is not a result."""
         first = len(self._inputs)
         if position < first:
             return np.broadcast_to(self._inputs[position], self._whole_shape)
@@ -145,8 +145,8 @@ class Chain:
         steps = [self.steps[i - first] for i in kept]
         steps = [step._replace(arguments=tuple([places.get(i, i) for i in step.arguments])) for step in steps]
         value = np.empty(self._whole_shape, steps[-1].dtype)
-        again = Chain(steps, self._inputs, self._whole_shape, {len(steps) - 1: value})
-        again.run(0, len(again.blocks))
+        chain = Chain(steps, self._inputs, self._whole_shape, {len(steps) - 1: value})
+        chain.run(0, len(chain.blocks))
         return value
 
     def _divide(self, size: int) -> list[Index]:

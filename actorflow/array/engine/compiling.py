@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Compiled(NamedTuple):
-    """A graph for a job.
+    """A graph for a computation.
 
     Attributes:
         graph: The graph.
-        feeds: Its sources, with the positions of what they are fed with.
+        feeds: Its sources, with the positions of their inputs.
         fetches: A blob for each result.
         steps: For names of its ops, the positions of the steps that they compute.
     """
@@ -41,7 +41,7 @@ class Compiled(NamedTuple):
 
 
 def _identity(op: Primitive) -> Hashable:
-    """What equal operations have in common: those of graphs are made anew with each graph."""
+    """A key of an operation, the same for equal ones: those of graphs are made anew with each graph."""
     if isinstance(op, GraphOperation):
         with suppress(TypeError):  # one with arrays as parameters has no hash
             hash(op.operation)
@@ -50,7 +50,7 @@ def _identity(op: Primitive) -> Hashable:
 
 
 class Computation:
-    """What is to be computed on a device, and of what.
+    """Operations to be computed on a device, and their inputs.
 
     Args:
         place: The device.
@@ -61,7 +61,7 @@ class Computation:
         feeds_numbers: Whether constants of shape ``()`` are fed as others are, and not part of the graph.
 
     Attributes:
-        structure: What it has in common with those that only have other numbers.
+        structure: A key that computations share which differ in numbers alone.
         numbers: The constants that are part of the graph.
         results: As given.
     """
@@ -100,19 +100,19 @@ class Computation:
 
     @property
     def key(self) -> Hashable:
-        """What computes the same has the same."""
+        """A key that equal computations share."""
         return self.structure, self.numbers
 
     def with_numbers_fed(self) -> Computation:
-        """The same, of which one graph serves all numbers."""
+        """The computation with its numbers fed, so that one graph serves all of them."""
         return Computation(self._place, self._steps, self._places, self._reads, self.results, feeds_numbers=True)
 
     def with_results(self, results: tuple[int, ...]) -> Computation:
-        """The same for other results."""
+        """The computation with other results."""
         return Computation(self._place, self._steps, self._places, self._reads, results)
 
     def _source(self, read: tuple[TensorSpec, Place] | Value) -> tuple[TensorSpec, Place]:
-        """Type and place of what is fed: constants go to the device at once."""
+        """Type and place of an input: constants go to the device at once."""
         return (TensorSpec(read.shape, read.dtype), self._place) if isinstance(read, np.ndarray) else read
 
     def compile(self, **modes: Any) -> Compiled:

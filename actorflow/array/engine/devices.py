@@ -1,4 +1,4 @@
-"""The devices of a session: their memory, and the service that computes there while there is something to compute."""
+"""The devices of a session: their memory, and the service that computes there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from actorflow.array.engine.compiling import Computation
     from actorflow.array.engine.service import Service
 
-#: How many jobs' memory is remembered.
+#: Computations whose memory is remembered.
 _MOST_PEAKS = 1024
 
 
@@ -76,15 +76,15 @@ class Devices:
             memory = self._memories[place] = DeviceMemory(own or self._budget_bytes, place)
         return memory
 
-    def peak_bytes(self, job: Computation, place: Place) -> int:
-        """Most bytes that a job takes on its device. With the evaluator's lock held."""
-        known = self._peaks.get(job.key)
+    def peak_bytes(self, computation: Computation, place: Place) -> int:
+        """Most bytes that a computation takes on its device. With the evaluator's lock held."""
+        known = self._peaks.get(computation.key)
         if known is None:
-            compiled = job.compile()
+            compiled = computation.compile()
             known = compiled.graph.compile(compiled.fetches).footprint(place).peak_bytes
             if len(self._peaks) >= _MOST_PEAKS:
                 self._peaks.clear()
-            self._peaks[job.key] = known
+            self._peaks[computation.key] = known
         return known
 
     def submit(self, work: Callable[[Service], Coroutine[Any, Any, None]]) -> None:

@@ -105,7 +105,7 @@ def _input(joined: Joined, blob: Blob) -> Blob:
 
 
 def _outer(group: Sequence[Op]) -> Iterator[Blob]:
-    """What a group reads from outside, but for numbers."""
+    """The blobs that a group reads from outside, but for numbers."""
     own = {blob for op in group for blob in op.outputs}
     for op in group:
         for blob in op.inputs:
@@ -114,7 +114,7 @@ def _outer(group: Sequence[Op]) -> Iterator[Blob]:
 
 
 def _takes_numbers(op: Op) -> bool:
-    """Whether a kernel for a chain spares those that would fill numbers for an op by itself."""
+    """Return whether a kernel for a chain spares the ops that fill numbers for an op by itself."""
     return _is_elementwise(op) and 0 < len(set(_outer([op]))) < len(set(op.inputs))
 
 
@@ -156,7 +156,7 @@ def _groups(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
 
 
 def _is_link(before: Op, op: Op) -> bool:
-    """Whether an op can take a value of a chain from the one that computes it, element by element."""
+    """Return whether an op can take a value of a chain from the one that computes it, element by element."""
     if before.place != op.place or not _is_elementwise(before):
         return False
     if _columns(op) is not None:
@@ -201,7 +201,7 @@ def _is_elementwise(op: Op) -> bool:
 
 
 def _columns(op: Op) -> FusedColumns | None:
-    """Along what a reduction goes that may end a chain; None for what is no such one."""
+    """The columns along which a reduction goes that may end a chain; None for other ops."""
     operation = op.operation
     if isinstance(operation, Reduction) and _has_kernel(op.place) and may_reduce(operation, op.inputs[0].spec):
         shape = op.inputs[0].shape
@@ -211,7 +211,7 @@ def _columns(op: Op) -> FusedColumns | None:
 
 @cache
 def _has_kernel(place: Place) -> bool:
-    """Whether a device computes chains in one kernel."""
+    """Return whether a device computes chains in one kernel."""
     kind = device_kind(place.kind)
     libraries = load_libraries(place.kind, kind.libraries)
     known = {(key.operation, key.device, key.library) for key in registered_kernels()}

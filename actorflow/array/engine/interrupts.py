@@ -22,7 +22,7 @@ POLL_S = 0.05
 
 
 class _State:
-    """Of the main thread: the application's handler while it is replaced, and the signal that has come since."""
+    """State of the main thread: the application's handler while it is replaced, and the signal that came since."""
 
     main = threading.main_thread()
     handler: Any = None

@@ -23,7 +23,7 @@ _KEPT_BYTES = 256 * 1024 * 1024
 class Memory:
     """Counts the values of a session, and keeps the buffers of those that have ended for later ones.
 
-    All but `count` and `reclaim` are called with the evaluator's lock held.
+    All but `count` and `reclaim` are called with the session's lock held.
 
     Args:
         budget_bytes: Most bytes of values; None for no limit.
@@ -48,7 +48,7 @@ class Memory:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a budget."""
+        """Return whether there is a budget."""
         return self.pool.budget_bytes is not None
 
     def count(self, value: Any) -> None:
@@ -95,7 +95,7 @@ class Memory:
             self.pool.trim()
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether so much more fits the budget beside what is planned; free buffers give way."""
+        """Return whether n more bytes fit the budget beside what is planned; free buffers give way."""
         budget = self.pool.budget_bytes
         if budget is None:
             return True
@@ -107,7 +107,7 @@ class Memory:
 
     @property
     def room_bytes(self) -> int:
-        """What the budget has left beside what is planned."""
+        """Bytes that the budget has left beside what is planned."""
         if self.pool.budget_bytes is None:
             return sys.maxsize
         self.sort_out()
@@ -115,7 +115,7 @@ class Memory:
         return self.pool.budget_bytes - self.claimed_bytes - self.pool.held_bytes
 
     def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
-        """The error of something that does not fit."""
+        """The error of an array or a unit that does not fit."""
         return OutOfMemoryError(
             f"{what} needs {size_bytes:,} bytes, and {self.pool.held_bytes:,} of the budget of "
             f"{self.pool.budget_bytes:,} bytes are taken by arrays that the program still refers to"

@@ -45,7 +45,7 @@ class PlacedUnit(StepUnit):
         self._is_handed_over = self._is_refused = False
         self._begun_ns = 0
 
-    # -- with the evaluator's lock held ---------------------------------------------------------------------------
+    # -- with the session's lock held ---------------------------------------------------------------------------
 
     @property
     def memory(self) -> Memory:
@@ -89,14 +89,14 @@ class PlacedUnit(StepUnit):
         self._is_handed_over = True
         try:
             self.evaluator.devices.submit(self.compute_on)
-        except Exception as error:  # noqa: BLE001  there is no service, as no thread can be started: no results
+        except Exception as error:  # noqa: BLE001  no thread could be started for the service
             self._failed = dict.fromkeys(self._produced, (len(self._steps) - 1, error))
             self._is_refused = True
 
     # -- on the devices' loop -----------------------------------------------------------------------------------
 
     async def compute_on(self, service: Service) -> None:
-        """Compute it, and tell the evaluator."""
+        """Compute it, and tell the session."""
         if not await self._compute(service, self._computation) and len(self._produced) > 1:
             for i in self._produced:  # what failed may not concern all of them
                 await self._compute(service, self._computation.with_results((i,)))

@@ -1,4 +1,4 @@
-"""What is computed together: from records to units.
+"""Planning: which records are computed together, as units.
 
 Records that are needed now are sorted into units, each of which is computed as one: elementwise operations of one
 large shape that follow each other, with the reductions that end them, are a chain; small operations of any kind that
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from actorflow.array.array import Array
     from actorflow.array.engine.memory import Memory
 
-#: How a record is joined with others: not at all, in a sequence, in a chain, on a device.
+#: Ways in which a record is joined with others: not at all, in a sequence, in a chain, on a device.
 _ALONE, _JOINED, _CHAINED, _PLACED = range(4)
 #: Elements of an elementwise operation or a reduction from which on it is computed in blocks, by several threads.
 _LONG = 1 << 19
@@ -50,7 +50,7 @@ _COMPARED = 64
 
 
 class Found(NamedTuple):
-    """What must be computed.
+    """The records that must be computed.
 
     Attributes:
         new: The records of the session that nothing computes yet, in the order in which they were made.
@@ -66,7 +66,7 @@ class Found(NamedTuple):
 
 
 def collect(roots: Iterable[Node], evaluator: Evaluator) -> Found:
-    """What must be computed for ``roots``."""
+    """Find the records that must be computed for ``roots``."""
     readers: dict[Node, int] = {}
     new: list[Node] = []
     under_way: list[Node] = []
@@ -220,7 +220,7 @@ _UNITS: dict[int, type[Sequence | ChainUnit | PlacedUnit]] = {
 
 
 def _measure(node: Node) -> tuple[int, int]:
-    """How a record is joined with others, and about how many elements it touches."""
+    """The way in which a record is joined with others, and about how many elements it touches."""
     op, inputs = node.op, node.inputs
     assert op is not None
     if Node.placing is not None and accelerator_of(node) is not None:
@@ -240,7 +240,7 @@ def _measure(node: Node) -> tuple[int, int]:
 
 
 def _may_be_parted(node: Node) -> bool:
-    """Whether a reduction may be computed in blocks, which are parts of the first axis."""
+    """Return whether a reduction may be computed in blocks, which are parts of the first axis."""
     assert isinstance(node.op, Reduction)
     axes, _, dtype = node.params
     return 0 not in axes or may_be_parted(node.op.ufunc, dtype)
@@ -278,7 +278,7 @@ def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> lis
 def _sequences(
     nodes: list[Node], works: list[int], same: dict[Node, Node], wanted: set[Node]
 ) -> list[tuple[list[Node], int]]:
-    """What `_groups` gives for records that are all joined in sequences: each is a stretch of them."""
+    """The result of `_groups` for records that are all joined in sequences: each is a stretch of them."""
     starts, work = [0], 0
     for i, touched in enumerate(works):
         work += touched
@@ -333,7 +333,7 @@ class _Groups:
             self.groups[node] = self._chain(node, [read for read in chained if self._levels[read] == level])
 
     def _are_together(self, node: Node, read: Node, kind: int) -> bool:
-        """Whether one device computes a record together with one that it reads."""
+        """Return whether one device computes a record together with one that it reads."""
         if kind != _PLACED or accelerator_of(node) is not accelerator_of(read):
             return False
         return self._depths[read] < _DEEPEST or read.dtype.hasobject
@@ -361,7 +361,7 @@ class _Groups:
 
 
 def _follows(node: Node, read: Node) -> bool:
-    """Whether a record may be in one chain with another one that it reads."""
+    """Return whether a record may be in one chain with another one that it reads."""
     assert node.op is not None
     assert read.op is not None
     return read.op.elementwise and (node.op.reduction or (node.op.elementwise and read.shape == node.shape))

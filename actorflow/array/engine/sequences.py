@@ -24,7 +24,7 @@ _COPIED_BYTES = 65_536
 
 
 def _calibrate() -> tuple[int, int]:
-    """What ``getrefcount`` says of a value that only its slot refers to, and of one that a view refers to, too."""
+    """The reference counts of a value that only its slot refers to, and of one that a view refers to, too."""
     slots: list[Any] = [np.empty(2)]
     value = slots[0]
     in_slot = getrefcount(value)
@@ -43,7 +43,7 @@ _Planned = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ..
 
 
 def _slots(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Any], list[list[int]], dict[int, int]]:
-    """What is read from outside, the slots of each record's inputs, and the last record that reads each slot."""
+    """The inputs from outside, the slots of each record's inputs, and the last record that reads each slot."""
     count = len(nodes)
     slots: dict[int, int] = {}
     reads: list[Any] = []
@@ -106,7 +106,7 @@ class Sequence(Unit):
 
     @property
     def failed_source(self) -> Error | None:
-        """None: what does not read the value that is missing is computed all the same."""
+        """None: operations that do not read the missing value are computed all the same."""
         return None
 
     def gather(self) -> None:
@@ -234,7 +234,7 @@ class Sequence(Unit):
         return None
 
     def _is_free(self, slot: int, shape: tuple[int, ...], dtype: Any) -> bool:
-        """Whether nobody else refers to a value, and a result of this type may be written over it."""
+        """Return whether nobody else refers to a value, and a result of this type may be written over it."""
         value = self._values[slot]
         return (
             type(value) is np.ndarray
@@ -245,7 +245,7 @@ class Sequence(Unit):
         )
 
     def _keeps_too_much(self, found: Value) -> bool:
-        """Whether a view keeps memory that would be free without it."""
+        """Return whether a view keeps memory that would be free without it."""
         base = found.base
         if found.nbytes * 2 >= getattr(base, "nbytes", 0):
             return False

@@ -1,4 +1,4 @@
-"""What runs graphs for arrays: an event loop in a thread, the devices, and graphs that were made before."""
+"""The service that runs graphs for arrays: an event loop in a thread, devices, and graphs that are kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from actorflow.threads import start_thread
 
 #: Graphs that are kept, those used last.
 _MOST_GRAPHS = 128
-#: Graphs that differ in numbers alone; more than so many and the numbers are fed.
+#: Most graphs that differ in numbers alone; beyond that, the numbers are fed.
 _MOST_VARIANTS = 4
 
 
@@ -54,7 +54,7 @@ class Service:
     # -- from any thread ----------------------------------------------------------------------------------------
 
     def submit(self, work: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
-        """Have the loop run a coroutine, which lets nothing pass out."""
+        """Have the loop run a coroutine, which raises nothing."""
         self._loop.call_soon_threadsafe(self._start, work)
 
     def close(self) -> None:
@@ -69,14 +69,14 @@ class Service:
 
     # -- on the loop --------------------------------------------------------------------------------------------
 
-    async def compute(self, job: Computation, values: Sequence[Any]) -> list[Any]:
-        """Run the graph of a job.
+    async def compute(self, computation: Computation, values: Sequence[Any]) -> list[Any]:
+        """Run the graph of a computation.
 
         Args:
-            job: What to compute.
+            computation: What to compute.
             values: What it reads: arrays of the host, or of the devices.
         """
-        compiled = self.compiled(job)
+        compiled = self.compiled(computation)
         feeds = {blob: self._fed(values[i], blob.place) for i, blob in compiled.feeds}
         result = await compiled.graph.run(feeds, fetch=compiled.fetches)
         found = [result[blob] for blob in compiled.fetches]
@@ -85,26 +85,26 @@ class Service:
                 self._results[id(value)] = value
         return found
 
-    def compiled(self, job: Computation) -> Compiled:
-        """The graph of a job."""
-        compiled = self._graphs.get(job.key)
+    def compiled(self, computation: Computation) -> Compiled:
+        """The graph of a computation."""
+        compiled = self._graphs.get(computation.key)
         if compiled is not None:
             return compiled
-        if job.numbers and not self._is_worth_it(job):
-            return self.compiled(job.with_numbers_fed())
-        compiled = job.compile(capture=self._capture)
+        if computation.numbers and not self._is_worth_it(computation):
+            return self.compiled(computation.with_numbers_fed())
+        compiled = computation.compile(capture=self._capture)
         Engine(compiled.graph, shared_device=self._device)
-        self._graphs.put(job.key, compiled)
+        self._graphs.put(computation.key, compiled)
         return compiled
 
-    def _is_worth_it(self, job: Computation) -> bool:
-        """Whether a job's numbers are made part of a graph: not where others come again and again."""
+    def _is_worth_it(self, computation: Computation) -> bool:
+        """Return whether numbers are made part of a graph: not where others come again and again."""
         if len(self._variants) >= 8 * _MOST_GRAPHS:
             self._variants.clear()
-        known = self._variants.setdefault(job.structure, set())
+        known = self._variants.setdefault(computation.structure, set())
         if len(known) >= _MOST_VARIANTS:
             return False
-        known.add(job.numbers)
+        known.add(computation.numbers)
         return True
 
     def _fed(self, value: Any, place: Place) -> Any:
@@ -132,7 +132,7 @@ class Service:
         except BaseException as error:
             if started.done():
                 raise
-            started.set_exception(error)  # there is no loop to be had, say: whoever needs it is told
+            started.set_exception(error)  # no event loop can be made, for instance
 
     async def _serve(self, started: Future[None]) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()

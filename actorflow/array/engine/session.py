@@ -50,7 +50,7 @@ _MOST_PENDING_IN_BUDGET = 1_000
 _FEW, _SMALL = 8, 1 << 14
 #: Elements to be computed from which on a worker does not wait for a pause of the recording.
 _PLENTY = 16 * 1024 * 1024
-#: A recording that makes nothing for so long has paused.
+#: A recording that makes nothing for this time has paused.
 _PAUSE_S = 1e-3
 #: A worker without work ends after this time.
 _LINGER_S = 1.0
@@ -130,9 +130,10 @@ class Session(Evaluator):
         return self
 
     def __exit__(self, *failure: object) -> None:
+        token, self._token = self._token, None
         try:
-            if self._token is not None:
-                context_evaluator.reset(self._token)
+            if token is not None:
+                context_evaluator.reset(token)
         finally:  # a generator may be ended in another context
             self.close()
 
@@ -294,7 +295,7 @@ class Session(Evaluator):
                     self._call_workers(cores())
                     has_workers = self._workers > 0
             if is_waiting:
-                if not has_workers:  # there are no threads to be had
+                if not has_workers:  # no thread could be started
                     self.force([node])
                 return
         callback()
@@ -316,7 +317,7 @@ class Session(Evaluator):
             self._drain(guard)
 
     def close(self) -> None:
-        """End the workers after what they are at. What is not computed then is computed by those who ask for it."""
+        """End the workers after their present work. What is not computed then is computed by those who ask for it."""
         with Guard(self._changed):
             self._closed = True
             self._changed.notify_all()
@@ -332,7 +333,7 @@ class Session(Evaluator):
     # -- planning: with the lock held ---------------------------------------------------------------------------
 
     def _take_pending(self) -> list[Node]:
-        """What was recorded and can be asked for; under a budget also what was recorded earlier."""
+        """The records that can be asked for; under a budget also those recorded earlier."""
         self.load = 0
         self._count_recorded()
         pending = self.pending
@@ -346,7 +347,7 @@ class Session(Evaluator):
         self._late_bytes += sum([recorded.popleft() for _ in range(len(recorded))])
 
     def _has_room(self, size_bytes: int) -> bool:
-        """Whether these bytes fit, and all beside it that was recorded, even if all of it is needed.
+        """Return whether these bytes fit, and all beside it that was recorded, even if all of it is needed.
 
         To find out what is needed takes a look at each record.
         """
@@ -354,7 +355,7 @@ class Session(Evaluator):
         return Node.placing is None and self.memory.fits(size_bytes + self._late_bytes)
 
     def _fit(self, nodes: Iterable[Node], size_bytes: int = 0) -> bool:
-        """Whether these bytes fit, and all beside it that was recorded or is asked for: then it can go in any order."""
+        """Return whether these bytes fit beside all that was recorded or is asked for: then any order will do."""
         # Twice what is asked for, where that was recorded lately; but other sessions may read what no array shows.
         if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
             return True
@@ -371,7 +372,7 @@ class Session(Evaluator):
         return self.memory if place is None else self.devices.memory(place)
 
     def _ask(self, nodes: list[Node]) -> None:
-        """Plan what somebody waits for, or note it where it does not fit beside the rest."""
+        """Plan records that somebody waits for, or note them where they do not fit beside the rest."""
         nodes = [node for node in nodes if not (node.unit.forced if node.unit is not None else node in self._asked)]
         if nodes and self.is_limited and not self._fit(nodes):
             self._asked.update(dict.fromkeys(nodes))
@@ -379,7 +380,7 @@ class Session(Evaluator):
             self._prepare(nodes, forced=True)
 
     def _advance(self, everything: bool = False) -> bool:
-        """Plan the first of what did not fit together, as much as fits; whether there was something.
+        """Plan the first of the records that did not fit together, as many as fit; return whether there were any.
 
         In the order of recording each part leaves nothing in memory but what the program shows or what later parts
         read, as if each operation had been computed in its line.
@@ -588,7 +589,7 @@ class Session(Evaluator):
     # -- forks --------------------------------------------------------------------------------------------------
 
     def forget_parent(self) -> None:
-        """This is the child of a fork, which does not have the threads: what they were at has no value here."""
+        """Forget the threads, which the child of a fork does not have: what they computed has no value here."""
         self._workers = self._idle = 0
         self._watching = False
         self._callbacks.clear()
@@ -609,13 +610,13 @@ class Session(Evaluator):
             self._workers += 1
             try:
                 start_thread(self._work, f"actorflow-array-{self._workers}")
-            except DeviceError:  # none to be had: those who ask compute
+            except DeviceError:  # those who ask compute
                 self._workers -= 1
         else:
             self._changed.notify_all()
 
     def _stand_in(self) -> None:
-        """Compute what is awaited and nobody else computes: there are no threads to be had for workers."""
+        """Compute what is awaited where no thread can be started for a worker."""
         while self._callbacks and not self._workers and self._work_once(forced=True):
             pass
 
@@ -641,7 +642,7 @@ class Session(Evaluator):
 
     @property
     def _has_more(self) -> bool:
-        """Whether there is something for a worker to do."""
+        """Return whether there is something for a worker to do."""
         return bool(self._ready or self._open or self._asked) or self._watching or self._eager
 
     def _watch(self) -> None:

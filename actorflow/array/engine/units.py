@@ -1,4 +1,4 @@
-"""Units: records that are computed as one, and how far that is."""
+"""Units: records that are computed as one, and the state of that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from actorflow.trace.counters import OpProfile
 
 #: Operations of a unit that are named.
 _MOST_NAMES = 16
-#: Why there is no value.
+#: The reason why a record has no value.
 Error = OpError | OutOfMemoryError
 
 
@@ -44,7 +44,7 @@ class Unit(ABC):
         reads: What it reads from outside: records and constants.
 
     Attributes:
-        evaluator: Whose unit it is.
+        evaluator: The session that it belongs to.
         number: Units with lower ones go first.
         forced: Whether somebody waits for it.
         is_needed: Whether records that have no units yet read what it computes.
@@ -55,7 +55,7 @@ class Unit(ABC):
         followers: Units that wait for it.
         reads: Records and constants that it reads; empty once it has gathered them.
         work: Elements that it touches, about.
-        operations: How many it computes.
+        operations: Number of operations.
         claimed_bytes: What it may allocate at most.
         elapsed_ns: Time it took so far, in all threads together.
     """
@@ -107,7 +107,7 @@ class Unit(ABC):
         self._values: list[Any] = []
         self._failed: dict[int, tuple[int, BaseException]] = {}  # by slot: the step that failed, and why
 
-    # -- with the evaluator's lock held ---------------------------------------------------------------------------
+    # -- with the session's lock held ---------------------------------------------------------------------------
 
     @property
     def failed_source(self) -> Error | None:
@@ -119,7 +119,7 @@ class Unit(ABC):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody can still ask for what it computes."""
+        """Return whether anybody can still ask for what it computes."""
         return self.forced or self.is_needed or bool(self.followers) or any(node.is_held() for node in self.nodes)
 
     @property
@@ -136,7 +136,7 @@ class Unit(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Of what it computes."""
+        """Name of what it computes."""
 
     def gather(self) -> None:
         """Take the inputs' values, and let go of the records: those that nobody else refers to end here."""
@@ -161,7 +161,7 @@ class Unit(ABC):
 
     @property
     def has_shares(self) -> bool:
-        """Whether there is something to run that no thread has taken yet."""
+        """Return whether there is something to run that no thread has taken yet."""
         return not self._is_taken
 
     def take_share(self) -> tuple[int, int]:
@@ -209,7 +209,7 @@ class Unit(ABC):
         self.finish()
 
     def finish(self) -> None:
-        """Let go of everything: whoever still refers to the unit must not keep records, or their memory, with it."""
+        """Let go of everything: a reference to the unit must not keep records, or their memory."""
         self.ended = True
         for node in self.nodes:
             node.unit = None
@@ -220,7 +220,7 @@ class Unit(ABC):
     def explain(
         self, step: int, name: str, inputs: list[TensorSpec], cause: BaseException, place: Place = HOST
     ) -> Error:
-        """The error of a step, which may have been another one's before."""
+        """The error of a step; a step before may have handed it on."""
         if cause.__traceback__ is not None:
             clear_frames(cause.__traceback__)  # they refer to values
         if isinstance(cause, OpError | OutOfMemoryError):
@@ -228,7 +228,7 @@ class Unit(ABC):
         return failure(name, (self._codes[step], self._instructions[step]), inputs, cause, place)
 
     def lost(self, why: str) -> Error:
-        """The error of a unit that nobody computes any more."""
+        """The error of a unit that will never be computed."""
         return failure(self.name, (self._codes[-1], self._instructions[-1]), [], DeviceError(why), HOST)
 
     # -- in any thread ------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class StepUnit(Unit):
 
 
 def _steps_of(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Input], list[Step]]:
-    """What is read from outside, and the operations with the positions of their inputs."""
+    """The inputs from outside, and the operations with the positions of their inputs."""
     reads: list[Input] = []
     positions: dict[int, int] = {}
     inside = {id(node): i for i, node in enumerate(nodes)}
@@ -306,5 +306,5 @@ def _steps_of(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Input], l
 
 
 def is_own(value: Any) -> bool:
-    """Whether a value has memory of its own that may be written."""
+    """Return whether a value has memory of its own that may be written."""
     return type(value) is np.ndarray and value.base is None and value.flags.writeable and value.flags.c_contiguous

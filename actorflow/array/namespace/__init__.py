@@ -24,10 +24,9 @@ from actorflow.array.namespace.manipulation import (
     broadcast_arrays, broadcast_shapes, broadcast_to, concat, expand_dims, flip, moveaxis, permute_dims, repeat,
     reshape, roll, squeeze, stack, tile, unstack,
 )
-from actorflow.array.namespace.sets import isin, nonzero, unique_all, unique_counts, unique_inverse, unique_values
 from actorflow.array.namespace.statistical import (
-    all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, max, mean, min, prod,
-    searchsorted, sort, std, sum, var,
+    all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, isin, max, mean, min,
+    nonzero, prod, searchsorted, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var,
 )
 from actorflow.array.namespace.types import (
     __array_namespace_info__, astype, bool, can_cast, complex64, complex128, finfo, float32, float64, iinfo, int8,

@@ -27,7 +27,7 @@ _KINDS = "biufc"
 
 
 def made_on(device: Place | str | None, array: Array) -> Array:
-    """What was made on the CPU, on a device: the default one for None."""
+    """An array made on the CPU, on a device: the default one for None."""
     place = default_place() if device is None else place_of(device)
     return array if place is HOST else transfer(array, place)
 
@@ -50,7 +50,7 @@ def asarray(
     """An array of numbers, of nested sequences, or of another library's array on the CPU.
 
     Args:
-        obj: What to take. An array of this package is returned itself, unless its dtype or ``copy`` asks for another.
+        obj: The numbers. An array of this package is returned itself, unless its dtype or ``copy`` asks for another.
         dtype: Of the elements; that of ``obj`` if left out.
         device: Where the array is to live; that of `at` if left out, that of ``obj`` if it is an array of this package.
         copy: False shares memory with another library's array, which must then not be changed as long as anything is
@@ -59,7 +59,7 @@ def asarray(
         GraphError: if memory cannot be shared as asked.
     """
     if type(obj) is Node.array_type:
-        return _again(obj, dtype, copy, device)
+        return _converted(obj, dtype, copy, device)
     if isinstance(obj, list | tuple):
         obj = _unpacked(obj)
     foreign = hasattr(obj, "__dlpack__") or hasattr(obj, "__array__") or hasattr(obj, "__array_interface__")
@@ -83,12 +83,12 @@ def asarray(
     return made_on(device, given(target, evaluator, counted=True))
 
 
-def _again(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device: Place | str | None) -> Array:
+def _converted(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device: Place | str | None) -> Array:
     moved = x if device is None else x.to_device(device)
     if moved is not x:
         if copy is False:
             raise GraphError(f"asarray: copy=False, but the array must be copied from {x.device} to {moved.device}")
-        return _again(moved, dtype, None, None)
+        return _converted(moved, dtype, None, None)
     kind = x.dtype if dtype is None else _checked_dtype("asarray", dtype)
     if kind != x.dtype:
         if copy is False:
@@ -118,7 +118,7 @@ def from_numpy(value: npt.ArrayLike) -> Array:
 def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | None = None) -> Array:
     """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared."""
     if type(x) is Node.array_type:
-        return _again(x, None, copy, device)
+        return _converted(x, None, copy, device)
     value = from_host_exchange(x, "from_dlpack")
     return made_on(device, given(np.array(value) if copy else value, current_evaluator()))
 
@@ -205,7 +205,7 @@ def ones_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place 
 
 
 def empty_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
-    """As `zeros_like`: contents are never undefined here."""
+    """An array of zeros, as `zeros_like`: contents are never undefined here."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
@@ -314,13 +314,13 @@ def _bernoulli(key: Value, shape: tuple[int, ...], probability: float) -> Value:
 
 
 class Unseeded(Primitive):
-    """Random numbers that are others each time: a traced function that draws them draws others in each call."""
+    """Random numbers that differ each time: a function whose recipe is kept draws others in each call, too."""
 
     def __init__(self, name: str, compute: Callable[..., Any]) -> None:
         super().__init__(name, compute, pure=False)
 
     def new_inputs(self) -> tuple[Value]:
-        """What names another random stream."""
+        """The key of another random stream."""
         return (_key(None),)
 
 
@@ -329,7 +329,7 @@ RANDB, _SEEDED_RANDB = Unseeded("randb", _bernoulli), Primitive("randb", _bernou
 
 
 def _key(seed: int | None) -> Value:
-    """What names a random stream: drawn when it is recorded, so that the order of computation does not matter."""
+    """The key of a random stream: drawn when it is recorded, so that the order of computation does not matter."""
     return np.random.SeedSequence(seed).generate_state(4, np.uint64)
 
 

@@ -55,7 +55,7 @@ def _same(dtype: DType) -> DType:
     return dtype
 
 
-#: Integers with the bits of an element of so many bytes.
+#: Integers with the bits of an element, by its bytes.
 _BITS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 
@@ -89,7 +89,7 @@ def _sign(x: Value, out: Value) -> None:
 
 
 def _floor_divide(x1: Value, x2: Value, out: Value) -> None:
-    """As ``floor(x1 / x2)`` for infinities, too: NumPy, like Python, has NaN for ``inf // 2``, -1 for ``1 // -inf``."""
+    """``floor(x1 / x2)`` for infinities, too: NumPy, like Python, has NaN for ``inf // 2``, -1 for ``1 // -inf``."""
     if out.dtype.kind != "f":
         np.floor_divide(x1, x2, out=out)
         return
@@ -101,7 +101,7 @@ def _floor_divide(x1: Value, x2: Value, out: Value) -> None:
 
 
 def _power(x1: Value, x2: Value, out: Value) -> None:
-    """As C99's ``pow`` for square roots of -0 and -infinity, for which NumPy takes ``sqrt``'s results where it can."""
+    """C99's ``pow`` for square roots of -0 and -infinity, for which NumPy takes ``sqrt``'s results where it can."""
     roots = x2 == 0.5 if out.dtype.kind == "f" else np.False_
     if np.any(roots):
         roots = roots & ((x1 == 0) | (x1 == -np.inf))
@@ -112,7 +112,7 @@ def _power(x1: Value, x2: Value, out: Value) -> None:
 
 
 def _expm1(x: Value, out: Value) -> None:
-    """For complex numbers as ``exp(x) - 1`` where a part is not finite, and real on the real axis."""
+    """``exp(x) - 1``, for complex numbers literally where a part is not finite, and real on the real axis."""
     if x.dtype.kind != "c":
         np.expm1(x, out=out)
         return
@@ -183,14 +183,14 @@ EXP, exp = _of_one("exp", "The exponential function, ``e`` to this power.", np.e
 EXPM1, expm1 = _of_one("expm1", "``exp(x) - 1``, exact near 0.", _expm1, like=np.expm1)
 FLOOR, floor = _of_one("floor", "The greatest integer that is not greater.", _rounded(np.floor), types=_same)
 IMAG, imag = _of_one("imag", "Imaginary part.", _imaginary_part, aligned=False, types=_real_type)
-ISFINITE, isfinite = _of_one("isfinite", "Whether it is neither infinite nor NaN.", np.isfinite)
-ISINF, isinf = _of_one("isinf", "Whether it is infinite.", np.isinf)
-ISNAN, isnan = _of_one("isnan", "Whether it is NaN.", np.isnan)
+ISFINITE, isfinite = _of_one("isfinite", "True where an element is neither infinite nor NaN.", np.isfinite)
+ISINF, isinf = _of_one("isinf", "True where an element is infinite.", np.isinf)
+ISNAN, isnan = _of_one("isnan", "True where an element is NaN.", np.isnan)
 LOG, log = _of_one("log", "Natural logarithm.", np.log)
 LOG10, log10 = _of_one("log10", "Logarithm to the base 10.", np.log10)
 LOG1P, log1p = _of_one("log1p", "``log(1 + x)``, exact near 0.", np.log1p)
 LOG2, log2 = _of_one("log2", "Logarithm to the base 2.", np.log2)
-LOGICAL_NOT, logical_not = _of_one("logical_not", "Whether it is false.", np.logical_not)
+LOGICAL_NOT, logical_not = _of_one("logical_not", "True where an element is false.", np.logical_not)
 NEGATIVE, negative = _of_one("negative", "``-x``.", np.negative)
 POSITIVE, positive = _of_one("positive", "``+x``.", np.positive)
 REAL, real = _of_one("real", "Real part.", _real_part, aligned=False, types=_real_type)
@@ -199,7 +199,7 @@ ROUND, round = _of_one("round", "The nearest integer; halves go to the even one.
 SIGN, sign = _of_one(
     "sign", "-1, 0 or 1; of complex numbers, the number of magnitude 1 in their direction.", _sign, types=_same
 )
-SIGNBIT, signbit = _of_one("signbit", "Whether the sign bit is set.", np.signbit)
+SIGNBIT, signbit = _of_one("signbit", "True where the sign bit is set.", np.signbit)
 SIN, sin = _of_one("sin", "Sine of radians.", np.sin)
 SINH, sinh = _of_one("sinh", "Hyperbolic sine.", np.sinh)
 SQRT, sqrt = _of_one("sqrt", "Square root.", np.sqrt)
@@ -225,9 +225,9 @@ HYPOT, hypot = _of_two("hypot", "``sqrt(x1**2 + x2**2)`` without overflow on the
 LESS, less = _of_two("less", "``x1 < x2``.", np.less)
 LESS_EQUAL, less_equal = _of_two("less_equal", "``x1 <= x2``.", np.less_equal)
 LOGADDEXP, logaddexp = _of_two("logaddexp", "``log(exp(x1) + exp(x2))`` without overflow on the way.", np.logaddexp)
-LOGICAL_AND, logical_and = _of_two("logical_and", "Whether both are true.", np.logical_and)
-LOGICAL_OR, logical_or = _of_two("logical_or", "Whether one of them is true.", np.logical_or)
-LOGICAL_XOR, logical_xor = _of_two("logical_xor", "Whether exactly one of them is true.", np.logical_xor)
+LOGICAL_AND, logical_and = _of_two("logical_and", "True where both are true.", np.logical_and)
+LOGICAL_OR, logical_or = _of_two("logical_or", "True where one of them is true.", np.logical_or)
+LOGICAL_XOR, logical_xor = _of_two("logical_xor", "True where exactly one of them is true.", np.logical_xor)
 MAXIMUM, maximum = _of_two("maximum", "The greater one, or NaN.", np.maximum)
 MINIMUM, minimum = _of_two("minimum", "The lesser one, or NaN.", np.minimum)
 MULTIPLY, multiply = _of_two("multiply", "``x1 * x2``.", np.multiply)

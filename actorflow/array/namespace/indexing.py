@@ -1,4 +1,4 @@
-"""Reading and writing parts of arrays, and the standard's functions for it."""
+"""Parts of arrays: reading, writing, and the standard's functions for it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def read_index(x: Array, key: Any) -> Array:
 
 
 def write_index(x: Array, key: Any, value: Any) -> Array:
-    """What ``x`` is after ``x[key] = value``.
+    """The array after ``x[key] = value``.
 
     Raises:
         IndexError: as for `read_index`.

@@ -1,4 +1,4 @@
-"""Functions of the standard that arrange elements anew."""
+"""Functions of the standard that arrange elements."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def reshape(
     *,
     copy: bool | None = None,  # noqa: ARG001  makes no difference: arrays are values of their own
 ) -> Array:
-    """The same elements in another shape, in which one length may be -1: what is left."""
+    """The elements in another shape; one length may be -1, and is what the others leave."""
     node, wanted = node_of("reshape", "x", x), list(_ints(shape))
     if wanted.count(-1) == 1:
         others = -math.prod(wanted)

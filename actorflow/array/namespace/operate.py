@@ -1,4 +1,4 @@
-"""How operations on elements and over axes are recorded: operands, broadcasting, axes, dtypes."""
+"""Recording of operations on elements and over axes: operands, broadcasting, axes, dtypes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def node_of(name: str, argument: str, x: object) -> Node:
     """The record that an array shows.
 
     Raises:
-        DTypeError: if it is no array; the message names the argument.
+        DTypeError: if it is not an array; the message names the argument.
     """
     if type(x) is Node.array_type:
         return x._node
@@ -46,7 +46,7 @@ def constant(name: str, value: object, dtype: DType) -> Value:
     """A Python number beside an array: it takes the array's dtype, unless it is of a higher kind.
 
     Raises:
-        DTypeError: if it is no number.
+        DTypeError: if it is not a number.
         OverflowError: if an integer does not fit, and it is not only compared.
     """
     kind = type(value)
@@ -122,7 +122,7 @@ _together = lru_cache(maxsize=4_096)(broadcast)
 
 
 def is_there(node: Node) -> bool:
-    """Whether a record's value is there, so that what needs little of it can be computed at once."""
+    """Return whether a record's value is there, so that what needs little of it can be computed at once."""
     if Node.placing is not None and default_place() is not HOST:
         return False
     return type(node.value) is np.ndarray and not Node.dry_runs and not node.evaluator.sequential

@@ -1,11 +1,11 @@
-"""Statistical, searching, sorting and utility functions of the standard."""
+"""Statistical, searching, sorting, set and utility functions of the standard."""
 
 from __future__ import annotations
 
 import builtins
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from actorflow.array.namespace.elementwise import DIVIDE, NOT_EQUAL, SQUARE, SUBTRACT
 from actorflow.array.namespace.manipulation import concat
 from actorflow.array.namespace.operate import axes_of, axis_of, binary, cast, node_of, pair, simple, unary
-from actorflow.array.record.node import given, record
+from actorflow.array.record.node import Node, given, record
 from actorflow.array.record.primitives import DType, Elementwise, Primitive, Reduction, Value
 from actorflow.errors import DTypeError, ShapeError
 
@@ -70,39 +70,39 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, 
 def _extremum(op: Reduction, x: Array, axis: Axis, keepdims: bool) -> Array:
     node = node_of(op.name, "x", x)
     if node.size == 0 and any_empty(node.shape, axes_of(op.name, axis, len(node.shape))):
-        raise ShapeError(f"{op.name}: an axis without elements has none, got shape {node.shape}")
+        raise ShapeError(f"{op.name}: an axis without elements has no result, got shape {node.shape}")
     if node.dtype.kind == "c":
         raise DTypeError(f"{op.name}: expected real numbers, got {node.dtype}")
     return _reduce(op, x, axis, keepdims, node.dtype)
 
 
 def any_empty(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
-    """Whether one of these axes has no elements."""
+    """Return whether one of these axes has no elements."""
     return 0 in [shape[axis] for axis in axes]
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The greatest element over axes; what is not a number wins."""
+    """The greatest element over axes, or NaN where there is one."""
     return _extremum(MAX, x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The least element over axes; what is not a number wins."""
+    """The least element over axes, or NaN where there is one."""
     return _extremum(MIN, x, axis, keepdims)
 
 
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether every element over axes is true, or not zero."""
+    """True where all elements over axes are true, or not zero."""
     return _reduce(ALL, x, axis, keepdims, np.dtype(np.bool_))
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether one of the elements over axes is true, or not zero."""
+    """True where any element over axes is true, or not zero."""
     return _reduce(ANY, x, axis, keepdims, np.dtype(np.bool_))
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """How many elements over axes are not zero."""
+    """The number of elements over axes that are not zero."""
     return _reduce(SUM, binary(NOT_EQUAL, x, 0), axis, keepdims, np.dtype(np.intp))
 
 
@@ -197,7 +197,7 @@ def _position(op: Primitive, x: Array, axis: int | None, keepdims: bool) -> Arra
     node = node_of(op.name, "x", x)
     axes = axes_of(op.name, axis, len(node.shape))
     if any_empty(node.shape, axes):
-        raise ShapeError(f"{op.name}: an axis without elements has none, got shape {node.shape}")
+        raise ShapeError(f"{op.name}: an axis without elements has no result, got shape {node.shape}")
     at = None if axis is None else axes[0]
     return simple(op, x, _reduced(node.shape, axes, keepdims), at, bool(keepdims), dtype=np.dtype(np.intp))
 
@@ -259,7 +259,7 @@ _SEARCH_BY = Primitive("searchsorted", _search_sorted_by)
 
 
 def searchsorted(x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """Where the elements of ``x2``, or a number, would go in ``x1``, which is in order, or in that of ``sorter``."""
+    """The positions of the elements of ``x2``, or a number, in ``x1``, which is in order, or in that of ``sorter``."""
     table, wanted = node_of("searchsorted", "x1", x1), pair("searchsorted", x1, x2)[1]
     if len(table.shape) != 1:
         raise ShapeError(f"searchsorted: x1 must have one axis, got shape {table.shape}")
@@ -270,3 +270,84 @@ def searchsorted(x1: Array, x2: Array | float, /, *, side: str = "left", sorter:
         return record(_SEARCH, (table, wanted), wanted.shape, kind, (side,), table.evaluator)
     order = node_of("searchsorted", "sorter", sorter)
     return record(_SEARCH_BY, (table, wanted, order), wanted.shape, kind, (side,), table.evaluator)
+
+
+# -- sets: where the shape of the result depends on values, it is computed at once ------------------------------
+
+
+class UniqueAll(NamedTuple):
+    """Result of `unique_all`."""
+
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
+
+
+class UniqueCounts(NamedTuple):
+    """Result of `unique_counts`."""
+
+    values: Array
+    counts: Array
+
+
+class UniqueInverse(NamedTuple):
+    """Result of `unique_inverse`."""
+
+    values: Array
+    inverse_indices: Array
+
+
+_ISIN = Primitive("isin", lambda x1, x2, invert: np.isin(x1, x2, invert=invert))
+
+
+def isin(x1: Array | complex, x2: Array | complex, /, *, invert: bool = False) -> Array:
+    """True where an element of ``x1`` is one of the elements of ``x2``, or none of them with ``invert``.
+
+    NaN is equal to nothing. One of the two may be a number.
+    """
+    if type(x1) is not Node.array_type:
+        node_of("isin", "x2", x2)
+    one, other = pair("isin", x1, x2)
+    return record(_ISIN, (one, other), one.shape, np.dtype(np.bool_), (bool(invert),), work=other.size)
+
+
+def _given(like: Array, value: Any) -> Array:
+    return given(np.array(value), like._node.evaluator, place=like.device)
+
+
+def _value(name: str, x: Array) -> Value:
+    node_of(name, "x", x)
+    return x._value()
+
+
+def nonzero(x: Array, /) -> tuple[Array, ...]:
+    """The indices of the elements that are not zero, one array per axis.
+
+    Raises:
+        ShapeError: for a 0-d array.
+    """
+    value = _value("nonzero", x)
+    if not value.ndim:
+        raise ShapeError("nonzero: expected at least one axis, got a 0-d array")
+    return tuple(_given(x, each) for each in np.nonzero(value))
+
+
+def unique_all(x: Array, /) -> UniqueAll:
+    """The distinct elements, in order, where each is first, which one each element is, and how many there are."""
+    return UniqueAll(*(_given(x, each) for each in np.unique_all(_value("unique_all", x))))
+
+
+def unique_counts(x: Array, /) -> UniqueCounts:
+    """The distinct elements, in order, and how many of each there are."""
+    return UniqueCounts(*(_given(x, each) for each in np.unique_counts(_value("unique_counts", x))))
+
+
+def unique_inverse(x: Array, /) -> UniqueInverse:
+    """The distinct elements, in order, and which one each element is."""
+    return UniqueInverse(*(_given(x, each) for each in np.unique_inverse(_value("unique_inverse", x))))
+
+
+def unique_values(x: Array, /) -> Array:
+    """The distinct elements, in order."""
+    return _given(x, np.unique(_value("unique_values", x), equal_nan=False))

@@ -1,4 +1,4 @@
-"""Dtypes, and what the namespace says of itself."""
+"""Dtypes, and information about the namespace."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _dtype_of(value: Any) -> Any:
 
 
 def can_cast(from_: DType | Array, to: npt.DTypeLike, /) -> builtins.bool:
-    """Whether all values of a dtype have their place in another, by the rules of promotion."""
+    """Return whether all values of a dtype have their place in another, by the rules of promotion."""
     return np.can_cast(_dtype_of(from_), np.dtype(to), "safe")
 
 
@@ -88,7 +88,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 
 def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtins.bool:
-    """Whether a dtype is another one, of a kind ("bool", "integral", "real floating", ...), or of one of several."""
+    """Return whether a dtype is another, of a kind ("bool", "integral", "real floating", ...), or of one of several."""
     own = np.dtype(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(own, each) for each in kind)
@@ -100,7 +100,7 @@ def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtins.bool:
 
 
 class _FloatInfo:
-    """What `finfo` gives: Python numbers for the bounds, and the real dtype."""
+    """Result of `finfo`: Python numbers for the bounds, and the real dtype."""
 
     def __init__(self, dtype: DType) -> None:
         info = np.finfo(dtype)
@@ -113,7 +113,7 @@ class _FloatInfo:
 
 
 class _IntegerInfo:
-    """What `iinfo` gives."""
+    """Result of `iinfo`."""
 
     def __init__(self, dtype: DType) -> None:
         info = np.iinfo(dtype)
@@ -134,22 +134,22 @@ def iinfo(type: npt.DTypeLike | Array, /) -> _IntegerInfo:
 
 
 class _Info:
-    """What `__array_namespace_info__` gives."""
+    """Result of `__array_namespace_info__`."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What the namespace can do."""
+        """Capabilities of the namespace."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> Place:
-        """Where arrays are made."""
+        """Device where arrays are made."""
         return default_place()
 
     def devices(self) -> list[Place]:
-        """Where arrays can be on every machine; accelerators are named."""
+        """Devices of every machine; accelerators are named by the user."""
         return [HOST]
 
     def default_dtypes(self, *, device: Place | str | None = None) -> dict[str, DType]:
-        """What Python numbers become."""
+        """Dtypes that Python numbers become."""
         return {"real floating": float64, "complex floating": complex128, "integral": int64, "indexing": int64}
 
     def dtypes(
@@ -164,5 +164,5 @@ class _Info:
 
 
 def __array_namespace_info__() -> _Info:  # noqa: N807  the standard's name
-    """What the namespace can do: capabilities, devices, dtypes."""
+    """Capabilities of the namespace, its devices and dtypes."""
     return _Info()

@@ -1,1 +1,1 @@
-"""What is recorded: operations on arrays, where they are computed, and the records that they leave."""
+"""Records of operations on arrays, the operations themselves, and the devices where arrays live."""

@@ -1,4 +1,4 @@
-"""Records: what an operation on arrays leaves behind until its value is wanted.
+"""Records, which operations on arrays leave behind until their values are wanted.
 
 A record is light, since one is made for each operation of array code: the operation, its inputs by reference, the
 type of its result, and where the user's code stood. The array that the user holds is known by a weak reference alone,
@@ -49,15 +49,15 @@ class Node:
         op: The operation; None for a value that was given.
         inputs: Records, and NumPy arrays that are constants; empty once the value is there.
         params: Further arguments of ``op``; hashable for pure operations.
-        shape: Of the result.
-        dtype: Of the result.
+        shape: Shape of the result.
+        dtype: Dtype of the result.
         size: Number of elements of the result.
         place: Where the result lives.
-        evaluator: Who computes it.
+        evaluator: What computes it.
         number: Later records have higher ones.
         value: The result, once it is there; never written again while anybody can see it.
-        error: Why there will be no result.
-        unit: What computes it now.
+        error: The reason why there will be no result.
+        unit: The unit that computes it now.
         handle: The array that shows it; dead or showing another record once the user has let go of this one.
     """
 
@@ -125,7 +125,7 @@ class Node:
 
     @property
     def done(self) -> bool:
-        """Whether the value is there, or it is known that there will be none."""
+        """Return whether the value is there, or it is known that there will be none."""
         return self.value is not None or self.error is not None
 
     @property
@@ -135,16 +135,16 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Of the operation."""
+        """Name of the operation."""
         return "value" if self.op is None else self.op.name
 
     @property
     def origin(self) -> Origin:
-        """Where it was recorded, as the interpreter knows it."""
+        """Line that recorded it, as the interpreter knows it."""
         return self._code, self._instruction
 
     def is_held(self) -> bool:
-        """Whether an array of the user shows it."""
+        """Return whether an array of the user shows it."""
         array = self.handle() if self.handle is not None else None
         return array is not None and array._node is self
 
@@ -278,10 +278,10 @@ def record(
     Args:
         op: The operation.
         inputs: What it reads.
-        shape: Of its result.
-        dtype: Of its result.
+        shape: Shape of its result.
+        dtype: Dtype of its result.
         params: Its further arguments.
-        evaluator: Who computes it; that of the first input if left out.
+        evaluator: What computes it; that of the first input if left out.
         work: Elements that it touches beyond those of its result.
         place: Where its result lives; where its inputs live if left out, see `actorflow.array.record.placement`.
     Raises:
@@ -340,7 +340,7 @@ def _has_own_memory(node: Node) -> bool:
 
 @contextmanager
 def tracing(evaluator: Evaluator) -> Iterator[list[Node]]:
-    """All that is recorded inside, in this context, belongs to a dry run: that of constants, too.
+    """Record in a dry run whatever is recorded inside, in this context, from constants, too.
 
     Yields:
         The records whose values are asked for inside; what is recorded depends on these values.
@@ -354,7 +354,7 @@ def tracing(evaluator: Evaluator) -> Iterator[list[Node]]:
 
 
 def note_asked(node: Node) -> None:
-    """Somebody asks for a record's value."""
+    """Note that a record's value is asked for."""
     traced = _tracing.get()
     if traced is not None:
         traced[1].append(node)
@@ -376,7 +376,7 @@ def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Plac
 
     Args:
         value: The value, in the host's memory.
-        evaluator: Whose array it is.
+        evaluator: The evaluator that it belongs to.
         counted: Whether the evaluator made the value.
         place: Where the array is to live.
     """

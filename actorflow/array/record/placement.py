@@ -1,4 +1,4 @@
-"""Where arrays live, and how they come to be elsewhere.
+"""Placement: the device where each array lives, and copies to others.
 
 An array lives on one device and stays there: operations are computed where their inputs live. `at` names another device
 for what is made and recorded inside, and copies are recorded where they are needed.
@@ -37,7 +37,7 @@ def place_of(device: Place | str) -> Place:
     """The place that a device is named by.
 
     Raises:
-        PlaceError: if it is no place, or on another rank.
+        PlaceError: if it is not a place, or on another rank.
         DeviceUnavailableError: if there is no such device here.
     """
     place = Place.parse(device)
@@ -51,13 +51,13 @@ def place_of(device: Place | str) -> Place:
 
 
 def default_place() -> Place:
-    """Where arrays are made: the CPU, unless `at` says otherwise."""
+    """The device where arrays are made: the CPU, unless `at` says otherwise."""
     return _default.get() or HOST
 
 
 @contextmanager
 def at(device: Place | str) -> Iterator[None]:
-    """What is made and recorded inside lives and is computed on a device.
+    """Have what is made and recorded inside live, and be computed, on a device.
 
     Arrays of other devices that are used inside are copied there, once for each operation that uses them; `to_device`
     copies one for good. Assignment and operators like ``+=`` leave an array where it is.
@@ -77,7 +77,7 @@ def at(device: Place | str) -> Iterator[None]:
 
 
 def home_of(node: Node) -> Place:
-    """Where the result of an operation on a record lives."""
+    """The device where the result of an operation on a record lives."""
     return _default.get() or node.place
 
 
@@ -112,7 +112,7 @@ def _moved(node: Node, place: Place) -> Array:
 
 
 def _placed(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> tuple[tuple[Input, ...], Place]:
-    """Where an operation is computed, and its inputs there.
+    """The device where an operation is computed, and its inputs there.
 
     Args:
         op: The operation. Random numbers are drawn on the CPU: the number of a call names their stream.
@@ -139,7 +139,7 @@ def _placed(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> tuple[tupl
 
 
 def _common_place(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> Place:
-    """The one device that arrays live on, but for numbers on the CPU."""
+    """The one device where arrays live, but for numbers on the CPU."""
     nodes = [each for each in inputs if type(each) is Node]
     numbers = [node.place is HOST and (moves or not node.shape) for node in nodes]
     places = list(dict.fromkeys([node.place for node, follows in zip(nodes, numbers, strict=True) if not follows]))

@@ -1,1 +1,1 @@
-"""What makes functions and graphs of functions of arrays: gradients, graphs, and derivative rules."""
+"""Transforms of functions of arrays: gradients, graphs, and the derivative rules behind them."""

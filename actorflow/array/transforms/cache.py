@@ -1,4 +1,4 @@
-"""What was made before, as far as it is worth keeping."""
+"""A cache of the results used last."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _T = TypeVar("_T")
 
 
 class Cache(Generic[_T]):
-    """The results for the keys that were used last; for several threads.
+    """The values of the keys that were used last; for several threads.
 
     Args:
-        most: How many are kept.
+        most: Most values that are kept.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,12 +28,12 @@ class Cache(Generic[_T]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[_T]:
-        """What is kept, those used last at the end."""
+        """The values, those used last at the end."""
         with self._lock:
             return iter([*self._entries.values()])
 
     def get(self, key: Any) -> _T | None:
-        """What is kept for a key."""
+        """The value of a key; None if it is not kept."""
         with self._lock:
             found = self._entries.get(key)
             if found is not None:
@@ -41,7 +41,7 @@ class Cache(Generic[_T]):
             return found
 
     def put(self, key: Any, value: _T) -> None:
-        """Keep something, and drop what was not used for longest."""
+        """Keep a value, and drop the one unused for longest."""
         with self._lock:
             self._entries[key] = value
             while len(self._entries) > self._most:

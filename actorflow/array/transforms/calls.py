@@ -1,4 +1,4 @@
-"""Calls of functions of arrays: containers taken apart, what is an array in them and what is not."""
+"""Calls of functions of arrays: their arguments, in nested containers, and arrays that stand in for them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Structure(NamedTuple):
-    """How leaves are nested; hashable.
+    """The nesting of leaves; hashable.
 
     Attributes:
         kind: Type of the container; None for a leaf.
         keys: Of a dict.
-        parts: Structures of what it holds.
+        parts: Structures of its items.
     """
 
     kind: type | None
@@ -83,7 +83,7 @@ def paths(structure: Structure, name: str) -> list[str]:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether it is an array of this package."""
+    """Return whether it is an array of this package."""
     return type(leaf) is Node.array_type
 
 
@@ -110,8 +110,8 @@ class Arguments:
         numbers: Whether to take Python numbers for arrays, by position of the argument.
 
     Attributes:
-        leaves: What the arguments hold.
-        structure: How that is nested.
+        leaves: The values in the arguments.
+        structure: Their nesting.
         spans: Where the leaves of each positional argument are.
     """
 
@@ -150,7 +150,9 @@ def _key_of_leaf(leaf: Any, name: str) -> Hashable:
     try:
         hash(leaf)
     except TypeError as error:
-        raise DTypeError(f"{name}: an argument that is no array must be hashable, got {type(leaf).__name__}") from error
+        raise DTypeError(
+            f"{name}: an argument that is not an array must be hashable, got {type(leaf).__name__}"
+        ) from error
     return type(leaf), leaf
 
 
@@ -175,5 +177,5 @@ class StandIns:
         return node.show()
 
     def traced(self) -> AbstractContextManager[list[Node]]:
-        """What is recorded inside belongs to the dry run; gives the records whose values are asked for."""
+        """Record in the dry run whatever is recorded inside; gives the records whose values are asked for."""
         return tracing(self.evaluator)

@@ -120,7 +120,7 @@ class GraphOperation(Primitive):
 
 
 class _Seen:
-    """An op as its gradient sees it: its outputs are given, so that they are not computed again."""
+    """An op whose outputs are given, for its gradient, so that they are not computed a second time."""
 
     def __init__(self, op: Op, outputs: Sequence[Blob]) -> None:
         self._op = op
@@ -163,7 +163,7 @@ def _operation_of(op: PlannedOp, slots: Sequence[Slot]) -> GraphOperation:
     if op.place != _HOST:
         raise GraphError(f"op {op.node.name!r} is on {op.place}: arrays live on the CPU")
     if not op.inputs and not hasattr(op.operation, "value"):
-        raise GraphError(f"op {op.node.name!r} ({op.operation}) reads nothing, and is no constant")
+        raise GraphError(f"op {op.node.name!r} ({op.operation}) reads nothing, and is not a constant")
     return GraphOperation(op, slots)
 
 

@@ -1,4 +1,4 @@
-"""Recipes: what a traced function recorded, to be recorded again on other arrays."""
+"""Recipes: the records of a function, to be made again on other arrays."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _sources(node: Node, position: Mapping[Node, Any]) -> tuple[int | Value, ...
 
 
 def _anew(op: Primitive, inputs: Any, params: Any) -> tuple[Any, Any]:
-    """Other random numbers for each call."""
+    """Inputs and parameters of an operation with other random numbers."""
     if isinstance(op, GraphOperation):
         return inputs, op.new_params()
     return (op.new_inputs() if isinstance(op, Unseeded) else inputs), params
@@ -163,7 +163,7 @@ def _shared(steps: Sequence[Step], given: int, outputs: Sequence[int]) -> list[i
 
 
 def _is_cheap(op: Primitive) -> bool:
-    """Whether computing it takes a pass over its elements at most."""
+    """Return whether computing it takes a pass over its elements at most."""
     return op.elementwise or op.name in _CHEAP
 
 

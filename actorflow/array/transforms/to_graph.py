@@ -30,8 +30,8 @@ def to_graph(
 
     Args:
         function: Takes arrays, also in nested tuples, lists and dicts, and gives such.
-        examples: For each argument an array, a `TensorSpec`, or containers of them: shape and dtype count. What is no
-            array is given to the function as it is.
+        examples: For each argument an array, a `TensorSpec`, or containers of them: shape and dtype count. Anything
+            else is given to the function as it is.
         name: Of the graph; the function's if left out.
         place: Where it computes: ``"cuda:0"``, say. Arguments and results stay on the CPU; copies are inserted.
     Returns:
@@ -39,7 +39,7 @@ def to_graph(
         one named ``result/out`` (``result0/out``, ... of a tuple or list, ``result.loss/out`` of a dict) for what the
         function returns. Arrays that it uses besides are variables of the graph.
     Raises:
-        GraphError: if the function asks for a value; `DTypeError` if it returns what is no array.
+        GraphError: if the function asks for a value; `DTypeError` if it returns something else than arrays.
     """
     title = name or getattr(function, "__name__", "graph").strip("<>")
     arguments = Arguments(examples, {}, lambda _: False)
@@ -57,7 +57,7 @@ def to_graph(
         found, nesting = flatten(arguments.call(function, leaves))
     wrong = [each for each in found if not is_array(each)]
     if wrong:
-        raise DTypeError(f"trace: what the function returns must be an array, got {type(wrong[0]).__name__}")
+        raise DTypeError(f"to_graph: the function must return arrays, got {type(wrong[0]).__name__}")
     with graph.at(place):
         translate_all(graph, [x._node for x in found], known, stand_ins.first, lambda node: _variable(graph, node))
     from actorflow.ops import copy  # under its own name, it would hide the module `copy` from readers

@@ -57,7 +57,7 @@ class Recorded(Operation):
 
     @property
     def differentiable(self) -> bool:  # type: ignore[override]
-        """Whether there is a rule."""
+        """Return whether there is a rule."""
         return rule_of(self.primitive.name) is not None
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -70,7 +70,7 @@ class Recorded(Operation):
         return [next(rest) if constant is None else constant for constant in self.fixed]
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """What the rule records for arrays without values, in the graph."""
+        """Ops for what the rule records, called with arrays that have no values."""
         known: dict[Node, Any] = {}
         evaluator = Evaluator()
 
@@ -104,10 +104,10 @@ class Recorded(Operation):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Constant(Operation):
-    """The same numbers in each run; nothing that could be trained.
+    """An array that is the same in each run and is never trained.
 
     Attributes:
-        array: The numbers.
+        array: The array.
     """
 
     arguments = ()
@@ -116,7 +116,7 @@ class Constant(Operation):
     array: Value
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of the numbers."""
+        """The type of the array."""
         return (TensorSpec(self.array.shape, self.array.dtype),)
 
     def __str__(self) -> str:
@@ -222,13 +222,13 @@ def _translated(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
     first, scopes = store.next_id, len(store.scopes)
     try:
         return rule(node, *_of_one_dtype(op, inputs))
-    except GraphError:  # there is no such op for these shapes or dtypes
+    except GraphError:  # no op takes these shapes or dtypes
         store.undo(first, scopes)
         return _as_recorded(graph, node, inputs)
 
 
 def _of_constants(graph: Graph, node: Node | Step, op: Primitive, inputs: list[Any]) -> Blob:
-    """What is made of constants alone."""
+    """The blob of an operation whose inputs are all constants."""
     spec = TensorSpec(node.shape, node.dtype)
     made: Any
     if op is FULL and node.dtype.kind == "f":
@@ -255,7 +255,7 @@ def _seed(inputs: list[Any]) -> int:
 
 
 def _of_one_dtype(op: Primitive, inputs: list[Any]) -> list[Any]:
-    """Inputs as the ops want them: blobs of one dtype, and Python numbers."""
+    """Inputs as ops take them: blobs of one dtype, and Python numbers."""
     if not op.elementwise or op is CAST:
         return inputs
     free = 1 if op is ew.WHERE else 0  # the condition
@@ -280,7 +280,7 @@ def _as_recorded(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
 
 
 def _locate(found: Any, inputs: list[Any], node: Node | Step) -> None:
-    """Say of what was made for a record where the user's code recorded it."""
+    """Give what was made for a record the line of the user's code that recorded it."""
     site = site_of(node.origin)
     known = {id(each) for each in inputs}
     stack: list[Any] = [*found] if isinstance(found, tuple) else [found]
@@ -307,7 +307,7 @@ def _accumulation(function: _Rule) -> _Rule:
 
 
 def _truth(function: _Rule) -> _Rule:
-    """Ops ask booleans: numbers are compared with 0."""
+    """Ops take booleans: numbers are compared with 0."""
     rule = _reduction(function)
     return lambda node, x: rule(node, x if x.dtype == np.bool_ else ops.not_equal(x, x.dtype.type(0)))
 
@@ -334,7 +334,7 @@ def _clip(side: str) -> _Rule:
 
 
 def _deviation(node: Node | Step, x: Blob) -> Blob:
-    """Of equal numbers it has no slope: it is 0 there."""
+    """A square root whose gradient at 0, the deviation of equal numbers, is 0."""
     is_some = ops.greater(x, 0.0)
     return ops.where(is_some, ops.sqrt(ops.where(is_some, x, 1.0)), 0.0, name=node.name)
 

@@ -96,7 +96,7 @@ def _divide(at: Application, g: Array) -> Grads:
 
 @rule("pow")
 def _pow(at: Application, g: Array) -> Grads:
-    """As in PyTorch 0 where the exponent is 0, and by the exponent 0 where the base is 0 and the exponent positive."""
+    """As in PyTorch, 0 where the exponent is 0, and by the exponent 0 where the base is 0 and the exponent positive."""
     a, b = at.inputs
     by_base = xp.where(b == 0.0, 0.0, b) * a ** xp.where(b == 0.0, 1.0, b - 1.0)
     is_zero = xp.logical_and(a == 0.0, xp.real(b) >= 0.0) if b.dtype.kind == "c" else (a == 0.0) & (b >= 0.0)

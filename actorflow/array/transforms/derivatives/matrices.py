@@ -185,7 +185,7 @@ def _half(x: Array) -> Array:
 
 @rule("cholesky")
 def _cholesky(at: Application, g: Array) -> Grads:
-    """Of a symmetric matrix by a symmetric change."""
+    """The gradient by symmetric changes of a symmetric matrix."""
     is_upper = at.params[0]
     factor = transposed(at.output) if is_upper else at.output
     by_factor = transposed(g) if is_upper else g
@@ -220,7 +220,7 @@ def _eigvalsh(at: Application, g: Array) -> Grads:
 
 @rule("eig")
 def _eig(at: Application, grads: tuple[Array | None, ...]) -> Grads:
-    """Of vectors of norm 1."""
+    """The gradient of eigenvectors of norm 1."""
     (values, vectors), (by_values, by_vectors) = at.output, grads
     inner: Any = 0.0
     if by_vectors is not None:
@@ -305,7 +305,7 @@ def _svdvals(at: Application, g: Array) -> Grads:
 
 @rule("pinv")
 def _pinv(at: Application, g: Array) -> Grads:
-    """Of matrices whose rank does not change."""
+    """The gradient where the rank does not change."""
     x, *rest = at.inputs
     y = at.output
     by_y, outer = transposed(g), transposed(y)

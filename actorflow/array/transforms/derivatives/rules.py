@@ -57,7 +57,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def rule_of(name: str) -> Rule | None:
-    """The rule of an operation; None if it has none."""
+    """The rule of an operation; None if there is none."""
     return _rules.get(name)
 
 
@@ -128,7 +128,7 @@ def pulled_back(function: Any, arrays: Sequence[Array], grad: Array) -> list[Arr
 
 
 def depends(results: Sequence[Array], wanted: Sequence[Array]) -> set[Node]:
-    """Which of ``wanted`` any of the results depends on, through floating arrays."""
+    """Those of ``wanted`` that any of the results depends on, through floating arrays."""
     targets = {x._node for x in wanted}
     found = {y._node for y in results} & targets
     for node in _active([y._node for y in results], targets):

@@ -20,7 +20,7 @@ Grads = list["Array | None"]
 
 
 def spread(x: Array, like: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """What a reduction over ``axes`` gave, with these axes of length 1 again."""
+    """The result of a reduction over ``axes``, with these axes of length 1."""
     if keepdims:
         return x
     return xp.reshape(x, tuple([1 if i in axes else n for i, n in enumerate(like.shape)]))
