@@ -53,9 +53,9 @@ class OpAttempts:
         return error
 
     def retry(self, frame: Frame, error: BaseException) -> bool:
-        """A call has failed: whether it will be tried again. The wait before it doubles with each failure.
+        """Return whether a failed call will be tried again; the wait before it doubles with each failure.
 
-        What ends programs is not repeated: it leaves the loop.
+        A call that raised an error that ends programs is not repeated: the error leaves the loop.
         """
         failures = self._failures.pop(frame, 0)
         if failures >= self._policy.retries or frame.halted or isinstance(error, ENDS_PROGRAM):
@@ -66,12 +66,12 @@ class OpAttempts:
         return True
 
     def give_up(self, frame: Frame) -> None:
-        """The frame has stopped while a call of it waited to be tried again."""
+        """Forget a call that waited to be tried again: its frame has stopped."""
         del self._failures[frame]
         self._actor.leave()
 
     def succeeded(self, frame: Frame) -> None:
-        """A call has ended well; whether the frame still wants its outputs does not matter."""
+        """Forget the failures before a call that has ended well."""
         self._failures.pop(frame, None)
 
     def _again(self, frame: Frame) -> None:

@@ -32,7 +32,7 @@ class BlobActor:
         self.bucket = bucket
 
     def drop(self, frame: Frame) -> None:
-        """The last reader is done. May be called from a lane's thread."""
+        """Give the buffer back: the last reader is done. May be called from a lane's thread."""
         values = frame.values
         buffer = values[self.slot]
         values[self.slot] = None
@@ -49,7 +49,7 @@ class ViewActor(BlobActor):
     __slots__ = ()
 
     def drop(self, frame: Frame) -> None:
-        """The last reader is done. May be called from a lane's thread."""
+        """Give the buffer back: the last reader is done. May be called from a lane's thread."""
         values = frame.values
         buffer = values[self.slot].base
         values[self.slot] = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """What one frame has taken from the budget.
+    """Bytes that one frame has taken from the budget.
 
     Args:
         peaks: The footprint's peak of its plan, in bytes, on each place with a limit.
@@ -55,10 +55,10 @@ class Budget:
     """The memory that the frames of one graph may take on each device, besides its variables.
 
     Attributes:
-        capacities: How much that is, in bytes, for each place with a limit.
+        capacities: That memory in bytes, for each place with a limit.
         shared: Bytes taken from the shared part of each place.
         freed: Slots given back, from whatever thread, and not yet counted.
-        waiting: What is called, once, when something was given back: loaders take from the shared part, too.
+        waiting: Called once when something was given back: loaders take from the shared part, too.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Budget:
 
     @property
     def shared_bytes(self) -> int:
-        """What is taken from the shared parts together."""
+        """Bytes taken from the shared parts together."""
         return sum(self.shared.values())
 
     def open(self, frame: Frame, account: Account) -> None:
@@ -90,7 +90,7 @@ class Budget:
         self.retry()
 
     def admit(self, frame: Frame, actor: OpActor) -> bool:
-        """Whether an op may run now; otherwise it becomes ready again when it may."""
+        """Return whether an op may run now; otherwise it becomes ready again when it may."""
         account = self._accounts[frame]
         if account.admitted[actor.index]:
             return True
@@ -121,7 +121,7 @@ class Budget:
             self.retry()
 
     def reserve(self, place: Place) -> int:
-        """What is kept for the oldest frame on a place."""
+        """Bytes kept for the oldest frame on a place."""
         return max((account.peaks.get(place, 0) for account in self._accounts.values()), default=0)
 
     def _fits(self, frame: Frame, account: Account, actor: OpActor) -> bool:
@@ -148,7 +148,7 @@ class Budget:
                 self.shared[taken[0]] -= taken[1]
 
     def retry(self) -> None:
-        """Something was given back: let those go on who may."""
+        """Let those ops go on that may, as something was given back."""
         self._count_freed()
         parked, self._parked = self._parked, []
         for entry in parked:

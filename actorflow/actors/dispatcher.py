@@ -10,26 +10,26 @@ from typing import Any, Protocol
 
 import numpy as np
 
-#: What ends a program wherever it is raised.
+#: Errors that end a program wherever they are raised.
 ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
 
 
 class Actor(Protocol):
-    """What the dispatcher fires: an op of a program, a stage of a pipeline."""
+    """Fired by the dispatcher: an op of a program, a stage of a pipeline."""
 
     def fire(self, work: Any, /) -> int:
-        """Do what can be done now; gives the time, `perf_counter_ns`, at the end."""
+        """Do what can be done now; returns the time, `perf_counter_ns`, at the end."""
 
 
 class Owner(Protocol):
-    """What an actor is fired for: a frame, a run of a pipeline."""
+    """Owner of the work that an actor is fired for: a frame, a run of a pipeline."""
 
     def fail(self, actor: Any, error: BaseException, /) -> None:
-        """An actor has raised this."""
+        """End, as an actor has raised an error."""
 
 
 def leave_loop(error: BaseException | None) -> None:
-    """End the program for what ends programs (`ENDS_PROGRAM`), as a task that raises them does.
+    """End the program for an error that ends programs (`ENDS_PROGRAM`), as a task that raises one does.
 
     On the loop's thread, before whoever awaits the work is told: the loop raises the error as soon as it can. So it
     does not matter whether the code that has raised it ran on the loop, in a thread or as a task.

@@ -141,7 +141,7 @@ class Frame:
                 self.ready.append((actor, self))
 
     def close_end(self) -> None:
-        """One of the frame's open ends is closed; the last one finishes it."""
+        """Close one of the frame's open ends; the last one finishes it."""
         self.open -= 1
         if not self.open and not self.halted:
             for update in self.updates:
@@ -149,9 +149,7 @@ class Frame:
             self._stop(FrameState.FINISHED)
 
     def fail(self, actor: OpActor | None, error: BaseException) -> None:
-        """Something failed that is not an op's own code: a fault of this package.
-
-        The frame ends all the same, and so do those that share its order with it (`Engine`).
+        """End the frame for a fault of this package, not of an op's own code; so end those that share its order.
 
         Args:
             actor: The op that it happened at; None where that is not known.
@@ -202,7 +200,7 @@ class Frame:
                 self._resolve()
 
     def abandon(self) -> None:
-        """The frame's loop was closed, so its tasks never go on: count it as cancelled, and call nothing there."""
+        """Count as cancelled, and call nothing on the frame's loop: it was closed, so tasks never go on."""
         if self.state is FrameState.RUNNING:
             self.state = FrameState.CANCELLED
             self.halted = True
@@ -237,7 +235,7 @@ class Frame:
         return {running for running in self.outstanding.values() if isinstance(running, asyncio.Task)}
 
     def settle(self, actor: OpActor) -> None:
-        """A lane's work or a task has reported its end; the last one ends a stopped frame."""
+        """Count the end of a lane's work or a task; the last one ends a stopped frame."""
         self.outstanding.pop(actor, None)
         if not self.outstanding and self.state is not FrameState.RUNNING:
             self._end()
@@ -305,7 +303,7 @@ def _trim(error: BaseException) -> None:
 
 
 def what_it_waits_for(frame: Frame) -> str:
-    """Which ops run, and which wait for how many messages, from whom."""
+    """Say which ops run, and which wait for how many messages, from whom."""
     lines = [f"running: {_listing([actor.what for actor in frame.outstanding])}"]
     writers: dict[BlobActor, OpActor] = {blob: actor for actor in frame.ops for blob in actor.outputs}
     waiting = [actor for actor in frame.ops if frame.pending[actor.index] > 0 and actor not in frame.outstanding]

@@ -33,14 +33,14 @@ def callers(context: Context | None = None) -> Iterator[tuple[Frame, OpActor]]:
 
 
 def check_turns(
-    graph: str, ops: Iterable[OpActor], gates: Iterable[VariableUse], turnstiles: Collection[Turnstile]
+    graph: str, ops: Iterable[OpActor], uses: Iterable[VariableUse], turnstiles: Collection[Turnstile]
 ) -> None:
     """Check that a frame that is to start now could end before the calls that it is part of do.
 
     Args:
         graph: Name of the graph.
-        ops: What the frame will run.
-        gates: Where it will read or update variables whose frames take turns.
+        ops: Ops of the frame.
+        uses: Its reads and updates of variables whose frames take turns.
         turnstiles: All of the graph.
     Raises:
         GraphError: if it would wait for a turn that comes only after such a call.
@@ -58,8 +58,8 @@ def check_turns(
                 why = f"frames come there in order, and frame {frame.number} has yet to go there {when}"
                 raise _refusal(graph, frame, caller, f"call op {op.what!r}: {why}")
         updated = {update.variable for op in later for update in op.updates}
-        for gate in gates:
-            variable = gate.variable
+        for use in uses:
+            variable = use.variable
             if variable.is_awaited_by(frame) and (frame.atomic or variable in updated):
                 what = f"read variable {variable.variable.name!r}: frame {frame.number} updates it first, {when}"
                 raise _refusal(graph, frame, caller, what)
@@ -87,13 +87,13 @@ def _refusal(graph: str, frame: Frame, caller: OpActor, what: str) -> GraphError
 def _stuck(
     turnstiles: Collection[Turnstile], wanted: Collection[Turnstile], outer: list[tuple[Frame, OpActor]]
 ) -> set[Turnstile]:
-    """Where no place would ever be free if some calls awaited a frame.
+    """Turnstiles at which no place would ever be free if some calls awaited a frame.
 
-    That is so where each place is taken by a call that awaits a frame which has yet to enter such an op.
+    At such a turnstile each place is taken by a call that awaits a frame which has yet to enter one of them.
 
     Args:
         turnstiles: All of the graph.
-        wanted: Where the frame would have to enter.
+        wanted: Those that the frame would have to enter.
         outer: The calls.
     """
     if all(turnstile.running < turnstile.limit for turnstile in wanted):
@@ -116,13 +116,13 @@ def _stuck(
 
 
 def _runs(frame: Frame, caller: OpActor) -> bool:
-    """Whether a call of an async function has not ended, and goes on."""
+    """Return whether a call of an async function has not ended, and goes on."""
     task = frame.outstanding.get(caller)
     return isinstance(task, Task) and not task.done() and not frame.halted
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:
-    """An op, and all that wait for it."""
+    """Return an op and all that wait for it."""
     found = {caller: None}
     left = [caller]
     while left:

@@ -38,7 +38,7 @@ _RUNNING, _DONE, _FAILED = int(NodeState.RUNNING), int(NodeState.DONE), int(Node
 
 
 class _Skipped(BaseException):
-    """Ends a call whose frame has stopped before its turn came on the lane: it has computed nothing."""
+    """Raised by a call whose frame has stopped before its turn came on the lane: it has computed nothing."""
 
 
 class Wiring(NamedTuple):
@@ -130,7 +130,7 @@ class OpActor(ABC):
 
     @property
     def what(self) -> str:
-        """What messages about frames call it."""
+        """Name of the op in messages about frames."""
         return self.node.name
 
     @abstractmethod
@@ -142,7 +142,7 @@ class OpActor(ABC):
         """Compute once more on the inputs of a failed call of frame ``number``."""
 
     def fire(self, frame: Frame) -> int:
-        """All inputs are announced: run now, go to the lane, or wait for what the lane cannot wait for.
+        """Run now, go to the lane, or wait for what the lane cannot wait for: all inputs are announced.
 
         Returns:
             The time, `perf_counter_ns`, at the end.
@@ -205,7 +205,7 @@ class OpActor(ABC):
         return end
 
     def _waits_for(self, frame: Frame, fences: list[Fence]) -> bool:
-        """Whether there are inputs that the lane cannot wait for; then fire again when the loop has seen them pass."""
+        """Return whether there are inputs that the lane cannot wait for; it fires again when the loop has seen them."""
         elsewhere = [fence for fence in fences if not self._follows(fence)]
         if not elsewhere:
             return False
@@ -218,7 +218,7 @@ class OpActor(ABC):
         return True
 
     def _input_passed(self, frame: Frame) -> None:
-        """The loop has seen the end of what the lane could not wait for."""
+        """Count an input that the lane could not wait for: the loop has seen it pass."""
         left = frame.pending[self.index] - 1
         frame.pending[self.index] = left
         if not left:
@@ -226,7 +226,7 @@ class OpActor(ABC):
             frame.wake()
 
     def _follows(self, fence: Fence) -> bool:
-        """Whether what is submitted to the lane now runs after ``fence``, and may be submitted."""
+        """Return whether work that is submitted to the lane now runs after ``fence``, and may be submitted."""
         if self.attempts is not None and self.attempts.is_timed:  # from when it is submitted: not with what is in front
             return False
         return fence.lane is self.lane or self.lane.wait(fence)
@@ -253,12 +253,12 @@ class OpActor(ABC):
         return perf_counter_ns()
 
     def leave(self) -> None:
-        """The op is done with a frame, well or not."""
+        """Let the next frame come: the op is done with one, well or not."""
         if self.turnstile is not None:
             self.turnstile.leave()
 
     def _work(self, frame: Frame) -> None:
-        """On the lane's thread."""
+        """Compute, on the lane's thread."""
         if frame.halted:
             raise _Skipped
         if frame.monitor is not None:
@@ -271,7 +271,7 @@ class OpActor(ABC):
             raise
 
     def _passed(self, fence: Fence) -> None:
-        """The loop has seen the end of the work on the lane."""
+        """Take note of the end of the work on the lane, which the loop has seen."""
         frame: Frame = fence.argument
         try:
             self._take_end(frame, fence)
@@ -301,7 +301,7 @@ class OpActor(ABC):
             self.leave()
 
     def _conclude(self, frame: Frame, error: BaseException | None, elapsed_ns: int, end_ns: int) -> None:
-        """A call has ended whose outputs were not announced before."""
+        """End a call whose outputs were not announced before."""
         attempts = self.attempts
         if attempts is not None:
             error = attempts.end(frame, error)
@@ -321,7 +321,7 @@ class OpActor(ABC):
         self.leave()
 
     def _succeeded(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
-        """A call has ended well: announce its outputs, which are there."""
+        """Announce the outputs of a call that has ended well."""
         self._account(frame, elapsed_ns, end_ns, key)
         self._announce(frame)
 
@@ -361,7 +361,7 @@ class OpActor(ABC):
         monitor.dirty[self.node_id] = 1
 
     def _account_failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
-        """A call has failed, for good or to be repeated."""
+        """Account for a failed call, which may be repeated."""
         self.profile.failed += 1
         if frame.monitor is not None:
             frame.monitor.dirty[self.node_id] = 1  # a call that will be repeated leaves the state as it is
@@ -371,7 +371,7 @@ class OpActor(ABC):
         self._leave_loop(frame, error)
 
     def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
-        """A call has failed, and so has the frame."""
+        """Fail the frame for a failed call."""
         self._account_failed(frame, error, elapsed_ns, end_ns, key)
         if frame.monitor is not None:
             self._show(frame, _FAILED)
@@ -408,8 +408,8 @@ class KernelActor(OpActor):
     """An op with a registered kernel.
 
     Attributes:
-        operation: What is computed.
-        kernel: How.
+        operation: The mathematics.
+        kernel: Its implementation.
         buckets: Where the outputs' buffers come from.
         reuses: Whether the first output may take the buffer of the first input, unless that is a view.
     """

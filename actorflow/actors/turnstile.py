@@ -51,7 +51,7 @@ class Turnstile:
         return [] if self._next is None else [self._next, *(self._later or ())]
 
     def enter(self, frame: Frame, actor: OpActor) -> bool:
-        """Whether the frame may run the op now; otherwise its actor becomes ready again when it may."""
+        """Return whether the frame may run the op now; otherwise its actor becomes ready again when it may."""
         if self._next is frame and self.running < self.limit:
             self.running += 1
             if self._later:

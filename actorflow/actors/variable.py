@@ -78,15 +78,15 @@ class VariableActor:
         self._last: Turn | None = None
         self._counted: Any = None
 
-    def enter(self, frame: Frame, gate: VariableUse) -> None:
+    def enter(self, frame: Frame, use: VariableUse) -> None:
         """A frame starts: it reads when the frames before it have had their turns, and takes one if it may update."""
         before = self._last
-        if gate.updates:
+        if use.updates:
             self._last = frame.turns[self] = Turn(before)
         if before is None or before.passed:
-            gate.open(frame)
+            use.open(frame)
         else:
-            before.when_passed(lambda: self._open_later(frame, gate))
+            before.when_passed(lambda: self._open_later(frame, use))
 
     def read(self) -> Any:
         """The value as of now, an array of the variable's device."""
@@ -112,7 +112,7 @@ class VariableActor:
         frame.turns[self].leave()
 
     def is_awaited_by(self, frame: Frame) -> bool:
-        """Whether later frames wait for what a frame makes of the variable."""
+        """Return whether later frames wait for a frame's update of the variable."""
         turn = frame.turns.get(self)
         return turn is not None and not turn.passed
 
@@ -120,8 +120,8 @@ class VariableActor:
         """No frame that has a turn here, or waits for one, goes on."""
         self._last = None
 
-    def _open_later(self, frame: Frame, gate: VariableUse) -> None:
-        frame.guarded(gate.open, frame)
+    def _open_later(self, frame: Frame, use: VariableUse) -> None:
+        frame.guarded(use.open, frame)
         frame.wake()
 
 

@@ -1,4 +1,4 @@
-"""In which order the collectives of a graph run: the same on all ranks, though they become ready in different orders.
+"""Order of a graph's collectives: the same on all ranks, though they become ready in different orders.
 
 The lowest rank of a collective's group keeps the order: the others tell it what is ready there, it says what starts
 next. Of several that are ready everywhere, the one with the highest priority goes first, so the front layers'
@@ -17,14 +17,14 @@ from actorflow.transport.base import Transport
 if TYPE_CHECKING:
     from actorflow.ops.collective import AllReduce
 
-#: What this rank does when a collective starts; calls its argument when it has ended.
+#: Does this rank's part of a collective that starts; calls its argument when that has ended.
 Run = Callable[[Callable[[], None]], None]
 #: Collectives of one group under way at once: enough to hide the words between them, few enough to keep the order.
 _AT_ONCE = 2
 
 
 class _Tally:
-    """What the keeper of the order knows of one collective in one frame."""
+    """Ranks that have spoken of one collective in one frame, counted by the keeper of the order."""
 
     __slots__ = ("priority", "ranks", "voices", "void")
 
@@ -39,7 +39,7 @@ class Collectives:
     """The collectives of one graph on one rank.
 
     Args:
-        transport: What computes them.
+        transport: Computes them.
         post: Says something to the counterpart on a rank.
     """
 
@@ -59,7 +59,7 @@ class Collectives:
         self._post(keeper, "ready", serial, operation.group, list(operation.ranks), operation.priority, run is not None)
 
     def heard_ready(self, _: int, serial: int, name: str, ranks: list[int], priority: int, is_ready: bool) -> None:
-        """To the keeper of the order: a rank has said `ready`."""
+        """On the keeper of the order: a rank has said `ready`."""
         group = tuple(ranks)
         tally = self._tallies.setdefault((serial, name), _Tally(group, priority))
         tally.voices += 1

@@ -37,12 +37,12 @@ WINDOW = 1024
 
 
 class Exchange:
-    """What one program exchanges with other ranks.
+    """Messages of one program to and from other ranks.
 
     Attributes:
         peers: Counterparts on the other ranks.
-        transport: What carries it.
-        identity: What all ranks must have alike.
+        transport: Carries the messages.
+        identity: The selection of ops that all ranks must have alike.
         actors: The program's ends of channels and parts of collectives.
         agreed: Whether all ranks have been found to have the same program.
     """
@@ -102,7 +102,7 @@ class Exchange:
         self.void(serial)
 
     def void(self, serial: int) -> None:
-        """Do for a frame that this rank never had what the other ranks wait for."""
+        """Do what the other ranks wait for, for a frame that this rank never had."""
         for actor in self.actors:
             actor.void(serial)
 
@@ -178,10 +178,10 @@ class _MessageFence(Fence):
 
 
 class ChannelActor(OpActor):
-    """What both ends of channels, and collectives, share.
+    """Base of both ends of channels, and of collectives.
 
     Attributes:
-        exchange: What the program exchanges with other ranks.
+        exchange: Messages of the program.
     """
 
     __slots__ = ("_expected", "exchange")
@@ -198,7 +198,7 @@ class ChannelActor(OpActor):
 
     @abstractmethod
     def void(self, serial: int) -> None:
-        """Do for a frame that has stopped, or never was on this rank, what the other ranks wait for."""
+        """Do what the other ranks wait for, for a frame that has stopped or never was on this rank."""
 
     def expect(self, frame: Frame) -> None:
         """A frame has started that will come here."""
@@ -223,7 +223,7 @@ class ChannelActor(OpActor):
         return perf_counter_ns()
 
     def compute(self, frame: Frame) -> None:
-        raise GraphError(f"{self.what} is no computation")
+        raise GraphError(f"{self.what} is not a computation")
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"{self.what} cannot be replayed")
@@ -315,7 +315,7 @@ class AllReduceActor(ChannelActor):
     """One rank's part of a collective.
 
     Attributes:
-        operation: Which one.
+        operation: The collective.
         bucket: Where buffers for the result come from.
     """
 
@@ -357,7 +357,7 @@ class AllReduceActor(ChannelActor):
 
 
 def messages_under_way(frames: Iterable[Frame]) -> Counter[tuple[int, int, bool]]:
-    """In how many frames a message of this rank's waits for another.
+    """Count the frames in which a message of this rank waits for another rank.
 
     Returns:
         Counts by `Node.id` of the blob, the other rank, and whether this one sends.

@@ -1,4 +1,4 @@
-"""What each rank says, told to all of them: for things that all must do alike, such as which checkpoint to load."""
+"""Values of each rank, told to all: for decisions that all must make alike, such as which checkpoint to load."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ async def gather(world: Transport, topic: str, value: Any) -> list[Any]:
 
     Args:
         world: The ranks.
-        topic: What it is about; calls of one topic are matched in their order.
-        value: What JSON can hold.
+        topic: Subject; calls of one topic are matched in their order.
+        value: Can be written as JSON.
     Returns:
         The values by rank.
     Raises:
@@ -65,13 +65,13 @@ class _Gathering(Recipient):
 
 
 class Announcements(Recipient):
-    """What the ranks have said about something, each at a time of its own; nobody waits for it.
+    """Values that ranks announce about a topic, each at a time of its own; nobody waits for them.
 
     Args:
         world: The ranks.
-        topic: What it is about; those of one topic are told apart by the order in which a rank makes them.
+        topic: Subject; announcements of one topic are told apart by the order in which a rank makes them.
     Attributes:
-        said: The values that each rank, this one included, is known to have said.
+        said: Values that each rank, this one included, is known to have said.
     """
 
     def __init__(self, world: Transport, topic: str) -> None:
@@ -80,7 +80,7 @@ class Announcements(Recipient):
         self._key = self._hub.open(f"announcements of {topic}", self)
 
     def say(self, value: Any) -> None:
-        """Say something to all ranks: what JSON can hold, and a set."""
+        """Say a value to all ranks; it can be written as JSON, and be in a set."""
         self._hub.bind(asyncio.get_running_loop(), self._key)
         for rank in range(len(self.said)):
             self._hub.post(self._key, rank, "value", value)

@@ -1,4 +1,4 @@
-"""One transport, many graphs: notes find the engine that they are for."""
+"""Routes the notes of one transport to the graphs that they are for."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HUB = ""
 
 @dataclass(slots=True)
 class Done:
-    """How far a rank has come with one graph: what it has done its part of, the others can end without it.
+    """How far a rank has come with one graph: the others can end without it what it has done its part of.
 
     Attributes:
-        plans: How many selections of ops it has compared with the others.
-        frames: How many frames that exchange messages it has started; their serial numbers begin at 0.
-        running: Those of them that have not ended.
-        streams: How many streams it has ended.
+        plans: Number of selections of ops that it has compared with the others.
+        frames: Number of frames that exchange messages and that it has started; their serial numbers begin at 0.
+        running: The frames among these that have not ended.
+        streams: Number of streams that it has ended.
     """
 
     plans: int = 0
@@ -35,7 +35,7 @@ class Done:
 
     @property
     def ended(self) -> int:
-        """Before which frame all have ended."""
+        """Serial number of the first frame that has not ended."""
         return min(self.running, default=self.frames)
 
 
@@ -44,7 +44,7 @@ class Gone:
     """A rank that has left.
 
     Attributes:
-        error: For what cannot end without it.
+        error: Raised by what cannot end without it.
         last_words: How far it has come, by the key of the graph.
     """
 
@@ -52,12 +52,12 @@ class Gone:
     last_words: dict[str, Done]
 
     def done(self, key: str) -> Done:
-        """How far it has come with a graph, which it may never have run."""
+        """How far it has come with a graph; it may never have run that."""
         return self.last_words.get(key, Done())
 
 
 class Recipient(ABC):
-    """What one graph's engine hears of its counterparts on the other ranks."""
+    """Receives what the counterparts of a graph on the other ranks say."""
 
     @abstractmethod
     def heard(self, rank: int, kind: str, *content: Any) -> None:
@@ -107,14 +107,14 @@ class Hub(Listener):
         self._listens = False
 
     def open(self, name: str, recipient: Recipient) -> str:
-        """Make an engine known; returns the key for `post`. What its counterparts have said already is told soon."""
+        """Make a recipient known; returns its key for `post`."""
         count = self._counts[name] = self._counts.get(name, -1) + 1
         key = f"{name}#{count}"
         self._recipients[key] = recipient
         return key
 
     def bind(self, loop: asyncio.AbstractEventLoop, key: str) -> None:
-        """Name the loop that notes come on, and tell an engine what its counterparts said before it was known."""
+        """Name the loop that notes come on; tell the recipient what its counterparts said before it was known."""
         self.transport.bind(loop)
         if not self._listens:
             self._listens = True
@@ -123,7 +123,7 @@ class Hub(Listener):
             self._recipients[key].heard(rank, kind, *content)
 
     def post(self, key: str, rank: int, kind: str, *content: Any) -> None:
-        """Say something to the counterpart on a rank; ``content`` is what JSON can carry."""
+        """Say something to the counterpart on a rank; ``content`` can be written as JSON."""
         if rank not in self.lost and rank not in self.gone and self.transport.rank not in self.lost:
             self.transport.post(rank, json.dumps([key, kind, content]).encode())
 

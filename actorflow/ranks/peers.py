@@ -1,4 +1,4 @@
-"""What the engine of one graph exchanges with its counterparts on the other ranks.
+"""The counterparts of one graph on the other ranks: same programs, same frames, and news of what has stopped.
 
 The ranks start the same frames in the same order (each runs the same program), and number those that exchange messages
 alike. Besides the messages of the edges there are notes: that a frame has stopped and why, that a stream has ended.
@@ -31,12 +31,12 @@ _PATIENCE_S = 10.0
 
 
 class Peers(Recipient):
-    """What one graph's engine exchanges with the other ranks.
+    """Counterparts of one graph on the other ranks, as this rank knows them.
 
     Attributes:
-        transport: What carries it.
-        handlers: Who is told what the counterparts say, by kind; called with the rank and what it said.
-        collectives: Their order.
+        transport: Carries messages and notes.
+        handlers: Called with the rank and what it said, by kind of note.
+        collectives: The collectives of the graph.
     """
 
     def __init__(self, name: str, transport: Transport) -> None:
@@ -89,7 +89,7 @@ class Peers(Recipient):
     # -- before frames ------------------------------------------------------------------------------------------
 
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
-        """What must be awaited before a frame of a program may start; None if nothing must."""
+        """Return what must be awaited before a frame of a program may start, if anything."""
         self._speaks = True
         if exchange.agreed:
             self._last = exchange
@@ -144,7 +144,7 @@ class Peers(Recipient):
         )
 
     def _heard_plan(self, rank: int, number: int, digest: str, edges: int) -> None:
-        """To rank 0: what a rank has."""
+        """On rank 0: a rank has said which program it has."""
         proposals = self._proposals.setdefault(number, {})
         proposals[rank] = digest, edges
         if len(proposals) < self.transport.size:
@@ -181,7 +181,7 @@ class Peers(Recipient):
             answer.set_result(None)
 
     def _heard_differs(self, _: int, number: int, lines: str) -> None:
-        """To a rank whose program is not rank 0's: find out where, and say so."""
+        """On a rank whose program differs from rank 0's: find the first difference, and say it."""
         here = self._proposed[number].identity.lines
         message = f"graph {self._name!r}: {difference(here, base64.b85decode(lines), self.transport.rank, 0)}"
         self._post_to_all(range(self.transport.size), "disagreed", number, message)
@@ -349,10 +349,10 @@ class Peers(Recipient):
 
 
 def _seen(agreement: asyncio.Task[None]) -> None:
-    """Who has waited for it may have been cancelled."""
+    """Mark an error as seen: the run that waited for it may have been cancelled."""
     if not agreement.cancelled():
         agreement.exception()
 
 
 def _ignore(_: int, __: bool) -> None:
-    """For what is not there yet."""
+    """Handle a note before its handler is known."""

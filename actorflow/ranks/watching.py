@@ -1,6 +1,6 @@
-"""What the other ranks do, shown on rank 0: states and times of ops, the newest calls, messages that wait.
+"""Shows on rank 0 what the other ranks do: states and times of ops, the newest calls, messages that wait.
 
-It is told at a tick, and not per event.
+The other ranks report at a tick, and not per event.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_CALLS = 500
 
 
 class Watched(Protocol):
-    """What is shown of a graph."""
+    """Measurements of a graph that are shown."""
 
     graph: Graph
     profile: dict[int, OpProfile]
@@ -56,7 +56,7 @@ class Watching:
     Nodes have the same names on all ranks, but not the same numbers: a rank that begins to report says which is which.
 
     Args:
-        shown: What is shown of the graph here.
+        shown: Measurements of the graph on this rank.
         peers: Counterparts that its notes go to.
     """
 

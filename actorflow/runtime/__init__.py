@@ -1,1 +1,1 @@
-"""From a plan to results: engines build actors from plans, start frames, and hand out what they compute."""
+"""From a plan to results: builds programs from plans, starts frames, and hands out what they fetch."""

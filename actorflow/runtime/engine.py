@@ -299,7 +299,7 @@ class Engine:
             claim.release()
 
     def forget_parent(self) -> None:
-        """This is the child of a fork: programs are made anew."""
+        """Make programs anew in the child of a fork."""
         self._programs.clear()
         self._snapshots.clear()
 

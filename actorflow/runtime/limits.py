@@ -10,17 +10,15 @@ import traceback
 import weakref
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actorflow.actors.frame import Frame, FrameState, what_it_waits_for
 from actorflow.actors.op import OpActor
 from actorflow.devices import Fence
 from actorflow.errors import DeviceError, RunTimeoutError, StallError
 from actorflow.graph.graph import Graph
+from actorflow.runtime.pause import StartQueue
 from actorflow.threads import forget_in_child, start_thread
-
-if TYPE_CHECKING:
-    from actorflow.runtime.pause import StartQueue
 
 _log = logging.getLogger("actorflow")
 
@@ -29,11 +27,11 @@ GRACE_S = 0.5
 
 
 class FrameLimits:
-    """Ends or reports frames of one graph that take too long, and has a thread watch the loop if that is wanted.
+    """Ends or reports frames of one graph that take too long, and watches the loop if that is wanted.
 
     Args:
         graph: A root graph.
-        queue: Knows whether it is paused.
+        queue: Knows whether the graph is paused.
 
     Attributes:
         late: Stopped frames with a call in a thread, and the timer that will report it.
@@ -56,11 +54,6 @@ class FrameLimits:
         if self._stall_limit_s is not None:
             self._look(frame, loop, self._stall_limit_s, None)
 
-    def close(self) -> None:
-        """Watch the loop no longer, until the next frame starts."""
-        if self._watchdog is not None:
-            self._watchdog.stop()
-
     def stopped(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
         """A stopped frame may have left a call in a thread, which cannot be stopped: report it unless it ends soon."""
         if frame.outstanding:
@@ -72,15 +65,17 @@ class FrameLimits:
         if timer is not None:
             timer.cancel()
 
+    def close(self) -> None:
+        """Watch the loop no longer, until the next frame starts."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
     def _look(self, frame: Frame, loop: asyncio.AbstractEventLoop, limit_s: float, before: Any) -> None:
         """Fail a frame that is where it was one limit ago, unless somebody holds the graph."""
         if frame.state is not FrameState.RUNNING:
             return
-        if self._queue.is_held:
-            loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, None)
-            return
-        now = (frame.open, frame.pending.copy(), set(frame.outstanding))
-        if now == before and not any(ready is frame for _, ready in frame.ready):
+        now = None if self._queue.is_held else (frame.open, frame.pending.copy(), set(frame.outstanding))
+        if now is not None and now == before and not any(ready is frame for _, ready in frame.ready):
             waits = what_it_waits_for(frame)
             frame.stop_with(
                 StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True
@@ -106,7 +101,6 @@ def limit_time(frame: Frame, timeout_s: float, left_s: float) -> None:
 
 
 def _time_out(frame: Frame, timeout_s: float) -> None:
-    """Fail a frame that has not ended in its time."""
     if frame.state is FrameState.RUNNING:
         waits = what_it_waits_for(frame)
         frame.stop_with(RunTimeoutError(f"frame {frame.number} timed out after {timeout_s:g} s; {waits}"), at_once=True)
@@ -130,7 +124,7 @@ class LoopWatchdog:
         forget_in_child(self)
 
     def forget_parent(self) -> None:
-        """This is the child of a fork, which does not have the thread."""
+        """Forget the thread, which the child of a fork does not have."""
         self._stopped = threading.Event()
         self._thread = None
 
@@ -170,10 +164,8 @@ class LoopWatchdog:
         name = _op_on(stack)
         if name is not None:
             what = f"op {name!r} of graph {self._graph_name!r}"
-        elif task is not None:  # one of an async function bears its op's name
-            what = f"task {task.get_name()!r}"
-        else:
-            what = "a callback"
+        else:  # the task of an async function has its op's name
+            what = "a callback" if task is None else f"task {task.get_name()!r}"
         lines = "".join(traceback.format_stack(stack))
         _log.warning("%s has blocked the event loop for %g s:\n%s", what, self._limit_s, lines)
 

@@ -89,7 +89,7 @@ class Observer:
             self._idle = None
 
     def forget_parent(self) -> None:
-        """This is the child of a fork: frames in flight are the parent's, and never go on here."""
+        """Count frames in flight as cancelled in the child of a fork: they are the parent's, and never go on here."""
         self.counts.cancelled += self.counts.in_flight
         self.limits.late.clear()
         self._idle = None

@@ -1,7 +1,7 @@
-"""Pausing: while a graph is paused, runs and streams wait here in their order before their frames start.
+"""Pausing: while a graph is paused, runs and streams wait here, in order, before their frames start.
 
 A run has its feed already, and starts its frame when its turn comes. A stream asks for a feed only then, which may take
-any time: it keeps its step meanwhile, and the others in the line go on.
+any time: it keeps a permit meanwhile, and the others in the queue go on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from actorflow.errors import GraphError
@@ -21,9 +20,9 @@ class Pause(NamedTuple):
 
     Attributes:
         reason: As given to `Graph.pause`.
-        since_s: Since when, Unix seconds.
-        steps: How many frames may still start.
-        waiting: How many runs and streams wait to start a frame.
+        since_s: When it was paused, in Unix seconds.
+        steps: Number of frames that may still start.
+        waiting: Number of runs and streams that wait to start a frame.
     """
 
     reason: str
@@ -36,7 +35,7 @@ class Pause(NamedTuple):
 
 
 class Permit:
-    """One frame of a paused graph that may start, kept for whoever has been given it."""
+    """Permission to start one frame of a paused graph."""
 
     __slots__ = ()
 
@@ -48,7 +47,7 @@ class StartQueue:
     order when the graph is resumed: those that come meanwhile go behind them.
 
     Args:
-        name: Of the graph.
+        name: Name of the graph.
 
     Attributes:
         closed: Whether a frame that is to start must queue.
@@ -86,7 +85,7 @@ class StartQueue:
         self._set(reason)
 
     def step(self, frames: int) -> None:
-        """Let so many more frames start.
+        """Let ``frames`` more frames start.
 
         Raises:
             GraphError: if the graph is not paused.
@@ -104,13 +103,13 @@ class StartQueue:
 
     def _set(self, reason: str | None) -> None:
         before, self._reason = self._reason, reason
-        if (before is None) != (reason is None):  # another reason for the same pause tells nobody anything
+        if (before is None) != (reason is None):  # not for another reason of the same pause
             self._since_s = time.time()
             if self._tell is not None:
                 self._tell(reason is not None)
 
     def spend(self, permit: Permit | None = None) -> None:
-        """A frame has started, by a step that was kept or by the next."""
+        """Count a frame that has started, by a permit or as the next step."""
         if permit is not None:
             self._kept.discard(permit)
         elif self._reason is not None:
@@ -118,25 +117,21 @@ class StartQueue:
 
     @property
     def admits(self) -> bool:
-        """Whether the first in line may start a frame."""
+        """Whether the first in the queue may start a frame."""
         return self._reason is None or self._steps > 0
 
     def wake(self) -> None:
-        """Let the first in line look whether it may start a frame by now."""
+        """Let the first in the queue look whether it may start a frame by now."""
         self.closed = self._reason is not None or bool(self._tickets)
         if self._tickets and self.admits:
             self._tickets[0].wake()
 
     def enter(self) -> Ticket:
-        """Take a place in the line, as a context manager."""
+        """Take a place in the queue, as a context manager."""
         return Ticket(self, self._tickets, self._dismissals)
 
     async def keep(self) -> Permit | None:
-        """Wait in the line until a frame may start, and keep the step that it is while the graph is paused.
-
-        Returns:
-            The step, to be spent or given back; None if the graph is not paused.
-        """
+        """Wait until a frame may start; returns a permit, to be spent or given back, if the graph is paused."""
         with self.enter() as ticket:
             await ticket.come()
             if self._reason is None:
@@ -147,57 +142,54 @@ class StartQueue:
             return permit
 
     def holds(self, permit: Permit | None) -> bool:
-        """Whether a step still counts: the graph is paused, as it was when that was kept."""
+        """Whether a permit still counts: the graph is paused, as it was when that was kept."""
         return permit in self._kept
 
     def give_back(self, permit: Permit | None) -> None:
-        """No frame has started: let the next in line have the step, if it still counts."""
+        """Let the next in the queue have a permit by which no frame has started, if it still counts."""
         if permit in self._kept:
             self._kept.discard(permit)
             self._steps += 1
             self.wake()
 
     def dismiss(self) -> None:
-        """Cancel all who wait; those who come later need not."""
+        """Cancel all that wait; those that come later need not."""
         self._dismissals += 1
         self.open()
 
     def check(self, number: int) -> None:
-        """Raise CancelledError if there were more dismissals than that."""
+        """Raise CancelledError if there were more dismissals than ``number``."""
         if number != self._dismissals:
             raise asyncio.CancelledError
 
     def forget(self) -> None:
-        """The loop on which runs have waited was closed."""
+        """Forget what waits: its loop was closed."""
         self._tickets.clear()
         self._steps += len(self._kept)
         self._kept.clear()
         self.wake()
 
-    # -- other ranks --------------------------------------------------------------------------------------------
+    # -- other ranks --------------------------------------------------------------------------------------------------
 
     def tell_with(self, tell: Callable[[bool], None]) -> None:
-        """Say from now on, and of now, whether the graph is paused here."""
+        """Call ``tell`` from now on, and now if it is so, with whether the graph is paused here."""
         self._tell = tell
         if self._reason is not None:
             tell(True)
 
     def heard(self, rank: int, paused: bool) -> None:
         """Another rank has paused the graph, or has resumed it."""
-        if paused:
-            self.paused_ranks.add(rank)
-        else:
-            self.paused_ranks.discard(rank)
+        (self.paused_ranks.add if paused else self.paused_ranks.discard)(rank)
 
 
 class Ticket:
-    """A place in the line."""
+    """A place in the queue."""
 
     __slots__ = ("_dismissals", "_queue", "_tickets", "_woken")
 
-    def __init__(self, queue: StartQueue, turns: deque[Ticket], dismissals: int) -> None:
+    def __init__(self, queue: StartQueue, tickets: deque[Ticket], dismissals: int) -> None:
         self._queue = queue
-        self._tickets = turns
+        self._tickets = tickets
         self._woken: asyncio.Future[None] | None = None
         self._dismissals = dismissals
 
@@ -205,17 +197,15 @@ class Ticket:
         self._tickets.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self in self._tickets:  # unless it was forgotten
             self._tickets.remove(self)
         self._queue.wake()
 
     async def come(self) -> None:
-        """Wait until this is the first in line and may start a frame, which the caller does at once."""
+        """Wait until this is the first in the queue and may start a frame, which the caller does at once."""
         self._queue.check(self._dismissals)
-        # Woken is not yet there: the graph may have been paused again before the loop came here.
+        # The graph may have been paused again between `wake` and the moment when the loop comes here.
         while not (self._tickets[0] is self and self._queue.admits):
             self._woken = asyncio.get_running_loop().create_future()
             await self._woken
@@ -223,7 +213,7 @@ class Ticket:
 
     def wake(self) -> None:
         """Look again."""
-        waiter = self._woken
-        # Of a loop that was closed, no coroutine ever goes on.
-        if waiter is not None and not waiter.done() and not waiter.get_loop().is_closed():
-            waiter.set_result(None)
+        woken = self._woken
+        # No coroutine of a closed loop ever goes on.
+        if woken is not None and not woken.done() and not woken.get_loop().is_closed():
+            woken.set_result(None)

@@ -252,7 +252,7 @@ class Program:
         Raises:
             GraphError: if it could not.
         """
-        check_turns(self.graph.name, self._ops, self._uses, self._resources.turnstiles)
+        check_turns(self.graph.name, self._ops, self._uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""

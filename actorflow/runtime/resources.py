@@ -1,11 +1,11 @@
-"""What the frames of one graph run on and what outlives them: a dispatcher, devices, the order at variables."""
+"""Resources of a graph: what its frames run on and share, and what outlives them."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
@@ -29,10 +29,10 @@ from actorflow.trace.ring import Trace
 
 
 class Claim:
-    """What keeps a graph on its loop: a run, say, from before its frame starts until its result has been taken.
+    """Keeps a graph on its loop: for a run, say, from before its frame starts until its result has been taken.
 
     Attributes:
-        count: How many there are.
+        count: Number of those that keep it.
     """
 
     __slots__ = ("count",)
@@ -41,7 +41,7 @@ class Claim:
         self.count = 0
 
     def release(self) -> None:
-        """One less. On the loop's thread, once for each time that it was given out."""
+        """Keep the graph no longer; once for each `Resources.claim`, on the loop's thread."""
         self.count -= 1
 
 
@@ -59,6 +59,8 @@ class Resources:
         running: Frames in flight.
         order: Counts how often the order of frames was begun anew; programs made before are not used any more.
         budget: Memory that frames may take, if there is a limit.
+        devices: The devices opened so far.
+        turnstiles: What keeps the frames of function ops in order.
         profile: Calls and times by `Node.id` of the op.
         segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         trace: The newest calls, failed ones among them.
@@ -88,13 +90,13 @@ class Resources:
         self._make_dispatcher = make_dispatcher
         self._dispatcher: Dispatcher | None = None
         self._shared_device = shared_device
-        self._devices: dict[Place, Device] = {}
+        self.devices: dict[Place, Device] = {}
         self._variables: dict[Variable, VariableActor] = {}
-        self._turnstiles: dict[Op, Turnstile] = {}
+        self.turnstiles: dict[Op, Turnstile] = {}
         self._claim = Claim()
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
-        weakref.finalize(self, _close_all, self._devices, graph.options.deterministic)
+        weakref.finalize(self, _close_all, self.devices, graph.options.deterministic)
         forget_in_child(self)
 
     @property
@@ -104,23 +106,18 @@ class Resources:
         return self._dispatcher
 
     def device(self, place: Place) -> Device:
-        """The device for a place, opened on first use."""
+        """The device of a place, opened on first use."""
         if self._shared_device is not None:
             return self._shared_device(place)
-        device = self._devices.get(place)
+        device = self.devices.get(place)
         if device is None:
-            if self.graph.options.deterministic and not self._devices:
+            if self.graph.options.deterministic and not self.devices:
                 blas_threads.keep_single()
-            device = self._devices[place] = open_device(place, self.graph.options.devices.get(place))
+            device = self.devices[place] = open_device(place, self.graph.options.devices.get(place))
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
             device.watch_closely(self.monitor is not None)
         return device
-
-    @property
-    def devices(self) -> Mapping[Place, Device]:
-        """The devices opened so far."""
-        return self._devices
 
     def variable_actor(self, variable: Variable) -> VariableActor:
         """The actor that orders the frames at a variable; one for all programs."""
@@ -129,24 +126,19 @@ class Resources:
             actor = self._variables[variable] = VariableActor(variable, self.device(variable.place))
         return actor
 
-    @property
-    def turnstiles(self) -> Collection[Turnstile]:
-        """All that there are."""
-        return self._turnstiles.values()
-
     def turnstile(self, op: Op) -> Turnstile:
-        """What keeps the frames of a function op in order; one for all programs."""
-        turnstile = self._turnstiles.get(op)
+        """The turnstile of a function op; one for all programs."""
+        turnstile = self.turnstiles.get(op)
         if turnstile is None:
             operation = op.operation
             assert isinstance(operation, Function)
             # A lane keeps calls apart and in order, but for one that will be repeated: the lane is free meanwhile.
             limit = 1 if not operation.is_async and op.attempts is not None else operation.concurrency
-            turnstile = self._turnstiles[op] = Turnstile(limit)
+            turnstile = self.turnstiles[op] = Turnstile(limit)
         return turnstile
 
     def common_budget(self) -> Budget | None:
-        """The memory that frames may take, for others who take from it; None without a limit."""
+        """The budget, made if there is a limit, for others that take from it as well."""
         options = self.graph.options
         limits = [options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values())]
         if self.budget is None and any(limit is not None for limit in limits):
@@ -186,7 +178,8 @@ class Resources:
         self._watchers += 1
         if self.monitor is None:
             self.monitor = Monitor(self.graph.size)
-            self._time_calls(True)
+            for device in self.devices.values():
+                device.watch_closely(True)
             if self._watching is not None:
                 self._watching.start()
         return self.monitor
@@ -196,14 +189,10 @@ class Resources:
         self._watchers -= 1
         if not self._watchers:
             self.monitor = None
-            self._time_calls(False)
+            for device in self.devices.values():
+                device.watch_closely(False)
             if self._watching is not None:
                 self._watching.stop()
-
-    def _time_calls(self, timed: bool) -> None:
-        """Whether devices take the time of each call, as somebody watches."""
-        for device in self._devices.values():
-            device.watch_closely(timed)
 
     # -- loops --------------------------------------------------------------------------------------------------------
 
@@ -236,7 +225,7 @@ class Resources:
             self._variables.clear()
             self.begin_order_anew()
         self._dispatcher = self._make_dispatcher(loop)
-        for device in self._devices.values():
+        for device in self.devices.values():
             device.bind(loop)
         if self._peers is not None:
             self._peers.bind(loop)
@@ -245,7 +234,7 @@ class Resources:
             adopt(self)
 
     def lanes_at_work(self) -> set[Lane]:
-        """Lanes with work whose end the loop has not seen; messages are no work, they end on the loop."""
+        """Lanes with work whose end the loop has not seen; messages do not count, they end on the loop."""
         running = (running for frame in self.running for running in frame.outstanding.values())
         lanes = {fence.lane for fence in running if isinstance(fence, Fence)}
         return {lane for lane in lanes if not isinstance(lane, ChannelLane)}
@@ -253,18 +242,18 @@ class Resources:
     def begin_order_anew(self) -> None:
         """Forget the turns at functions and variables: no frame that has one goes on."""
         self.order += 1
-        self._turnstiles.clear()
+        self.turnstiles.clear()
         for variable in self._variables.values():
             variable.forget_turns()
 
     def forget_parent(self) -> None:
-        """This is the child of a fork: loop, devices and what was under way are the parent's. It begins anew."""
+        """Begin anew in the child of a fork: loop, devices and what was under way are the parent's."""
         for frame in self.running:
             frame.state, frame.halted = FrameState.CANCELLED, True
         self.running.clear()
         self.budget = self._dispatcher = None
         self._peers = self._watching = None
-        self._devices.clear()
+        self.devices.clear()
         self._variables.clear()
         self.begin_order_anew()
         self._claim = Claim()
@@ -272,8 +261,8 @@ class Resources:
 
     def close(self) -> None:
         """Close the devices, which may be opened again, and wait for their threads."""
-        devices = list(self._devices.values())
-        _close_all(self._devices, self.graph.options.deterministic)
+        devices = list(self.devices.values())
+        _close_all(self.devices, self.graph.options.deterministic)
         for device in devices:
             device.join()
         self._variables.clear()

@@ -1,18 +1,10 @@
-"""Streams: a frame per feed, several in flight, results in order."""
+"""Streams: a frame per feed, several in flight, results in order. They are built on the engine."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from actorflow.actors.dispatcher import leave_loop
@@ -25,7 +17,7 @@ from actorflow.threads import forget_in_child
 
 
 class FrameStream(AsyncGenerator[Result, None]):
-    """An async generator of results, one per feed, in order; what `Graph.stream` gives.
+    """An async generator of results, one per feed, in order; returned by `Graph.stream`.
 
     Args:
         engine: Starts the frames.
@@ -51,9 +43,9 @@ class FrameStream(AsyncGenerator[Result, None]):
         checked, targets = _checked(in_flight), None if fetch is None else tuple(fetch)
         self.number = engine.register(self)
         name = f"stream {self.number} of graph {engine.graph.name!r}"
-        self._feeder = _Feeder(engine, targets, atomic, source, checked, name)
         # It does not know the stream, so that one that is dropped is closed at once.
-        self._results = _stream(engine, self._feeder)
+        self._feeder = _Feeder(engine, targets, atomic, source, checked, name)
+        self._results = self._feeder.results()
         forget_in_child(self)
 
     @property
@@ -61,7 +53,7 @@ class FrameStream(AsyncGenerator[Result, None]):
         """How many frames may overlap, at least 1.
 
         It may be set while the stream runs. With more, further feeds are asked for at once; with fewer, none is until
-        so many frames have been taken out. A feed that has been asked for gets its frame.
+        enough frames have been taken out. A feed that has been asked for gets its frame.
 
         Raises:
             ValueError: for less than 1.
@@ -76,16 +68,12 @@ class FrameStream(AsyncGenerator[Result, None]):
 
     @property
     def started(self) -> int:
-        """How many frames have started."""
+        """Number of frames that have started."""
         return self._feeder.started
-
-    def call_at_starts(self, callback: Callable[[], None]) -> None:
-        """Have something called right after each start of a frame, before anything else happens."""
-        self._feeder.at_start = callback
 
     @property
     def held(self) -> int:
-        """How many frames have started and have not been taken out: they run, or their results wait."""
+        """Number of frames that have started and have not been taken out: they run, or their results wait."""
         return len(self._feeder.frames)
 
     @property
@@ -93,8 +81,12 @@ class FrameStream(AsyncGenerator[Result, None]):
         """Whether it has begun and not ended."""
         return self._feeder.is_running
 
+    def call_at_starts(self, callback: Callable[[], None]) -> None:
+        """Call something right after each start of a frame, before anything else happens."""
+        self._feeder.at_start = callback
+
     def forget_parent(self) -> None:
-        """This is the child of a fork: a stream that has begun is the parent's."""
+        """Give up a stream that has begun in the parent of a fork: it is the parent's."""
         if self.is_running:
             self._feeder.is_running = False
             self._parents, self._results = self._results, _lost(self._feeder.name)
@@ -121,6 +113,13 @@ def _checked(in_flight: int) -> int:
     return in_flight
 
 
+async def _lost(name: str) -> AsyncGenerator[Result, None]:
+    results: list[Result] = []
+    for result in results:  # none, but this makes it a generator
+        yield result
+    raise GraphError(f"{name} runs in the parent process, from which this one was forked: make another stream here")
+
+
 class _Synchronous:
     """A plain iterable in the form of an async one."""
 
@@ -142,57 +141,12 @@ class _Synchronous:
             close()
 
 
-async def _stream(engine: Engine, feeder: _Feeder) -> AsyncGenerator[Result, None]:
-    frames = feeder.frames
-    claim = engine.resources.claim()
-    try:
-        while frames or not feeder.exhausted:
-            if not frames:
-                await asyncio.wait([feeder.refill()])
-                continue
-            program, frame = frames[0]
-            result = await program.outcome(frame)
-            frames.popleft()
-            feeder.refill()
-            yield result
-        feeder.refill().result()  # raises what the source, or a wrong feed, has raised
-    finally:
-        feeder.is_running = False
-        try:
-            # All that must happen happens here or in a task, which no cancellation of the consumer keeps from its end.
-            ending = feeder.stop()
-            for _, frame in frames:
-                frame.cancel()
-                ending |= frame.tasks
-                if frame.ended.done() and not frame.ended.cancelled():
-                    frame.ended.exception()  # it failed behind the result that ended the stream
-                else:
-                    frame.ended.cancel()
-            engine.resources.end_stream()
-            closing = asyncio.ensure_future(feeder.close(ending))
-            await wait_out({closing})
-            closing.result()
-        finally:
-            claim.release()
-
-
-async def _lost(name: str) -> AsyncGenerator[Result, None]:
-    results: list[Result] = []
-    for result in results:  # none, but this makes it a generator
-        yield result
-    raise GraphError(f"{name} runs in the parent process, from which this one was forked: make another stream here")
-
-
 class _Feeder:
     """Takes feeds and starts their frames as long as there is room, also while the consumer is busy.
 
     Attributes:
-        frames: Those that have been started and not been taken out, in order.
+        frames: Frames that have been started and not been taken out, in order.
         exhausted: Whether no further one will come.
-        in_flight: How many of them there may be.
-        started: How many have been started so far.
-        name: Of the stream, for messages.
-        is_running: Whether the stream has begun and not ended.
         at_start: Called right after the start of each.
     """
 
@@ -205,13 +159,46 @@ class _Feeder:
         self.started = 0
         self.is_running = False
         self.at_start: Callable[[], None] | None = None
+        self.name = name
         self._engine = engine
-        self._queue = engine.queue
         self._fetch = fetch
         self._atomic = atomic
         self._source = source
-        self.name = name
         self._pull: asyncio.Task[None] | None = None
+
+    async def results(self) -> AsyncGenerator[Result, None]:
+        """What the frames fetch, in order. A stream that is left cancels its frames and closes its source."""
+        frames, resources = self.frames, self._engine.resources
+        claim = resources.claim()
+        try:
+            while frames or not self.exhausted:
+                if not frames:
+                    await asyncio.wait([self.refill()])
+                    continue
+                program, frame = frames[0]
+                result = await program.outcome(frame)
+                frames.popleft()
+                self.refill()
+                yield result
+            self.refill().result()  # raises what the source, or a wrong feed, has raised
+        finally:
+            self.is_running = False
+            try:
+                # All that must happen happens here or in a task, which no cancellation of the consumer can stop.
+                ending = self._stop()
+                for _, frame in frames:
+                    frame.cancel()
+                    ending |= frame.tasks
+                    if frame.ended.done() and not frame.ended.cancelled():
+                        frame.ended.exception()  # it failed behind the result that ended the stream
+                    else:
+                        frame.ended.cancel()
+                resources.end_stream()
+                closing = asyncio.ensure_future(self._close(ending))
+                await wait_out({closing})
+                closing.result()
+            finally:
+                claim.release()
 
     def refill(self, _: object = None) -> asyncio.Task[None]:
         """Ask for a feed if there is room for its frame; returns the latest attempt."""
@@ -222,7 +209,7 @@ class _Feeder:
             pull.add_done_callback(self.refill)
         return pull
 
-    def stop(self) -> set[asyncio.Task[Any]]:
+    def _stop(self) -> set[asyncio.Task[Any]]:
         """Start nothing more; returns what has yet to end."""
         self.exhausted = True
         if self._pull is None:
@@ -230,7 +217,7 @@ class _Feeder:
         self._pull.cancel()
         return {self._pull}
 
-    async def close(self, ending: set[asyncio.Task[Any]]) -> None:
+    async def _close(self, ending: set[asyncio.Task[Any]]) -> None:
         """Close the source, when what has yet to end has ended."""
         try:
             await wait_out(ending)
@@ -246,10 +233,10 @@ class _Feeder:
                 raise
 
     async def _take(self) -> None:
-        permit = None
+        permit, queue = None, self._engine.queue
         try:
-            if self._queue.closed:
-                permit = await self._queue.keep()  # a paused graph asks for no feed that it could not use
+            if queue.closed:
+                permit = await queue.keep()  # a paused graph asks for no feed that it could not use
                 if len(self.frames) >= self.in_flight:
                     return  # that has been lowered meanwhile
             try:
@@ -269,15 +256,12 @@ class _Feeder:
             self.exhausted = True
             raise
         finally:
-            self._queue.give_back(permit)
+            queue.give_back(permit)
 
     def _explain(self, error: BaseException, when: str) -> None:
-        """Raise for an error of the source that would mean something else to the consumer.
+        """Raise FeedError for an error of the source that would mean something else to the consumer.
 
         CancelledError and GeneratorExit would say there that the consumer was cancelled, or closed.
-
-        Raises:
-            FeedError: from the error, if it is no `Exception`.
         """
         task = asyncio.current_task()
         assert task is not None

@@ -43,7 +43,7 @@ class Standstill:
         """Let time pass on the devices."""
         assert self.graph is not None
         self.now_ns += round(duration_s * 1e9)
-        for device in self.graph.engine.resources._devices.values():
+        for device in self.graph.engine.resources.devices.values():
             if isinstance(device, SimDevice):
                 device.timeline.wake()
 
@@ -81,7 +81,7 @@ class Standstill:
         lanes = resources.lanes_at_work()
         if resources.dispatcher.ready or not all(isinstance(lane, StreamLane) for lane in lanes):
             return False
-        for device in resources._devices.values():
+        for device in resources.devices.values():
             if isinstance(device, SimDevice):
                 lanes, heap = device._all_lanes(), device.timeline._heap
                 if (heap and heap[0][0] <= self.now_ns) or sum(lane.stream.unfinished for lane in lanes) > len(heap):

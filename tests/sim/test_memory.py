@@ -60,7 +60,7 @@ async def test_nothing_is_allocated_once_all_have_their_buffers(still: Standstil
     async with graph:
         for number in range(3):
             await still.run([batch(number)], [graph])
-        pools = [device.memory for device in graph.engine.resources._devices.values()]
+        pools = [device.memory for device in graph.engine.resources.devices.values()]
         before = [pool.allocations for pool in pools]
         for number in range(8):
             await still.run([batch(number)], [graph])
@@ -240,7 +240,7 @@ async def test_no_device_ever_holds_more_than_its_budget(recipe: Recipe, slack: 
     graph = subject.graph
     async with asyncio.timeout(60), graph:
         await asyncio.gather(*(graph.run(subject.feed(), fetch=subject.fetch) for _ in range(2 * recipe.in_flight)))
-        for place, device in graph.engine.resources._devices.items():
+        for place, device in graph.engine.resources.devices.items():
             assert device.memory.peak_bytes <= subject.budgets.get(str(place), 0), str(place)
         assert graph.engine.resources.budget is not None
         assert graph.engine.resources.budget.shared_bytes == 0

@@ -269,13 +269,13 @@ class Subject:
             await asyncio.sleep(0)
             gc.collect()
         assert live_frames() == self.before, who_holds_frames()
-        for place, device in engine.resources._devices.items():
+        for place, device in engine.resources.devices.items():
             variables = [variable for variable in self.graph.variables if variable.place == place]
             assert device.memory.used_bytes <= sum(variable.spec.size_bytes for variable in variables), str(place)
             if isinstance(device, StreamDevice):
                 assert all(lane.completed == lane.submitted for lane in device._all_lanes())
         assert engine.resources.budget is None or engine.resources.budget.shared_bytes == 0
-        assert all(turnstile.running == 0 for turnstile in engine.resources._turnstiles.values())
+        assert all(turnstile.running == 0 for turnstile in engine.resources.turnstiles.values())
 
 
 def live_frames() -> int:
