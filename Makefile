@@ -17,8 +17,8 @@ NVRTC_WHEELS-12 := 'nvidia-cuda-nvrtc-cu12>=12.9' 'nvidia-cuda-runtime-cu12>=12.
 NVRTC_WHEELS-13 := 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-crt>=13' 'nvidia-cuda-runtime>=13'
 BIN := $(VENV)/bin
 ARGS ?=
-# Files of tests side by side, on as many cores as there are; ARGS=-n0 runs all in one process, for a debugger.
-IN_PARALLEL := --numprocesses logical --dist loadfile
+# On as many cores as there are, each of which begins with a part of the files; ARGS=-n0 runs all in one process, for a debugger.
+IN_PARALLEL := --numprocesses logical --dist worksteal
 
 # Extras that the tests use where they are installed, and that are too large to install unasked: WITH=torch.
 WITH ?=

@@ -41,7 +41,7 @@ def run(folder: Path, files: dict[str, str], workers: int) -> Run:
     for name, text in files.items():
         (folder / name).write_text("import os, time\n" + text.replace("ORPHAN", str(orphan)))
     (folder / "pytest.ini").touch()
-    flags = [*PLUGINS, "-p", "no:cacheprovider", "--numprocesses", str(workers), "--dist", "loadfile"]
+    flags = [*PLUGINS, "-p", "no:cacheprovider", "--numprocesses", str(workers), "--dist", "worksteal"]
     try:
         with (folder / "output").open("w") as output:  # not a pipe, which an orphan would keep open
             ended = subprocess.run(

@@ -5,6 +5,7 @@ import os
 import runpy
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import actorflow as af
+from tests.support.effort import FULL
 
 PACKAGE = Path(af.__file__).parent
 MODULES = sorted(
@@ -21,6 +23,12 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
     if path.name != "__main__.py"
 )
+
+
+def is_package(name: str) -> bool:
+    return PACKAGE.parent.joinpath(*name.split(".")).is_dir()
+
+
 OPTIONAL = {"cupy", "mpi4py", "opentelemetry", "safetensors", "sklearn", "threadpoolctl", "torch", "uvloop"}
 
 #: What most modules load anyway, and what those of a family do besides.
@@ -94,7 +102,11 @@ def imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
         yield cache(lambda *needed: stack.enter_context(closing(Imports(needed, compiled))))
 
 
-@pytest.mark.parametrize("module", MODULES)
+#: In the short form all packages, and a third of the other modules.
+TRIED = [name for name in MODULES if FULL or zlib.crc32(name.encode()) % 3 == 0 or is_package(name)]
+
+
+@pytest.mark.parametrize("module", TRIED)
 def test_module_can_be_imported_alone(module: str, imports: Callable[..., Imports]) -> None:
     if module.startswith("actorflow.ops.cuda") and find_spec("cupy") is None:
         pytest.skip("CuPy is not installed: pip install 'actorflow[cuda12]'")

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from tests.support.effort import FULL
 
-KILLS = 100 if os.environ.get("ACTORFLOW_FULL_TESTS") else 5
+KILLS = 100 if FULL else 5
 
 #: Saves again and again; all variables of a checkpoint have one value, its step.
 CHILD = """

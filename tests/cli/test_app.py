@@ -21,6 +21,7 @@ import actorflow
 from actorflow.cli import main
 from actorflow.cli.demo import time_table
 from actorflow.data import FASHION_MNIST_FILES
+from tests.support.effort import FULL
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals of POSIX")
 
@@ -327,7 +328,7 @@ def interrupt_after(process: subprocess.Popen[str], stream: Any, text: str) -> t
 
 
 @posix_only
-@pytest.mark.parametrize("moment", ["argparse", "numpy", "rich", "sklearn", "uvloop"])
+@pytest.mark.parametrize("moment", ["argparse", "numpy", "rich", "sklearn", "uvloop"] if FULL else ["numpy", "sklearn"])
 def test_interrupt_while_importing(moment: str) -> None:
     process = start("demo", "--no-exit", "--port", "0", options=("-X", "importtime"))
     _, err = interrupt_after(process, process.stderr, f" {moment}")
@@ -338,7 +339,9 @@ def test_interrupt_while_importing(moment: str) -> None:
 
 
 @posix_only
-@pytest.mark.parametrize("moment", ["digits: ", "live page: ", "epoch  1/20", "epoch  2/20"])
+@pytest.mark.parametrize(
+    "moment", ["digits: ", "live page: ", "epoch  1/20", "epoch  2/20"] if FULL else ["live page: ", "epoch  1/20"]
+)
 def test_interrupt_while_training(moment: str) -> None:
     process = start("demo", "--port", "0")
     out, err = interrupt_after(process, process.stdout, moment)

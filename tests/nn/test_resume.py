@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -16,12 +15,13 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import data, nn, ops
+from tests.support.effort import FULL
 from tests.support.warm import run_program
 
 COUNT, BATCH, CLASSES = 31, 4, 3
 PER_EPOCH = COUNT // BATCH
 STEPS = 20
-EXAMPLES = 1_000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 8
+EXAMPLES = 1_000 if FULL else 8
 
 
 class Images:

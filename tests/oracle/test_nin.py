@@ -26,13 +26,13 @@ import actorflow as af
 from actorflow import nn, ops
 from tests.oracle import networks
 from tests.oracle.networks import Network, tensors
+from tests.support.effort import FULL
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-oracle")
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("single_thread")]
 
 STEPS = 30
-FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
 
 Images = tuple[np.ndarray, np.ndarray]
 

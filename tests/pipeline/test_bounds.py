@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.pipeline import source
 from tests.pipeline.recipes import collect
+from tests.support.effort import FULL
 
 LIMIT = 1_000
 
@@ -117,7 +118,7 @@ af.run(main())
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
 def test_memory_stays_flat() -> None:
     """Over a million items in the full profile; resident memory grows by less than what 1 byte for each would take."""
-    count = 1_000_000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 100_000
+    count = 1_000_000 if FULL else 100_000
     command = [sys.executable, "-c", MILLION.format(count=count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
     seen, *marks = map(int, done.stdout.split())

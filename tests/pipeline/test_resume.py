@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +16,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.pipeline import Pipeline
 from tests.pipeline.recipes import KEEPING, ORDERED, UNORDERED, Recipe, Step, collect, make, recipes
-
-FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
+from tests.support.effort import FULL
 
 
 @pytest.fixture(autouse=True)

@@ -18,12 +18,15 @@ import numpy as np
 
 import actorflow as af
 from tests.ranks.rings import ring
+from tests.support.effort import FULL
 
 way, how, folder = sys.argv[1], sys.argv[5], Path(sys.argv[6])
 victim, frame, number = map(int, sys.argv[2:5])
 world = af.world()
 (folder / f"{world.rank}.pid").write_text(str(os.getpid()))
 frames = 0
+#: For how often the silence that is the end of a rank one may stand still.
+SILENCES = 3 if FULL else 2
 FEED = {"x": np.zeros(4, np.float32)}
 
 
@@ -35,11 +38,11 @@ def end() -> None:
     elif now in ("freeze", "thaw"):
         os.kill(os.getpid(), signal.SIGSTOP)
     elif now == "compute":
-        end_s = time.monotonic() + 3 * world.liveness_s
+        end_s = time.monotonic() + SILENCES * world.liveness_s
         while time.monotonic() < end_s:
             pass
     elif now == "block":
-        time.sleep(3 * world.liveness_s)
+        time.sleep(SILENCES * world.liveness_s)
 
 
 async def hook(at: int) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.effort import FULL
 from tests.transport.jobs import ended, is_openmpi, need_mpi, start_job
 from tests.transport.memory import assert_none_left, names
 from tests.transport.test_mpi import assert_gone
 
-FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
 TIMES = 50 if FULL else 4
 SCRIPT = str(Path(__file__).with_name("training_job.py"))
 RANKS = 3

@@ -1,6 +1,6 @@
 """A service's day in short: very many frames of one graph, with failures and cancellations mixed in.
 
-``ACTORFLOW_FULL_TESTS=1`` runs 200,000 frames; ``python tests/test_soak.py [frames]`` prints what it measures.
+``ACTORFLOW_FULL_TESTS=1`` runs 200,000 frames; ``python -m tests.runtime.test_soak [frames]`` prints what it measures.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from tests.support.effort import FULL
 
 IN_FLIGHT = 4
 #: Of so many frames, one fails and one is cancelled.
@@ -168,7 +169,7 @@ def open_files() -> int:
 
 @pytest.mark.timeout(1200)
 async def test_nothing_grows_and_every_frame_is_accounted_for() -> None:
-    soak = Soak(200_000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 4_000)
+    soak = Soak(200_000 if FULL else 4_000)
     await soak.run()
     assert soak.finished + soak.failed + soak.cancelled == soak.frames
     assert soak.failed > 0

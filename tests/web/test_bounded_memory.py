@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import socket
 import tracemalloc
 from typing import Any
@@ -17,9 +16,10 @@ from aiohttp import ClientSession, WSMsgType
 import actorflow as af
 from actorflow.trace.counters import Scalars
 from actorflow.trace.ring import Trace
+from tests.support.effort import FULL
 
 #: Calls in all, and before memory is looked at for the first time: the ring is full by then, and so is all else.
-TOTAL, WARM = (10_000_000, 500_000) if os.environ.get("ACTORFLOW_FULL_TESTS") else (100_000, 60_000)
+TOTAL, WARM = (10_000_000, 500_000) if FULL else (100_000, 60_000)
 #: Ops of the graph: what takes its time here is calls, not frames.
 OPS = 100
 #: What the figures may be apart, in bytes: messages under way to the clients. An object per call would be far more.

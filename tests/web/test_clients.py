@@ -19,12 +19,13 @@ import actorflow as af
 from actorflow.trace.counters import NodeState
 from actorflow.web import serve
 from actorflow.web.live import LiveStream
+from tests.support.effort import FULL
 from tests.web.browsing import Page, browse
 from tests.web.conftest import wide_graph
 
 pytestmark = pytest.mark.browser
 
-STOPPED_S = 30.0 if os.environ.get("ACTORFLOW_FULL_TESTS") else 0.0
+STOPPED_S = 30.0 if FULL else 0.0
 
 
 class Changing:

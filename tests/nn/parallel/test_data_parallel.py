@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from actorflow.ops.transfer import Receive, Send
 from actorflow.plan.validate import needed_ops
 from actorflow.transport.local import LocalWorld
 from tests.nn.parallel.ranks import Ranks, size_of
+from tests.support.effort import FULL
 
 SCHEMES = ("allreduce", "server", "aggregate")
 NETS: dict[str, tuple[Callable[[], af.Composite], tuple[int, ...]]] = {
@@ -33,7 +33,6 @@ OPTIMIZERS: dict[str, Callable[[], nn.Optimizer]] = {
 DEVICES = (["cpu"], ["cpu", "sim:0"], ["sim:0", "cpu", "sim:1", "cpu"])
 RANKS = (["cpu", "1/cpu"], ["cpu", "1/cpu", "2/cpu", "3/cpu"], ["1/cpu", "sim:0", "1/sim:0", "cpu"])
 HOW = (("sgd", 1), ("sgd", 3), ("adam", 3), ("adam", 1))
-FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
 BATCH = 7  # no place has as much as another
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from actorflow.nn.parallel import Aggregate, AllReduce
 from actorflow.ops.transfer import Receive
 from tests.nn.parallel.ranks import Ranks, size_of
 from tests.nn.parallel.test_exchange import places_of, weighted
+from tests.support.effort import FULL
 
 PLACES = (
     ["cpu"],
@@ -127,7 +127,7 @@ async def test_all_reduce_again_in_one_graph() -> None:
     seed=st.integers(0, 1000),
     in_flight=st.integers(1, 4),
 )
-@settings(max_examples=1_000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 15)
+@settings(max_examples=1_000 if FULL else 15)
 def test_the_result_does_not_depend_on_timing(places: list[str], seed: int, in_flight: int) -> None:
     names = [f"y{i}" for i in range(len(places))]
 

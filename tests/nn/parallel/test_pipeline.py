@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.nn.parallel import Distribute, Gather, PipelineParallel, Scatter, Vectorize
 from tests.nn.parallel.ranks import Ranks, size_of
+from tests.support.effort import FULL
 
 BATCH = 7
 OPTIMIZERS: dict[str, Callable[[], nn.Optimizer]] = {
@@ -109,7 +109,7 @@ async def test_like_the_whole(places: list[str], schedule: str) -> None:
     in_flight=st.integers(1, 4),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=1_000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 10)
+@settings(max_examples=1_000 if FULL else 10)
 def test_any_places_and_any_order_of_messages(
     places: list[str], count: int, schedule: str, in_flight: int, seed: int
 ) -> None:

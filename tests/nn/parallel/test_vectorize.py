@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.nn.parallel import Aggregate, Distribute, Gather, ParameterServer, Scatter, Vectorize
 from tests.nn.parallel.ranks import Ranks
+from tests.support.effort import FULL
 
 PLACES = ["cpu", "sim:0", "1/cpu"]
 
@@ -132,7 +132,7 @@ class TestParameterServer:
         assert [str(variable.place) for variable in variables] == ["cpu", "cpu", "cpu", "1/cpu", "1/cpu"]
 
     @given(sizes=st.lists(st.integers(0, 1000), max_size=40), count=st.integers(1, 5))
-    @settings(max_examples=2_000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 50)
+    @settings(max_examples=2_000 if FULL else 50)
     def test_no_place_has_more_than_one_variable_too_many(self, sizes: list[int], count: int) -> None:
         graph = af.Graph("g")
         variables = [graph.variable(f"v{i}", size, "uint8") for i, size in enumerate(sizes)]
