@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 
 import numpy.typing as npt
 
@@ -13,10 +13,19 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Initializer, Op, Variable, as_blobs
 from actorflow.ops.elementwise import Copy
 
-_Blobs = TypeVar("_Blobs", bound=Blob | Sequence[Blob])
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # whose variables have defaults
+
+    Top = TypeVar("Top", default=Blob)
+    _Next = TypeVar("_Next")
+    _Blobs = TypeVar("_Blobs", bound=Blob | Sequence[Blob])
+else:
+    from typing import TypeVar
+
+    Top = TypeVar("Top")
 
 
-class Composite:
+class Composite(Generic[Top]):
     """A part of a graph that is described first and built when its bottom is connected.
 
     Layers and models are composites. Building one again, on other blobs of the same graph, makes new ops on the
@@ -25,6 +34,9 @@ class Composite:
     ``[x] >> composite``, ``composite >> [y]`` and ``composite >> composite`` connect it; so does a call,
     ``top = composite(x)``. A subclass defines `build`. A build that raises leaves the graph as it was, and the
     variables, the bottom and the top of the composites that take part.
+
+    For type checkers, a call gives one blob. A composite with several tops says what its calls give:
+    ``class Halves(af.Composite[tuple[af.Blob, af.Blob]])``.
 
     Attributes:
         name: Scope of its ops and variables; made unique in the graph.
@@ -44,7 +56,7 @@ class Composite:
         """Make the ops on ``bottom`` and return the top; called inside the composite's own scope."""
         raise GraphError(f"{type(self).__name__} does not say what it is made of: define build()")
 
-    def __call__(self, *bottom: Blob, training: bool = True) -> Any:
+    def __call__(self, *bottom: Blob, training: bool = True) -> Top:
         """Build it on ``bottom``; returns the top: one blob, or a tuple of them.
 
         Args:
@@ -71,7 +83,7 @@ class Composite:
             if top is None:
                 raise GraphError(f"{type(self).__name__}.build() must return blobs")
         self.bottom, self.top = bottom, top
-        return top[0] if len(top) == 1 else top
+        return cast(Top, top[0] if len(top) == 1 else top)
 
     def _restore(
         self, bottom: tuple[Blob, ...], top: tuple[Blob, ...], variables: dict[str, Variable], scope: Graph | None
@@ -116,9 +128,9 @@ class Composite:
             found.update(dict.fromkeys(child.variables))
         return tuple(found)
 
-    def children(self) -> Sequence[Composite]:
+    def children(self) -> Sequence[Composite[Any]]:
         """Composites that this one is made of: every composite among its attributes, lists and tuples included."""
-        found: list[Composite] = []
+        found: list[Composite[Any]] = []
         for value in vars(self).values():
             items = value if isinstance(value, list | tuple) else (value,)
             found += [item for item in items if isinstance(item, Composite)]
@@ -134,7 +146,7 @@ class Composite:
         return self
 
     @overload
-    def __rshift__(self, other: Composite) -> Composite: ...
+    def __rshift__(self, other: Composite[_Next]) -> Composite[_Next]: ...
     @overload
     def __rshift__(self, other: _Blobs) -> _Blobs: ...
     def __rshift__(self, other: Any) -> Any:
@@ -171,13 +183,13 @@ class Composite:
         return other
 
 
-class Chain(Composite):
+class Chain(Composite[Top]):
     """Composites one after the other; ``a >> b`` makes one while ``a`` has no bottom yet."""
 
-    def __init__(self, *parts: Composite, name: str | None = None) -> None:
+    def __init__(self, *parts: Composite[Any], name: str | None = None) -> None:
         super().__init__(name)
         self._named: bool = name is not None
-        self.parts: list[Composite] = [
+        self.parts: list[Composite[Any]] = [
             inner for part in parts for inner in (part.parts if type(part) is Chain and not part._named else (part,))
         ]
 

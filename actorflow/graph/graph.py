@@ -328,24 +328,26 @@ class Graph:
             retries: As for `op`.
             backoff: As for `op`.
         """
-        own_name = None if callable(name) else name
-        fn = name if callable(name) else fn
+        if callable(name):
+            return self.function()(name)
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
         blobs = None if inputs is None else as_blobs(inputs)
         if blobs is None and inputs is not None:
             raise GraphError(f"inputs of a function must be blobs, got {inputs!r}")
 
-        def op_of(fn: Callable[..., Any]) -> Op:
+        def op_of(fn: Callable[..., Any], name: Any = name) -> Op:
             operation = self.root._function(fn, specs, concurrency)
             attempts = attempts_of(timeout, retries, backoff)
             scope = self._innermost
-            full = scope._full_name(own_name or str(getattr(fn, "__name__", type(fn).__name__)))
+            full = scope._full_name(name)
             op = scope._add_op(full, operation, place, lane, attempts, priority)
             if blobs is not None:
                 blobs >> op if specs is None else op(*blobs)
             return op
 
-        return op_of if fn is None else op_of(fn)
+        if fn is not None:
+            return op_of(fn)
+        return lambda fn: op_of(fn, name or getattr(fn, "__name__", type(fn).__name__))
 
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
 _Before = tuple[int, int, tuple["Blob", ...], tuple["Blob", ...], bool, tuple[TensorSpec, ...] | None]
+
+_Blobs = TypeVar("_Blobs", bound="Blob | Sequence[Blob]")
 
 #: Where the library's own lines are, which errors leave out.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -303,7 +305,7 @@ class Op(Node):
             raise
         return self
 
-    def __rshift__(self, outputs: Any) -> Any:
+    def __rshift__(self, outputs: _Blobs) -> _Blobs:
         if isinstance(outputs, Op):
             raise GraphError(
                 f"op {self.name!r} cannot be connected to op {outputs.name!r} directly: "

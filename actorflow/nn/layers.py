@@ -50,11 +50,6 @@ def bottoms(layer: Composite, bottom: Sequence[Blob], *names: str) -> Sequence[B
 class Layer(Composite):
     """A composite of one top blob, and of one bottom blob unless it overrides `build`: define `forward`."""
 
-    def __call__(self, *bottom: Blob, training: bool = True) -> Blob:
-        """Build it on ``bottom``; returns the top. See `Composite`."""
-        top: Blob = super().__call__(*bottom, training=training)
-        return top
-
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One top blob."""
         (x,) = bottoms(self, bottom, "x")

@@ -613,7 +613,7 @@ def _normalized(name: str, channels: int, kernel: int, stride: int, weight_init:
     return [conv, BatchNorm(name=f"norm{name}")]
 
 
-class LSTMLanguageModel(Composite):
+class LSTMLanguageModel(Composite[tuple[Blob, Blob, Blob]]):
     """Scores of the token that comes next, at each place of a text: embedding, LSTM, inner product.
 
     Bottom: tokens (steps, batch), integers from 0 to ``vocabulary - 1``, and perhaps the hidden state and the cell to
@@ -653,11 +653,6 @@ class LSTMLanguageModel(Composite):
         self.lstm = LSTM(hidden, layers, seed=seed, name="lstm")
         self.scores = InnerProduct(vocabulary, weight_init=init.xavier(seed), name="scores")
         self.dropouts = [Dropout(dropout, seed, name=f"dropout{i}") for i in range(2)]
-
-    def __call__(self, *bottom: Blob, training: bool = True) -> tuple[Blob, Blob, Blob]:
-        """Build it on ``bottom``; returns the scores, and the last hidden state and cell. See `Composite`."""
-        top: tuple[Blob, Blob, Blob] = super().__call__(*bottom, training=training)
-        return top
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """One or three bottom blobs, three top blobs."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from actorflow import ops
 from actorflow.errors import GraphError, ShapeError
-from actorflow.graph.composite import Composite
+from actorflow.graph.composite import Composite, Top
 from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
 
 
-class _Recurrent(Composite):
+class _Recurrent(Composite[Top]):
     """A layer of an LSTM; see `LSTMCell` for its arguments."""
 
     def __init__(
@@ -41,7 +42,7 @@ class _Recurrent(Composite):
         )
 
 
-class LSTMCell(_Recurrent):
+class LSTMCell(_Recurrent[tuple[Blob, Blob]]):
     """One step of a long short-term memory; call it step by step, on the same variables, to unroll it.
 
     Bottom: x (batch, features), and perhaps hidden and cell (batch, ``hidden``), which are 0 otherwise. Top: the new
@@ -58,11 +59,6 @@ class LSTMCell(_Recurrent):
         GraphError: if ``hidden`` is not positive.
     """
 
-    def __call__(self, *bottom: Blob, training: bool = True) -> tuple[Blob, Blob]:
-        """Build it on ``bottom``; returns the new hidden state and the new cell. See `Composite`."""
-        top: tuple[Blob, Blob] = super().__call__(*bottom, training=training)
-        return top
-
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """One or three bottom blobs, two top blobs."""
         x, hidden, cell = _with_state(self, bottom)
@@ -73,7 +69,7 @@ class LSTMCell(_Recurrent):
         return ops.lstm_cell(x, hidden, cell, *self._weights(x), name="step")
 
 
-class LSTM(Composite):
+class LSTM(Composite[tuple[Blob, Blob, Blob]]):
     """A long short-term memory over whole sequences.
 
     Bottom: x (steps, batch, features), and perhaps hidden and cell, (layers, batch, ``hidden``), which are 0 otherwise.
@@ -114,11 +110,6 @@ class LSTM(Composite):
             for i in range(layers)
         ]
 
-    def __call__(self, *bottom: Blob, training: bool = True) -> tuple[Blob, Blob, Blob]:
-        """Build it on ``bottom``; returns the hidden states, and the last hidden state and cell. See `Composite`."""
-        top: tuple[Blob, Blob, Blob] = super().__call__(*bottom, training=training)
-        return top
-
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """One or three bottom blobs, three top blobs."""
         x, hidden, cell = _with_state(self, bottom)
@@ -147,7 +138,7 @@ class LSTM(Composite):
         return y, ops.stack([h for h, _ in lasts]), ops.stack([c for _, c in lasts])
 
 
-class _Sequence(_Recurrent):
+class _Sequence(_Recurrent[tuple[Blob, Blob, Blob]]):
     """One layer of an `LSTM`."""
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
@@ -155,7 +146,7 @@ class _Sequence(_Recurrent):
         return ops.lstm(x, *self._weights(x), hidden, cell, name="steps")
 
 
-def _with_state(layer: Composite, bottom: Sequence[Blob]) -> tuple[Blob, Blob | None, Blob | None]:
+def _with_state(layer: Composite[Any], bottom: Sequence[Blob]) -> tuple[Blob, Blob | None, Blob | None]:
     if len(bottom) == 1:
         return bottom[0], None, None
     if len(bottom) == 3:

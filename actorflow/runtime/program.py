@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from actorflow.runtime.build import Builder
 
 _NOT_FED = object()
+_Default = TypeVar("_Default")
 
 
-class Result(Mapping["Blob | str", Any]):
-    """What a frame fetched: arrays by blob or by name; iterates over the names.
+class Result(Mapping["Blob | str", npt.NDArray[Any]]):
+    """Fetched values of a frame: arrays by blob or by name; iterates over the names.
 
     The arrays are the application's: no later frame changes them.
     """
@@ -41,15 +42,20 @@ class Result(Mapping["Blob | str", Any]):
         self._by_name = by_name
         self._values = values
 
-    def __getitem__(self, key: Blob | str) -> Any:
+    def __getitem__(self, key: Blob | str) -> npt.NDArray[Any]:
         index = self._index(key)
         if index is None:
             raise KeyError(self._why_not(key))
-        return self._values[index]
+        value: npt.NDArray[Any] = self._values[index]
+        return value
 
     def __contains__(self, key: Any) -> bool:
         return self._index(key) is not None
 
+    @overload
+    def get(self, key: Blob | str, default: None = None) -> npt.NDArray[Any] | None: ...
+    @overload
+    def get(self, key: Blob | str, default: npt.NDArray[Any] | _Default) -> npt.NDArray[Any] | _Default: ...
     def get(self, key: Blob | str, default: Any = None) -> Any:
         """The value, or the default if it was not fetched."""
         index = self._index(key)  # not by the KeyError, whose message takes long to make in a large graph
