@@ -192,9 +192,7 @@ def metadata_of(root: Graph, variables: Iterable[Variable], **more: str) -> dict
     """Metadata of a file: which rank saved it, and which of its variables others can do without.
 
     Args:
-        root: The graph.
         variables: That are saved, by their full names.
-        more: Further metadata.
     """
     replicas = {variable.name: variable.replica_of.name for variable in variables if variable.replica_of is not None}
     states = [variable.name for variable in variables if variable.is_state]
@@ -307,9 +305,7 @@ def read(
     """Read files and check them, and that they fit; blocks.
 
     Args:
-        root: The graph.
         paths: The files: this rank's first, if there is one.
-        strict: As for `load_checkpoint`.
         ranks: Which rank saved each file, where that is known.
         saved_on: How many saved them together. If that is another number than there are, all files are looked into.
     Raises:

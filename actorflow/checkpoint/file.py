@@ -86,12 +86,7 @@ Array = npt.NDArray[Any]
 
 
 class DamagedError(CheckpointError):
-    """A file is not what was written: cut off, changed, or no checkpoint at all.
-
-    Attributes:
-        path: The file.
-        problem: What is wrong with it.
-    """
+    """A file is not what was written: cut off, changed, or no checkpoint at all."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -142,9 +137,7 @@ def write_file(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, s
     """Write a file.
 
     Args:
-        path: Where to.
         arrays: By name; of dtypes that have a `dtype_code`.
-        metadata: Texts by name.
     Raises:
         OSError: if that fails.
         MissingExtraError: if safetensors is not installed.
@@ -274,7 +267,6 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Found
 
     Args:
         paths: The files, the most likely one first.
-        wanted: The variables.
         every: Whether to look into all files; else only until all variables have been found.
     Raises:
         CheckpointError: if a file cannot be read; `DamagedError` if it is damaged.
@@ -330,10 +322,8 @@ def check_fit(
 
     Args:
         what: The graph or scope, in words.
-        found: What was found.
         missing: Names of variables that were not.
         unexpected: Names in the files that are none of its variables.
-        strict: Whether these two are errors.
         known: Names under which a file may have a variable, on any rank.
     Raises:
         CheckpointError: saying all that does not fit.

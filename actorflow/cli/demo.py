@@ -36,14 +36,11 @@ class Training:
     Args:
         data: The images, shape (count, height, width, channels), and labels.
         epochs: How often to go through the train images; the learning rate falls linearly to 0 until the end.
-        batch: Images per step.
         seed: Of weights, dropout and the order of the images.
 
     Attributes:
-        data: As given.
         graph: The whole of it: forward and backward part, updates, and the network once more for testing.
         steps_per_epoch: Full batches in the train images.
-        weight_count: Numbers that are learned.
 
     Raises:
         DataError: if there are fewer train images than a batch takes.
@@ -102,7 +99,6 @@ def time_table(graph: Graph, elapsed_s: float) -> Table:
     """Table of where the time went: calls, total and share per kind of operation; failed calls if any.
 
     Args:
-        graph: A graph that has run.
         elapsed_s: Wall time that it ran for, in seconds.
     """
     ops: Counter[str] = Counter()

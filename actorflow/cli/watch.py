@@ -63,11 +63,7 @@ def render(
     """A picture as rich shows it.
 
     Args:
-        picture: The graph; complete.
-        rates: Of `Rates`.
-        url: Where it is.
         problem: Why the connection is lost; None while it is there.
-        rows: Of the table, at most.
         height: Lines that all of it may take; None for any number.
     """
     lines: list[RenderableType] = [
@@ -201,7 +197,6 @@ def watch(address: Address, *, rows: int) -> int:
     """Show a graph until Ctrl-C; where the output is not a terminal, once.
 
     Args:
-        address: Where its live page is.
         rows: Ops that are shown, at most.
     Returns:
         0.

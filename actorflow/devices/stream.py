@@ -507,7 +507,6 @@ class StreamBucket(Bucket):
     """Source of the buffers of one slot of a program, to which they are given back.
 
     Attributes:
-        lane: Whose work writes the slot.
         users: All lanes whose work uses it.
     """
 

@@ -302,12 +302,9 @@ class ConvTranspose(_Convolution):
         stride: Step in the output from one element of the images to the next.
         pad: What is cut off the output.
         output_pad: How much larger the output is at its far ends, less than the stride or the dilation.
-        dilation: As in `Conv`.
-        groups: As in `Conv`.
-        activation: As in `Conv`.
+        dilation, groups, activation: As in `Conv`.
         bias: Whether there is a bias.
-        weight_init: As in `Conv`.
-        bias_init: As in `Conv`.
+        weight_init, bias_init: As in `Conv`.
         name: Scope of its nodes.
     Raises:
         GraphError: if ``channels`` is not a positive multiple of ``groups`` or the activation unknown.
@@ -359,8 +356,7 @@ class InnerProduct(_Weighted):
         features: Output features.
         activation: As in `Conv`.
         bias: Whether there is a bias.
-        weight_init: As in `Conv`.
-        bias_init: As in `Conv`.
+        weight_init, bias_init: As in `Conv`.
         name: Scope of its nodes.
     Raises:
         GraphError: if ``features`` is not positive or the activation unknown.

@@ -132,8 +132,7 @@ class NINBlock(Layered):
         channels: Output channels of each convolution, one or more.
         stride: Step of the first kernel.
         pad: Zeros around the images.
-        weight_init: As in `Conv`.
-        bias_init: As in `Conv`.
+        weight_init, bias_init: As in `Conv`.
         name: Scope of its nodes.
     Raises:
         GraphError: if there are no channels.
@@ -358,8 +357,7 @@ class Inception(Layer):
         three_reduce: Channels of the 1x1 convolution before that of 3x3.
         five_reduce: Channels of the 1x1 convolution before that of 5x5.
         pool_proj: Channels of the 1x1 convolution after a 3x3 max pooling of stride 1.
-        weight_init: As in `Conv`.
-        bias_init: As in `Conv`.
+        weight_init, bias_init: As in `Conv`.
         name: Scope of its nodes.
     Raises:
         GraphError: if a number is not positive.

@@ -353,8 +353,7 @@ class Adam(Optimizer):
         betas: Decays of the means of the gradients and of their squares, each at least 0 and less than 1.
         eps: Keeps the division from blowing up, not negative.
         weight_decay: Coefficient of the L2 penalty, not negative.
-        clip: As in `SGD`.
-        multipliers: As in `SGD`.
+        clip, multipliers: As in `SGD`.
         name: Name of the sub-graphs that `minimize` makes.
     Raises:
         GraphError: if a setting is out of range.
@@ -391,12 +390,9 @@ class AdamW(Adam):
     """Adam with a weight decay that is apart from the gradient: weights shrink by ``rate * weight_decay`` a step.
 
     Args:
-        rate: As in `Adam`.
-        betas: As in `Adam`.
-        eps: As in `Adam`.
+        rate, betas, eps: As in `Adam`.
         weight_decay: The decay, not negative.
-        clip: As in `SGD`.
-        multipliers: As in `SGD`.
+        clip, multipliers: As in `SGD`.
         name: Name of the sub-graphs that `minimize` makes.
     Raises:
         GraphError: if a setting is out of range.
@@ -427,8 +423,7 @@ class Adagrad(Optimizer):
         eps: Keeps the division from blowing up, not negative.
         weight_decay: Coefficient of the L2 penalty, not negative.
         initial: What the sums begin with, not negative.
-        clip: As in `SGD`.
-        multipliers: As in `SGD`.
+        clip, multipliers: As in `SGD`.
         name: Name of the sub-graphs that `minimize` makes.
     Raises:
         GraphError: if a setting is out of range.
@@ -470,8 +465,7 @@ class RMSProp(Optimizer):
         weight_decay: Coefficient of the L2 penalty, not negative.
         momentum: Share of the last step that is taken again, at least 0 and less than 1.
         centered: Whether to divide by the standard deviation instead of the root mean square.
-        clip: As in `SGD`.
-        multipliers: As in `SGD`.
+        clip, multipliers: As in `SGD`.
         name: Name of the sub-graphs that `minimize` makes.
     Raises:
         GraphError: if a setting is out of range.

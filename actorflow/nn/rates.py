@@ -1,6 +1,7 @@
 """Learning-rate policies: pure functions of the step, so that a run continues where its steps are.
 
-A policy is any ``policy(step)`` that gives the rate of a step, which is counted from 0; those here are the usual ones::
+A policy is any ``policy(step)`` that gives the rate of a step, which is counted from 0; those here are the usual ones,
+and raise GraphError for numbers that are out of range::
 
     af.nn.SGD(af.nn.rates.Warmup(af.nn.rates.Cosine(0.1, steps=10_000), steps=500), momentum=0.9)
 """
@@ -24,9 +25,6 @@ class Fixed:
 
     Attributes:
         rate: The rate, not negative.
-
-    Raises:
-        GraphError: if the rate is negative.
     """
 
     rate: float
@@ -46,9 +44,6 @@ class StepDecay:
         rate: Rate of the first step, not negative.
         every: How many steps have one rate, positive.
         factor: What the rate is multiplied by then, not negative.
-
-    Raises:
-        GraphError: if a number is out of range.
     """
 
     rate: float
@@ -98,9 +93,6 @@ class Poly:
         rate: Rate of the first step, not negative.
         steps: Number of steps, positive.
         power: 1 for a straight line; 0.5 in Purine2's GoogLeNet. Not negative.
-
-    Raises:
-        GraphError: if a number is out of range.
     """
 
     rate: float
@@ -123,9 +115,6 @@ class Cosine:
         rate: Rate of the first step, not negative.
         steps: Number of steps, positive.
         floor: The last rate, not negative.
-
-    Raises:
-        GraphError: if a number is out of range.
     Source: Loshchilov and Hutter, SGDR, 2017, without restarts.
     """
 
@@ -151,9 +140,6 @@ class Warmup:
         policy: What follows; any policy.
         steps: Steps of the warm-up, positive; they come in addition to the policy's own.
         start: Share of the rate that the first step has, not negative.
-
-    Raises:
-        GraphError: if a number is out of range.
     Source: Goyal et al., Accurate, large minibatch SGD, 2017.
     """
 

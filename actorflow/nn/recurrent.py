@@ -81,9 +81,7 @@ class LSTM(Composite[tuple[Blob, Blob, Blob]]):
         hidden: Length of the state.
         layers: How many, each on the hidden states of the one before.
         batch_first: Whether x and the hidden states are (batch, steps, ...); the states stay as they are.
-        weight_init: As in `LSTMCell`.
-        bias_init: As in `LSTMCell`.
-        seed: As in `LSTMCell`.
+        weight_init, bias_init, seed: As in `LSTMCell`.
         name: Scope of its nodes.
     Raises:
         GraphError: if ``hidden`` or ``layers`` is not positive.

@@ -72,7 +72,6 @@ def mean_of(name: str, value: npt.NDArray[Any], rows: int | None) -> tuple[float
     """The mean of a metric over the rows of a batch that count, and how many these are.
 
     Args:
-        name: Of the metric.
         value: Shape () for a mean over the batch, which counts as one, or (batch, ...).
         rows: How many rows count, the first ones; None for all.
     Raises:

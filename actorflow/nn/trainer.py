@@ -179,8 +179,7 @@ class Trainer:
         """Train, and yield each epoch when it is done; the first steps of the next one are running by then.
 
         Args:
-            feeds: As for `steps`.
-            epochs: As for `steps`.
+            feeds, epochs: As for `steps`.
             validate: Awaited when all steps of an epoch have begun and before any of the next one does: what it runs
                 sees the weights of that moment. Gives numbers by name; see `evaluate`.
             progress: Whether to show a bar at the terminal, or a line for each epoch elsewhere.

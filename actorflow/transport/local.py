@@ -34,9 +34,6 @@ class Mail:
 
     Args:
         rng: Says who overtakes whom, and how long; None for nobody. Letters of one stream are never overtaken.
-
-    Attributes:
-        loop: The loop; None before `bind`.
     """
 
     def __init__(self, rng: random.Random | None) -> None:

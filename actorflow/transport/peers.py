@@ -20,7 +20,6 @@ class Inbox:
 
     Attributes:
         listener: Who is told, if somebody listens.
-        ends: How other ranks have ended.
     """
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
@@ -88,9 +87,6 @@ class Liveness:
     Args:
         limit_s: After how many seconds without an answer a rank is lost; infinite for never.
         ask: Asks a rank; its answer is told by `answered`.
-
-    Attributes:
-        limit_s: As given; may be changed.
     """
 
     def __init__(self, limit_s: float, ask: Callable[[int], object]) -> None:
@@ -114,7 +110,6 @@ class Liveness:
 
         Args:
             now_s: Time in seconds, on whatever clock.
-            awaited: Those ranks, at this moment.
 
         Returns:
             The ranks that are lost.

@@ -105,7 +105,6 @@ class TokenCheck:
     The cookie keeps what other pages on the port have put there, as it is sent to all of them.
 
     Args:
-        tokens: They.
         needed: Whether a request without one is refused, too.
     Raises:
         ValueError: if one is empty, or begins or ends with a space, which a header would lose.

@@ -44,11 +44,7 @@ def asgi(graph: Graph, **options: Unpack[PageOptions]) -> ASGIPage:
 
 
 class ASGIPage:
-    """A page as an ASGI 3 application; served by itself, it closes the page when its lifespan ends.
-
-    Attributes:
-        page: The page.
-    """
+    """A page as an ASGI 3 application; served by itself, it closes the page when its lifespan ends."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

@@ -63,8 +63,6 @@ class Picture:
     """State of a graph as the messages tell it.
 
     Attributes:
-        name: The graph's.
-        ops: Names of the ops.
         states: States and times of the ops, in this order; its ``node`` is not used.
         failed: How many calls of each op have failed.
         frames: How many have ``started``, ``finished``, ``failed``, were ``cancelled``.
@@ -174,7 +172,6 @@ async def follow(address: Address, lost: Callable[[str], None]) -> AsyncGenerato
     A lost connection is made again, with pauses of up to 8 s.
 
     Args:
-        address: Where the page is.
         lost: Is told why the connection was lost, before each pause.
     Raises:
         ConnectionError: if the first connection fails, the server no longer lets this client in, or it speaks otherwise

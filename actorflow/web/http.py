@@ -52,12 +52,10 @@ class Request:
     """A request over HTTP.
 
     Attributes:
-        method: ``GET`` and the like.
         path: Below the prefix that the page is mounted at, decoded: ``/static/main.js``; empty for the bare prefix.
         target: The last part of the whole path as it was sent, which a relative redirect begins with.
         query_string: What stands behind the question mark, as it was sent.
         headers: Names in lower case and values, in the order of their arrival.
-        scheme: ``http``, ``https``, ``ws`` or ``wss``.
         port: That the connection arrived on; None where there is none, or the server does not say.
         peer: Address of the other side, for the log; empty where the server does not say.
         chunks: The body; a `ConnectionError` says that the client has gone, a `ValueError` that it is encoded wrongly.
@@ -200,7 +198,6 @@ class Writer:
         """The answer, encoded in parts.
 
         Args:
-            what: Which answer it is.
             begin: Called on the loop when its turn has come: takes what is to be answered, and gives it piece by piece;
                 each is made in a thread, and short.
         Raises:

@@ -79,12 +79,9 @@ class LiveStream:
     """The live state of one graph.
 
     Args:
-        graph: A root graph.
-        interval_s: Time between ticks.
         linger_s: How long the graph stays watched after the last client left, so that a reload finds its states.
         heartbeat_s: A client that had nothing for so long gets a heartbeat.
         vitals_s: How often the clients are told of memory and the like.
-        max_clients: More are turned away.
     """
 
     def __init__(

@@ -58,13 +58,9 @@ class Page:
     Args:
         graph: The graph; of a sub-graph the whole root is shown.
         own_names: Names besides those of the loopback that are known at the port that a request arrived on.
-        allowed_hosts, token, max_clients, frame_ancestors, control, control_token, checkpoints: See `PageOptions`.
     Raises:
         ValueError: if a token is empty or both are the same, a host or a frame ancestor is none, ``max_clients`` is
             below 0, or there is control without a token.
-
-    Attributes:
-        stream: What connected clients are told.
     """
 
     def __init__(

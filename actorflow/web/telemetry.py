@@ -39,7 +39,6 @@ class Latencies:
     """A histogram of logarithmic buckets per op that has calls in the trace which have ended well.
 
     Args:
-        trace: Where the calls are.
         row_of: Row of each op by `Node.id`, -1 for other nodes.
 
     Attributes:
@@ -164,9 +163,7 @@ class Telemetry:
     The first `advance` takes in everything.
 
     Args:
-        engine: Whose; it must be watched.
         structure: The ops to follow, as the clients know them.
-        seq: Sequence number to continue from.
     """
 
     def __init__(self, engine: Engine, structure: Structure, seq: int) -> None:

@@ -144,11 +144,7 @@ def _fullest(held: Mapping[_Parts, npt.NDArray[np.int64]]) -> list[list[int]]:
 
 
 class Occupancy:
-    """Counts, when asked, what the frames in flight hold; nothing is counted while they run.
-
-    Args:
-        engine: Whose.
-    """
+    """Counts, when asked, what the frames in flight hold; nothing is counted while they run."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -218,11 +214,7 @@ _SAMPLES = 1000
 
 
 class Vitals:
-    """Keeps what must be seen over time.
-
-    Args:
-        engine: Whose.
-    """
+    """Keeps what must be seen over time."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -134,14 +134,9 @@ def encode_states(
     """A binary message; see the module's description.
 
     Args:
-        states: The ops.
         failed: Of those of them of which calls have failed: index among the graph's nodes, number of failed calls;
             shape (2, ops). They are few, as a rule, so this is not a column of the states.
         base: First sequence number that it applies to.
-        seq: Sequence number after it.
-        time_s: Unix seconds.
-        revision: That of the ``graph`` message.
-        full: Whether these are all ops.
     """
     kind = _FULL if full else _DELTA
     header = HEADER.pack(kind, len(states.node), base, seq, time_s, revision, failed.shape[1])
@@ -159,12 +154,7 @@ def encode_calls(
     """The newest calls: the ``tracks`` message and the binary one; see the module's description.
 
     Args:
-        trace: Whose calls they are.
-        calls: Which.
         index_of: Index of a node in the ``graph`` message by its id; calls of nodes with -1 are left out.
-        time_s: Unix seconds.
-        revision: That of the ``graph`` message.
-        most: How many calls at most.
     """
     keep = np.flatnonzero(calls.node < len(index_of))
     keep = keep[index_of[calls.node[keep]] >= 0][-most:]
@@ -206,11 +196,8 @@ def encode_status(
     Args:
         frames: Counts since the graph's engine was made.
         curves: (frame, value) points to append, by name; a value that is not finite becomes null, as JSON has none.
-        failures: Failed frames to append.
         notes: What to append to what is said of nodes.
         base: First sequence number that it applies to.
-        seq: Sequence number after it.
-        time_s: Unix seconds.
         full: Whether points, failures and notes replace what the client has.
     """
     message: dict[str, Any] = {
@@ -264,9 +251,7 @@ def capture(name: str, revision: int, nodes: Sequence[Node]) -> Structure:
     """Describe a graph; safe in a thread, as it reads only what is replaced and never changed.
 
     Args:
-        name: The graph's name.
         revision: The graph's revision when ``nodes`` was taken.
-        nodes: `Graph.nodes`.
     """
     index = {node: i for i, node in enumerate(nodes)}
     edges: list[tuple[int, int, int]] = []

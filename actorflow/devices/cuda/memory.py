@@ -187,7 +187,6 @@ class PinnedPool(Pool):
     """Page-locked memory of the host that copies to and from one device go through.
 
     Args:
-        allocate: Makes a page-locked array.
         lanes: Gives the lanes whose copies use it, at any time.
     """
 

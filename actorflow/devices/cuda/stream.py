@@ -17,12 +17,7 @@ _SUCCESS, _NOT_READY = 0, 600
 
 
 class EventPool:
-    """Events of one device that are used again: making one costs as much as a small kernel.
-
-    Args:
-        cupy: The module.
-        index: The device's index.
-    """
+    """Events of one device that are used again: making one costs as much as a small kernel."""
 
     def __init__(self, cupy: Any, index: int) -> None:
         self.cupy = cupy
@@ -128,12 +123,10 @@ class CudaStream(Stream):
     """A CUDA stream that does not synchronize with the default stream.
 
     Args:
-        events: The device's events.
         priority: Lower numbers go first; CUDA clamps it to what the device has.
         timed: Whether its marks know how long the work in front of them took.
 
     Attributes:
-        raw: The stream of CuPy.
         timed: As above; may be changed at any time.
     """
 

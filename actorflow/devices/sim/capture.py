@@ -30,10 +30,7 @@ class _Piece:
     """One launch.
 
     Attributes:
-        function: What it computes.
-        reads, writes: Numbers of its arrays.
         by: The op, or what else it is, for messages.
-        work: The op's name.
     """
 
     function: Function

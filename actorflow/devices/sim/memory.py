@@ -27,7 +27,6 @@ class Block:
     """The addresses of one array's memory. They count in the model alone; the contents are in the host's memory.
 
     Attributes:
-        arena: Where it comes from.
         low, high: First address, and the first behind the array.
         region: Who uses it, if that is asked for.
         failure: Why it does not have the contents that the last work should have written; only for the device's thread.
@@ -48,16 +47,7 @@ class Block:
 
 
 class Arena:
-    """Addresses from 0 up to the device's size; an array gets the first hole that is large enough.
-
-    Args:
-        where: The device, for messages.
-        size_bytes: How much there is.
-        races: Whether uses are noted.
-
-    Attributes:
-        dead: Blocks to be freed.
-    """
+    """Addresses from 0 up to the device's size; an array gets the first hole that is large enough."""
 
     def __init__(self, where: str, size_bytes: int, races: bool) -> None:
         self._where = where

@@ -28,7 +28,6 @@ class StreamClock:
 
     Attributes:
         where: The lane and the device, for messages.
-        launched: Number of the newest work.
         seen: Number of the newest work whose end the host has seen.
         behind: For other streams, number of the newest work that all later work of this one comes behind.
         sources: Host memory of copies that the host has not seen end.
@@ -109,11 +108,7 @@ class Access:
     """Use of some memory by one piece of work.
 
     Attributes:
-        clock: Its stream.
-        number: Its number there.
-        by: What it is, for messages.
         low, high: From which address up to which.
-        writes: Whether it writes there.
         what: The array that it knew there.
         source: What it copies from the host.
     """
@@ -142,7 +137,6 @@ class Region:
     """The memory of one array, with the uses of it that something may still have to wait for.
 
     Args:
-        what: The array, for messages.
         earlier: Uses of the same addresses when they were another array's.
     """
 
@@ -203,9 +197,7 @@ class Use:
     """Use of memory that a piece of work is going to make.
 
     Attributes:
-        region: The memory.
         low, high: From which address up to which.
-        writes: Whether it writes there.
         source: What it copies from the host.
     """
 

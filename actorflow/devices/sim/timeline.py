@@ -31,7 +31,6 @@ class Work(ABC):
 
     Attributes:
         start_ns: When it begins, on the model's clock.
-        finish_ns: When it ends.
     """
 
     __slots__ = ("finish_ns", "start_ns")
@@ -57,7 +56,6 @@ class Timeline:
     of the ends, and among equals that of launching, keeps every order that streams and events ask for.
 
     Args:
-        name: Of the thread.
         clock: Where the time comes from, in nanoseconds.
 
     Attributes:
@@ -145,9 +143,6 @@ class Failure:
     """Why work on the device did not do what it should.
 
     Attributes:
-        stream: Where.
-        by: The work, for messages.
-        error: What happened.
         root: The failure for whose sake the work was skipped; itself if it was not skipped.
         is_raised: Whether it was raised when the work was launched, so that no event needs to.
         is_marked: Whether an event carries it to the host.

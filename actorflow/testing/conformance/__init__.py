@@ -63,7 +63,9 @@ async def check_device(
     check_place(place)
     bench = Bench(place, options, patience_s, fail)
     requirements = [requirement for topic in _OF_DEVICES for requirement in topic.requirements]
-    return Report(place, bench.kind, tuple([await _checked(place, each, each.check(bench)) for each in requirements]))
+    return Report(
+        place, bench.kind, tuple([await _checked(place, each, bench.check(each.check)) for each in requirements])
+    )
 
 
 async def check_transport(

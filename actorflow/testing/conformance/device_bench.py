@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,8 +33,6 @@ class Bench:
     """Bench on which one device is checked.
 
     Attributes:
-        place: Which device.
-        options: How it is opened.
         patience_s: After how many seconds what has not happened counts as never happening.
         fail: Launches work that fails on the device, if such work is known.
     """
@@ -48,6 +47,15 @@ class Bench:
         self.kind = device_kind(place.kind)
         self._gates: list[Gate] = []
         self._kept: list[Any] = []
+
+    async def check(self, check: Callable[..., Awaitable[None]]) -> None:
+        """Check a requirement; what its check takes is the ``bench``, an open ``device``, or both."""
+        asked = signature(check).parameters
+        if "device" not in asked:
+            await check(self)
+            return
+        async with self.device() as device:
+            await (check(self, device) if "bench" in asked else check(device))
 
     @asynccontextmanager
     async def device(self, place: Place | None = None, **changes: Any) -> AsyncIterator[Device]:
@@ -170,7 +178,6 @@ class Ends:
     """The fences that the loop has been told of, in the order in which it was told.
 
     Attributes:
-        told: The fences.
         strangers: Names of other threads than the loop's that have told it.
     """
 

@@ -58,14 +58,13 @@ async def _at_once(bench: Bench) -> None:
 
 
 @LANES.requires("names", "lane(name) gives one lane per name; inbound and outbound, for copies, among them")
-async def _names(bench: Bench) -> None:
-    async with bench.device() as device:
-        names = ("inbound", "outbound", "main", "main-1")
-        lanes = [device.lane(name) for name in names]
-        for name, lane in zip(names, lanes, strict=True):
-            expect(lane.name == name, f"a lane named {name!r}", repr(lane.name))
-            expect(device.lane(name) is lane, f"the same lane {name!r} again", "another one")
-        expect(len({id(lane) for lane in lanes}) == len(names), "a lane of its own for every name", "a shared one")
+async def _names(device: Device) -> None:
+    names = ("inbound", "outbound", "main", "main-1")
+    lanes = [device.lane(name) for name in names]
+    for name, lane in zip(names, lanes, strict=True):
+        expect(lane.name == name, f"a lane named {name!r}", repr(lane.name))
+        expect(device.lane(name) is lane, f"the same lane {name!r} again", "another one")
+    expect(len({id(lane) for lane in lanes}) == len(names), "a lane of its own for every name", "a shared one")
 
 
 @LANES.requires("order", "work on one lane is done in the order of submission, each piece once")
@@ -141,31 +140,29 @@ async def _wait_held(bench: Bench) -> None:
 
 
 @LANES.requires("wait", "where wait(fence) says True, later work of the lane runs behind the fence, on the device")
-async def _wait(bench: Bench) -> None:
-    async with bench.device() as device:
-        first, second = device.lane("inbound"), device.lane("main")
-        array = device.upload(pattern(LARGE))
-        for i in range(3):  # written on one lane, then read on the other; then the other way round
-            source, target = pattern(LARGE, i + 1), np.zeros(LARGE.shape, LARGE.dtype)
-            keep_busy(bench, device, first)
-            written = copy_in(device, first, source, array)
-            await follow(bench, second, written)
-            read = copy_out(device, second, array, target)
-            await follow(bench, first, read)
-            over = copy_in(device, first, pattern(LARGE, i), array)
-            for fence in (written, read, over):
-                await bench.passes(fence, "a copy behind wait()")
-            same(target, source, "what was written behind the fence that the lane waited for")
+async def _wait(bench: Bench, device: Device) -> None:
+    first, second = device.lane("inbound"), device.lane("main")
+    array = device.upload(pattern(LARGE))
+    for i in range(3):  # written on one lane, then read on the other; then the other way round
+        source, target = pattern(LARGE, i + 1), np.zeros(LARGE.shape, LARGE.dtype)
+        keep_busy(bench, device, first)
+        written = copy_in(device, first, source, array)
+        await follow(bench, second, written)
+        read = copy_out(device, second, array, target)
+        await follow(bench, first, read)
+        over = copy_in(device, first, pattern(LARGE, i), array)
+        for fence in (written, read, over):
+            await bench.passes(fence, "a copy behind wait()")
+        same(target, source, "what was written behind the fence that the lane waited for")
 
 
 @LANES.requires("wait_past", "wait() for work that has ended holds nothing up")
-async def _wait_past(bench: Bench) -> None:
-    async with bench.device() as device:
-        past = device.lane("inbound").submit(nothing, None, nothing, True)
-        await bench.passes(past)
-        lane = device.lane("main")
-        lane.wait(past)
-        await bench.passes(lane.submit(nothing, None, nothing, True), "work behind wait() for a past fence")
+async def _wait_past(bench: Bench, device: Device) -> None:
+    past = device.lane("inbound").submit(nothing, None, nothing, True)
+    await bench.passes(past)
+    lane = device.lane("main")
+    lane.wait(past)
+    await bench.passes(lane.submit(nothing, None, nothing, True), "work behind wait() for a past fence")
 
 
 @LANES.requires("wait_foreign", "wait() for another device's fence says False, or waits for it")
@@ -214,17 +211,16 @@ async def _concurrent(bench: Bench) -> None:
 
 
 @LANES.requires("closed", "submit() on a closed lane raises DeviceError")
-async def _closed(bench: Bench) -> None:
-    async with bench.device() as device:
-        lane = device.lane("main")
-        await bench.passes(lane.submit(nothing, None, nothing, True))
-        lane.close()
-        lane.close()
-        try:
-            lane.submit(nothing, None, nothing, True)
-        except DeviceError:
-            return
-        raise Deviation("DeviceError from submit() on a closed lane", "the work was taken")
+async def _closed(bench: Bench, device: Device) -> None:
+    lane = device.lane("main")
+    await bench.passes(lane.submit(nothing, None, nothing, True))
+    lane.close()
+    lane.close()
+    try:
+        lane.submit(nothing, None, nothing, True)
+    except DeviceError:
+        return
+    raise Deviation("DeviceError from submit() on a closed lane", "the work was taken")
 
 
 def _call(function: Callable[[], object], _: Any) -> None:
@@ -306,17 +302,16 @@ async def _not_early_in_threads(bench: Bench) -> None:
 
 
 @FENCES.requires("state", "a fence has its lane and argument, and once told begun, done, no error and its time")
-async def _state(bench: Bench) -> None:
-    async with bench.device() as device:
-        lane, ends, argument = device.lane("main"), Ends(bench), object()
-        fence = lane.submit(nothing, argument, ends, True)
-        expect(fence.lane is lane, "fence.lane is the lane", repr(fence.lane))
-        expect(fence.argument is argument, "fence.argument is the work's", repr(fence.argument))
-        await ends.until(fence)
-        state = (fence.begun, fence.done, fence.error)
-        expect(state == (True, True, None), "begun, done, and no error", repr(state))
-        elapsed_ns = fence.elapsed_ns
-        expect(type(elapsed_ns) is int and elapsed_ns >= 0, "elapsed_ns, an int of at least 0", repr(elapsed_ns))
+async def _state(bench: Bench, device: Device) -> None:
+    lane, ends, argument = device.lane("main"), Ends(bench), object()
+    fence = lane.submit(nothing, argument, ends, True)
+    expect(fence.lane is lane, "fence.lane is the lane", repr(fence.lane))
+    expect(fence.argument is argument, "fence.argument is the work's", repr(fence.argument))
+    await ends.until(fence)
+    state = (fence.begun, fence.done, fence.error)
+    expect(state == (True, True, None), "begun, done, and no error", repr(state))
+    elapsed_ns = fence.elapsed_ns
+    expect(type(elapsed_ns) is int and elapsed_ns >= 0, "elapsed_ns, an int of at least 0", repr(elapsed_ns))
 
 
 @FENCES.requires("once", "passed() is called once for each piece of work, on the loop's thread")
@@ -337,64 +332,61 @@ async def _once(bench: Bench) -> None:
 
 
 @FENCES.requires("waiters", "each waiter is called once, on the loop, soon after the end, whenever it was added")
-async def _waiters(bench: Bench) -> None:
-    async with bench.device() as device:
-        lane, ends, thread = device.lane("main"), Ends(bench), threading.get_ident()
-        calls: list[tuple[str, bool]] = []
-        all_called = asyncio.Event()
+async def _waiters(bench: Bench, device: Device) -> None:
+    lane, ends, thread = device.lane("main"), Ends(bench), threading.get_ident()
+    calls: list[tuple[str, bool]] = []
+    all_called = asyncio.Event()
 
-        def waiter(name: str, of: int) -> Any:
-            def call() -> None:
-                calls.append((name, threading.get_ident() == thread))
-                if len(calls) == of:
-                    all_called.set()
+    def waiter(name: str, of: int) -> Any:
+        def call() -> None:
+            calls.append((name, threading.get_ident() == thread))
+            if len(calls) == of:
+                all_called.set()
 
-            return call
+        return call
 
-        keep_busy(bench, device, lane, 1)
-        fence = lane.submit(nothing, None, ends, False)
-        last = lane.submit(nothing, None, ends, False)
-        for name in ("first", "second"):
-            fence.add_waiter(waiter(name, 3))
-        last.add_waiter(waiter("of the last work", 3))
-        expect(not calls, "add_waiter() calls nothing by itself", f"it called {calls}")
-        await bench.until(all_called, "three waiters that were added while work was under way are called")
-        await ends.until(fence, last)
-        all_called.clear()
-        fence.add_waiter(waiter("added after the end", 4))
-        expect(len(calls) == 3, "add_waiter() calls nothing by itself", "it called the waiter at once")
-        await bench.until(all_called, "a waiter that is added after the fence was told is called")
-        await turns()
-        names = [name for name, _ in calls]
-        expect(sorted(names) == sorted(set(names)), "each waiter is called once", f"called: {names}")
-        expect(all(on_loop for _, on_loop in calls), "waiters are called on the loop's thread", "on another thread")
+    keep_busy(bench, device, lane, 1)
+    fence = lane.submit(nothing, None, ends, False)
+    last = lane.submit(nothing, None, ends, False)
+    for name in ("first", "second"):
+        fence.add_waiter(waiter(name, 3))
+    last.add_waiter(waiter("of the last work", 3))
+    expect(not calls, "add_waiter() calls nothing by itself", f"it called {calls}")
+    await bench.until(all_called, "three waiters that were added while work was under way are called")
+    await ends.until(fence, last)
+    all_called.clear()
+    fence.add_waiter(waiter("added after the end", 4))
+    expect(len(calls) == 3, "add_waiter() calls nothing by itself", "it called the waiter at once")
+    await bench.until(all_called, "a waiter that is added after the fence was told is called")
+    await turns()
+    names = [name for name, _ in calls]
+    expect(sorted(names) == sorted(set(names)), "each waiter is called once", f"called: {names}")
+    expect(all(on_loop for _, on_loop in calls), "waiters are called on the loop's thread", "on another thread")
 
 
 @FENCES.requires("waiters_first", "a fence's waiters are called before passed()")
-async def _waiters_first(bench: Bench) -> None:
-    async with bench.device() as device:
-        lane, ends = device.lane("main"), Ends(bench)
-        calls: list[str] = []
+async def _waiters_first(bench: Bench, device: Device) -> None:
+    lane, ends = device.lane("main"), Ends(bench)
+    calls: list[str] = []
 
-        def passed(fence: Fence) -> None:
-            calls.append("passed")
-            ends(fence)
+    def passed(fence: Fence) -> None:
+        calls.append("passed")
+        ends(fence)
 
-        keep_busy(bench, device, lane, 1)
-        fence = lane.submit(nothing, None, passed, False)
-        fence.add_waiter(lambda: calls.append("waiter"))
-        await ends.until(fence)
-        await turns()
-        expect(calls == ["waiter", "passed"], "the waiter, then passed()", repr(calls))
+    keep_busy(bench, device, lane, 1)
+    fence = lane.submit(nothing, None, passed, False)
+    fence.add_waiter(lambda: calls.append("waiter"))
+    await ends.until(fence)
+    await turns()
+    expect(calls == ["waiter", "passed"], "the waiter, then passed()", repr(calls))
 
 
 @FENCES.requires("not_lost", "the loop is told in the end of work that is not urgent and that nobody waits for")
-async def _not_lost(bench: Bench) -> None:
-    async with bench.device() as device:
-        ends = Ends(bench)
-        for _ in range(5):
-            fences = [device.lane(name).submit(nothing, None, ends, False) for name in ("main", "main-1", "main")]
-            await ends.until(*fences)
+async def _not_lost(bench: Bench, device: Device) -> None:
+    ends = Ends(bench)
+    for _ in range(5):
+        fences = [device.lane(name).submit(nothing, None, ends, False) for name in ("main", "main-1", "main")]
+        await ends.until(*fences)
 
 
 @PROMPT.requires("urgent", "the loop is told of urgent work, or work with a waiter, though work behind it is not done")
@@ -419,23 +411,22 @@ async def _urgent(bench: Bench) -> None:
 
 
 @ERRORS.requires("work", "what work raises is its fence's error, and what comes behind is done all the same")
-async def _work(bench: Bench) -> None:
-    async with bench.device() as device:
-        lane, ends = device.lane("main"), Ends(bench)
-        for planted in (_Planted("planted"), _PlantedBase("planted")):
+async def _work(bench: Bench, device: Device) -> None:
+    lane, ends = device.lane("main"), Ends(bench)
+    for planted in (_Planted("planted"), _PlantedBase("planted")):
 
-            def fail(_: Any, error: BaseException = planted) -> None:
-                raise error
+        def fail(_: Any, error: BaseException = planted) -> None:
+            raise error
 
-            done: list[int] = []
-            fine = lane.submit(nothing, None, ends, False)
-            failed = lane.submit(fail, None, ends, False)
-            behind = lane.submit(done.append, 1, ends, False)
-            await ends.until(fine, failed, behind)
-            expect(failed.error is planted, f"the fence's error is {planted!r}", repr(failed.error))
-            expect(failed.done, "the fence of failed work is done", "it is not")
-            expect(done == [1] and behind.error is None, "work behind it is done", f"{done}, error {behind.error!r}")
-            expect(fine.error is None, "work in front of it has no error", repr(fine.error))
+        done: list[int] = []
+        fine = lane.submit(nothing, None, ends, False)
+        failed = lane.submit(fail, None, ends, False)
+        behind = lane.submit(done.append, 1, ends, False)
+        await ends.until(fine, failed, behind)
+        expect(failed.error is planted, f"the fence's error is {planted!r}", repr(failed.error))
+        expect(failed.done, "the fence of failed work is done", "it is not")
+        expect(done == [1] and behind.error is None, "work behind it is done", f"{done}, error {behind.error!r}")
+        expect(fine.error is None, "work in front of it has no error", repr(fine.error))
 
 
 @ERRORS.requires("told", "the loop is told of an error without delay, though it is not urgent")
@@ -458,17 +449,16 @@ async def _told(bench: Bench) -> None:
 
 
 @ERRORS.requires("waiters", "waiters of failed work are called")
-async def _waiters_of_failed(bench: Bench) -> None:
-    async with bench.device() as device:
-        called = asyncio.Event()
+async def _waiters_of_failed(bench: Bench, device: Device) -> None:
+    called = asyncio.Event()
 
-        def fail(_: Any) -> None:
-            raise _Planted
+    def fail(_: Any) -> None:
+        raise _Planted
 
-        fence = device.lane("main").submit(fail, None, nothing, False)
-        fence.add_waiter(called.set)
-        await bench.until(called, "a waiter on the fence of work that raised is called")
-        expect(isinstance(fence.error, _Planted), "the fence's error is what was raised", repr(fence.error))
+    fence = device.lane("main").submit(fail, None, nothing, False)
+    fence.add_waiter(called.set)
+    await bench.until(called, "a waiter on the fence of work that raised is called")
+    expect(isinstance(fence.error, _Planted), "the fence's error is what was raised", repr(fence.error))
 
 
 @ERRORS.requires("on_device", "work that fails on the device has a DeviceError as its fence's error, and does end")
@@ -505,47 +495,45 @@ async def _on_other_loop(bench: Bench, main: Callable[[], Coroutine[Any, Any, No
 
 
 @LOOPS.requires("bind", "after bind() to another loop, with nothing pending, that loop is told")
-async def _bind(bench: Bench) -> None:
-    async with bench.device() as device:
-        array, source = device.allocate(SMALL), pattern(SMALL, 3)
+async def _bind(bench: Bench, device: Device) -> None:
+    array, source = device.allocate(SMALL), pattern(SMALL, 3)
 
-        async def use() -> None:
-            device.bind(asyncio.get_running_loop())
-            ends = Ends(bench)
-            copied = device.lane("main").submit(lambda _: device.copy_in(source, array), None, ends, True)
-            await ends.until(copied, device.lane("new").submit(nothing, None, ends, False))
-
-        first = Ends(bench)
-        await first.until(device.lane("main").submit(nothing, None, first, True))
-        await _on_other_loop(bench, use)
+    async def use() -> None:
         device.bind(asyncio.get_running_loop())
-        same(device.download(array), source, "what was written under another loop")
-        again = Ends(bench)
-        await again.until(*[device.lane(name).submit(nothing, None, again, True) for name in ("main", "new")])
+        ends = Ends(bench)
+        copied = device.lane("main").submit(lambda _: device.copy_in(source, array), None, ends, True)
+        await ends.until(copied, device.lane("new").submit(nothing, None, ends, False))
+
+    first = Ends(bench)
+    await first.until(device.lane("main").submit(nothing, None, first, True))
+    await _on_other_loop(bench, use)
+    device.bind(asyncio.get_running_loop())
+    same(device.download(array), source, "what was written under another loop")
+    again = Ends(bench)
+    await again.until(*[device.lane(name).submit(nothing, None, again, True) for name in ("main", "new")])
 
 
 @LOOPS.requires("closed", "work whose loop was closed meanwhile is told to the loop that the device is bound to next")
-async def _loop_closed(bench: Bench) -> None:
-    async with bench.device() as device:
-        ends, gate = Ends(bench), bench.gate()
-        source, array = pattern(LARGE, 3), device.allocate(LARGE)
-        left: list[Fence] = []
+async def _loop_closed(bench: Bench, device: Device) -> None:
+    ends, gate = Ends(bench), bench.gate()
+    source, array = pattern(LARGE, 3), device.allocate(LARGE)
+    left: list[Fence] = []
 
-        async def leave() -> None:
-            device.bind(asyncio.get_running_loop())
-            lane = device.lane("main")
-            if not bench.kind.is_stream:
-                lane.submit(gate, None, nothing, False)
-            keep_busy(bench, device, lane)
-            left.append(lane.submit(lambda _: device.copy_in(source, array), None, ends, True))
-
-        await _on_other_loop(bench, leave)
-        gate.open()
+    async def leave() -> None:
         device.bind(asyncio.get_running_loop())
-        if not ends.told:  # by the loop that is closed, in its last turns
-            await ends.until(left[0])
-        expect(left[0].done, "work of a closed loop is done in the end", "it is not")
-        same(device.download(array), source, "what that work wrote")
+        lane = device.lane("main")
+        if not bench.kind.is_stream:
+            lane.submit(gate, None, nothing, False)
+        keep_busy(bench, device, lane)
+        left.append(lane.submit(lambda _: device.copy_in(source, array), None, ends, True))
+
+    await _on_other_loop(bench, leave)
+    gate.open()
+    device.bind(asyncio.get_running_loop())
+    if not ends.told:  # by the loop that is closed, in its last turns
+        await ends.until(left[0])
+    expect(left[0].done, "work of a closed loop is done in the end", "it is not")
+    same(device.download(array), source, "what that work wrote")
 
 
 @RELEASE.requires("work", "when work has been told, the lane keeps neither it nor its argument nor its end alive")
@@ -579,21 +567,20 @@ async def _release_work(bench: Bench) -> None:
 
 
 @RELEASE.requires("array", "the memory of an array that nobody refers to is free, once work that uses it has ended")
-async def _release_array(bench: Bench) -> None:
-    async with bench.device() as device:
-        lane = device.lane("main")
-        for i in range(4):
-            array, source, target = device.allocate(LARGE), pattern(LARGE, i), np.zeros(LARGE.shape, LARGE.dtype)
-            reference = weakref.ref(array)
-            written = copy_in(device, lane, source, array)
-            read = copy_out(device, lane, array, target)
-            await bench.passes(written, "copy_in()")
-            await bench.passes(read, "copy_out()")
-            same(target, source, "the contents")
-            del array, written, read
-            await bench.passes(lane.submit(nothing, None, nothing, True))
-            gc.collect()
-            expect(reference() is None, "an array that nobody refers to is gone", "the device keeps it alive")
+async def _release_array(bench: Bench, device: Device) -> None:
+    lane = device.lane("main")
+    for i in range(4):
+        array, source, target = device.allocate(LARGE), pattern(LARGE, i), np.zeros(LARGE.shape, LARGE.dtype)
+        reference = weakref.ref(array)
+        written = copy_in(device, lane, source, array)
+        read = copy_out(device, lane, array, target)
+        await bench.passes(written, "copy_in()")
+        await bench.passes(read, "copy_out()")
+        same(target, source, "the contents")
+        del array, written, read
+        await bench.passes(lane.submit(nothing, None, nothing, True))
+        gc.collect()
+        expect(reference() is None, "an array that nobody refers to is gone", "the device keeps it alive")
 
 
 @CLOSE.requires("finishes", "work that was submitted before close() is done, and the loop is told")
@@ -646,15 +633,14 @@ async def _threads(bench: Bench) -> None:
 
 
 @CLOSE.requires("apart", "closing one device leaves another on the same place alone")
-async def _devices_apart(bench: Bench) -> None:
-    async with bench.device() as device:
-        array = device.upload(pattern(SMALL))
-        lane = device.lane("main")
-        await bench.passes(lane.submit(nothing, None, nothing, True))
-        async with bench.device() as other:
-            await bench.passes(other.lane("main").submit(nothing, None, nothing, True))
-        await bench.passes(lane.submit(nothing, None, nothing, True), "work on the device that is still open")
-        same(device.download(array), pattern(SMALL), "the contents of its array")
+async def _devices_apart(bench: Bench, device: Device) -> None:
+    array = device.upload(pattern(SMALL))
+    lane = device.lane("main")
+    await bench.passes(lane.submit(nothing, None, nothing, True))
+    async with bench.device() as other:
+        await bench.passes(other.lane("main").submit(nothing, None, nothing, True))
+    await bench.passes(lane.submit(nothing, None, nothing, True), "work on the device that is still open")
+    same(device.download(array), pattern(SMALL), "the contents of its array")
 
 
 @CLOSE.requires("forgotten", "a closed device that nobody refers to is gone")

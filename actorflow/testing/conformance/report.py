@@ -12,7 +12,7 @@ import numpy.typing as npt
 from actorflow.errors import ActorflowError
 from actorflow.place import Place
 
-Check = Callable[[Any], Awaitable[None]]
+Check = Callable[..., Awaitable[None]]
 
 
 class ConformanceError(ActorflowError, AssertionError):
@@ -59,11 +59,7 @@ class Requirement:
 
 
 class Topic:
-    """The requirements of one topic, in the order in which they are checked.
-
-    Args:
-        name: Of the topic.
-    """
+    """The requirements of one topic, in the order in which they are checked."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -23,15 +23,12 @@ class Peers(Listener):
     """One rank of a transport that is checked, and how it reaches the others.
 
     Attributes:
-        transport: The transport.
         loop: The loop that callbacks must come on.
         chunk_bytes: Messages larger than this are tried.
         patience_s: After how many seconds what has not happened counts as never happening.
         measure_idle: Whether the time that waiting takes is measured.
         freeze: What makes this rank stand still, if that is to be checked.
         is_out: Whether this rank has ended before the others, and checks nothing more.
-        notes: What was heard, by rank.
-        ends: How ranks have ended.
     """
 
     def __init__(

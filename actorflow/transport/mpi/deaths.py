@@ -24,7 +24,6 @@ class Failures:
     An MPI with ULFM (user-level failure mitigation) tells which they are; another one ends the job.
 
     Args:
-        comm: Of all ranks.
         ends: How ranks have ended, as far as this rank has heard.
 
     Attributes:
@@ -69,7 +68,6 @@ class Failures:
 
         Args:
             code: Of something that had to do with ``ranks``.
-            doing: What failed, for the message.
         """
         if MPI.Get_error_class(code) in _DEATHS:
             for rank in self.ends.keys() & ranks:
@@ -104,7 +102,6 @@ class Pulse:
     Args:
         comm: Of all ranks, which make theirs together.
         host: Address that the socket is bound to.
-        neighbours: The ranks of this host.
         answered: Called with a rank that has answered, on a thread of its own.
     """
 

@@ -68,10 +68,7 @@ class MPIGroup(Group):
     """Some ranks, with a communicator of their own.
 
     Args:
-        ranks: Which ones, ascending.
         comm: The communicator of all ranks, of which these make one, unless they are all or one of them has ended.
-        link: What collectives need.
-        operations: What is reduced with.
     """
 
     def __init__(self, ranks: Sequence[int], comm: MPI.Intracomm, link: Link, operations: Operations) -> None:

@@ -32,10 +32,6 @@ class Edges:
 
     A message is one of MPI's if it is not larger than a chunk, else several with the same tag. The receiver asks for
     the others when the first has come, as a message may be empty instead.
-
-    Args:
-        comm: For these messages alone.
-        link: What they need.
     """
 
     def __init__(self, comm: MPI.Intracomm, link: Link) -> None:
@@ -221,10 +217,8 @@ class Notes:
     """Sends notes, and takes those that come without being asked for.
 
     Args:
-        comm: For notes alone.
         link: What they need; its table is for notes alone, too.
         hear: Called with each note, in the order in which its rank posted them.
-        hear_last: Called instead with the last.
     """
 
     def __init__(

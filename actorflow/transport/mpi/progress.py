@@ -222,7 +222,6 @@ class Bell:
         shared: Look at ranks of the same host in shared memory.
 
     Attributes:
-        host: The address of its socket.
         neighbours: The ranks of this host, this one included.
     """
 

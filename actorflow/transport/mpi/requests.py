@@ -27,7 +27,6 @@ class Entry(NamedTuple):
     Attributes:
         ranks: The other side, or all ranks of a collective.
         is_receive: Whether it can be cancelled; else, others must do something for it to end.
-        ended: Called when it has ended.
         kind: Those of one kind are counted when they have ended, as the other ranks count them; None for no count.
     """
 
@@ -220,7 +219,6 @@ class Table:
         """A rank has ended: what is under way with it has failed, and so does what is started from now on.
 
         Args:
-            rank: Which one.
             done: How many requests of each kind had ended there: as many end here, too. None if nobody knows.
         """
         if rank not in self._gone:
@@ -280,7 +278,6 @@ class Parts:
     """Several requests that end as one.
 
     Args:
-        count: How many.
         ended: Called when all have ended, with the bytes of all, and the first error code that is not 0.
     """
 
@@ -305,7 +302,6 @@ class Row:
     """The parts of one message, one behind the other, a few of them under way at once.
 
     Args:
-        parts: In their order.
         start: Starts the request of a part; is given what it calls at its end.
         ended: Called when all have ended, or none is under way after an error.
     """

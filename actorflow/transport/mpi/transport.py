@@ -273,7 +273,6 @@ class MPITransport(Transport):
         """A rank has ended: tell the listener, and give up what is under way with it.
 
         Args:
-            error: How.
             done: How many requests of each kind it has done its part of, if it has left; see `Table.lose`.
         """
         self._note_table.call([(self._inbox.hear_of_end, (error,))])
