@@ -18,14 +18,14 @@ import pytest
 import actorflow
 
 PACKAGE = Path(actorflow.__file__).parent
-#: The room of `actorflow/__init__.py` itself.
+#: `actorflow/__init__.py`, which names what is in all rooms and imports it when it is asked for.
 FACE = "actorflow"
 #: What annotations of lower rooms may name.
 NODES = {"Graph", "Blob", "Op", "Variable"}
 #: Classes whose methods run, show or record what they define: by module, the class and the rooms that it may ask for
 #: inside its methods and name in their annotations.
 ABOVE = {
-    "graph.graph": ("Graph", {FACE, "plan", "runtime", "show", "trace"}),
+    "graph.graph": ("Graph", {"plan", "runtime", "show", "trace"}),
     "plan.plan": ("Plan", {"show"}),
 }
 MOST_FILES, MOST_LAYERS = 9, 12
@@ -71,10 +71,11 @@ def sources(package: Path) -> dict[str, str]:
 
 
 def imports(modules: Mapping[str, str]) -> list[Import]:
-    """All imports from one room of another."""
+    """All imports from one room of another; the face is no room."""
     found = []
     for module, text in modules.items():
-        found += [each for each in _imports(module, ast.parse(text), modules) if each.rooms[0] != each.rooms[1]]
+        if room(module) != FACE:
+            found += [each for each in _imports(module, ast.parse(text), modules) if each.rooms[0] != each.rooms[1]]
     return found
 
 
@@ -118,7 +119,7 @@ def longest_chain(found: list[Import]) -> list[str]:
     """The longest chain of rooms of which each imports the next, the exceptions aside."""
     below: dict[str, set[str]] = defaultdict(set)
     for each in found:
-        if not each.may_point_up:
+        if not each.may_point_up and each.rooms[1] != FACE:
             below[each.rooms[0]].add(each.rooms[1])
     path: list[str] = []
 
@@ -140,6 +141,10 @@ def of_package() -> list[Import]:
 
 def test_no_two_rooms_import_each_other() -> None:
     assert mutual(of_package()) == []
+
+
+def test_rooms_ask_the_face_for_the_version_alone() -> None:
+    assert {each.name for each in of_package() if each.rooms[1] == FACE} == {"__version__"}
 
 
 def test_few_files_stand_at_the_root() -> None:
