@@ -48,7 +48,6 @@ def copy(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Any shape and dtype.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Gradient: dx = g.
@@ -63,7 +62,6 @@ def dummy(x: Blob, *after: Blob, name: str | None = None) -> Blob:
     Args:
         x: Any shape and dtype.
         after: One or more blobs of any type, of which only the end is waited for.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``; whoever reads it runs after the producers of ``after``. On the CPU nothing is copied
         where nobody else reads ``x``.
@@ -94,7 +92,6 @@ def cast(x: Blob, dtype: npt.DTypeLike, *, name: str | None = None) -> Blob:
     Args:
         x: Any shape, any dtype of numbers.
         dtype: The dtype of the result.
-        name: Name of the op.
     Returns:
         The blob of the same shape.
     Raises:
@@ -222,7 +219,6 @@ def equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     Args:
         a: Any shape, any numeric dtype or bool; a number has the dtype of ``b``.
         b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
     Returns:
         Blob of the common shape, bool.
     Raises:
@@ -244,14 +240,7 @@ def not_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob
 def less(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """Whether elements are less: ``y = a < b``.
 
-    Args:
-        a: Any shape, any real dtype; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `equal`, but ``a`` is neither bool nor complex.
     Source: `numpy.less`.
     """
     return blob_of(Less(), *with_numbers(a, b), name=name)
@@ -290,7 +279,6 @@ def logical_and(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob
     Args:
         a: Any shape, bool.
         b: A shape that broadcasts with ``a``, bool.
-        name: Name of the op.
     Returns:
         Blob of the common shape, bool.
     Raises:
@@ -323,7 +311,6 @@ def logical_not(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Any shape, bool.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -340,7 +327,6 @@ def where(condition: Blob, a: Blob | float, b: Blob | float, name: str | None = 
         condition: Any shape, bool.
         a: A shape that broadcasts with ``condition``, any dtype; a number has the dtype of ``b``.
         b: Likewise, the dtype of ``a``; or a number.
-        name: Name of the op.
     Returns:
         Blob of the common shape, and the dtype of ``a``.
     Raises:
@@ -489,7 +475,6 @@ def add(*terms: Blob | float, name: str | None = None) -> Blob:
 
     Args:
         terms: One or more blobs of shapes that broadcast and one numeric dtype; numbers have that dtype.
-        name: Name of the op.
     Returns:
         Blob of the common shape and their dtype.
     Raises:
@@ -506,7 +491,6 @@ def weighted_sum(terms: Sequence[Blob], weights: Sequence[float], name: str | No
     Args:
         terms: One or more blobs of shapes that broadcast and one floating dtype.
         weights: A constant for each.
-        name: Name of the op.
     Returns:
         Blob of the common shape and their dtype.
     Raises:
@@ -521,13 +505,7 @@ def weighted_sum(terms: Sequence[Blob], weights: Sequence[float], name: str | No
 def average(*terms: Blob, name: str | None = None) -> Blob:
     """The average of blobs; the mean of one along axes is `actorflow.ops.mean`.
 
-    Args:
-        terms: One or more blobs of shapes that broadcast and one floating dtype.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape and their dtype.
-    Raises:
-        ShapeError, DTypeError: if the terms do not fit.
+    Arguments, result and errors: those of `weighted_sum`, but there are no weights.
     Gradient: g / number of terms for each, summed over what was broadcast.
     Source: Purine2 ``Average``.
     """
@@ -540,7 +518,6 @@ def scale(x: Blob, factor: float, name: str | None = None) -> Blob:
     Args:
         x: Any shape, floating.
         factor: The constant.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Gradient: dx = factor * g.
@@ -555,7 +532,6 @@ def subtract(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     Args:
         a: Any shape, numeric; a number has the dtype of ``b``.
         b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
     Returns:
         Blob of the common shape and dtype.
     Raises:
@@ -569,14 +545,7 @@ def subtract(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 def multiply(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """The elementwise product: ``y = a * b``.
 
-    Args:
-        a: Any shape, numeric; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape and dtype.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `subtract`.
     Gradient: da = g * b; db = g * a; summed over what was broadcast.
     Source: Purine2 ``Mul``.
     """
@@ -586,14 +555,7 @@ def multiply(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 def divide(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """The elementwise quotient: ``y = a / b``; by 0 it is infinite or not a number.
 
-    Args:
-        a: Any shape, floating; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape and dtype.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `subtract`, but ``a`` is floating.
     Gradient: da = g / b; db = -g * y / b; summed over what was broadcast.
     Source: `numpy.divide`.
     """
@@ -603,14 +565,7 @@ def divide(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 def maximum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
     """The larger one of two elements; not a number if one is not.
 
-    Args:
-        a: Any shape, integer or floating; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
-    Returns:
-        Blob of the common shape and dtype.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
+    Arguments, result and errors: those of `subtract`, but ``a`` is not complex.
     Gradient: g for the larger operand, g / 2 for both where they are equal; summed over what was broadcast.
     Source: `numpy.maximum`; its gradient is PyTorch's.
     """
@@ -739,7 +694,6 @@ def negative(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Any shape, numeric and signed.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -755,7 +709,6 @@ def absolute(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Any shape, integer or floating.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -769,13 +722,7 @@ def absolute(x: Blob, name: str | None = None) -> Blob:
 def sign(x: Blob, name: str | None = None) -> Blob:
     """The sign: -1, 0 or 1, not a number where ``x`` is not.
 
-    Args:
-        x: Any shape, integer or floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `absolute`.
     Gradient: 0.
     Source: `numpy.sign`.
     """
@@ -789,7 +736,6 @@ def clip(x: Blob, low: float | None = None, high: float | None = None, name: str
         x: Any shape, integer or floating.
         low: Least value; None for no bound.
         high: Largest value; None for no bound.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -804,13 +750,7 @@ def clip(x: Blob, low: float | None = None, high: float | None = None, name: str
 def floor(x: Blob, name: str | None = None) -> Blob:
     """The largest integer that is not more than ``x``.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `exp`.
     Gradient: 0.
     Source: `numpy.floor`.
     """
@@ -820,7 +760,7 @@ def floor(x: Blob, name: str | None = None) -> Blob:
 def ceil(x: Blob, name: str | None = None) -> Blob:
     """The smallest integer that is not less than ``x``.
 
-    Arguments, result and errors: those of `floor`.
+    Arguments, result and errors: those of `exp`.
     Gradient: 0.
     Source: `numpy.ceil`.
     """
@@ -830,7 +770,7 @@ def ceil(x: Blob, name: str | None = None) -> Blob:
 def round(x: Blob, name: str | None = None) -> Blob:
     """The nearest integer; of two that are equally near, the even one.
 
-    Arguments, result and errors: those of `floor`.
+    Arguments, result and errors: those of `exp`.
     Gradient: 0.
     Source: `numpy.round`.
     """
@@ -923,7 +863,6 @@ def exp(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Any shape, floating.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -957,13 +896,7 @@ def sqrt(x: Blob, name: str | None = None) -> Blob:
 def square(x: Blob, name: str | None = None) -> Blob:
     """The square: ``y = x * x``.
 
-    Args:
-        x: Any shape, numeric.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `exp`, but ``x`` is numeric.
     Gradient: 2 * g * x.
     Source: `numpy.square`.
     """
@@ -987,7 +920,6 @@ def power(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
         a: Any shape, integer or floating; integers are raised to powers that are not negative. A number has the dtype
             of ``b``.
         b: A shape that broadcasts with ``a``, its dtype; or a number.
-        name: Name of the op.
     Returns:
         Blob of the common shape and dtype.
     Raises:

@@ -47,7 +47,6 @@ def fill(
         value: The constant.
         shape: Length of each axis.
         dtype: Type of the elements.
-        name: Name of the op.
     Returns:
         Blob of that shape and dtype.
     Source: Purine2 ``Constant``.
@@ -201,7 +200,6 @@ def gaussian(
         std: Standard deviation, not negative.
         dtype: Type of the elements, floating.
         seed: From 0 to 2**128 - 1; the default is derived from the op's name, so fills of a graph differ.
-        name: Name of the op.
     Returns:
         Blob of that shape and dtype; other numbers in each frame.
     Raises:
@@ -224,7 +222,7 @@ def uniform(
     """Uniformly distributed random numbers.
 
     Args:
-        graph, shape, dtype, seed, name: As in `gaussian`.
+        graph, shape, dtype, seed: As in `gaussian`.
         low: Least value.
         high: Bound, not less than ``low``; only rounding reaches it.
     Returns:
@@ -248,7 +246,7 @@ def bernoulli(
     """1 with a probability, else 0, in the dtype that is asked for.
 
     Args:
-        graph, shape, seed, name: As in `gaussian`.
+        graph, shape, seed: As in `gaussian`.
         probability: Of 1, from 0 to 1.
         dtype: Type of the elements, of numbers, or bool.
     Returns:

@@ -10,40 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.elementwise import (
-    Absolute,
-    Cast,
-    Ceil,
-    Clip,
-    Divide,
-    Equal,
-    Exp,
-    Floor,
-    Greater,
-    GreaterEqual,
-    Less,
-    LessEqual,
-    Log,
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    LogicalXor,
-    Maximum,
-    Minimum,
-    Multiply,
-    Negative,
-    NotEqual,
-    Power,
-    Reciprocal,
-    Round,
-    Scale,
-    Sign,
-    Sqrt,
-    Square,
-    Subtract,
-    Sum,
-    Where,
-)
+from actorflow.ops import elementwise as ops
 from actorflow.ops.fills import Fill
 from actorflow.ops.nn.activation import Relu, ReluDown, Sigmoid, SigmoidDown, Tanh, TanhDown
 from actorflow.ops.operation import Operation
@@ -53,15 +20,18 @@ from actorflow.spec import TensorSpec
 
 #: What can be a step, and the kinds of its first input's dtype for which all devices compute the same.
 _KINDS: dict[type[Operation], str] = {
-    **dict.fromkeys((Ceil, Divide, Exp, Floor, Log, Power, Reciprocal, Round, Scale, Sqrt), "f"),
+    **dict.fromkeys(
+        (ops.Ceil, ops.Divide, ops.Exp, ops.Floor, ops.Log, ops.Power, ops.Reciprocal, ops.Round, ops.Scale, ops.Sqrt),
+        "f",
+    ),
     **dict.fromkeys((Relu, ReluDown, Sigmoid, SigmoidDown, Tanh, TanhDown), "f"),
-    **dict.fromkeys((Multiply, Square, Subtract, Sum), "iuf"),
-    **dict.fromkeys((Absolute, Clip, Maximum, Minimum, Sign), "iuf"),
-    **dict.fromkeys((Greater, GreaterEqual, Less, LessEqual), "iuf"),
-    **dict.fromkeys((Equal, NotEqual), "biuf"),
-    **dict.fromkeys((LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where), "b"),
-    Negative: "if",
-    Cast: "biuf",
+    **dict.fromkeys((ops.Multiply, ops.Square, ops.Subtract, ops.Sum), "iuf"),
+    **dict.fromkeys((ops.Absolute, ops.Clip, ops.Maximum, ops.Minimum, ops.Sign), "iuf"),
+    **dict.fromkeys((ops.Greater, ops.GreaterEqual, ops.Less, ops.LessEqual), "iuf"),
+    **dict.fromkeys((ops.Equal, ops.NotEqual), "biuf"),
+    **dict.fromkeys((ops.LogicalAnd, ops.LogicalNot, ops.LogicalOr, ops.LogicalXor, ops.Where), "b"),
+    ops.Negative: "if",
+    ops.Cast: "biuf",
     Fill: "",
 }
 #: Likewise, of the reductions that may end a chain.
@@ -189,7 +159,7 @@ def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorS
         return False
     if isinstance(operation, Fill):
         return output.shape == () and output.dtype.kind in "biuf"
-    if isinstance(operation, Cast) and _HALF in (inputs[0].dtype, output.dtype):
+    if isinstance(operation, ops.Cast) and _HALF in (inputs[0].dtype, output.dtype):
         return False  # devices round by way of float32
     return all(map(_is_known, (*inputs, output))) and inputs[0].dtype.kind in kinds
 

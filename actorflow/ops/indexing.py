@@ -182,7 +182,6 @@ def slice(x: Blob, key: Index, name: str | None = None) -> Blob:
     Args:
         x: Any shape and dtype.
         key: Integers, slices (with any step but 0), one ellipsis and None (a new axis), or a tuple of them.
-        name: Name of the op.
     Returns:
         Blob of the part's shape; on the CPU it shares the memory of ``x``, unless a step is negative.
     Raises:
@@ -246,7 +245,6 @@ def flip(x: Blob, axis: Axis = None, name: str | None = None) -> Blob:
     Args:
         x: Any shape and dtype.
         axis: One axis or several, negative ones counted from the end; by default all.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -272,7 +270,6 @@ def pad(
         mode: What the border is made of: "constant", ``value``; "edge", the outermost element; "reflect", the elements
             inside of that, mirrored (so fewer than the axis is long).
         value: The border's elements in mode "constant".
-        name: Name of the op.
     Returns:
         Blob of the larger shape, and the dtype of ``x``.
     Raises:
@@ -432,7 +429,6 @@ def take(x: Blob, indices: Blob, axis: int = 0, name: str | None = None) -> Blob
         indices: Any shape, integers from ``-n`` to ``n - 1`` for an axis of length n; another index is an error on the
             CPU, and gives what is not a number (0 for integers) on CUDA devices.
         axis: What the indices are of, counted from the end if negative.
-        name: Name of the op.
     Returns:
         Blob of the shape of ``x`` with that of ``indices`` in the place of the axis, and the dtype of ``x``.
     Raises:
@@ -450,7 +446,6 @@ def take_along_axis(x: Blob, indices: Blob, axis: int = 0, name: str | None = No
         x: At least one axis, any dtype.
         indices: The shape of ``x`` but for the axis, integers as in `take`.
         axis: What the indices are of, counted from the end if negative.
-        name: Name of the op.
     Returns:
         Blob of the shape of ``indices``, and the dtype of ``x``.
     Raises:
@@ -467,7 +462,6 @@ def embedding(indices: Blob, weight: Blob, name: str | None = None) -> Blob:
     Args:
         indices: Any shape, integers as in `take`.
         weight: Shape (rows, features), floating.
-        name: Name of the op.
     Returns:
         Blob of shape (indices' shape, features), and the dtype of ``weight``.
     Raises:
@@ -487,7 +481,6 @@ def one_hot(indices: Blob, depth: int, dtype: npt.DTypeLike = "float32", name: s
             zeros on CUDA devices.
         depth: Length of the new axis, at least 1.
         dtype: Of the result.
-        name: Name of the op.
     Returns:
         Blob of shape (indices' shape, depth).
     Raises:

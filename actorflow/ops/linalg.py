@@ -139,7 +139,6 @@ def inner(x: Blob, weight: Blob, name: str | None = None) -> Blob:
     Args:
         x: Input blob, shape (batch, ..., in_features), floating.
         weight: Shape (out_features, in_features), dtype of ``x``.
-        name: Name of the op.
     Returns:
         Blob of shape (batch, ..., out_features), dtype of ``x``.
     Raises:
@@ -157,7 +156,6 @@ def bias(x: Blob, bias: Blob, name: str | None = None) -> Blob:
     Args:
         x: Input blob, shape (..., features), floating.
         bias: Shape (features,), dtype of ``x``.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -243,7 +241,6 @@ def matmul(a: Blob, b: Blob, *, transpose_a: bool = False, transpose_b: bool = F
             the last two broadcast with those of ``a``.
         transpose_a: Use the transposed matrices of ``a``.
         transpose_b: Use the transposed matrices of ``b``.
-        name: Name of the op.
     Returns:
         Blob of shape (..., rows, columns), dtype of ``a``.
     Raises:

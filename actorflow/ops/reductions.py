@@ -141,7 +141,6 @@ def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
         x: Any shape, numeric.
         axis: One axis or several, negative ones counted from the end; by default all.
         keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
     Returns:
         Blob of the remaining shape, of the dtype of ``x``; integers are summed in 64 bits, float16 in float32.
     Raises:
@@ -156,16 +155,7 @@ def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
 def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The mean along axes; not a number of nothing.
 
-    Args:
-        x: Any shape, floating.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, of the dtype of ``x``.
-    Raises:
-        ShapeError: if ``x`` does not have the axes.
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `sum`, but ``x`` is floating and the result has its dtype.
     Gradient: g / number of elements, for every element.
     Source: `numpy.mean`.
     """
@@ -175,16 +165,8 @@ def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = 
 def max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The largest element along axes; not a number if one is not.
 
-    Args:
-        x: Any shape, integer or floating.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, of the dtype of ``x``.
-    Raises:
-        ShapeError: if ``x`` does not have the axes, or nothing along them.
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `sum`, but ``x`` is not complex and has elements along the axes, and the
+    result has its dtype.
     Gradient: g, in equal shares to all elements that are the largest.
     Source: `numpy.max`; its gradient is that of ``torch.amax``.
     """
@@ -204,16 +186,7 @@ def min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
 def any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """Whether an element along axes is true.
 
-    Args:
-        x: Any shape, bool.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, bool.
-    Raises:
-        ShapeError: if ``x`` does not have the axes.
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `sum`, but ``x`` and the result are bool.
     Gradient: none.
     Source: `numpy.any`.
     """
@@ -233,16 +206,7 @@ def all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
 def count_nonzero(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """How many elements along axes are not 0.
 
-    Args:
-        x: Any shape, bool, integer or floating.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, int64.
-    Raises:
-        ShapeError: if ``x`` does not have the axes.
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `sum`, but ``x`` is bool or real, and the result is int64.
     Gradient: none.
     Source: Minerva ``count_zero``, `numpy.count_nonzero`.
     """
@@ -256,7 +220,6 @@ def argmax(x: Blob, axis: int | None = None, keepdims: bool = False, name: str |
         x: Any shape, integer or floating.
         axis: The axis; by default the elements are taken as flat, in C order.
         keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
     Returns:
         Blob of the remaining shape, int64.
     Raises:
@@ -364,16 +327,7 @@ def _first(x: Blob, width: int) -> Blob:
 def prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
     """The product along axes.
 
-    Args:
-        x: Any shape, integer or floating.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
-        name: Name of the op.
-    Returns:
-        Blob of the remaining shape, of the dtype of ``x``; integers are multiplied in 64 bits.
-    Raises:
-        ShapeError: if ``x`` does not have the axes.
-        DTypeError: if ``x`` is of another kind.
+    Arguments, result and errors: those of `sum`, but ``x`` is not complex.
     Gradient: g times the product of all other elements.
     Source: `numpy.prod`.
     """

@@ -47,7 +47,6 @@ def reshape(x: Blob, shape: Iterable[int] | int, name: str | None = None) -> Blo
     Args:
         x: Any shape and dtype.
         shape: New shape; one axis may be -1.
-        name: Name of the op.
     Returns:
         Blob of the new shape and the dtype of ``x``; on the CPU it shares the memory of ``x``.
     Raises:
@@ -63,7 +62,6 @@ def flatten(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Shape (batch, ...), any dtype.
-        name: Name of the op.
     Returns:
         Blob of shape (batch, elements per sample).
     Raises:
@@ -81,7 +79,6 @@ def expand_dims(x: Blob, axis: int | Sequence[int], name: str | None = None) -> 
     Args:
         x: Any shape and dtype.
         axis: Where the new axes are in the result; negative ones count from its end.
-        name: Name of the op.
     Returns:
         Blob of the dtype of ``x``; on the CPU it shares the memory of ``x``.
     Raises:
@@ -101,7 +98,6 @@ def squeeze(x: Blob, axis: int | Sequence[int] | None = None, name: str | None =
     Args:
         x: Any shape and dtype.
         axis: Which ones are left out; by default all of length 1.
-        name: Name of the op.
     Returns:
         Blob of the dtype of ``x``; on the CPU it shares the memory of ``x``.
     Raises:
@@ -144,7 +140,6 @@ def transpose(x: Blob, axes: Sequence[int] | None = None, *, name: str | None = 
         x: Any shape and dtype.
         axes: For each axis of the result, the axis of ``x`` that it is, negative ones counted from the end; by
             default, all in reverse order.
-        name: Name of the op.
     Returns:
         The blob with the permuted shape.
     Raises:
@@ -284,7 +279,6 @@ def broadcast_to(x: Blob, shape: Iterable[int] | int, name: str | None = None) -
     Args:
         x: Any shape and dtype.
         shape: The shape of the result.
-        name: Name of the op.
     Returns:
         Blob of that shape and the dtype of ``x``.
     Raises:
@@ -365,7 +359,6 @@ def concat(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
     Args:
         parts: One or more blobs of one dtype, and one shape but for the axis.
         axis: Where they are joined, counted from the end if negative.
-        name: Name of the op.
     Returns:
         Blob whose length along the axis is the sum of theirs.
     Raises:
@@ -383,7 +376,6 @@ def stack(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob
     Args:
         parts: One or more blobs of one type.
         axis: Where the new axis is in the result, counted from its end if negative.
-        name: Name of the op.
     Returns:
         Blob with one axis more, as long as there are parts.
     Raises:
@@ -404,7 +396,6 @@ def split(x: Blob, parts: int | Sequence[int], axis: int = 0, name: str | None =
         x: At least one axis, any dtype.
         parts: How many pieces of one length, or the length of each.
         axis: Where it is cut, counted from the end if negative.
-        name: Name of the op.
     Returns:
         A blob for each piece.
     Raises:

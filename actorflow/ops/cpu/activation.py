@@ -8,27 +8,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, flat_blocks, in_float32, keep_where, scratch
 from actorflow.ops.cpu.parallel import elementwise
-from actorflow.ops.nn.activation import (
-    GELU_CUBIC,
-    GELU_SLOPE,
-    Elu,
-    EluDown,
-    Gelu,
-    GeluDown,
-    LeakyRelu,
-    LeakyReluDown,
-    NormalDensity,
-    Relu,
-    ReluDown,
-    Sigmoid,
-    SigmoidDown,
-    Silu,
-    SiluDown,
-    Softplus,
-    SoftplusDown,
-    Tanh,
-    TanhDown,
-)
+from actorflow.ops.nn import activation as ops
 from actorflow.ops.registry import kernel
 
 #: ``erfc(z) * exp(z * z) / t`` for ``t = 3 / (3 + z)`` as a polynomial in ``2 * t - 1``: the Chebyshev series over all
@@ -77,22 +57,22 @@ def tail(x: Array, out: Array) -> Array:
     return np.multiply(out, 0.5, out=out)
 
 
-@kernel(Relu, inplace=True)
+@kernel(ops.Relu, inplace=True)
 @elementwise
-def _relu(operation: Relu, inputs: list[Array], outputs: list[Array]) -> None:
+def _relu(operation: ops.Relu, inputs: list[Array], outputs: list[Array]) -> None:
     np.maximum(inputs[0], 0, out=outputs[0])
 
 
-@kernel(ReluDown, inplace=True)
+@kernel(ops.ReluDown, inplace=True)
 @elementwise
-def _relu_down(operation: ReluDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _relu_down(operation: ops.ReluDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         keep_where(np.greater(y, 0, out=scratch("kept", y.shape, np.bool_)), g, dx)
 
 
-@kernel(Sigmoid, inplace=True)
+@kernel(ops.Sigmoid, inplace=True)
 @elementwise
-def _sigmoid(operation: Sigmoid, inputs: list[Array], outputs: list[Array]) -> None:
+def _sigmoid(operation: ops.Sigmoid, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
             _logistic(x, y)
@@ -105,34 +85,34 @@ def _logistic(x: Array, out: Array) -> None:
     np.reciprocal(out, out=out)
 
 
-@kernel(SigmoidDown)
+@kernel(ops.SigmoidDown)
 @elementwise
-def _sigmoid_down(operation: SigmoidDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _sigmoid_down(operation: ops.SigmoidDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         np.subtract(1, y, out=dx)
         np.multiply(dx, y, out=dx)
         np.multiply(dx, g, out=dx)
 
 
-@kernel(Tanh, inplace=True)
+@kernel(ops.Tanh, inplace=True)
 @elementwise
-def _tanh(operation: Tanh, inputs: list[Array], outputs: list[Array]) -> None:
+def _tanh(operation: ops.Tanh, inputs: list[Array], outputs: list[Array]) -> None:
     np.tanh(inputs[0], out=outputs[0])
 
 
-@kernel(TanhDown)
+@kernel(ops.TanhDown)
 @elementwise
-def _tanh_down(operation: TanhDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _tanh_down(operation: ops.TanhDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         np.multiply(y, y, out=dx)
         np.subtract(1, dx, out=dx)
         np.multiply(dx, g, out=dx)
 
 
-@kernel(LeakyRelu, inplace=True)
+@kernel(ops.LeakyRelu, inplace=True)
 @elementwise
 @in_float32
-def _leaky_relu(operation: LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
+def _leaky_relu(operation: ops.LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
     slope = operation.slope
     if not slope:  # infinity times 0 is not a number
         np.maximum(inputs[0], 0, out=outputs[0])
@@ -142,10 +122,10 @@ def _leaky_relu(operation: LeakyRelu, inputs: list[Array], outputs: list[Array])
         choose(x, np.multiply(x, slope, out=scratch("low", x.shape, x.dtype)), out=y)
 
 
-@kernel(LeakyReluDown)
+@kernel(ops.LeakyReluDown)
 @elementwise
 @in_float32
-def _leaky_relu_down(operation: LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _leaky_relu_down(operation: ops.LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         kept = np.greater(y, 0, out=scratch("kept", y.shape, np.bool_))
         keep_where(kept, g, dx)
@@ -156,10 +136,10 @@ def _leaky_relu_down(operation: LeakyReluDown, inputs: list[Array], outputs: lis
             np.add(dx, low, out=dx)
 
 
-@kernel(Elu, inplace=True)
+@kernel(ops.Elu, inplace=True)
 @elementwise
 @in_float32
-def _elu(operation: Elu, inputs: list[Array], outputs: list[Array]) -> None:
+def _elu(operation: ops.Elu, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y in flat_blocks(inputs[0], outputs[0]):
         low = np.minimum(x, 0, out=scratch("low", x.shape, x.dtype))
         np.expm1(low, out=low)
@@ -168,10 +148,10 @@ def _elu(operation: Elu, inputs: list[Array], outputs: list[Array]) -> None:
         np.add(y, low, out=y)
 
 
-@kernel(EluDown)
+@kernel(ops.EluDown)
 @elementwise
 @in_float32
-def _elu_down(operation: EluDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _elu_down(operation: ops.EluDown, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):  # where y is large, the product is not kept
         for g, y, dx in flat_blocks(*inputs, outputs[0]):
             low, kept = scratch("low", y.shape, y.dtype), scratch("kept", y.shape, np.bool_)
@@ -182,10 +162,10 @@ def _elu_down(operation: EluDown, inputs: list[Array], outputs: list[Array]) -> 
             np.add(dx, low, out=dx)
 
 
-@kernel(Silu, inplace=True)
+@kernel(ops.Silu, inplace=True)
 @elementwise
 @in_float32
-def _silu(operation: Silu, inputs: list[Array], outputs: list[Array]) -> None:
+def _silu(operation: ops.Silu, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):  # -inf * 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
             s = scratch("sigmoid", x.shape, x.dtype)
@@ -193,10 +173,10 @@ def _silu(operation: Silu, inputs: list[Array], outputs: list[Array]) -> None:
             np.multiply(x, s, out=y)
 
 
-@kernel(SiluDown)
+@kernel(ops.SiluDown)
 @elementwise
 @in_float32
-def _silu_down(operation: SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _silu_down(operation: ops.SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         for g, x, dx in flat_blocks(*inputs, outputs[0]):
             s = scratch("sigmoid", x.shape, x.dtype)
@@ -208,10 +188,10 @@ def _silu_down(operation: SiluDown, inputs: list[Array], outputs: list[Array]) -
             np.multiply(dx, g, out=dx)
 
 
-@kernel(Softplus, inplace=True)
+@kernel(ops.Softplus, inplace=True)
 @elementwise
 @in_float32
-def _softplus(operation: Softplus, inputs: list[Array], outputs: list[Array]) -> None:
+def _softplus(operation: ops.Softplus, inputs: list[Array], outputs: list[Array]) -> None:
     beta = operation.beta
     for x, y in flat_blocks(inputs[0], outputs[0]):
         scaled = np.multiply(x, beta, out=scratch("scaled", x.shape, x.dtype))
@@ -227,10 +207,10 @@ def _softplus(operation: Softplus, inputs: list[Array], outputs: list[Array]) ->
         np.copyto(y, scaled)
 
 
-@kernel(SoftplusDown)
+@kernel(ops.SoftplusDown)
 @elementwise
 @in_float32
-def _softplus_down(operation: SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _softplus_down(operation: ops.SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):
         for g, x, dx in flat_blocks(*inputs, outputs[0]):
             scaled = np.multiply(x, operation.beta, out=scratch("scaled", x.shape, x.dtype))
@@ -240,10 +220,10 @@ def _softplus_down(operation: SoftplusDown, inputs: list[Array], outputs: list[A
             np.multiply(dx, g, out=dx)
 
 
-@kernel(Gelu, inplace=True)
+@kernel(ops.Gelu, inplace=True)
 @elementwise
 @in_float32
-def _gelu(operation: Gelu, inputs: list[Array], outputs: list[Array]) -> None:
+def _gelu(operation: ops.Gelu, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # -inf * 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
             if operation.tanh:
@@ -268,10 +248,10 @@ def _gelu_exact(x: Array, out: Array) -> None:
     np.subtract(out, rest, out=out)
 
 
-@kernel(GeluDown)
+@kernel(ops.GeluDown)
 @elementwise
 @in_float32
-def _gelu_down(operation: GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _gelu_down(operation: ops.GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for g, x, dx in flat_blocks(*inputs, outputs[0]):
             if operation.tanh:
@@ -284,10 +264,10 @@ def _gelu_down(operation: GeluDown, inputs: list[Array], outputs: list[Array]) -
             np.multiply(dx, g, out=dx)
 
 
-@kernel(NormalDensity)
+@kernel(ops.NormalDensity)
 @elementwise
 @in_float32
-def _normal_density(operation: NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
+def _normal_density(operation: ops.NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", under="ignore"):
         for x, y in flat_blocks(inputs[0], outputs[0]):
             density(x, y)
@@ -304,8 +284,8 @@ def _probability(x: Array, out: Array) -> None:
 
 def _gelu_tanh(x: Array, out: Array) -> None:
     np.multiply(x, x, out=out)
-    np.multiply(out, GELU_SLOPE * GELU_CUBIC, out=out)
-    np.add(out, GELU_SLOPE, out=out)
+    np.multiply(out, ops.GELU_SLOPE * ops.GELU_CUBIC, out=out)
+    np.add(out, ops.GELU_SLOPE, out=out)
     np.multiply(out, x, out=out)
     np.tanh(out, out=out)
 
@@ -315,8 +295,8 @@ def _gelu_tanh_slope(x: Array, out: Array) -> None:
     t, slope = scratch("tanh", x.shape, x.dtype), scratch("slope", x.shape, x.dtype)
     _gelu_tanh(x, t)
     np.multiply(x, x, out=slope)
-    np.multiply(slope, 3 * GELU_SLOPE * GELU_CUBIC, out=slope)
-    np.add(slope, GELU_SLOPE, out=slope)
+    np.multiply(slope, 3 * ops.GELU_SLOPE * ops.GELU_CUBIC, out=slope)
+    np.add(slope, ops.GELU_SLOPE, out=slope)
     np.multiply(slope, x, out=slope)
     np.multiply(t, t, out=out)
     np.subtract(1, out, out=out)

@@ -7,69 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.ops import elementwise as ops
 from actorflow.ops.cpu.buffers import BITS, Array, flat_blocks, keep_where, scratch
 from actorflow.ops.cpu.parallel import elementwise
-from actorflow.ops.elementwise import (
-    Absolute,
-    Cast,
-    Ceil,
-    Clip,
-    Copy,
-    Divide,
-    Dummy,
-    Equal,
-    Exp,
-    Floor,
-    Greater,
-    GreaterEqual,
-    Less,
-    LessEqual,
-    Log,
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    LogicalXor,
-    Maximum,
-    Minimum,
-    Multiply,
-    Negative,
-    NotEqual,
-    Power,
-    Reciprocal,
-    Round,
-    Scale,
-    Sign,
-    Sqrt,
-    Square,
-    Subtract,
-    Sum,
-    WeightedSum,
-    Where,
-)
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 
 
-@kernel(Copy, inplace=True)
-def _copy(operation: Copy, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Copy, inplace=True)
+@kernel(ops.Dummy, inplace=True)
+def _copy(operation: ops.Copy | ops.Dummy, inputs: list[Array], outputs: list[Array]) -> None:
     if outputs[0] is not inputs[0]:
         np.copyto(outputs[0], inputs[0])
 
 
-@kernel(Dummy, inplace=True)
-def _dummy(operation: Dummy, inputs: list[Array], outputs: list[Array]) -> None:
-    if outputs[0] is not inputs[0]:
-        np.copyto(outputs[0], inputs[0])
-
-
-@kernel(Cast)
-def _cast(operation: Cast, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Cast)
+def _cast(operation: ops.Cast, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):  # to infinity, and from NaN
         np.copyto(outputs[0], inputs[0], casting="unsafe")
 
 
-def register_ufuncs(functions: Mapping[type[Operation], Callable[..., Any]], inplace: bool) -> None:
-    """Register a function of NumPy as the kernel of each operation; infinities and what is not a number are no news."""
+def _register(functions: Mapping[type[Operation], Callable[..., Any]], inplace: bool) -> None:
+    """Register a function of NumPy as the kernel of each operation; it does not warn of infinities and NaN."""
 
     def register(operation: type[Operation], function: Callable[..., Any]) -> None:
         @kernel(operation, inplace=inplace)
@@ -82,43 +41,48 @@ def register_ufuncs(functions: Mapping[type[Operation], Callable[..., Any]], inp
         register(operation, function)
 
 
-register_ufuncs(
+_register(
     {
-        Absolute: np.absolute,
-        Ceil: np.ceil,
-        Exp: np.exp,
-        Floor: np.floor,
-        Log: np.log,
-        LogicalAnd: np.logical_and,
-        LogicalNot: np.logical_not,
-        LogicalOr: np.logical_or,
-        LogicalXor: np.logical_xor,
-        Negative: np.negative,
-        Power: np.power,
-        Reciprocal: np.reciprocal,
-        Round: np.rint,
-        Sign: np.sign,
-        Sqrt: np.sqrt,
-        Square: np.square,
+        ops.Absolute: np.absolute,
+        ops.Ceil: np.ceil,
+        ops.Divide: np.divide,
+        ops.Exp: np.exp,
+        ops.Floor: np.floor,
+        ops.Log: np.log,
+        ops.LogicalAnd: np.logical_and,
+        ops.LogicalNot: np.logical_not,
+        ops.LogicalOr: np.logical_or,
+        ops.LogicalXor: np.logical_xor,
+        ops.Maximum: np.maximum,
+        ops.Minimum: np.minimum,
+        ops.Multiply: np.multiply,
+        ops.Negative: np.negative,
+        ops.Power: np.power,
+        ops.Reciprocal: np.reciprocal,
+        ops.Round: np.rint,
+        ops.Sign: np.sign,
+        ops.Sqrt: np.sqrt,
+        ops.Square: np.square,
+        ops.Subtract: np.subtract,
     },
     inplace=True,
 )
-register_ufuncs(
+_register(
     {
-        Equal: np.equal,
-        Greater: np.greater,
-        GreaterEqual: np.greater_equal,
-        Less: np.less,
-        LessEqual: np.less_equal,
-        NotEqual: np.not_equal,
+        ops.Equal: np.equal,
+        ops.Greater: np.greater,
+        ops.GreaterEqual: np.greater_equal,
+        ops.Less: np.less,
+        ops.LessEqual: np.less_equal,
+        ops.NotEqual: np.not_equal,
     },
     inplace=False,
 )
 
 
-@kernel(Clip, inplace=True)
+@kernel(ops.Clip, inplace=True)
 @elementwise
-def _clip(operation: Clip, inputs: list[Array], outputs: list[Array]) -> None:
+def _clip(operation: ops.Clip, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     if operation.low is not None:
         x = np.maximum(x, operation.low, out=y)
@@ -128,9 +92,9 @@ def _clip(operation: Clip, inputs: list[Array], outputs: list[Array]) -> None:
         np.copyto(y, x)
 
 
-@kernel(Where)
+@kernel(ops.Where)
 @elementwise
-def _where(operation: Where, inputs: list[Array], outputs: list[Array]) -> None:
+def _where(operation: ops.Where, inputs: list[Array], outputs: list[Array]) -> None:
     (condition, a, b), (y,) = inputs, outputs
     if b.ndim == 0 and condition.shape == a.shape == y.shape and a.dtype.kind in "fV" and not b.any():
         for kept, values, out in flat_blocks(condition, a, y):
@@ -153,9 +117,9 @@ def _are_alike(arrays: Sequence[Array]) -> bool:
     return all(array.shape == arrays[0].shape for array in arrays)
 
 
-@kernel(Sum, inplace=True)
+@kernel(ops.Sum, inplace=True)
 @elementwise
-def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
+def _sum(operation: ops.Sum, inputs: list[Array], outputs: list[Array]) -> None:
     if len(inputs) == 1:
         np.copyto(outputs[0], inputs[0])
     elif len(inputs) == 2:
@@ -168,9 +132,9 @@ def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
                 np.add(y, term, out=y)
 
 
-@kernel(WeightedSum, inplace=True)
+@kernel(ops.WeightedSum, inplace=True)
 @elementwise
-def _weighted_sum(operation: WeightedSum, inputs: list[Array], outputs: list[Array]) -> None:
+def _weighted_sum(operation: ops.WeightedSum, inputs: list[Array], outputs: list[Array]) -> None:
     arrays = (*inputs, outputs[0])
     for first, *rest, y in flat_blocks(*arrays) if _are_alike(arrays) else (arrays,):
         np.multiply(first, operation.weights[0], out=y)
@@ -179,13 +143,7 @@ def _weighted_sum(operation: WeightedSum, inputs: list[Array], outputs: list[Arr
             np.add(y, weighted, out=y)
 
 
-@kernel(Scale, inplace=True)
+@kernel(ops.Scale, inplace=True)
 @elementwise
-def _scale(operation: Scale, inputs: list[Array], outputs: list[Array]) -> None:
+def _scale(operation: ops.Scale, inputs: list[Array], outputs: list[Array]) -> None:
     np.multiply(inputs[0], operation.factor, out=outputs[0])
-
-
-register_ufuncs(
-    {Subtract: np.subtract, Multiply: np.multiply, Divide: np.divide, Maximum: np.maximum, Minimum: np.minimum},
-    inplace=True,
-)

@@ -8,47 +8,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.ops import indexing as ops
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.indexing import (
-    Flip,
-    OneHot,
-    Pad,
-    PadDown,
-    PadMode,
-    Slice,
-    SliceDown,
-    Take,
-    TakeAlongAxis,
-    TakeAlongAxisDown,
-    TakeDown,
-)
 from actorflow.ops.registry import kernel
 
 Key = tuple[Any, ...]
 
 
-@kernel(Slice, returns=True)
-def _slice(operation: Slice, inputs: list[Array], outputs: None) -> list[Array]:
+@kernel(ops.Slice, returns=True)
+def _slice(operation: ops.Slice, inputs: list[Array], outputs: None) -> list[Array]:
     return [inputs[0][operation.key]]
 
 
-@kernel(SliceDown)
-def _slice_down(operation: SliceDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.SliceDown)
+def _slice_down(operation: ops.SliceDown, inputs: list[Array], outputs: list[Array]) -> None:
     outputs[0].fill(0)
     outputs[0][operation.part.key] = inputs[0]
 
 
-@kernel(Flip)
-def _flip(operation: Flip, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Flip)
+def _flip(operation: ops.Flip, inputs: list[Array], outputs: list[Array]) -> None:
     np.copyto(outputs[0], inputs[0][operation.key(inputs[0].ndim)])
 
 
-def inside(operation: Pad | PadDown, shape: tuple[int, ...]) -> Key:
+def inside(operation: ops.Pad | ops.PadDown, shape: tuple[int, ...]) -> Key:
     """What is inside the border of an array of the padded shape."""
     return (*[slice(b, n - a) for n, (b, a) in zip(shape, operation.widths, strict=True)], ...)
 
 
-def border(mode: PadMode, axis: int, widths: tuple[int, int], n: int) -> list[tuple[Key, Key]]:
+def border(mode: ops.PadMode, axis: int, widths: tuple[int, int], n: int) -> list[tuple[Key, Key]]:
     """The two parts of the border along an axis, and what each is made of, in an array whose axis has length ``n``."""
     before, after = widths
     first, last = before, n - after - 1
@@ -61,8 +49,8 @@ def border(mode: PadMode, axis: int, widths: tuple[int, int], n: int) -> list[tu
     return [part for part, width in zip(parts, widths, strict=True) if width]
 
 
-@kernel(Pad)
-def _pad(operation: Pad, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Pad)
+def _pad(operation: ops.Pad, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     if operation.mode == "constant":
         y.fill(operation.value)
@@ -74,8 +62,8 @@ def _pad(operation: Pad, inputs: list[Array], outputs: list[Array]) -> None:
                 y[part] = y[made_of]
 
 
-@kernel(PadDown)
-def _pad_down(operation: PadDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.PadDown)
+def _pad_down(operation: ops.PadDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g,), (dx,) = inputs, outputs
     wide = np.float32 if g.dtype.itemsize < 4 else g.dtype
     whole = scratch("padded", g.shape, wide)
@@ -111,8 +99,8 @@ def _from_front(kind: str, indices: Array, length: int) -> Indices:
     return np.where(checked < 0, checked + length, checked) if indices.dtype.kind == "i" else checked
 
 
-@kernel(Take)
-def _take(operation: Take, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Take)
+def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> None:
     x, indices = inputs
     # Other modes than "raise" write into the output without a buffer; this one counts from the end.
     places = _checked("Take", indices, -x.shape[operation.axis], x.shape[operation.axis])
@@ -120,8 +108,8 @@ def _take(operation: Take, inputs: list[Array], outputs: list[Array]) -> None:
         np.take(x, places, axis=operation.axis, out=outputs[0], mode="wrap")
 
 
-@kernel(TakeDown)
-def _take_down(operation: TakeDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.TakeDown)
+def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, indices), (dx,) = inputs, outputs
     dx.fill(0)
     if not g.size:
@@ -156,8 +144,8 @@ def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
     return totals
 
 
-@kernel(TakeAlongAxis)
-def _take_along_axis(operation: TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.TakeAlongAxis)
+def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
     x, indices = inputs
     axis = operation.axis % x.ndim
     places = _from_front("TakeAlongAxis", indices, x.shape[axis])
@@ -165,8 +153,8 @@ def _take_along_axis(operation: TakeAlongAxis, inputs: list[Array], outputs: lis
         np.take(x.reshape(-1), _flat(places, axis, x.shape[axis]), out=outputs[0], mode="wrap")
 
 
-@kernel(TakeAlongAxisDown)
-def _take_along_axis_down(operation: TakeAlongAxisDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.TakeAlongAxisDown)
+def _take_along_axis_down(operation: ops.TakeAlongAxisDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, indices), (dx,) = inputs, outputs
     places = _from_front("TakeAlongAxisDown", indices, operation.length)
     narrow = g.dtype.kind in "fV" and g.dtype.itemsize < 4
@@ -185,8 +173,8 @@ def _flat(places: Indices, axis: int, length: int) -> Indices:
     return (places.reshape(outer, places.shape[axis], inner) * inner + starts).reshape(places.shape)
 
 
-@kernel(OneHot)
-def _one_hot(operation: OneHot, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.OneHot)
+def _one_hot(operation: ops.OneHot, inputs: list[Array], outputs: list[Array]) -> None:
     (indices,), (y,) = inputs, outputs
     places = _checked("OneHot", indices, 0, operation.depth).reshape(-1)
     y.fill(0)

@@ -9,28 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.ops.cpu.buffers import Array, flat_blocks, in_float32, scratch
-from actorflow.ops.nn.loss import (
-    Accuracy,
-    BinaryCrossEntropy,
-    BinaryCrossEntropyDown,
-    BinaryCrossEntropyWithLogits,
-    BinaryCrossEntropyWithLogitsDown,
-    HingeLoss,
-    HingeLossDown,
-    HuberLoss,
-    HuberLossDown,
-    L1Loss,
-    L1LossDown,
-    LabelLoss,
-    MseLoss,
-    MseLossDown,
-    NllLoss,
-    NllLossDown,
-    PairLoss,
-    PairLossDown,
-    SoftmaxLoss,
-    SoftmaxLossDown,
-)
+from actorflow.ops.nn import loss as ops
 from actorflow.ops.registry import kernel
 
 
@@ -56,14 +35,14 @@ class _Samples:
         self.rows = np.arange(flat.size)
 
     @classmethod
-    def of(cls, operation: LabelLoss, labels: Array, classes: int, weights: list[Array]) -> _Samples:
+    def of(cls, operation: ops.LabelLoss, labels: Array, classes: int, weights: list[Array]) -> _Samples:
         return cls(operation.kind, labels, classes, operation.ignore, weights[0] if weights else None)
 
     def total(self) -> float:
         """What all samples count together."""
         return self.labels.size if self.weights is None else float(self.weights.sum())
 
-    def reduce(self, operation: LabelLoss, losses: Array, out: Array) -> None:
+    def reduce(self, operation: ops.LabelLoss, losses: Array, out: Array) -> None:
         """Write the samples' losses, or their sum or mean."""
         if self.weights is not None:
             losses = np.where(self.weights != 0, losses, 0) * self.weights  # an infinite loss may be ignored
@@ -76,7 +55,7 @@ class _Samples:
             loss = loss / total if total else np.nan
         out[...] = operation.scale * loss
 
-    def shares(self, operation: LabelLoss, g: Array) -> Array:
+    def shares(self, operation: ops.LabelLoss, g: Array) -> Array:
         """The factor of each sample's gradient, as a column."""
         factor = operation.scale * g
         if operation.reduction == "mean":
@@ -103,9 +82,9 @@ def _check_range(
         raise ValueError(f"{kind}: labels must be from 0 to {classes - 1}, got {flat[wrong[0]]} at {where}")
 
 
-@kernel(SoftmaxLoss)
+@kernel(ops.SoftmaxLoss)
 @in_float32
-def _softmax_loss(operation: SoftmaxLoss, inputs: list[Array], outputs: list[Array]) -> None:
+def _softmax_loss(operation: ops.SoftmaxLoss, inputs: list[Array], outputs: list[Array]) -> None:
     x, labels, *weights = inputs
     samples = _Samples.of(operation, labels, x.shape[-1], weights)
     rows = x.reshape(labels.size, x.shape[-1])
@@ -115,9 +94,9 @@ def _softmax_loss(operation: SoftmaxLoss, inputs: list[Array], outputs: list[Arr
     samples.reduce(operation, log_sums - picked, outputs[0])
 
 
-@kernel(SoftmaxLossDown)
+@kernel(ops.SoftmaxLossDown)
 @in_float32
-def _softmax_loss_down(operation: SoftmaxLossDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _softmax_loss_down(operation: ops.SoftmaxLossDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, x, labels, *weights = inputs
     samples = _Samples.of(operation, labels, x.shape[-1], weights)
     rows, dx = x.reshape(labels.size, x.shape[-1]), outputs[0].reshape(labels.size, x.shape[-1])
@@ -128,18 +107,18 @@ def _softmax_loss_down(operation: SoftmaxLossDown, inputs: list[Array], outputs:
     np.multiply(dx, samples.shares(operation, g), out=dx)
 
 
-@kernel(NllLoss)
+@kernel(ops.NllLoss)
 @in_float32
-def _nll_loss(operation: NllLoss, inputs: list[Array], outputs: list[Array]) -> None:
+def _nll_loss(operation: ops.NllLoss, inputs: list[Array], outputs: list[Array]) -> None:
     x, labels, *weights = inputs
     samples = _Samples.of(operation, labels, x.shape[-1], weights)
     rows = x.reshape(labels.size, x.shape[-1])
     samples.reduce(operation, -rows[samples.rows, samples.labels], outputs[0])
 
 
-@kernel(NllLossDown)
+@kernel(ops.NllLossDown)
 @in_float32
-def _nll_loss_down(operation: NllLossDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _nll_loss_down(operation: ops.NllLossDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, labels, *weights = inputs
     samples = _Samples.of(operation, labels, operation.classes, weights)
     dx = outputs[0].reshape(labels.size, operation.classes)
@@ -147,8 +126,8 @@ def _nll_loss_down(operation: NllLossDown, inputs: list[Array], outputs: list[Ar
     dx[samples.rows, samples.labels] = -samples.shares(operation, g)[..., 0]
 
 
-@kernel(Accuracy)
-def _accuracy(operation: Accuracy, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Accuracy)
+def _accuracy(operation: ops.Accuracy, inputs: list[Array], outputs: list[Array]) -> None:
     scores, given = inputs
     samples = _Samples("Accuracy", given, scores.shape[-1], None, None)
     labels, x = samples.labels, scores.reshape(given.size, scores.shape[-1])
@@ -169,7 +148,7 @@ _Each = Callable[[Any, Array, Array, Array], None]
 
 def _loss(each: _Each) -> Callable[..., None]:
     @in_float32
-    def compute(operation: PairLoss, inputs: list[Array], outputs: list[Array]) -> None:
+    def compute(operation: ops.PairLoss, inputs: list[Array], outputs: list[Array]) -> None:
         (x, target), (y,) = inputs, outputs
         if operation.reduction == "none":
             for x_part, target_part, out in flat_blocks(x, target, y):
@@ -188,7 +167,7 @@ def _loss(each: _Each) -> Callable[..., None]:
 
 def _down(each: _Each) -> Callable[..., None]:
     @in_float32
-    def compute(operation: PairLossDown, inputs: list[Array], outputs: list[Array]) -> None:
+    def compute(operation: ops.PairLossDown, inputs: list[Array], outputs: list[Array]) -> None:
         (g, x, target), (dx,) = inputs, outputs
         factor = operation.factor(x.size)
         if operation.reduction == "none":
@@ -204,27 +183,27 @@ def _down(each: _Each) -> Callable[..., None]:
     return compute
 
 
-def _squared(operation: MseLoss, x: Array, target: Array, out: Array) -> None:
+def _squared(operation: ops.MseLoss, x: Array, target: Array, out: Array) -> None:
     np.subtract(x, target, out=out)
     np.multiply(out, out, out=out)
 
 
-def _squared_slope(operation: MseLossDown, x: Array, target: Array, out: Array) -> None:
+def _squared_slope(operation: ops.MseLossDown, x: Array, target: Array, out: Array) -> None:
     np.subtract(x, target, out=out)
     np.multiply(out, 2, out=out)
 
 
-def _absolute(operation: L1Loss, x: Array, target: Array, out: Array) -> None:
+def _absolute(operation: ops.L1Loss, x: Array, target: Array, out: Array) -> None:
     np.subtract(x, target, out=out)
     np.abs(out, out=out)
 
 
-def _absolute_slope(operation: L1LossDown, x: Array, target: Array, out: Array) -> None:
+def _absolute_slope(operation: ops.L1LossDown, x: Array, target: Array, out: Array) -> None:
     np.subtract(x, target, out=out)
     np.sign(out, out=out)
 
 
-def _huber(operation: HuberLoss, x: Array, target: Array, out: Array) -> None:
+def _huber(operation: ops.HuberLoss, x: Array, target: Array, out: Array) -> None:
     distance = np.subtract(x, target, out=scratch("distance", x.shape, x.dtype))
     np.abs(distance, out=distance)
     near = np.minimum(distance, operation.delta, out=out)
@@ -234,25 +213,25 @@ def _huber(operation: HuberLoss, x: Array, target: Array, out: Array) -> None:
     np.multiply(near, half, out=out)
 
 
-def _huber_slope(operation: HuberLossDown, x: Array, target: Array, out: Array) -> None:
+def _huber_slope(operation: ops.HuberLossDown, x: Array, target: Array, out: Array) -> None:
     np.subtract(x, target, out=out)
     np.clip(out, -operation.delta, operation.delta, out=out)
 
 
-def _hinge(operation: HingeLoss, x: Array, target: Array, out: Array) -> None:
+def _hinge(operation: ops.HingeLoss, x: Array, target: Array, out: Array) -> None:
     np.multiply(x, target, out=out)
     np.subtract(1, out, out=out)
     np.maximum(out, 0, out=out)
 
 
-def _hinge_slope(operation: HingeLossDown, x: Array, target: Array, out: Array) -> None:
+def _hinge_slope(operation: ops.HingeLossDown, x: Array, target: Array, out: Array) -> None:
     np.multiply(x, target, out=out)
     is_lost = np.less(out, 1, out=scratch("kept", x.shape, np.bool_))
     out[...] = 0
     np.negative(target, out=out, where=is_lost)
 
 
-def _logistic(operation: BinaryCrossEntropyWithLogits, x: Array, target: Array, out: Array) -> None:
+def _logistic(operation: ops.BinaryCrossEntropyWithLogits, x: Array, target: Array, out: Array) -> None:
     bend = np.abs(x, out=scratch("bend", x.shape, x.dtype))
     np.negative(bend, out=bend)
     np.log1p(np.exp(bend, out=bend), out=bend)
@@ -262,7 +241,7 @@ def _logistic(operation: BinaryCrossEntropyWithLogits, x: Array, target: Array, 
     np.add(out, bend, out=out)
 
 
-def _logistic_slope(operation: BinaryCrossEntropyWithLogitsDown, x: Array, target: Array, out: Array) -> None:
+def _logistic_slope(operation: ops.BinaryCrossEntropyWithLogitsDown, x: Array, target: Array, out: Array) -> None:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
         np.exp(np.negative(x, out=out), out=out)
         np.add(out, 1, out=out)
@@ -275,7 +254,7 @@ def _log(x: Array) -> Array:
         return np.maximum(np.log(x, out=x), -100, out=x)
 
 
-def _entropy(operation: BinaryCrossEntropy, x: Array, target: Array, out: Array) -> None:
+def _entropy(operation: ops.BinaryCrossEntropy, x: Array, target: Array, out: Array) -> None:
     other = np.subtract(1, x, out=scratch("other", x.shape, x.dtype))
     rest = np.subtract(target, 1, out=scratch("rest", x.shape, x.dtype))
     np.multiply(_log(other), rest, out=other)
@@ -284,7 +263,7 @@ def _entropy(operation: BinaryCrossEntropy, x: Array, target: Array, out: Array)
     np.subtract(other, out, out=out)
 
 
-def _entropy_slope(operation: BinaryCrossEntropyDown, x: Array, target: Array, out: Array) -> None:
+def _entropy_slope(operation: ops.BinaryCrossEntropyDown, x: Array, target: Array, out: Array) -> None:
     room = np.subtract(1, x, out=scratch("room", x.shape, x.dtype))
     np.multiply(room, x, out=room)
     np.maximum(room, 1e-12, out=room)
@@ -292,15 +271,15 @@ def _entropy_slope(operation: BinaryCrossEntropyDown, x: Array, target: Array, o
     np.divide(out, room, out=out)
 
 
-kernel(MseLoss)(_loss(_squared))
-kernel(MseLossDown)(_down(_squared_slope))
-kernel(L1Loss)(_loss(_absolute))
-kernel(L1LossDown)(_down(_absolute_slope))
-kernel(HuberLoss)(_loss(_huber))
-kernel(HuberLossDown)(_down(_huber_slope))
-kernel(HingeLoss)(_loss(_hinge))
-kernel(HingeLossDown)(_down(_hinge_slope))
-kernel(BinaryCrossEntropyWithLogits)(_loss(_logistic))
-kernel(BinaryCrossEntropyWithLogitsDown)(_down(_logistic_slope))
-kernel(BinaryCrossEntropy)(_loss(_entropy))
-kernel(BinaryCrossEntropyDown)(_down(_entropy_slope))
+kernel(ops.MseLoss)(_loss(_squared))
+kernel(ops.MseLossDown)(_down(_squared_slope))
+kernel(ops.L1Loss)(_loss(_absolute))
+kernel(ops.L1LossDown)(_down(_absolute_slope))
+kernel(ops.HuberLoss)(_loss(_huber))
+kernel(ops.HuberLossDown)(_down(_huber_slope))
+kernel(ops.HingeLoss)(_loss(_hinge))
+kernel(ops.HingeLossDown)(_down(_hinge_slope))
+kernel(ops.BinaryCrossEntropyWithLogits)(_loss(_logistic))
+kernel(ops.BinaryCrossEntropyWithLogitsDown)(_down(_logistic_slope))
+kernel(ops.BinaryCrossEntropy)(_loss(_entropy))
+kernel(ops.BinaryCrossEntropyDown)(_down(_entropy_slope))

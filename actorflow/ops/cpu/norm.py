@@ -12,14 +12,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, scratch
 from actorflow.ops.cpu.parallel import rowwise
-from actorflow.ops.nn.norm import (
-    BatchNorm,
-    BatchNormDown,
-    BatchNormInference,
-    BatchNormInferenceDown,
-    LayerNorm,
-    LayerNormDown,
-)
+from actorflow.ops.nn import norm as ops
 from actorflow.ops.registry import kernel
 
 
@@ -66,9 +59,9 @@ def _normalize(x: Array, mean: Array, variance: Array, scale: Array, shift: Arra
         np.add(out, shift, out=out)
 
 
-@kernel(BatchNorm)
+@kernel(ops.BatchNorm)
 @in_float32
-def _batch_norm(operation: BatchNorm, inputs: list[Array], outputs: list[Array]) -> None:
+def _batch_norm(operation: ops.BatchNorm, inputs: list[Array], outputs: list[Array]) -> None:
     x, scale, shift, running_mean, running_variance = inputs
     y, mean, variance, new_mean, new_variance = outputs
     rows = _matrix(x, x.shape[-1])
@@ -80,10 +73,10 @@ def _batch_norm(operation: BatchNorm, inputs: list[Array], outputs: list[Array])
     new_variance[...] = (1 - momentum) * running_variance + momentum * unbiased * exact_variance
 
 
-@kernel(BatchNormInference, inplace=True)
+@kernel(ops.BatchNormInference, inplace=True)
 @rowwise
 @in_float32
-def _batch_norm_inference(operation: BatchNormInference, inputs: list[Array], outputs: list[Array]) -> None:
+def _batch_norm_inference(operation: ops.BatchNormInference, inputs: list[Array], outputs: list[Array]) -> None:
     x, scale, shift, mean, variance = inputs
     width = x.shape[-1]
     _normalize(_matrix(x, width), mean, variance, scale, shift, operation.epsilon, _matrix(outputs[0], width))
@@ -99,9 +92,9 @@ def _channel_sums(g: Array, x: Array, mean: Array, r: Array) -> tuple[Array, Arr
     return products * r, total
 
 
-@kernel(BatchNormDown)
+@kernel(ops.BatchNormDown)
 @in_float32
-def _batch_norm_down(operation: BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     width = inputs[1].shape[-1]
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, mean, variance = inputs[2:]
@@ -122,9 +115,9 @@ def _batch_norm_down(operation: BatchNormDown, inputs: list[Array], outputs: lis
         np.add(out, factors[2], out=out)
 
 
-@kernel(BatchNormInferenceDown)
+@kernel(ops.BatchNormInferenceDown)
 @in_float32
-def _batch_norm_inference_down(operation: BatchNormInferenceDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _batch_norm_inference_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     width = inputs[1].shape[-1]
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, mean, variance = inputs[2:]
@@ -145,9 +138,9 @@ def _average_product(a: Array, b: Array) -> Array:
     return np.divide(column, a.shape[1], out=column)
 
 
-@kernel(LayerNorm)
+@kernel(ops.LayerNorm)
 @in_float32
-def _layer_norm(operation: LayerNorm, inputs: list[Array], outputs: list[Array]) -> None:
+def _layer_norm(operation: ops.LayerNorm, inputs: list[Array], outputs: list[Array]) -> None:
     width = math.prod(inputs[0].shape[-operation.axes :])
     x, y = _matrix(inputs[0], width), _matrix(outputs[0], width)
     mean, variance = (_matrix(statistic, 1) for statistic in outputs[1:])
@@ -164,9 +157,9 @@ def _layer_norm(operation: LayerNorm, inputs: list[Array], outputs: list[Array])
         np.add(out, shift, out=out)
 
 
-@kernel(LayerNormDown)
+@kernel(ops.LayerNormDown)
 @in_float32
-def _layer_norm_down(operation: LayerNormDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _layer_norm_down(operation: ops.LayerNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     width = math.prod(inputs[1].shape[-operation.axes :])
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, (mean, variance) = inputs[2].reshape(-1), (_matrix(statistic, 1) for statistic in inputs[3:])

@@ -12,15 +12,7 @@ import numpy as np
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
 from actorflow.ops.cpu.parallel import element_ns, spread
 from actorflow.ops.cpu.windows import Piece, by_images, compute_dtype, is_first, is_last, pieces, taps
-from actorflow.ops.nn.pool import (
-    AveragePool,
-    AveragePoolDown,
-    GlobalAverage,
-    GlobalAverageDown,
-    MaxPool,
-    MaxPoolDown,
-    MaxPoolPick,
-)
+from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.registry import kernel
 
@@ -44,8 +36,8 @@ def _is_global(w: Windows) -> bool:
     return w.kernel == w.size == w.padded_size
 
 
-@kernel(MaxPool)
-def max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.MaxPool)
+def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
     """The maxima; see `MaxPool`."""
     (images,), (results,) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
@@ -77,8 +69,8 @@ def _first_maxima(
         yield window, element, hit
 
 
-@kernel(MaxPoolDown)
-def max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.MaxPoolDown)
+def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     """The gradient of the maxima; see `MaxPoolDown`."""
     (grads, images, maxima), (results,) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
@@ -108,8 +100,8 @@ def max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Arr
     spread(by_images(_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
 
 
-@kernel(MaxPoolPick)
-def _max_pool_pick(operation: MaxPoolPick, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.MaxPoolPick)
+def _max_pool_pick(operation: ops.MaxPoolPick, inputs: list[Array], outputs: list[Array]) -> None:
     (values, images, maxima), (results,) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
     for piece in _pieces(w, images):
@@ -121,7 +113,7 @@ def _max_pool_pick(operation: MaxPoolPick, inputs: list[Array], outputs: list[Ar
             np.add(picked[window], share, out=picked[window])
 
 
-def _inverse_counts(operation: AveragePool | AveragePoolDown, w: Windows, dtype: np.dtype[Any]) -> Array:
+def _inverse_counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows, dtype: np.dtype[Any]) -> Array:
     """1 / (number of elements that count) of each window, shape (*out, 1)."""
     lengths = []
     for n, count, k, s, (before, after) in zip(w.size, w.out, w.kernel, w.stride, w.pad, strict=True):
@@ -132,8 +124,8 @@ def _inverse_counts(operation: AveragePool | AveragePoolDown, w: Windows, dtype:
     return (1.0 / counts).astype(dtype)
 
 
-@kernel(AveragePool)
-def average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.AveragePool)
+def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
     """The averages; see `AveragePool`."""
     (images,), (results,) = inputs, outputs
     w, dtype = operation.windows(images.shape[1:-1]), compute_dtype(results.dtype)
@@ -152,8 +144,8 @@ def average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Arra
     spread(list(_pieces(w, images)), compute, _work_ns(w, results))
 
 
-@kernel(AveragePoolDown)
-def average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.AveragePoolDown)
+def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     """The gradient of the averages; see `AveragePoolDown`."""
     (grads,), (results,) = inputs, outputs
     w, dtype = operation.windows(results.shape[1:-1]), compute_dtype(results.dtype)
@@ -175,8 +167,8 @@ def average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: 
     spread(by_images(_pieces(w, results), w), compute, _work_ns(w, grads))
 
 
-@kernel(GlobalAverage)
-def _global_average(operation: GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.GlobalAverage)
+def _global_average(operation: ops.GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     axes, dtype = tuple(range(1, x.ndim - 1)), compute_dtype(x.dtype)
     if dtype == y.dtype:
@@ -185,8 +177,8 @@ def _global_average(operation: GlobalAverage, inputs: list[Array], outputs: list
         np.copyto(y, np.mean(x, axis=axes, dtype=dtype), casting="unsafe")
 
 
-@kernel(GlobalAverageDown)
-def _global_average_down(operation: GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.GlobalAverageDown)
+def _global_average_down(operation: ops.GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, dx = inputs[0], outputs[0]
     share = scratch("share", g.shape, g.dtype)
     np.multiply(g, 1.0 / math.prod(operation.size), out=share, casting="unsafe")

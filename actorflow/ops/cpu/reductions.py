@@ -8,20 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.ops import reductions as ops
 from actorflow.ops.cpu.buffers import Array, wide_dtype
-from actorflow.ops.reductions import (
-    ArgMax,
-    ArgMin,
-    CountNonzero,
-    ReduceAll,
-    ReduceAny,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    ReduceProdDown,
-    is_certain,
-)
 from actorflow.ops.registry import kernel
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction, summed_dtype
 
@@ -45,7 +33,7 @@ def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
         total = np.dot(np.ones(length, x.dtype), x.reshape(length, inner))
     if total is None:
         total = np.asarray(np.add.reduce(x.reshape(columns), axis=1))
-    elif not is_certain(np.add, total):  # BLAS adds up several parts at once
+    elif not ops.is_certain(np.add, total):  # BLAS adds up several parts at once
         with np.errstate(all="ignore"):
             total = np.asarray(np.add.reduce(x.reshape(columns), axis=1))
     return total.reshape([1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes])
@@ -79,8 +67,8 @@ def _sum(operation: ReduceSum, inputs: list[Array], outputs: list[Array]) -> Non
     np.copyto(outputs[0], sum_axes(x, operation.axes(x.ndim), operation.keepdims), casting="unsafe")
 
 
-@kernel(ReduceMean)
-def _mean(operation: ReduceMean, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceMean)
+def _mean(operation: ops.ReduceMean, inputs: list[Array], outputs: list[Array]) -> None:
     (x,) = inputs
     axes = operation.axes(x.ndim)
     total = sum_axes(x, axes, operation.keepdims)
@@ -106,28 +94,28 @@ def _reduce(ufunc: np.ufunc, operation: Reduction, x: Array, out: Array) -> None
     np.copyto(out, rest.reshape(out.shape))
 
 
-@kernel(ReduceMax)
-def _max(operation: ReduceMax, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceMax)
+def _max(operation: ops.ReduceMax, inputs: list[Array], outputs: list[Array]) -> None:
     _reduce(np.maximum, operation, inputs[0], outputs[0])
 
 
-@kernel(ReduceMin)
-def _min(operation: ReduceMin, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceMin)
+def _min(operation: ops.ReduceMin, inputs: list[Array], outputs: list[Array]) -> None:
     _reduce(np.minimum, operation, inputs[0], outputs[0])
 
 
-@kernel(ReduceAny)
-def _any(operation: ReduceAny, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceAny)
+def _any(operation: ops.ReduceAny, inputs: list[Array], outputs: list[Array]) -> None:
     _reduce(np.logical_or, operation, inputs[0], outputs[0])
 
 
-@kernel(ReduceAll)
-def _all(operation: ReduceAll, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceAll)
+def _all(operation: ops.ReduceAll, inputs: list[Array], outputs: list[Array]) -> None:
     _reduce(np.logical_and, operation, inputs[0], outputs[0])
 
 
-@kernel(ReduceProd)
-def _prod(operation: ReduceProd, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceProd)
+def _prod(operation: ops.ReduceProd, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     wide = wide_dtype(x.dtype) if _is_half(x) else y.dtype
     with np.errstate(all="ignore"):
@@ -135,8 +123,8 @@ def _prod(operation: ReduceProd, inputs: list[Array], outputs: list[Array]) -> N
         np.copyto(y, total, casting="unsafe")
 
 
-@kernel(ReduceProdDown)
-def _prod_down(operation: ReduceProdDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceProdDown)
+def _prod_down(operation: ops.ReduceProdDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, x), (dx,) = inputs, outputs
     axes = Reduction(operation.axis).axes(x.ndim)
     kept = [i for i in range(x.ndim) if i not in axes]
@@ -154,19 +142,19 @@ def _prod_down(operation: ReduceProdDown, inputs: list[Array], outputs: list[Arr
         np.copyto(dx.transpose(*kept, *axes), others.reshape(moved.shape), casting="unsafe")
 
 
-@kernel(CountNonzero)
-def _count_nonzero(operation: CountNonzero, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.CountNonzero)
+def _count_nonzero(operation: ops.CountNonzero, inputs: list[Array], outputs: list[Array]) -> None:
     (x,) = inputs
     outputs[0][...] = np.count_nonzero(x, axis=operation.axes(x.ndim), keepdims=operation.keepdims)
 
 
-@kernel(ArgMax)
-def _argmax(operation: ArgMax, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ArgMax)
+def _argmax(operation: ops.ArgMax, inputs: list[Array], outputs: list[Array]) -> None:
     _arg_reduce(np.argmax, operation, inputs[0], outputs[0])
 
 
-@kernel(ArgMin)
-def _argmin(operation: ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ArgMin)
+def _argmin(operation: ops.ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
     _arg_reduce(np.argmin, operation, inputs[0], outputs[0])
 
 

@@ -6,36 +6,16 @@ import numpy as np
 
 from actorflow.ops.cuda.elementwise import register_elementwise
 from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
-from actorflow.ops.nn.activation import (
-    GELU_CUBIC,
-    GELU_SLOPE,
-    Elu,
-    EluDown,
-    Gelu,
-    GeluDown,
-    LeakyRelu,
-    LeakyReluDown,
-    NormalDensity,
-    Relu,
-    ReluDown,
-    Sigmoid,
-    SigmoidDown,
-    Silu,
-    SiluDown,
-    Softplus,
-    SoftplusDown,
-    Tanh,
-    TanhDown,
-)
+from actorflow.ops.nn import activation as ops
 
 register_elementwise(
-    {Relu: "x < T(0) ? T(0) : x", Sigmoid: "W(1) / (W(1) + exp(-W(x)))", Tanh: "tanh(W(x))"}, FLOATS, "T x"
+    {ops.Relu: "x < T(0) ? T(0) : x", ops.Sigmoid: "W(1) / (W(1) + exp(-W(x)))", ops.Tanh: "tanh(W(x))"}, FLOATS, "T x"
 )
 register_elementwise(
     {
-        ReluDown: "y > T(0) ? g : T(0)",
-        SigmoidDown: "W(g) * W(y) * (W(1) - W(y))",
-        TanhDown: "W(g) * (W(1) - W(y) * W(y))",
+        ops.ReluDown: "y > T(0) ? g : T(0)",
+        ops.SigmoidDown: "W(g) * W(y) * (W(1) - W(y))",
+        ops.TanhDown: "W(g) * (W(1) - W(y) * W(y))",
     },
     FLOATS,
     "T g, T y",
@@ -88,7 +68,9 @@ _GELU_DOWN = elementwise(
     "const W v = W(x), share = W(0.5) * W(erfc(-v * W(0.70710678118654752)));"
     "dx = T(W(g) * (share + v * (W(0.39894228040143268) * exp(W(-0.5) * v * v))))",
 )
-_INNER = f"const W v = W(x), k = W({GELU_SLOPE!r}), c = W({GELU_CUBIC!r}), t = tanh(k * v * (W(1) + c * v * v));"
+_INNER = (
+    f"const W v = W(x), k = W({ops.GELU_SLOPE!r}), c = W({ops.GELU_CUBIC!r}), t = tanh(k * v * (W(1) + c * v * v));"
+)
 _GELU_TANH = elementwise("gelu_tanh", "T x", "T y", _INNER + "y = T(W(0.5) * v * (W(1) + t))")
 _GELU_TANH_DOWN = elementwise(
     "gelu_tanh_down",
@@ -101,56 +83,56 @@ _NORMAL_DENSITY = elementwise(
 )
 
 
-@kernel(LeakyRelu, dtypes=FLOATS, inplace=True)
-def _leaky_relu(operation: LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.LeakyRelu, dtypes=FLOATS, inplace=True)
+def _leaky_relu(operation: ops.LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
     _LEAKY_RELU(*inputs, np.float64(operation.slope), outputs[0])
 
 
-@kernel(LeakyReluDown, dtypes=FLOATS)
-def _leaky_relu_down(operation: LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.LeakyReluDown, dtypes=FLOATS)
+def _leaky_relu_down(operation: ops.LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
     _LEAKY_RELU_DOWN(*inputs, np.float64(operation.slope), outputs[0])
 
 
-@kernel(Elu, dtypes=FLOATS, inplace=True)
-def _elu(operation: Elu, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Elu, dtypes=FLOATS, inplace=True)
+def _elu(operation: ops.Elu, inputs: list[Array], outputs: list[Array]) -> None:
     _ELU(*inputs, np.float64(operation.alpha), outputs[0])
 
 
-@kernel(EluDown, dtypes=FLOATS)
-def _elu_down(operation: EluDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.EluDown, dtypes=FLOATS)
+def _elu_down(operation: ops.EluDown, inputs: list[Array], outputs: list[Array]) -> None:
     _ELU_DOWN(*inputs, np.float64(operation.alpha), outputs[0])
 
 
-@kernel(Silu, dtypes=FLOATS, inplace=True)
-def _silu(operation: Silu, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Silu, dtypes=FLOATS, inplace=True)
+def _silu(operation: ops.Silu, inputs: list[Array], outputs: list[Array]) -> None:
     _SILU(*inputs, outputs[0])
 
 
-@kernel(SiluDown, dtypes=FLOATS)
-def _silu_down(operation: SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.SiluDown, dtypes=FLOATS)
+def _silu_down(operation: ops.SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
     _SILU_DOWN(*inputs, outputs[0])
 
 
-@kernel(Softplus, dtypes=FLOATS, inplace=True)
-def _softplus(operation: Softplus, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Softplus, dtypes=FLOATS, inplace=True)
+def _softplus(operation: ops.Softplus, inputs: list[Array], outputs: list[Array]) -> None:
     _SOFTPLUS(*inputs, np.float64(operation.beta), np.float64(operation.threshold), outputs[0])
 
 
-@kernel(SoftplusDown, dtypes=FLOATS)
-def _softplus_down(operation: SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.SoftplusDown, dtypes=FLOATS)
+def _softplus_down(operation: ops.SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
     _SOFTPLUS_DOWN(*inputs, np.float64(operation.beta), np.float64(operation.threshold), outputs[0])
 
 
-@kernel(Gelu, dtypes=FLOATS, inplace=True)
-def _gelu(operation: Gelu, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Gelu, dtypes=FLOATS, inplace=True)
+def _gelu(operation: ops.Gelu, inputs: list[Array], outputs: list[Array]) -> None:
     (_GELU_TANH if operation.tanh else _GELU)(*inputs, outputs[0])
 
 
-@kernel(GeluDown, dtypes=FLOATS)
-def _gelu_down(operation: GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.GeluDown, dtypes=FLOATS)
+def _gelu_down(operation: ops.GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
     (_GELU_TANH_DOWN if operation.tanh else _GELU_DOWN)(*inputs, outputs[0])
 
 
-@kernel(NormalDensity, dtypes=FLOATS)
-def _normal_density(operation: NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.NormalDensity, dtypes=FLOATS)
+def _normal_density(operation: ops.NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
     _NORMAL_DENSITY(*inputs, outputs[0])

@@ -8,61 +8,20 @@ from typing import Any
 
 import cupy
 
+from actorflow.ops import elementwise as ops
 from actorflow.ops.cuda.launch import ANYTHING, FLOATS, FORMULAS, NUMBERS, REALS, Array, Formula, elementwise, kernel
-from actorflow.ops.elementwise import (
-    Absolute,
-    Cast,
-    Ceil,
-    Clip,
-    Copy,
-    Divide,
-    Dummy,
-    Equal,
-    Exp,
-    Floor,
-    Greater,
-    GreaterEqual,
-    Less,
-    LessEqual,
-    Log,
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    LogicalXor,
-    Maximum,
-    Minimum,
-    Multiply,
-    Negative,
-    NotEqual,
-    Power,
-    Reciprocal,
-    Round,
-    Scale,
-    Sign,
-    Sqrt,
-    Square,
-    Subtract,
-    Sum,
-    WeightedSum,
-    Where,
-)
 from actorflow.ops.operation import Operation
 
 
-@kernel(Copy, dtypes=ANYTHING, inplace=True)
-def _copy(operation: Copy, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Copy, dtypes=ANYTHING, inplace=True)
+@kernel(ops.Dummy, dtypes=ANYTHING, inplace=True)
+def _copy(operation: ops.Copy | ops.Dummy, inputs: list[Array], outputs: list[Array]) -> None:
     if inputs[0] is not outputs[0]:
         cupy.copyto(outputs[0], inputs[0])
 
 
-@kernel(Dummy, dtypes=ANYTHING, inplace=True)
-def _dummy(operation: Dummy, inputs: list[Array], outputs: list[Array]) -> None:
-    if inputs[0] is not outputs[0]:
-        cupy.copyto(outputs[0], inputs[0])
-
-
-@kernel(Cast, dtypes=ANYTHING)
-def _cast(operation: Cast, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Cast, dtypes=ANYTHING)
+def _cast(operation: ops.Cast, inputs: list[Array], outputs: list[Array]) -> None:
     cupy.copyto(outputs[0], inputs[0], casting="unsafe")
 
 
@@ -96,39 +55,43 @@ def register_elementwise(
         register(operation, formula)
 
 
-register_elementwise({Negative: "-x"}, _SIGNED, "T x")
-register_elementwise({Square: "x * x"}, NUMBERS, "T x")
-register_elementwise({Absolute: "x < T(0) ? T(-x) : x", Sign: "x > T(0) ? T(1) : x < T(0) ? T(-1) : x"}, REALS, "T x")
+register_elementwise({ops.Negative: "-x"}, _SIGNED, "T x")
+register_elementwise({ops.Square: "x * x"}, NUMBERS, "T x")
+register_elementwise(
+    {ops.Absolute: "x < T(0) ? T(-x) : x", ops.Sign: "x > T(0) ? T(1) : x < T(0) ? T(-1) : x"}, REALS, "T x"
+)
 register_elementwise(
     {
-        Ceil: "ceil(W(x))",
-        Exp: "exp(W(x))",
-        Floor: "floor(W(x))",
-        Log: "log(W(x))",
-        Reciprocal: "W(1) / W(x)",
-        Round: "rint(W(x))",
-        Sqrt: "sqrt(W(x))",
+        ops.Ceil: "ceil(W(x))",
+        ops.Exp: "exp(W(x))",
+        ops.Floor: "floor(W(x))",
+        ops.Log: "log(W(x))",
+        ops.Reciprocal: "W(1) / W(x)",
+        ops.Round: "rint(W(x))",
+        ops.Sqrt: "sqrt(W(x))",
     },
     FLOATS,
     "T x",
 )
-register_elementwise({Power: "pow(W(a), W(b))"}, FLOATS, "T a, T b")
+register_elementwise({ops.Power: "pow(W(a), W(b))"}, FLOATS, "T a, T b")
 register_elementwise(
     {
-        Greater: "a > b",
-        GreaterEqual: "a >= b",
-        Less: "a < b",
-        LessEqual: "a <= b",
+        ops.Greater: "a > b",
+        ops.GreaterEqual: "a >= b",
+        ops.Less: "a < b",
+        ops.LessEqual: "a <= b",
     },
     REALS,
     "T a, T b",
     "bool",
     inplace=False,
 )
-register_elementwise({Equal: "a == b", NotEqual: "a != b"}, ANYTHING, "T a, T b", "bool", inplace=False)
-register_elementwise({LogicalAnd: "a && b", LogicalOr: "a || b", LogicalXor: "a != b"}, ("bool",), "T a, T b", "bool")
-register_elementwise({LogicalNot: "!x"}, ("bool",), "T x", "bool")
-register_elementwise({Where: "condition ? a : b"}, ("bool",), "bool condition, T a, T b", inplace=False)
+register_elementwise({ops.Equal: "a == b", ops.NotEqual: "a != b"}, ANYTHING, "T a, T b", "bool", inplace=False)
+register_elementwise(
+    {ops.LogicalAnd: "a && b", ops.LogicalOr: "a || b", ops.LogicalXor: "a != b"}, ("bool",), "T a, T b", "bool"
+)
+register_elementwise({ops.LogicalNot: "!x"}, ("bool",), "T x", "bool")
+register_elementwise({ops.Where: "condition ? a : b"}, ("bool",), "bool condition, T a, T b", inplace=False)
 
 _INTEGER_POWER = elementwise(
     "integer_power",
@@ -143,13 +106,13 @@ _AT_LEAST = elementwise("at_least", "T x, T low", "T y", "y = x < low ? low : x"
 _AT_MOST = elementwise("at_most", "T x, T high", "T y", "y = x > high ? high : x")
 
 
-@kernel(Power, dtypes=_INTEGERS, inplace=True)
-def _integer_power(operation: Power, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Power, dtypes=_INTEGERS, inplace=True)
+def _integer_power(operation: ops.Power, inputs: list[Array], outputs: list[Array]) -> None:
     _INTEGER_POWER(*inputs, outputs[0])
 
 
-@kernel(Clip, dtypes=REALS, inplace=True)
-def _clip(operation: Clip, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Clip, dtypes=REALS, inplace=True)
+def _clip(operation: ops.Clip, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     low, high = (None if bound is None else x.dtype.type(bound) for bound in (operation.low, operation.high))
     if low is not None or high is None:
@@ -162,7 +125,7 @@ def _clip(operation: Clip, inputs: list[Array], outputs: list[Array]) -> None:
 #: Terms per launch: their pointers and shapes must fit in the 4 KB of a kernel's arguments.
 _MOST_TERMS = 16
 
-FORMULAS[Scale] = Formula("T x, T factor", "T", "x * factor", lambda operation, kind: (kind(operation.factor),))
+FORMULAS[ops.Scale] = Formula("T x, T factor", "T", "x * factor", lambda operation, kind: (kind(operation.factor),))
 
 _SCALE = elementwise("scale", "T x, T factor", "T y", "y = x * factor")
 _ADD_SCALED = elementwise("add_scaled", "T total, T x, T factor", "T y", "y = T(total + T(x * factor))")
@@ -182,8 +145,8 @@ def _whole(x: Array, y: Array) -> Array:
     return x if x.shape == y.shape else cupy.broadcast_to(x, y.shape)
 
 
-@kernel(Sum, dtypes=NUMBERS, inplace=True)
-def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Sum, dtypes=NUMBERS, inplace=True)
+def _sum(operation: ops.Sum, inputs: list[Array], outputs: list[Array]) -> None:
     (y,), first = outputs, inputs[:_MOST_TERMS]
     _adder(len(first))(_whole(first[0], y), *first[1:], y)
     for start in range(_MOST_TERMS, len(inputs), _MOST_TERMS - 1):
@@ -191,19 +154,21 @@ def _sum(operation: Sum, inputs: list[Array], outputs: list[Array]) -> None:
         _adder(len(terms))(*terms, y)
 
 
-@kernel(WeightedSum, dtypes=FLOATS, inplace=True)
-def _weighted_sum(operation: WeightedSum, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.WeightedSum, dtypes=FLOATS, inplace=True)
+def _weighted_sum(operation: ops.WeightedSum, inputs: list[Array], outputs: list[Array]) -> None:
     (y,), weights = outputs, [inputs[0].dtype.type(weight) for weight in operation.weights]
     _SCALE(_whole(inputs[0], y), weights[0], y)
     for x, weight in zip(inputs[1:], weights[1:], strict=True):
         _ADD_SCALED(y, x, weight, y)
 
 
-@kernel(Scale, dtypes=FLOATS, inplace=True)
-def _scale(operation: Scale, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Scale, dtypes=FLOATS, inplace=True)
+def _scale(operation: ops.Scale, inputs: list[Array], outputs: list[Array]) -> None:
     _SCALE(inputs[0], inputs[0].dtype.type(operation.factor), outputs[0])
 
 
-register_elementwise({Subtract: "a - b", Multiply: "a * b"}, NUMBERS, "T a, T b")
-register_elementwise({Divide: "W(a) / W(b)"}, FLOATS, "T a, T b")
-register_elementwise({Maximum: "a > b || a != a ? a : b", Minimum: "a < b || a != a ? a : b"}, REALS, "T a, T b")
+register_elementwise({ops.Subtract: "a - b", ops.Multiply: "a * b"}, NUMBERS, "T a, T b")
+register_elementwise({ops.Divide: "W(a) / W(b)"}, FLOATS, "T a, T b")
+register_elementwise(
+    {ops.Maximum: "a > b || a != a ? a : b", ops.Minimum: "a < b || a != a ? a : b"}, REALS, "T a, T b"
+)

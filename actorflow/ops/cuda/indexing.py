@@ -7,6 +7,7 @@ import math
 import cupy
 import numpy as np
 
+from actorflow.ops import indexing as ops
 from actorflow.ops.cpu.indexing import border, inside
 from actorflow.ops.cuda.launch import (
     ANYTHING,
@@ -20,18 +21,6 @@ from actorflow.ops.cuda.launch import (
     wide_dtype,
 )
 from actorflow.ops.cuda.reductions import sum_axes
-from actorflow.ops.indexing import (
-    Flip,
-    OneHot,
-    Pad,
-    PadDown,
-    Slice,
-    SliceDown,
-    Take,
-    TakeAlongAxis,
-    TakeAlongAxisDown,
-    TakeDown,
-)
 
 # As in kernels/sort.cuh.
 _DIGIT_BITS = 6
@@ -68,24 +57,24 @@ def _launch(function: str, grid: int, *args: Array | int) -> None:
     launch("sort", function, grid, _THREADS, args, np.dtype(np.float32))
 
 
-@kernel(Slice, dtypes=ANYTHING)
-def _slice(operation: Slice, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Slice, dtypes=ANYTHING)
+def _slice(operation: ops.Slice, inputs: list[Array], outputs: list[Array]) -> None:
     cupy.copyto(outputs[0], inputs[0][operation.key])
 
 
-@kernel(SliceDown, dtypes=ANYTHING)
-def _slice_down(operation: SliceDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.SliceDown, dtypes=ANYTHING)
+def _slice_down(operation: ops.SliceDown, inputs: list[Array], outputs: list[Array]) -> None:
     outputs[0].fill(0)
     cupy.copyto(outputs[0][operation.part.key], inputs[0])
 
 
-@kernel(Flip, dtypes=ANYTHING)
-def _flip(operation: Flip, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Flip, dtypes=ANYTHING)
+def _flip(operation: ops.Flip, inputs: list[Array], outputs: list[Array]) -> None:
     cupy.copyto(outputs[0], inputs[0][operation.key(inputs[0].ndim)])
 
 
-@kernel(Pad, dtypes=ANYTHING)
-def _pad(operation: Pad, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Pad, dtypes=ANYTHING)
+def _pad(operation: ops.Pad, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     if operation.mode == "constant":
         y.fill(operation.value)
@@ -96,8 +85,8 @@ def _pad(operation: Pad, inputs: list[Array], outputs: list[Array]) -> None:
                 cupy.copyto(y[part], cupy.broadcast_to(y[made_of], y[part].shape))
 
 
-@kernel(PadDown, dtypes=FLOATS)
-def _pad_down(operation: PadDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.PadDown, dtypes=FLOATS)
+def _pad_down(operation: ops.PadDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g,), (dx,) = inputs, outputs
     whole = cupy.empty(g.shape, wide_dtype(g.dtype))
     cupy.copyto(whole, g)
@@ -121,8 +110,8 @@ def _bytes(x: Array) -> Array:
     return x.view(np.uint8) if x.dtype == np.bool_ else x
 
 
-@kernel(Take, dtypes=_PICKED)
-def _take(operation: Take, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Take, dtypes=_PICKED)
+def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> None:
     x, y, indices = _bytes(inputs[0]), _bytes(outputs[0]), contiguous(inputs[1])
     axis = operation.axis % x.ndim
     args = (x, indices, y, y.size, indices.size, x.shape[axis], math.prod(x.shape[axis + 1 :]))
@@ -149,30 +138,30 @@ def _add_up(g: Array, indices: Array, dx: Array, columns: tuple[int, int, int], 
     launch_flat("indexing", "sum_equal", g.size, (g, keys, parts, dx, g.size, keys.size, length, inner), **types)
 
 
-@kernel(TakeDown, dtypes=REALS)
-def _take_down(operation: TakeDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.TakeDown, dtypes=REALS)
+def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, indices), (dx,), length = (contiguous(x) for x in inputs), outputs, operation.length
     inner = math.prod(dx.shape[operation.axis + 1 :])
     _add_up(g, indices, dx, (indices.size, length, 1), (length, inner))
 
 
-@kernel(TakeAlongAxis, dtypes=_PICKED)
-def _take_along_axis(operation: TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.TakeAlongAxis, dtypes=_PICKED)
+def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
     x, y, indices = _bytes(inputs[0]), _bytes(outputs[0]), contiguous(inputs[1])
     axis = operation.axis % x.ndim
     args = (x, indices, y, y.size, y.shape[axis], x.shape[axis], math.prod(x.shape[axis + 1 :]))
     launch_flat("indexing", "take_along", y.size, args, x.dtype, LABEL=indices.dtype)
 
 
-@kernel(TakeAlongAxisDown, dtypes=REALS)
-def _take_along_axis_down(operation: TakeAlongAxisDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.TakeAlongAxisDown, dtypes=REALS)
+def _take_along_axis_down(operation: ops.TakeAlongAxisDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, indices), (dx,), axis = (contiguous(x) for x in inputs), outputs, operation.axis
     inner = math.prod(dx.shape[axis + 1 :])
     _add_up(g, indices, dx, (g.shape[axis], operation.length, inner), (dx.size, 1))
 
 
-@kernel(OneHot, dtypes=_INTEGERS)
-def _one_hot(operation: OneHot, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.OneHot, dtypes=_INTEGERS)
+def _one_hot(operation: ops.OneHot, inputs: list[Array], outputs: list[Array]) -> None:
     y, indices = _bytes(outputs[0]), contiguous(inputs[0])
     args = (indices, y, y.size, operation.depth)
     launch_flat("indexing", "one_hot", y.size, args, y.dtype, LABEL=indices.dtype)

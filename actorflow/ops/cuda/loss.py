@@ -11,28 +11,7 @@ import numpy as np
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch, wide_dtype
 from actorflow.ops.cuda.reductions import Columns, sum_axes
-from actorflow.ops.nn.loss import (
-    Accuracy,
-    BinaryCrossEntropy,
-    BinaryCrossEntropyDown,
-    BinaryCrossEntropyWithLogits,
-    BinaryCrossEntropyWithLogitsDown,
-    HingeLoss,
-    HingeLossDown,
-    HuberLoss,
-    HuberLossDown,
-    L1Loss,
-    L1LossDown,
-    LabelLoss,
-    MseLoss,
-    MseLossDown,
-    NllLoss,
-    NllLossDown,
-    PairLoss,
-    PairLossDown,
-    SoftmaxLoss,
-    SoftmaxLossDown,
-)
+from actorflow.ops.nn import loss as ops
 
 _THREADS = 256
 
@@ -60,7 +39,7 @@ def _total(values: Array) -> Array:
     return total
 
 
-def _counts(operation: LabelLoss, labels: Array, classes: int, weights: list[Array], dtype: np.dtype[Any]) -> Array:
+def _counts(operation: ops.LabelLoss, labels: Array, classes: int, weights: list[Array], dtype: np.dtype[Any]) -> Array:
     """What each sample counts."""
     counts = cupy.empty(labels.size, wide_dtype(dtype))
     has_ignored = operation.ignore is not None
@@ -71,7 +50,7 @@ def _counts(operation: LabelLoss, labels: Array, classes: int, weights: list[Arr
     return counts
 
 
-def _reduce(operation: LabelLoss, losses: Array, counts: Array, out: Array) -> None:
+def _reduce(operation: ops.LabelLoss, losses: Array, counts: Array, out: Array) -> None:
     factor = np.float64(operation.scale)
     if operation.reduction == "none":
         _TIMES(losses.reshape(out.shape), factor, out)
@@ -81,8 +60,8 @@ def _reduce(operation: LabelLoss, losses: Array, counts: Array, out: Array) -> N
         _SHARE(_total(losses), _total(counts), factor, out)
 
 
-@kernel(SoftmaxLoss, dtypes=FLOATS)
-def _softmax_loss(operation: SoftmaxLoss, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.SoftmaxLoss, dtypes=FLOATS)
+def _softmax_loss(operation: ops.SoftmaxLoss, inputs: list[Array], outputs: list[Array]) -> None:
     x, labels = (contiguous(array) for array in inputs[:2])
     counts = _counts(operation, labels, x.shape[-1], inputs[2:], x.dtype)
     losses = cupy.empty(labels.size, wide_dtype(x.dtype))
@@ -90,26 +69,26 @@ def _softmax_loss(operation: SoftmaxLoss, inputs: list[Array], outputs: list[Arr
     _reduce(operation, losses, counts, outputs[0])
 
 
-@kernel(SoftmaxLossDown, dtypes=FLOATS)
-def _softmax_loss_down(operation: SoftmaxLossDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.SoftmaxLossDown, dtypes=FLOATS)
+def _softmax_loss_down(operation: ops.SoftmaxLossDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, x, labels = (contiguous(array) for array in inputs[:3])
     counts = _counts(operation, labels, x.shape[-1], inputs[3:], x.dtype)
     arrays = (g, x, labels, counts, *_given_total(operation, counts), outputs[0])
     _launch_rows("softmax_loss_down", arrays, x, labels, *_sharing(operation, x.dtype))
 
 
-def _given_total(operation: LabelLoss, counts: Array) -> tuple[Array]:
+def _given_total(operation: ops.LabelLoss, counts: Array) -> tuple[Array]:
     return (_total(counts) if operation.reduction == "mean" else counts,)
 
 
-def _sharing(operation: LabelLoss, dtype: np.dtype[Any]) -> tuple[int, int, Any]:
+def _sharing(operation: ops.LabelLoss, dtype: np.dtype[Any]) -> tuple[int, int, Any]:
     """Whether g has a value per sample, whether it is divided by the total, and the factor."""
     scale = wide_dtype(dtype).type(operation.scale)
     return int(operation.reduction == "none"), int(operation.reduction == "mean"), scale
 
 
-@kernel(NllLoss, dtypes=FLOATS)
-def _nll_loss(operation: NllLoss, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.NllLoss, dtypes=FLOATS)
+def _nll_loss(operation: ops.NllLoss, inputs: list[Array], outputs: list[Array]) -> None:
     x, labels = (contiguous(array) for array in inputs[:2])
     classes = x.shape[-1]
     counts = _counts(operation, labels, classes, inputs[2:], x.dtype)
@@ -118,8 +97,8 @@ def _nll_loss(operation: NllLoss, inputs: list[Array], outputs: list[Array]) -> 
     _reduce(operation, losses, counts, outputs[0])
 
 
-@kernel(NllLossDown, dtypes=FLOATS)
-def _nll_loss_down(operation: NllLossDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.NllLossDown, dtypes=FLOATS)
+def _nll_loss_down(operation: ops.NllLossDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, labels), (dx,) = (contiguous(array) for array in inputs[:2]), outputs
     counts = _counts(operation, labels, operation.classes, inputs[2:], g.dtype)
     arrays = (g, labels, counts, *_given_total(operation, counts), dx)
@@ -127,8 +106,8 @@ def _nll_loss_down(operation: NllLossDown, inputs: list[Array], outputs: list[Ar
     _launch_each("nll_loss_down", dx.size, args, g.dtype, labels)
 
 
-@kernel(Accuracy, dtypes=FLOATS)
-def _accuracy(operation: Accuracy, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.Accuracy, dtypes=FLOATS)
+def _accuracy(operation: ops.Accuracy, inputs: list[Array], outputs: list[Array]) -> None:
     x, labels = (contiguous(array) for array in inputs)
     if not labels.size:
         outputs[0].fill(math.nan)
@@ -141,7 +120,7 @@ def _accuracy(operation: Accuracy, inputs: list[Array], outputs: list[Array]) ->
 _GIVEN = "const W a = W(x), t = W(target), d = W(delta);"
 
 
-def _delta(operation: PairLoss | PairLossDown) -> Any:
+def _delta(operation: ops.PairLoss | ops.PairLossDown) -> Any:
     return np.float64(getattr(operation, "delta", 0.0))
 
 
@@ -151,7 +130,7 @@ def _loss(name: str, value: str) -> Callable[..., None]:
         name, "T x, T target, float64 delta, float64 factor", "R y", f"{_GIVEN} y = R(W(factor) * W({value}))"
     )
 
-    def compute(operation: PairLoss, inputs: list[Array], outputs: list[Array]) -> None:
+    def compute(operation: ops.PairLoss, inputs: list[Array], outputs: list[Array]) -> None:
         (x, target), (y,) = inputs, outputs
         if operation.reduction == "none":
             each(x, target, _delta(operation), np.float64(operation.scale), y)
@@ -173,36 +152,36 @@ def _down(name: str, slope: str) -> Callable[..., None]:
         f"{_GIVEN} dx = T(W(factor) * W(g) * W({slope}))",
     )
 
-    def compute(operation: PairLossDown, inputs: list[Array], outputs: list[Array]) -> None:
+    def compute(operation: ops.PairLossDown, inputs: list[Array], outputs: list[Array]) -> None:
         each(*inputs, _delta(operation), np.float64(operation.factor(outputs[0].size)), outputs[0])
 
     return compute
 
 
 _LOSSES = {
-    MseLoss: ("mse_loss", "(a - t) * (a - t)"),
-    L1Loss: ("l1_loss", "fabs(a - t)"),
-    HuberLoss: (
+    ops.MseLoss: ("mse_loss", "(a - t) * (a - t)"),
+    ops.L1Loss: ("l1_loss", "fabs(a - t)"),
+    ops.HuberLoss: (
         "huber_loss",
         "fabs(a - t) < d ? W(0.5) * (a - t) * (a - t) : d * (W(fabs(a - t)) - W(0.5) * d)",
     ),
-    HingeLoss: ("hinge_loss", "a * t < W(1) || a * t != a * t ? W(1) - a * t : W(0)"),
-    BinaryCrossEntropyWithLogits: (
+    ops.HingeLoss: ("hinge_loss", "a * t < W(1) || a * t != a * t ? W(1) - a * t : W(0)"),
+    ops.BinaryCrossEntropyWithLogits: (
         "logistic_loss",
         "(a > W(0) ? a : W(0)) - a * t + W(log1p(exp(a > W(0) ? -a : a)))",
     ),
-    BinaryCrossEntropy: (
+    ops.BinaryCrossEntropy: (
         "binary_cross_entropy",
         "(t - W(1)) * W(fmax(log(W(1) - a), W(-100))) - t * W(fmax(log(a), W(-100)))",
     ),
 }
 _SLOPES = {
-    MseLossDown: ("mse_loss_down", "W(2) * (a - t)"),
-    L1LossDown: ("l1_loss_down", "a > t ? W(1) : a < t ? W(-1) : a - t"),
-    HuberLossDown: ("huber_loss_down", "a - t > d ? d : a - t < -d ? -d : a - t"),
-    HingeLossDown: ("hinge_loss_down", "a * t < W(1) ? -t : W(0)"),
-    BinaryCrossEntropyWithLogitsDown: ("logistic_loss_down", "W(1) / (W(1) + exp(-a)) - t"),
-    BinaryCrossEntropyDown: (
+    ops.MseLossDown: ("mse_loss_down", "W(2) * (a - t)"),
+    ops.L1LossDown: ("l1_loss_down", "a > t ? W(1) : a < t ? W(-1) : a - t"),
+    ops.HuberLossDown: ("huber_loss_down", "a - t > d ? d : a - t < -d ? -d : a - t"),
+    ops.HingeLossDown: ("hinge_loss_down", "a * t < W(1) ? -t : W(0)"),
+    ops.BinaryCrossEntropyWithLogitsDown: ("logistic_loss_down", "W(1) / (W(1) + exp(-a)) - t"),
+    ops.BinaryCrossEntropyDown: (
         "binary_cross_entropy_down",
         "(a - t) / W(fmax((W(1) - a) * a, W(1e-12)))",
     ),

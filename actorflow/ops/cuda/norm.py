@@ -15,14 +15,7 @@ import numpy as np
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch, wide_dtype
 from actorflow.ops.cuda.reductions import Columns, sum_axes
-from actorflow.ops.nn.norm import (
-    BatchNorm,
-    BatchNormDown,
-    BatchNormInference,
-    BatchNormInferenceDown,
-    LayerNorm,
-    LayerNormDown,
-)
+from actorflow.ops.nn import norm as ops
 
 _NORMALIZE = elementwise(
     "normalize",
@@ -130,8 +123,8 @@ def _sums(rows: _Rows, axis: int, g: Array, x: Array, mean: Array, r: Array, sca
     return sums
 
 
-@kernel(BatchNorm, dtypes=FLOATS)
-def _batch_norm(operation: BatchNorm, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.BatchNorm, dtypes=FLOATS)
+def _batch_norm(operation: ops.BatchNorm, inputs: list[Array], outputs: list[Array]) -> None:
     x, scale, shift, running_mean, running_variance = inputs
     y, mean, variance, new_mean, new_variance = outputs
     rows = _Rows.of(x.shape, 1, 0)
@@ -147,14 +140,14 @@ def _batch_norm(operation: BatchNorm, inputs: list[Array], outputs: list[Array])
     _MOVE(running_mean, mean, running_variance, variance, momentum, unbiased, new_mean, new_variance)
 
 
-@kernel(BatchNormInference, dtypes=FLOATS, inplace=True)
-def _batch_norm_inference(operation: BatchNormInference, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.BatchNormInference, dtypes=FLOATS, inplace=True)
+def _batch_norm_inference(operation: ops.BatchNormInference, inputs: list[Array], outputs: list[Array]) -> None:
     x, scale, shift, mean, variance = inputs
     _NORMALIZE(x, mean, variance, scale, shift, np.float64(operation.epsilon), outputs[0])
 
 
-@kernel(BatchNormDown, dtypes=FLOATS)
-def _batch_norm_down(operation: BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.BatchNormDown, dtypes=FLOATS)
+def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     rows = _Rows.of(inputs[1].shape, 1, 0)
     g, x = (rows.matrix(array) for array in inputs[:2])
     scale, mean, variance = (contiguous(array) for array in inputs[2:])
@@ -165,8 +158,8 @@ def _batch_norm_down(operation: BatchNormDown, inputs: list[Array], outputs: lis
     _BATCH_DOWN(g, x, *map(rows.statistic, (scale, mean, r, total, product)), np.float64(rows.terms), rows.matrix(dx))
 
 
-@kernel(BatchNormInferenceDown, dtypes=FLOATS)
-def _batch_norm_inference_down(operation: BatchNormInferenceDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.BatchNormInferenceDown, dtypes=FLOATS)
+def _batch_norm_inference_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     rows = _Rows.of(inputs[1].shape, 1, 0)
     g, x = (rows.matrix(array) for array in inputs[:2])
     scale, mean, variance = (contiguous(array) for array in inputs[2:])
@@ -177,8 +170,8 @@ def _batch_norm_inference_down(operation: BatchNormInferenceDown, inputs: list[A
     _INFERENCE_DOWN(g, rows.statistic(scale), rows.statistic(r), rows.matrix(dx))
 
 
-@kernel(LayerNorm, dtypes=FLOATS)
-def _layer_norm(operation: LayerNorm, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.LayerNorm, dtypes=FLOATS)
+def _layer_norm(operation: ops.LayerNorm, inputs: list[Array], outputs: list[Array]) -> None:
     rows = _Rows.of(inputs[0].shape, operation.axes, 1)
     x, (y, mean, variance) = rows.matrix(inputs[0]), outputs
     _statistics(rows, x, mean, variance)
@@ -187,8 +180,8 @@ def _layer_norm(operation: LayerNorm, inputs: list[Array], outputs: list[Array])
     _NORMALIZE(x, rows.statistic(mean), rows.statistic(variance), *own, epsilon, rows.matrix(y))
 
 
-@kernel(LayerNormDown, dtypes=FLOATS)
-def _layer_norm_down(operation: LayerNormDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.LayerNormDown, dtypes=FLOATS)
+def _layer_norm_down(operation: ops.LayerNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     rows = _Rows.of(inputs[1].shape, operation.axes, 1)
     g, x = (rows.matrix(array) for array in inputs[:2])
     scale, mean, variance = (contiguous(array) for array in inputs[2:])

@@ -14,15 +14,7 @@ import numpy as np
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
 from actorflow.ops.cuda.reductions import sum_axes
 from actorflow.ops.cuda.windows import arguments, three
-from actorflow.ops.nn.pool import (
-    AveragePool,
-    AveragePoolDown,
-    GlobalAverage,
-    GlobalAverageDown,
-    MaxPool,
-    MaxPoolDown,
-    MaxPoolPick,
-)
+from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
 
 _SPREAD = elementwise("global_average_down", "T g, float64 count", "T dx", "dx = T(W(g) / W(count))")
@@ -35,46 +27,46 @@ def _launch(function: str, w: Windows, inputs: list[Array], output: Array, count
     launch_flat("pool", function, output.size, args, output.dtype)
 
 
-@kernel(MaxPool, dtypes=FLOATS)
-def _max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.MaxPool, dtypes=FLOATS)
+def _max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
     _launch("max_pool", operation.windows(inputs[0].shape[1:-1]), inputs, outputs[0])
 
 
-@kernel(MaxPoolDown, dtypes=FLOATS)
-def _max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.MaxPoolDown, dtypes=FLOATS)
+def _max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     _launch("max_pool_down", operation.windows(inputs[1].shape[1:-1]), inputs, outputs[0])
 
 
-@kernel(MaxPoolPick, dtypes=FLOATS)
-def _max_pool_pick(operation: MaxPoolPick, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.MaxPoolPick, dtypes=FLOATS)
+def _max_pool_pick(operation: ops.MaxPoolPick, inputs: list[Array], outputs: list[Array]) -> None:
     _launch("max_pool_pick", operation.windows(inputs[1].shape[1:-1]), inputs, outputs[0])
 
 
-def _counts(operation: AveragePool | AveragePoolDown, w: Windows) -> tuple[int, ...]:
+def _counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows) -> tuple[int, ...]:
     """What says how many elements of a window count: sizes with the border after the images, and whether it counts."""
     after = tuple(n + more for n, (_, more) in zip(w.size, w.pad, strict=True))
     return *three(after, 1), int(operation.count_pad)
 
 
-@kernel(AveragePool, dtypes=FLOATS)
-def _average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.AveragePool, dtypes=FLOATS)
+def _average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
     w = operation.windows(inputs[0].shape[1:-1])
     _launch("average_pool", w, inputs, outputs[0], _counts(operation, w))
 
 
-@kernel(AveragePoolDown, dtypes=FLOATS)
-def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.AveragePoolDown, dtypes=FLOATS)
+def _average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     w = operation.windows(outputs[0].shape[1:-1])
     _launch("average_pool_down", w, inputs, outputs[0], _counts(operation, w))
 
 
-@kernel(GlobalAverage, dtypes=FLOATS)
-def _global_average(operation: GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.GlobalAverage, dtypes=FLOATS)
+def _global_average(operation: ops.GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     size = inputs[0].shape[1:-1]
     sum_axes(inputs[0], range(1, len(size) + 1), outputs[0], math.prod(size))
 
 
-@kernel(GlobalAverageDown, dtypes=FLOATS)
-def _global_average_down(operation: GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.GlobalAverageDown, dtypes=FLOATS)
+def _global_average_down(operation: ops.GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
     g = inputs[0].reshape(len(inputs[0]), *(1 for _ in operation.size), inputs[0].shape[1])
     _SPREAD(cupy.broadcast_to(g, outputs[0].shape), np.float64(math.prod(operation.size)), outputs[0])

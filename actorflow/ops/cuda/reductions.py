@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from actorflow.ops import reductions as ops
 from actorflow.ops.cuda.launch import (
     ANYTHING,
     FLOATS,
@@ -19,18 +20,6 @@ from actorflow.ops.cuda.launch import (
     launch,
     launch_flat,
     wide_dtype,
-)
-from actorflow.ops.reductions import (
-    ArgMax,
-    ArgMin,
-    CountNonzero,
-    ReduceAll,
-    ReduceAny,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    ReduceProdDown,
 )
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction
 
@@ -180,39 +169,39 @@ def _sum(operation: ReduceSum, inputs: list[Array], outputs: list[Array]) -> Non
         _fold("fold_sum", "fold_sum", operation, x, y)
 
 
-@kernel(ReduceMean, dtypes=FLOATS)
-def _mean(operation: ReduceMean, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceMean, dtypes=FLOATS)
+def _mean(operation: ops.ReduceMean, inputs: list[Array], outputs: list[Array]) -> None:
     axes = operation.axes(inputs[0].ndim)
     sum_axes(inputs[0], axes, outputs[0], float(math.prod(inputs[0].shape[i] for i in axes)))
 
 
-@kernel(ReduceMax, dtypes=REALS)
-def _max(operation: ReduceMax, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceMax, dtypes=REALS)
+def _max(operation: ops.ReduceMax, inputs: list[Array], outputs: list[Array]) -> None:
     _fold("fold_max", "fold_max", operation, inputs[0], outputs[0])
 
 
-@kernel(ReduceMin, dtypes=REALS)
-def _min(operation: ReduceMin, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceMin, dtypes=REALS)
+def _min(operation: ops.ReduceMin, inputs: list[Array], outputs: list[Array]) -> None:
     _fold("fold_min", "fold_min", operation, inputs[0], outputs[0])
 
 
-@kernel(ReduceProd, dtypes=REALS)
-def _prod(operation: ReduceProd, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceProd, dtypes=REALS)
+def _prod(operation: ops.ReduceProd, inputs: list[Array], outputs: list[Array]) -> None:
     _fold("fold_prod", "fold_prod", operation, inputs[0], outputs[0])
 
 
-@kernel(ReduceAny, dtypes=("bool",))
-def _any(operation: ReduceAny, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceAny, dtypes=("bool",))
+def _any(operation: ops.ReduceAny, inputs: list[Array], outputs: list[Array]) -> None:
     _fold("fold_any", "fold_any", operation, inputs[0], outputs[0])
 
 
-@kernel(ReduceAll, dtypes=("bool",))
-def _all(operation: ReduceAll, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceAll, dtypes=("bool",))
+def _all(operation: ops.ReduceAll, inputs: list[Array], outputs: list[Array]) -> None:
     _fold("fold_all", "fold_all", operation, inputs[0], outputs[0])
 
 
-@kernel(CountNonzero, dtypes=("bool", *REALS))
-def _count_nonzero(operation: CountNonzero, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.CountNonzero, dtypes=("bool", *REALS))
+def _count_nonzero(operation: ops.CountNonzero, inputs: list[Array], outputs: list[Array]) -> None:
     _fold("count_nonzero", "fold_sum", operation, inputs[0], outputs[0])
 
 
@@ -223,18 +212,18 @@ def _position(operation: Reduction, x: Array, y: Array, largest: int) -> None:
     launch("fold", "position", tile.grid, tile.block, args, x.dtype, RESULT=x.dtype)
 
 
-@kernel(ArgMax, dtypes=REALS)
-def _argmax(operation: ArgMax, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ArgMax, dtypes=REALS)
+def _argmax(operation: ops.ArgMax, inputs: list[Array], outputs: list[Array]) -> None:
     _position(operation, inputs[0], outputs[0], 1)
 
 
-@kernel(ArgMin, dtypes=REALS)
-def _argmin(operation: ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ArgMin, dtypes=REALS)
+def _argmin(operation: ops.ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
     _position(operation, inputs[0], outputs[0], 0)
 
 
-@kernel(ReduceProdDown, dtypes=FLOATS)
-def _prod_down(operation: ReduceProdDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.ReduceProdDown, dtypes=FLOATS)
+def _prod_down(operation: ops.ReduceProdDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, x), (dx,) = inputs, outputs
     axes = Reduction(operation.axis).axes(x.ndim)
     x, columns = columns_over(x, axes)

@@ -160,7 +160,6 @@ def relu(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Any shape, floating.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Gradient: g where x > 0, else 0.
@@ -172,11 +171,7 @@ def relu(x: Blob, name: str | None = None) -> Blob:
 def sigmoid(x: Blob, name: str | None = None) -> Blob:
     """The logistic function: ``y = 1 / (1 + exp(-x))``.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
+    Arguments and result: those of `relu`.
     Gradient: g * y * (1 - y).
     Source: Purine2 ``Activation`` (sigmoid).
     """
@@ -186,11 +181,7 @@ def sigmoid(x: Blob, name: str | None = None) -> Blob:
 def tanh(x: Blob, name: str | None = None) -> Blob:
     """The hyperbolic tangent.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
+    Arguments and result: those of `relu`.
     Gradient: g * (1 - y * y).
     Source: Purine2 ``Activation`` (tanh).
     """
@@ -203,7 +194,6 @@ def leaky_relu(x: Blob, slope: float = 0.01, name: str | None = None) -> Blob:
     Args:
         x: Any shape, floating.
         slope: Factor on what is not positive; not negative.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -220,7 +210,6 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
     Args:
         x: Any shape, floating.
         alpha: What ``-y`` tends to for small ``x``; not negative.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -352,7 +341,6 @@ def gelu(x: Blob, tanh: bool = False, name: str | None = None) -> Blob:
         x: Any shape, floating.
         tanh: Approximate: ``y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``. The default is exact to
             the dtype's last digits.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Gradient: g * (P(N <= x) + x * density(x)), or that of the tanh form.
@@ -364,11 +352,7 @@ def gelu(x: Blob, tanh: bool = False, name: str | None = None) -> Blob:
 def silu(x: Blob, name: str | None = None) -> Blob:
     """The sigmoid linear unit, or swish: ``y = x * sigmoid(x)``.
 
-    Args:
-        x: Any shape, floating.
-        name: Name of the op.
-    Returns:
-        Blob of the type of ``x``.
+    Arguments and result: those of `relu`.
     Gradient: g * s * (1 + x * (1 - s)) with s = sigmoid(x).
     Source: Elfwing, Uchibe and Doya, Sigmoid-weighted linear units, 2017.
     """
@@ -382,7 +366,6 @@ def softplus(x: Blob, beta: float = 1.0, threshold: float = 20.0, name: str | No
         x: Any shape, floating.
         beta: How sharp the bend is; positive.
         threshold: ``y = x`` where ``beta * x`` is more, as in PyTorch.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:

@@ -192,7 +192,6 @@ def conv(
         pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
         dilation: Step between the elements that a kernel sees: a number, or one for each spatial axis.
         groups: How many parts the channels are divided into.
-        name: Name of the op.
     Returns:
         Blob of shape (batch, *out_size, out_channels), with
         ``out_size = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1``.
@@ -231,7 +230,6 @@ def conv_transpose(
         output_pad: How much larger the output is at its far ends, less than the stride or the dilation: convolutions
             with a stride give images of several sizes one size, and this chooses among them. What no element of ``x``
             reaches is 0.
-        name: Name of the op.
     Returns:
         Blob of shape (batch, *out_size, out_channels), with
         ``out_size = (size - 1) * stride - before - after + dilation * (kernel - 1) + 1 + output_pad``.

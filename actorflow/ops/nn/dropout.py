@@ -76,7 +76,6 @@ def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = No
         x: Any shape, floating.
         rate: The probability that an element is dropped, at least 0 and less than 1.
         seed: From 0 to 2**128 - 1; the default is derived from the name of ``x``, so dropouts of a graph differ.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``. (The op's second output is the mask of what was kept, bool.)
     Raises:

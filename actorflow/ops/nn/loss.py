@@ -209,7 +209,6 @@ def softmax_loss(
         reduction: "mean", "sum", or "none" for the loss of each sample.
         scale: Factor on the loss (lambda in Purine2).
         ignore: Samples with this label, which may be any integer, do not count.
-        name: Name of the op.
     Returns:
         0-d blob, dtype of ``x``, or one of the shape of ``labels`` for no reduction. The mean of no sample is not a
         number.
@@ -235,19 +234,7 @@ def nll_loss(
 ) -> Blob:
     """The negative log-likelihood ``-x[label]`` of each sample; by default their mean.
 
-    Args:
-        x: Logarithms of probabilities, shape (..., classes), floating.
-        labels: As in `softmax_loss`.
-        weights: As in `softmax_loss`.
-        reduction: As in `softmax_loss`.
-        scale: As in `softmax_loss`.
-        ignore: As in `softmax_loss`.
-        name: Name of the op.
-    Returns:
-        As `softmax_loss`.
-    Raises:
-        ShapeError, DTypeError: if ``x``, ``labels`` and ``weights`` do not fit.
-        GraphError: if there is no such reduction.
+    Arguments, result and errors: those of `softmax_loss`, but ``x`` are logarithms of probabilities.
     Gradient: dx = -g * weight / total weight at each label, else 0.
     Source: `torch.nn.functional.nll_loss`.
     """
@@ -265,7 +252,6 @@ def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Bl
         x: Predictions, shape (..., classes), floating; scores or probabilities.
         labels: Shape (...), integers from 0 to classes - 1; any other label fails the frame.
         top: How many predictions count.
-        name: Name of the op.
     Returns:
         0-d float32 blob; not a number for an empty batch.
     Raises:
@@ -516,7 +502,6 @@ def mse_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1
         target: Shape and dtype of ``x``.
         reduction: "mean", "sum", or "none" for the loss of each element.
         scale: Factor on the loss.
-        name: Name of the op.
     Returns:
         0-d blob, or one of the type of ``x`` for no reduction. The mean of no element is not a number.
     Raises:
@@ -553,12 +538,7 @@ def huber_loss(
     With ``scale=1 / delta`` it is the smooth L1 loss. Arguments, result and errors are those of `mse_loss`; besides:
 
     Args:
-        x: As in `mse_loss`.
-        target: As in `mse_loss`.
-        delta: From which distance on the loss is linear; positive.
-        reduction: As in `mse_loss`.
-        scale: As in `mse_loss`.
-        name: Name of the op.
+        delta: Distance from which on the loss is linear; positive.
     Raises:
         GraphError: if ``delta`` is not positive.
     Gradient: dx = g * min(max(x - target, -delta), delta) / size; dtarget = -dx.

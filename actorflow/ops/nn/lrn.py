@@ -163,7 +163,6 @@ def lrn(
         beta: The power.
         size: Channels of the window; of an even one the longer side is before.
         k: Is added to the mean square.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``. (The op's second output is what the power is taken of.)
     Raises:

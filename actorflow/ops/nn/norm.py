@@ -264,7 +264,6 @@ def batch_norm(
             batches are normalized in one graph, let one of them move the statistics.
         momentum: Share of the batch in the new running statistics.
         epsilon: Is added to the variance.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -384,7 +383,6 @@ def layer_norm(
         shift: Likewise; None for 0.
         axes: How many axes, from the last one, are normalized over.
         epsilon: Is added to the variance, which is divided by the number of elements.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:

@@ -243,7 +243,6 @@ def max_pool(
         ceil: Round the number of windows up, so that the last one may reach over the border, as in Caffe and Purine2;
             False rounds down, as PyTorch does by default. A window that would start beyond the image is never made.
         dilation: Step between the elements that a window sees.
-        name: Name of the op.
     Returns:
         Blob of shape (batch, *out_size, channels), dtype of ``x``. With a dilation a window may see nothing but border.
     Raises:
@@ -277,7 +276,6 @@ def average_pool(
         pad: Border around the images, as in `max_pool`.
         ceil: As in `max_pool`.
         count_pad: Whether the border counts, as zeros. What a window covers beyond the border never counts.
-        name: Name of the op.
     Returns:
         Blob of shape (batch, *out_size, channels), dtype of ``x``.
     Raises:
@@ -295,7 +293,6 @@ def global_average(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Images, shape (batch, [[depth,] height,] width, channels), floating.
-        name: Name of the op.
     Returns:
         Blob of shape (batch, channels).
     Raises:
@@ -313,7 +310,6 @@ def global_max(x: Blob, name: str | None = None) -> Blob:
 
     Args:
         x: Images, shape (batch, [[depth,] height,] width, channels), floating or integers.
-        name: Name of the op.
     Returns:
         Blob of shape (batch, channels).
     Raises:

@@ -425,7 +425,6 @@ def lstm(
         bias: As in `lstm_cell`.
         hidden: First hidden state, shape (batch, hidden), dtype of ``x``; None for 0.
         cell: First cell, likewise.
-        name: Name of the op.
     Returns:
         The hidden states after each step, (steps, batch, hidden); the last one and the last cell, (batch, hidden).
     Raises:

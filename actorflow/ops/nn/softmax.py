@@ -141,7 +141,6 @@ def softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
     Args:
         x: Any shape with at least one axis, floating.
         axis: The axis that sums to 1: the last one for classes or channels.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -158,7 +157,6 @@ def log_softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
     Args:
         x: Any shape with at least one axis, floating.
         axis: The axis whose exponentials sum to 1: the last one for classes or channels.
-        name: Name of the op.
     Returns:
         Blob of the type of ``x``.
     Raises:
