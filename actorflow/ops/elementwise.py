@@ -654,7 +654,7 @@ class Clip(_Ordered):
         return [g]
 
 
-class _Step(Operation):
+class _Piecewise(Operation):
     """``y`` of the type of ``x``, constant in pieces, so the gradient is 0."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -666,7 +666,7 @@ class _Step(Operation):
 
 
 @dataclass(frozen=True)
-class Sign(_Step):
+class Sign(_Piecewise):
     """``y = -1, 0 or 1``; see `sign`."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -675,17 +675,17 @@ class Sign(_Step):
 
 
 @dataclass(frozen=True)
-class Floor(_Step):
+class Floor(_Piecewise):
     """The largest integer that is not more; see `floor`."""
 
 
 @dataclass(frozen=True)
-class Ceil(_Step):
+class Ceil(_Piecewise):
     """The smallest integer that is not less; see `ceil`."""
 
 
 @dataclass(frozen=True)
-class Round(_Step):
+class Round(_Piecewise):
     """The nearest integer; see `round`."""
 
 

@@ -19,7 +19,7 @@ _YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 NOT_RUN = frozenset([AsyncGeneratorType, CoroutineType, GeneratorType])
 
 
-def is_async_function(fn: Callable[..., Any]) -> bool:
+def is_coroutine_function(fn: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine: it, what a `functools.partial` is of, or an object's ``__call__``.
 
     A plain function that returns the coroutine of another one is not known by this.
@@ -120,7 +120,7 @@ class Function(Operation):
     @property
     def is_async(self) -> bool:
         """Whether it is a coroutine function, run as a task on the loop."""
-        return is_async_function(self.fn)
+        return is_coroutine_function(self.fn)
 
     def check_arity(self, count: int) -> None:
         """Any number of inputs is right."""

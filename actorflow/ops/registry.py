@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from actorflow.errors import GraphError, KernelNotFoundError, did_you_mean
-from actorflow.ops.function import check_runs, is_async_function
+from actorflow.ops.function import check_runs, is_coroutine_function
 from actorflow.ops.operation import Operation
 
 #: As dtype or layout of a key: matches all.
@@ -104,7 +104,7 @@ def kernel(
 
     def register(function: _F) -> _F:
         check_runs(function, "a kernel")
-        if is_async_function(function):
+        if is_coroutine_function(function):
             raise GraphError(f"{function!r} is an async function: a kernel is a plain one, graph.function() awaits")
         for key in keys:
             if key in _kernels:

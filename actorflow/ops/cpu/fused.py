@@ -36,7 +36,7 @@ _REDUCED_BLOCK = 4 * BLOCK
 _MOST_PIECES = 24
 
 
-class _Step(NamedTuple):
+class _StepKernel(NamedTuple):
     compute: Callable[..., Any]
     operation: Operation
     arguments: tuple[int, ...]
@@ -46,7 +46,7 @@ class _Step(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _steps(operation: Fused, specs: tuple[TensorSpec, ...]) -> list[_Step]:
+def _steps(operation: Fused, specs: tuple[TensorSpec, ...]) -> list[_StepKernel]:
     """The steps with their kernels, for inputs of these types."""
     found = operation.specs(specs)
     outputs = {step: i for i, step in enumerate(operation.results)}
@@ -55,7 +55,7 @@ def _steps(operation: Fused, specs: tuple[TensorSpec, ...]) -> list[_Step]:
         dtype = found[len(specs) + i].dtype
         known = find_kernel(each, "cpu", found[arguments[0]].dtype if arguments else dtype)
         constant = np.full((), each.value, dtype) if isinstance(each, Fill) else None
-        steps.append(_Step(known.function, each, arguments, dtype, constant, outputs.get(i)))
+        steps.append(_StepKernel(known.function, each, arguments, dtype, constant, outputs.get(i)))
     return steps
 
 
@@ -87,7 +87,7 @@ def _are_flat(arrays: Sequence[Array], shape: tuple[int, ...]) -> bool:
 
 
 def _run(
-    steps: list[_Step], inputs: list[Array], outputs: Sequence[Array | None], shape: tuple[int, ...]
+    steps: list[_StepKernel], inputs: list[Array], outputs: Sequence[Array | None], shape: tuple[int, ...]
 ) -> list[Array | None]:
     """Compute the elementwise steps of a block; their values, behind the inputs."""
     values: list[Any] = list(inputs)
@@ -137,7 +137,7 @@ class _Reduced:
 
     def __init__(
         self,
-        steps: list[_Step],
+        steps: list[_StepKernel],
         inputs: list[Array],
         outputs: Sequence[Array | None],
         shape: tuple[int, ...],
@@ -150,9 +150,15 @@ class _Reduced:
         self._outputs = [None if y is None else y.reshape(shape) for y in outputs]
         rows = max(1, _REDUCED_BLOCK // max(1, math.prod(shape[1:])))
         self.blocks = [slice(i, min(i + rows, shape[0])) for i in range(0, max(1, shape[0]), rows)]
-        self._parts: dict[int, list[Any]] = {
-            i: [None] * len(self.blocks) for i, step in enumerate(steps) if isinstance(step.operation, Reduction)
-        }
+        self._parts: dict[int, list[Any]] = {}
+        #: Reductions whose blocks are kept as they are, and reduced when they are joined: see `may_be_parted`.
+        self._joined: set[int] = set()
+        for i, step in enumerate(steps):
+            if isinstance(step.operation, Reduction):
+                self._parts[i] = [None] * len(self.blocks)
+                is_cut = len(self.blocks) > 1 and 0 in self._axes(step.operation)
+                if is_cut and not ops.may_be_parted(_COMBINE[type(step.operation)], step.dtype):
+                    self._joined.add(i)
 
     def _shaped(self, x: Array) -> Array:
         return x.reshape(self._shape) if self._is_flat else np.broadcast_to(x, self._shape)
@@ -167,7 +173,8 @@ class _Reduced:
         block = self.blocks[number]
         values = self._values(block)
         for i, parts in self._parts.items():
-            parts[number] = self._part(i, values[self._steps[i].arguments[0]])
+            value = values[self._steps[i].arguments[0]]
+            parts[number] = value.copy() if i in self._joined else self._part(i, value)
 
     def _values(self, block: slice) -> list[Any]:
         """The inputs' and the steps' values of a block, in memory that the next one takes; outputs are written."""
@@ -202,10 +209,12 @@ class _Reduced:
         with np.errstate(all="ignore"):
             if len(parts) == 1:
                 (total,) = parts
+            elif i in self._joined:
+                total = self._part(i, np.concatenate(parts))
             elif 0 in axes:
                 ufunc = _COMBINE[type(operation)]
                 total = ufunc.reduce(np.stack(parts), axis=0)
-                if not ops.may_be_parted(ufunc, total.dtype) or not ops.is_certain(ufunc, total):
+                if not ops.is_certain(ufunc, total):
                     position = self._steps[i].arguments[0]
                     whole = np.concatenate([self._values(block)[position].copy() for block in self.blocks])
                     total = self._part(i, whole)

@@ -94,24 +94,16 @@ def _reduce(ufunc: np.ufunc, operation: Reduction, x: Array, out: Array) -> None
     np.copyto(out, rest.reshape(out.shape))
 
 
-@kernel(ops.ReduceMax)
-def _max(operation: ops.ReduceMax, inputs: list[Array], outputs: list[Array]) -> None:
-    _reduce(np.maximum, operation, inputs[0], outputs[0])
+def _register(operation: type[Reduction], ufunc: np.ufunc) -> None:
+    @kernel(operation)
+    def compute(operation: Reduction, inputs: list[Array], outputs: list[Array]) -> None:
+        _reduce(ufunc, operation, inputs[0], outputs[0])
 
 
-@kernel(ops.ReduceMin)
-def _min(operation: ops.ReduceMin, inputs: list[Array], outputs: list[Array]) -> None:
-    _reduce(np.minimum, operation, inputs[0], outputs[0])
-
-
-@kernel(ops.ReduceAny)
-def _any(operation: ops.ReduceAny, inputs: list[Array], outputs: list[Array]) -> None:
-    _reduce(np.logical_or, operation, inputs[0], outputs[0])
-
-
-@kernel(ops.ReduceAll)
-def _all(operation: ops.ReduceAll, inputs: list[Array], outputs: list[Array]) -> None:
-    _reduce(np.logical_and, operation, inputs[0], outputs[0])
+_register(ops.ReduceMax, np.maximum)
+_register(ops.ReduceMin, np.minimum)
+_register(ops.ReduceAny, np.logical_or)
+_register(ops.ReduceAll, np.logical_and)
 
 
 @kernel(ops.ReduceProd)
@@ -149,14 +141,8 @@ def _count_nonzero(operation: ops.CountNonzero, inputs: list[Array], outputs: li
 
 
 @kernel(ops.ArgMax)
-def _argmax(operation: ops.ArgMax, inputs: list[Array], outputs: list[Array]) -> None:
-    _arg_reduce(np.argmax, operation, inputs[0], outputs[0])
-
-
 @kernel(ops.ArgMin)
-def _argmin(operation: ops.ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
-    _arg_reduce(np.argmin, operation, inputs[0], outputs[0])
-
-
-def _arg_reduce(find: Callable[..., Any], operation: Reduction, x: Array, y: Array) -> None:
-    y[...] = find(x, axis=None if operation.axis is None else operation.axis[0], keepdims=operation.keepdims)
+def _position(operation: ops.ArgMax | ops.ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
+    find: Callable[..., Any] = np.argmax if isinstance(operation, ops.ArgMax) else np.argmin
+    axis = None if operation.axis is None else operation.axis[0]
+    outputs[0][...] = find(inputs[0], axis=axis, keepdims=operation.keepdims)

@@ -175,51 +175,27 @@ def _mean(operation: ops.ReduceMean, inputs: list[Array], outputs: list[Array]) 
     sum_axes(inputs[0], axes, outputs[0], float(math.prod(inputs[0].shape[i] for i in axes)))
 
 
-@kernel(ops.ReduceMax, dtypes=REALS)
-def _max(operation: ops.ReduceMax, inputs: list[Array], outputs: list[Array]) -> None:
-    _fold("fold_max", "fold_max", operation, inputs[0], outputs[0])
+def _register(operation: type[Reduction], dtypes: tuple[str, ...], function: str, again: str | None = None) -> None:
+    @kernel(operation, dtypes=dtypes)
+    def compute(operation: Reduction, inputs: list[Array], outputs: list[Array]) -> None:
+        _fold(function, again or function, operation, inputs[0], outputs[0])
 
 
-@kernel(ops.ReduceMin, dtypes=REALS)
-def _min(operation: ops.ReduceMin, inputs: list[Array], outputs: list[Array]) -> None:
-    _fold("fold_min", "fold_min", operation, inputs[0], outputs[0])
-
-
-@kernel(ops.ReduceProd, dtypes=REALS)
-def _prod(operation: ops.ReduceProd, inputs: list[Array], outputs: list[Array]) -> None:
-    _fold("fold_prod", "fold_prod", operation, inputs[0], outputs[0])
-
-
-@kernel(ops.ReduceAny, dtypes=("bool",))
-def _any(operation: ops.ReduceAny, inputs: list[Array], outputs: list[Array]) -> None:
-    _fold("fold_any", "fold_any", operation, inputs[0], outputs[0])
-
-
-@kernel(ops.ReduceAll, dtypes=("bool",))
-def _all(operation: ops.ReduceAll, inputs: list[Array], outputs: list[Array]) -> None:
-    _fold("fold_all", "fold_all", operation, inputs[0], outputs[0])
-
-
-@kernel(ops.CountNonzero, dtypes=("bool", *REALS))
-def _count_nonzero(operation: ops.CountNonzero, inputs: list[Array], outputs: list[Array]) -> None:
-    _fold("count_nonzero", "fold_sum", operation, inputs[0], outputs[0])
-
-
-def _position(operation: Reduction, x: Array, y: Array, largest: int) -> None:
-    x, columns = columns_over(x, operation.axes(x.ndim))
-    tile = columns.softmax_tile()
-    args: tuple[Any, ...] = (x, y, *columns, tile.columns, largest)
-    launch("fold", "position", tile.grid, tile.block, args, x.dtype, RESULT=x.dtype)
+_register(ops.ReduceMax, REALS, "fold_max")
+_register(ops.ReduceMin, REALS, "fold_min")
+_register(ops.ReduceProd, REALS, "fold_prod")
+_register(ops.ReduceAny, ("bool",), "fold_any")
+_register(ops.ReduceAll, ("bool",), "fold_all")
+_register(ops.CountNonzero, ("bool", *REALS), "count_nonzero", "fold_sum")
 
 
 @kernel(ops.ArgMax, dtypes=REALS)
-def _argmax(operation: ops.ArgMax, inputs: list[Array], outputs: list[Array]) -> None:
-    _position(operation, inputs[0], outputs[0], 1)
-
-
 @kernel(ops.ArgMin, dtypes=REALS)
-def _argmin(operation: ops.ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
-    _position(operation, inputs[0], outputs[0], 0)
+def _position(operation: ops.ArgMax | ops.ArgMin, inputs: list[Array], outputs: list[Array]) -> None:
+    x, columns = columns_over(inputs[0], operation.axes(inputs[0].ndim))
+    tile = columns.softmax_tile()
+    args: tuple[Any, ...] = (x, outputs[0], *columns, tile.columns, int(isinstance(operation, ops.ArgMax)))
+    launch("fold", "position", tile.grid, tile.block, args, x.dtype, RESULT=x.dtype)
 
 
 @kernel(ops.ReduceProdDown, dtypes=FLOATS)

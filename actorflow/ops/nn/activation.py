@@ -84,9 +84,13 @@ class Activation(Operation):
     #: Whether the gradient is computed from ``y``, not from ``x``.
     from_output: ClassVar[bool] = True
 
+    #: The operation of the gradient, which has the same fields.
+    backward: ClassVar[type[ActivationDown]]
+
     @property
-    def down(self) -> Operation:
-        raise NotImplementedError
+    def down(self) -> ActivationDown:
+        """The operation of the gradient, with the parameters of this one."""
+        return self.backward(**vars(self))
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         same_dtype(self.kind, x=inputs[0])
@@ -100,27 +104,21 @@ class Activation(Operation):
 class Relu(Activation):
     """``y = max(x, 0)``; see `relu`."""
 
-    @property
-    def down(self) -> Operation:
-        return ReluDown()
+    backward = ReluDown
 
 
 @dataclass(frozen=True)
 class Sigmoid(Activation):
     """``y = 1 / (1 + exp(-x))``; see `sigmoid`."""
 
-    @property
-    def down(self) -> Operation:
-        return SigmoidDown()
+    backward = SigmoidDown
 
 
 @dataclass(frozen=True)
 class Tanh(Activation):
     """``y = tanh(x)``; see `tanh`."""
 
-    @property
-    def down(self) -> Operation:
-        return TanhDown()
+    backward = TanhDown
 
 
 @dataclass(frozen=True)
@@ -129,9 +127,7 @@ class LeakyRelu(Activation):
 
     slope: float = 0.01
 
-    @property
-    def down(self) -> Operation:
-        return LeakyReluDown(self.slope)
+    backward = LeakyReluDown
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         if not self.slope >= 0:
@@ -145,9 +141,7 @@ class Elu(Activation):
 
     alpha: float = 1.0
 
-    @property
-    def down(self) -> Operation:
-        return EluDown(self.alpha)
+    backward = EluDown
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         if not self.alpha >= 0:
@@ -299,9 +293,7 @@ class Gelu(Activation):
 
     tanh: bool = False
 
-    @property
-    def down(self) -> Operation:
-        return GeluDown(self.tanh)
+    backward = GeluDown
 
 
 @dataclass(frozen=True)
@@ -310,9 +302,7 @@ class Silu(Activation):
 
     from_output = False
 
-    @property
-    def down(self) -> Operation:
-        return SiluDown()
+    backward = SiluDown
 
 
 @dataclass(frozen=True)
@@ -324,9 +314,7 @@ class Softplus(Activation):
     beta: float = 1.0
     threshold: float = 20.0
 
-    @property
-    def down(self) -> Operation:
-        return SoftplusDown(self.beta, self.threshold)
+    backward = SoftplusDown
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         if not self.beta > 0:

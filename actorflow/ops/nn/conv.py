@@ -16,10 +16,10 @@ from actorflow.ops.nn.windows import (
     CHANNELS_FIRST,
     WEIGHT_FIRST,
     Pads,
-    Steps,
+    PerAxis,
     Windows,
     as_pads,
-    as_steps,
+    as_per_axis,
     check_image,
     pads_per_axis,
     per_axis,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 class _Convolution(Operation):
     """What the three share; the parameters are those of `Conv`."""
 
-    stride: Steps = 1
+    stride: PerAxis = 1
     pad: Pads = 0
-    dilation: Steps = 1
+    dilation: PerAxis = 1
     groups: int = 1
 
     def windows(self, size: Sequence[int], kernel: Sequence[int]) -> Windows:
@@ -202,7 +202,7 @@ def conv(
     Gradient: dx by `ConvDown`, dweight by `ConvWeight`; both have gradients.
     Source: Purine2 ``Conv``.
     """
-    operation = Conv(as_steps(stride), as_pads(pad), as_steps(dilation), groups)
+    operation = Conv(as_per_axis(stride), as_pads(pad), as_per_axis(dilation), groups)
     return blob_of(operation, x, weight, name=name)
 
 
@@ -240,9 +240,9 @@ def conv_transpose(
     Gradient: dx by `Conv`, dweight by `ConvWeight`.
     Source: PyTorch ``conv_transpose2d``.
     """
-    steps, pads, gaps = as_steps(stride), as_pads(pad), as_steps(dilation)
+    steps, pads, gaps = as_per_axis(stride), as_pads(pad), as_per_axis(dilation)
     types = spec_of("conv_transpose", "x", x), spec_of("conv_transpose", "weight", weight)
-    size, cut, zeros = _transposed(*types, steps, pads, gaps, as_steps(output_pad))
+    size, cut, zeros = _transposed(*types, steps, pads, gaps, as_per_axis(output_pad))
     y: Blob = apply(ConvDown(steps, cut, gaps, groups, size), x, weight, name=None if any(zeros) else name)
     if any(zeros):
         y = apply(Pad(((0, 0), *[(0, n) for n in zeros], (0, 0))), y, name=name)
@@ -250,7 +250,7 @@ def conv_transpose(
 
 
 def _transposed(
-    x: TensorSpec, weight: TensorSpec, stride: Steps, pad: Pads, dilation: Steps, output_pad: Steps
+    x: TensorSpec, weight: TensorSpec, stride: PerAxis, pad: Pads, dilation: PerAxis, output_pad: PerAxis
 ) -> tuple[tuple[int, ...], Pads, tuple[int, ...]]:
     """The size and the padding of the convolution whose transpose is taken, and how many zeros follow the result.
 

@@ -289,9 +289,13 @@ class PairLoss(_Reduced):
 
     arguments: ClassVar[tuple[str, ...]] = ("x", "target")
 
+    #: The operation of the gradient, which has the same fields.
+    backward: ClassVar[type[PairLossDown]]
+
     @property
     def down(self) -> PairLossDown:
-        raise NotImplementedError
+        """The operation of the gradient by ``x``, with the parameters of this one."""
+        return self.backward(**vars(self))
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, target = inputs
@@ -353,15 +357,6 @@ class PairLossDown(_Reduced):
 
 
 @dataclass(frozen=True)
-class MseLoss(PairLoss):
-    """``(x - target) ** 2``; see `mse_loss`."""
-
-    @property
-    def down(self) -> PairLossDown:
-        return MseLossDown(self.reduction, self.scale)
-
-
-@dataclass(frozen=True)
 class MseLossDown(PairLossDown):
     """``dx = 2 * g * (x - target)``: the gradient of `MseLoss`."""
 
@@ -371,12 +366,10 @@ class MseLossDown(PairLossDown):
 
 
 @dataclass(frozen=True)
-class L1Loss(PairLoss):
-    """``|x - target|``; see `l1_loss`."""
+class MseLoss(PairLoss):
+    """``(x - target) ** 2``; see `mse_loss`."""
 
-    @property
-    def down(self) -> PairLossDown:
-        return L1LossDown(self.reduction, self.scale)
+    backward = MseLossDown
 
 
 @dataclass(frozen=True)
@@ -385,19 +378,10 @@ class L1LossDown(PairLossDown):
 
 
 @dataclass(frozen=True)
-class HuberLoss(PairLoss):
-    """``d ** 2 / 2`` of a distance d up to ``delta``, else ``delta * (d - delta / 2)``; see `huber_loss`."""
+class L1Loss(PairLoss):
+    """``|x - target|``; see `l1_loss`."""
 
-    delta: float = 1.0
-
-    @property
-    def down(self) -> PairLossDown:
-        return HuberLossDown(self.reduction, self.scale, self.delta)
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        if not self.delta > 0:
-            raise GraphError(f"HuberLoss: delta must be positive, got {self.delta}")
-        return super().infer(*inputs)
+    backward = L1LossDown
 
 
 @dataclass(frozen=True)
@@ -413,16 +397,17 @@ class HuberLossDown(PairLossDown):
 
 
 @dataclass(frozen=True)
-class HingeLoss(PairLoss):
-    """``max(1 - x * target, 0)``; see `hinge_loss`."""
+class HuberLoss(PairLoss):
+    """``d ** 2 / 2`` of a distance d up to ``delta``, else ``delta * (d - delta / 2)``; see `huber_loss`."""
 
-    @property
-    def down(self) -> PairLossDown:
-        return HingeLossDown(self.reduction, self.scale)
+    delta: float = 1.0
 
-    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
-        """The loss is symmetric."""
-        return blob_of(self.down, g, target, x)
+    backward = HuberLossDown
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        if not self.delta > 0:
+            raise GraphError(f"HuberLoss: delta must be positive, got {self.delta}")
+        return super().infer(*inputs)
 
 
 @dataclass(frozen=True)
@@ -435,16 +420,14 @@ class HingeLossDown(PairLossDown):
 
 
 @dataclass(frozen=True)
-class BinaryCrossEntropyWithLogits(PairLoss):
-    """Binary cross-entropy of ``sigmoid(x)``; see `binary_cross_entropy_with_logits`."""
+class HingeLoss(PairLoss):
+    """``max(1 - x * target, 0)``; see `hinge_loss`."""
 
-    @property
-    def down(self) -> PairLossDown:
-        return BinaryCrossEntropyWithLogitsDown(self.reduction, self.scale)
+    backward = HingeLossDown
 
     def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
-        """``-g * x``."""
-        return scaled(times(spread(g, x), x), -self.factor(x.spec.size))
+        """The loss is symmetric."""
+        return blob_of(self.down, g, target, x)
 
 
 @dataclass(frozen=True)
@@ -461,19 +444,14 @@ class BinaryCrossEntropyWithLogitsDown(PairLossDown):
 
 
 @dataclass(frozen=True)
-class BinaryCrossEntropy(PairLoss):
-    """``-target * log(x) - (1 - target) * log(1 - x)``; see `binary_cross_entropy`."""
+class BinaryCrossEntropyWithLogits(PairLoss):
+    """Binary cross-entropy of ``sigmoid(x)``; see `binary_cross_entropy_with_logits`."""
 
-    @property
-    def down(self) -> PairLossDown:
-        return BinaryCrossEntropyDown(self.reduction, self.scale)
+    backward = BinaryCrossEntropyWithLogitsDown
 
     def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
-        """``g * (log(1 - x) - log(x))``, whose terms are losses for the targets 0 and 1."""
-        each = BinaryCrossEntropy("none")
-        of_0, of_1 = (apply(each, x, constant_like(value, x)) for value in (0.0, 1.0))
-        slope = plus(of_1, scaled(of_0, -1.0))
-        return scaled(times(spread(g, x), slope), self.factor(x.spec.size))
+        """``-g * x``."""
+        return scaled(times(spread(g, x), x), -self.factor(x.spec.size))
 
 
 @dataclass(frozen=True)
@@ -492,6 +470,20 @@ class BinaryCrossEntropyDown(PairLossDown):
         each = BinaryCrossEntropyDown("none")
         inner = apply(each, p, x, constant_like(1.0, x))
         return blob_of(each, inner, x, constant_like(0.0, x))
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(PairLoss):
+    """``-target * log(x) - (1 - target) * log(1 - x)``; see `binary_cross_entropy`."""
+
+    backward = BinaryCrossEntropyDown
+
+    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
+        """``g * (log(1 - x) - log(x))``, whose terms are losses for the targets 0 and 1."""
+        each = BinaryCrossEntropy("none")
+        of_0, of_1 = (apply(each, x, constant_like(value, x)) for value in (0.0, 1.0))
+        slope = plus(of_1, scaled(of_0, -1.0))
+        return scaled(times(spread(g, x), slope), self.factor(x.spec.size))
 
 
 def mse_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:

@@ -10,10 +10,10 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.nn.windows import (
     CHANNELS_FIRST,
     Pads,
-    Steps,
+    PerAxis,
     Windows,
     as_pads,
-    as_steps,
+    as_per_axis,
     check_image,
     per_axis,
     slide,
@@ -42,8 +42,8 @@ class _Pool(Operation):
 
     layouts: ClassVar[Mapping[str, Layout]] = _CHANNELS_FIRST
 
-    kernel: Steps
-    stride: Steps | None = None
+    kernel: PerAxis
+    stride: PerAxis | None = None
     pad: Pads = 0
     ceil: bool = True
 
@@ -58,7 +58,7 @@ class _Pool(Operation):
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {tuple(size)}")
         return found
 
-    def _slide(self, size: tuple[int, ...], dilation: Steps) -> Windows:
+    def _slide(self, size: tuple[int, ...], dilation: PerAxis) -> Windows:
         stride = self.kernel if self.stride is None else self.stride
         found = slide(self.kind, size, self.kernel, stride, self.pad, dilation, self.ceil)
         for k, d, pads in zip(found.kernel, found.dilation, found.pad, strict=True):
@@ -75,7 +75,7 @@ class _Pool(Operation):
 class MaxPool(_Pool):
     """The maximum of each window; see `max_pool`."""
 
-    dilation: Steps = 1
+    dilation: PerAxis = 1
 
     def windows(self, size: Sequence[int]) -> Windows:
         super().windows(size)
@@ -253,8 +253,8 @@ def max_pool(
         overlap.
     Source: Purine2 ``Pool`` (max).
     """
-    steps = None if stride is None else as_steps(stride)
-    operation = MaxPool(as_steps(kernel), steps, as_pads(pad), ceil, as_steps(dilation))
+    steps = None if stride is None else as_per_axis(stride)
+    operation = MaxPool(as_per_axis(kernel), steps, as_pads(pad), ceil, as_per_axis(dilation))
     return blob_of(operation, x, name=name)
 
 
@@ -284,8 +284,8 @@ def average_pool(
     Gradient: each window's gradient, spread evenly over the elements that it averages.
     Source: Purine2 ``Pool`` (average; average_exclude_padding is ``count_pad=False``), divisors as in Caffe.
     """
-    steps = None if stride is None else as_steps(stride)
-    return blob_of(AveragePool(as_steps(kernel), steps, as_pads(pad), ceil, count_pad), x, name=name)
+    steps = None if stride is None else as_per_axis(stride)
+    return blob_of(AveragePool(as_per_axis(kernel), steps, as_pads(pad), ceil, count_pad), x, name=name)
 
 
 def global_average(x: Blob, name: str | None = None) -> Blob:

@@ -128,7 +128,7 @@ def _gates_second(
     )
 
 
-class Trace(NamedTuple):
+class SavedSequence(NamedTuple):
     """What the gradient of a sequence is computed from: the last arguments of `LSTMDown`."""
 
     x: Blob
@@ -147,7 +147,7 @@ class Trace(NamedTuple):
         return first if steps == 1 else concat([first, split(self.y, [steps - 1, 1])[0]])
 
 
-class Step(NamedTuple):
+class StepGradient(NamedTuple):
     """One step back: what `LSTMGatesDown` was computed from, and what it gave for the gates."""
 
     g_hidden: Blob
@@ -159,17 +159,17 @@ class Step(NamedTuple):
 
 
 def back_through(
-    trace: Trace,
+    saved: SavedSequence,
     g_y: Blob,
     g_hidden: Blob,
     g_cell: Blob,
     g_activations: Blob | None = None,
     g_cells: Blob | None = None,
-) -> tuple[list[Step], Blob, Blob]:
+) -> tuple[list[StepGradient], Blob, Blob]:
     """The gradient of a sequence of at least one step, an op for each.
 
     Args:
-        trace: Of the sequence.
+        saved: Of the sequence.
         g_y: The gradient by the hidden states.
         g_hidden: The gradient by the last hidden state.
         g_cell: The gradient by the last cell.
@@ -178,19 +178,19 @@ def back_through(
     Returns:
         The steps in the order of time, and the gradients by the first hidden state and the first cell.
     """
-    cells, activations, outer = _steps(trace.cells), _steps(trace.activations), _steps(g_y)
+    cells, activations, outer = _steps(saved.cells), _steps(saved.activations), _steps(g_y)
     inner_cells = None if g_cells is None else _steps(g_cells)
     inner_activations = None if g_activations is None else _steps(g_activations)
-    found: list[Step] = []
+    found: list[StepGradient] = []
     for t in reversed(range(len(cells))):
         g_hidden = plus(g_hidden, outer[t])
         g_cell = g_cell if inner_cells is None else plus(g_cell, inner_cells[t])
-        given = (g_hidden, g_cell, cells[t - 1] if t else trace.cell, cells[t], activations[t])
+        given = (g_hidden, g_cell, cells[t - 1] if t else saved.cell, cells[t], activations[t])
         by_gates, g_cell = apply(LSTMGatesDown(), *given)
         if inner_activations is not None:
             by_gates = plus(by_gates, before_activation(inner_activations[t], activations[t]))
-        found.append(Step(*given, by_gates))
-        g_hidden = apply(InnerDown(), by_gates, trace.weight_h)
+        found.append(StepGradient(*given, by_gates))
+        g_hidden = apply(InnerDown(), by_gates, saved.weight_h)
     return found[::-1], g_hidden, g_cell
 
 
@@ -229,17 +229,17 @@ class LSTMDown(Operation):
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g_y, g_hidden, g_cell, *rest = op.inputs
-        trace = Trace(*rest)
+        saved = SavedSequence(*rest)
         c_x, c_hidden, c_cell, c_weight_x, c_weight_h, _ = grads
-        if not trace.x.shape[0]:
-            return [None, c_hidden, c_cell, *[None] * len(trace)]
-        steps, *_ = back_through(trace, g_y, g_hidden, g_cell)
+        if not saved.x.shape[0]:
+            return [None, c_hidden, c_cell, *[None] * len(saved)]
+        steps, *_ = back_through(saved, g_y, g_hidden, g_cell)
         terms = _Terms()
         u, v = (constant_like(0.0, g) if c is None else c for c, g in ((c_hidden, g_hidden), (c_cell, g_cell)))
         us = []
-        for p, step in zip(_by_gates(trace, grads), steps, strict=True):
+        for p, step in zip(_by_gates(saved, grads), steps, strict=True):
             us.append(u)
-            through_hidden = inner(u, trace.weight_h)
+            through_hidden = inner(u, saved.weight_h)
             p = through_hidden if p is None else plus(p, through_hidden)
             u, v, by_cell, by_new_cell, by_activations = _gates_second(p, v, *step[:5])
             terms.add(u, by_cell, by_new_cell, by_activations)
@@ -287,19 +287,19 @@ class _Terms:
         return first, stack([*[plus(a, b) for a, b in zip(inner_cells, before, strict=True)], last])
 
 
-def _by_gates(trace: Trace, grads: Sequence[Blob | None]) -> Sequence[Blob | None]:
+def _by_gates(saved: SavedSequence, grads: Sequence[Blob | None]) -> Sequence[Blob | None]:
     """What reaches the gates of each step through the products of all steps at once; None where nothing does."""
     c_x, _, _, c_weight_x, c_weight_h, c_bias = grads
     terms = []
     if c_x is not None:
-        terms.append(inner(c_x, trace.weight_x))
+        terms.append(inner(c_x, saved.weight_x))
     if c_weight_x is not None:
-        terms.append(inner(trace.x, c_weight_x))
+        terms.append(inner(saved.x, c_weight_x))
     if c_weight_h is not None:
-        terms.append(inner(trace.hidden_before(), c_weight_h))
+        terms.append(inner(saved.hidden_before(), c_weight_h))
     if c_bias is not None:
-        terms.append(spread(c_bias, trace.activations))
-    return _steps(plus(*terms)) if terms else [None] * trace.x.shape[0]
+        terms.append(spread(c_bias, saved.activations))
+    return _steps(plus(*terms)) if terms else [None] * saved.x.shape[0]
 
 
 @dataclass(frozen=True)
@@ -356,18 +356,18 @@ class LSTM(Operation):
             constant_like(0.0, o) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)
         )
         x, hidden, cell, weight_x, weight_h, _ = op.inputs
-        trace = Trace(x, hidden, cell, weight_x, weight_h, y, activations, cells)
+        saved = SavedSequence(x, hidden, cell, weight_x, weight_h, y, activations, cells)
         if (grads[3] is None and grads[4] is None) or not x.shape[0]:
-            made: Sequence[Blob] = apply(LSTMDown(), g_y, g_hidden, g_cell, *trace)
+            made: Sequence[Blob] = apply(LSTMDown(), g_y, g_hidden, g_cell, *saved)
             return made
-        steps, by_hidden, by_cell = back_through(trace, g_y, g_hidden, g_cell, grads[3], grads[4])
+        steps, by_hidden, by_cell = back_through(saved, g_y, g_hidden, g_cell, grads[3], grads[4])
         by_gates = stack([step.by_gates for step in steps])
         return [
             apply(InnerDown(), by_gates, weight_x),
             by_hidden,
             by_cell,
             apply(InnerWeight(), by_gates, x),
-            apply(InnerWeight(), by_gates, trace.hidden_before()),
+            apply(InnerWeight(), by_gates, saved.hidden_before()),
             apply(BiasDown(), by_gates),
         ]
 

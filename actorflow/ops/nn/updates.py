@@ -55,9 +55,7 @@ class SgdUpdate(Operation):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         weight, grad, velocity, rate = inputs
-        same_dtype("SgdUpdate", weight=weight, grad=grad, velocity=velocity)
-        _same_shape("SgdUpdate", weight, grad=grad, velocity=velocity)
-        _check_rate("SgdUpdate", rate)
+        _check("SgdUpdate", weight, rate, grad=grad, velocity=velocity)
         return (weight, weight)
 
 
@@ -100,10 +98,8 @@ class AdamUpdate(Operation):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         weight, grad, mean, square, rate, step = inputs
-        same_dtype("AdamUpdate", weight=weight, grad=grad)
-        _same_shape("AdamUpdate", weight, grad=grad)
+        _check("AdamUpdate", weight, rate, grad=grad)
         _check_states("AdamUpdate", weight, mean=mean, square=square)
-        _check_rate("AdamUpdate", rate)
         if step.shape:
             raise ShapeError(f"AdamUpdate: step must have shape (), got {step}")
         if step.dtype != np.int64:
@@ -141,10 +137,8 @@ class AdagradUpdate(Operation):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         weight, grad, square, rate = inputs
-        same_dtype("AdagradUpdate", weight=weight, grad=grad)
-        _same_shape("AdagradUpdate", weight, grad=grad)
+        _check("AdagradUpdate", weight, rate, grad=grad)
         _check_states("AdagradUpdate", weight, square=square)
-        _check_rate("AdagradUpdate", rate)
         return (weight, square)
 
 
@@ -199,10 +193,8 @@ class RmsPropUpdate(Operation):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         weight, grad, square, rate, *more = inputs
-        same_dtype("RmsPropUpdate", weight=weight, grad=grad)
-        _same_shape("RmsPropUpdate", weight, grad=grad)
+        _check("RmsPropUpdate", weight, rate, grad=grad)
         _check_states("RmsPropUpdate", weight, square=square, **dict(zip(self.more, more, strict=True)))
-        _check_rate("RmsPropUpdate", rate)
         return (weight, square, *more)
 
 
@@ -214,25 +206,27 @@ def state_spec(weight: TensorSpec) -> TensorSpec:
     return TensorSpec(weight.shape, np.dtype(np.float64 if weight.dtype == np.float64 else np.float32))
 
 
-def _same_shape(kind: str, weight: TensorSpec, **others: TensorSpec) -> None:
+def _check(kind: str, weight: TensorSpec, rate: TensorSpec, **alike: TensorSpec) -> None:
+    same_dtype(kind, weight=weight, **alike)
+    _check_shapes(kind, weight, **alike)
+    if rate.shape:
+        raise ShapeError(f"{kind}: rate must have shape (), got {rate}")
+    if rate.dtype.kind != "f":
+        raise DTypeError(f"{kind}: rate must be floating, got {rate}")
+
+
+def _check_shapes(kind: str, weight: TensorSpec, **others: TensorSpec) -> None:
     for name, spec in others.items():
         if spec.shape != weight.shape:
             raise ShapeError(f"{kind}: {name} must have weight's shape {weight.shape}, got {spec}")
 
 
 def _check_states(kind: str, weight: TensorSpec, **states: TensorSpec) -> None:
-    _same_shape(kind, weight, **states)
+    _check_shapes(kind, weight, **states)
     wanted = state_spec(weight).dtype
     for name, spec in states.items():
         if spec.dtype != wanted:
             raise DTypeError(f"{kind}: {name} must be {wanted} for a weight of {weight.dtype}, got {spec}")
-
-
-def _check_rate(kind: str, rate: TensorSpec) -> None:
-    if rate.shape:
-        raise ShapeError(f"{kind}: rate must have shape (), got {rate}")
-    if rate.dtype.kind != "f":
-        raise DTypeError(f"{kind}: rate must be floating, got {rate}")
 
 
 _SCALAR = TensorSpec((), np.dtype(np.float64))

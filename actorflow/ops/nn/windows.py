@@ -18,7 +18,7 @@ CHANNELS_FIRST: Axes = (0, -1, ...)
 WEIGHT_FIRST: Axes = (-1, -2, ...)
 
 #: A number for all spatial axes, or one for each.
-Steps = int | tuple[int, ...]
+PerAxis = int | tuple[int, ...]
 #: A number for all spatial axes, or for each a number or (before, after).
 Pads = int | tuple[int | tuple[int, int], ...]
 
@@ -66,10 +66,10 @@ def is_even(pad: Pads) -> bool:
 def slide(
     kind: str,
     size: tuple[int, ...],
-    kernel: Steps,
-    stride: Steps = 1,
+    kernel: PerAxis,
+    stride: PerAxis = 1,
     pad: Pads = 0,
-    dilation: Steps = 1,
+    dilation: PerAxis = 1,
     ceil: bool = False,
 ) -> Windows:
     """The windows over images of this size.
@@ -115,7 +115,7 @@ def _too_large(
     return f"{kind}: kernel {kernel}{reach} is larger than the image {size} with padding {border}"
 
 
-def per_axis(kind: str, name: str, value: Steps, rank: int, least: int) -> tuple[int, ...]:
+def per_axis(kind: str, name: str, value: PerAxis, rank: int, least: int) -> tuple[int, ...]:
     """The values axis by axis.
 
     Raises:
@@ -146,7 +146,7 @@ def pads_per_axis(kind: str, pad: Pads, rank: int) -> tuple[tuple[int, int], ...
     return pairs
 
 
-def as_steps(value: int | Sequence[int]) -> Steps:
+def as_per_axis(value: int | Sequence[int]) -> PerAxis:
     """A parameter as operations keep it: integers of Python, a tuple of them."""
     return tuple(map(_plain, value)) if isinstance(value, Sequence) else _plain(value)
 
