@@ -395,11 +395,7 @@ class TakeAlongAxisDown(Operation):
 
 
 def _check_beside(kind: str, name: str, given: TensorSpec, shape: tuple[int, ...], axis: int) -> None:
-    """Check that a shape is that of ``x`` on all axes but one.
-
-    Raises:
-        ShapeError: naming the argument.
-    """
+    """Check that a shape is that of ``x`` on all axes but one."""
     if any(n != m for i, (n, m) in enumerate(zip(given.shape, shape, strict=True)) if i != axis):
         raise ShapeError(f"{kind}: {name} must have x's shape {shape} beside axis {axis}, got {given}")
 

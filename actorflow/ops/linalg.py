@@ -184,11 +184,7 @@ class Matmul(Operation):
     batch: tuple[int, ...] | None = None
 
     def product_batch(self, a: TensorSpec, b: TensorSpec) -> tuple[int, ...]:
-        """The axes before the matrices that the products have.
-
-        Raises:
-            ShapeError: if those of ``a`` and ``b`` do not broadcast.
-        """
+        """The axes before the matrices that the products have."""
         try:
             return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         except ValueError:

@@ -8,6 +8,8 @@ from functools import wraps
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
+import numpy as np
+
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.spec import TensorSpec
 
@@ -141,30 +143,30 @@ def same_dtype(kind: str, **inputs: TensorSpec) -> None:
     Raises:
         DTypeError: naming the arguments that differ.
     """
-    (first, spec), *rest = inputs.items()
-    if spec.dtype.kind not in "fV":  # ml_dtypes' bfloat16 has kind V
-        raise DTypeError(f"{kind}: {first} must be floating, got {spec}")
-    for name, other in rest:
-        if other.dtype != spec.dtype:
-            raise DTypeError(f"{kind}: {name} must have {first}'s dtype {spec.dtype}, got {other}")
+    _check_one_dtype(kind, "fV", "floating", inputs)  # ml_dtypes' bfloat16 has kind V
 
 
-def same_numbers(kind: str, /, ordered: bool = False, **inputs: Any) -> None:
-    """Check that all inputs have one numeric dtype, integers included.
+def same_numbers(kind: str, /, ordered: bool = False, **inputs: TensorSpec) -> None:
+    """Check that all inputs have one numeric dtype, integers included; a real one if they must be ``ordered``.
 
-    Args:
-        kind: The operation, for messages.
-        ordered: Refuse complex numbers, too.
-        inputs: Types by argument.
     Raises:
         DTypeError: naming the arguments that differ.
     """
+    _check_one_dtype(kind, "iufV" if ordered else "iufcV", "real" if ordered else "numeric", inputs)
+
+
+def _check_one_dtype(kind: str, kinds: str, wanted: str, inputs: Mapping[str, TensorSpec]) -> None:
     (first, spec), *rest = inputs.items()
-    if spec.dtype.kind not in ("iufV" if ordered else "iufcV"):  # ml_dtypes' bfloat16 has kind V
-        raise DTypeError(f"{kind}: {first} must be {'real' if ordered else 'numeric'}, got {spec}")
+    if spec.dtype.kind not in kinds:
+        raise DTypeError(f"{kind}: {first} must be {wanted}, got {spec}")
     for name, other in rest:
         if other.dtype != spec.dtype:
             raise DTypeError(f"{kind}: {name} must have {first}'s dtype {spec.dtype}, got {other}")
+
+
+def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that sums, and statistics, of a floating dtype are computed in: at least float32."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def axes_of(kind: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,12 +38,6 @@ class KernelKey(NamedTuple):
         return (
             f"{self.operation}(device={self.device}, library={self.library}, dtype={self.dtype}, layout={self.layout})"
         )
-
-
-class KernelFunction(Protocol):
-    """``fn(operation, inputs, outputs)``; returns outputs only where `Kernel.returns` says so."""
-
-    def __call__(self, operation: Any, inputs: Any, outputs: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

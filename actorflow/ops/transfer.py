@@ -9,8 +9,17 @@ from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
 
+class _Moved(Operation):
+    """The same tensor elsewhere."""
+
+    differentiable = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return inputs
+
+
 @dataclass(frozen=True)
-class Transfer(Operation):
+class Transfer(_Moved):
     """The same tensor on another device. One of the two is an accelerator, whose lane does it.
 
     Attributes:
@@ -18,32 +27,22 @@ class Transfer(Operation):
         target: Where it is to be.
     """
 
-    differentiable = False
-
     source: Place
     target: Place
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return inputs
 
     def __str__(self) -> str:
         return f"{self.source} -> {self.target}"
 
 
 @dataclass(frozen=True)
-class Stage(Operation):
+class Stage(_Moved):
     """The same tensor in host memory that a device can copy from by itself.
 
     Attributes:
         device: Which device.
     """
 
-    differentiable = False
-
     device: Place
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return inputs
 
     def __str__(self) -> str:
         return f"staged for {self.device}"

@@ -86,11 +86,6 @@ def matrix(array: Array) -> Array:
 _F = TypeVar("_F", bound=Callable[..., None])
 
 
-def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What sums and exponentials of a floating dtype are computed in."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
 def _is_half(array: Array) -> bool:
     return array.itemsize == 2 and array.dtype.kind in "fV"
 

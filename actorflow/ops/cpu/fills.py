@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import BLOCK, Array, scratch, wide_dtype
+from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
 from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform
+from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 
 

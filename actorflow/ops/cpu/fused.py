@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.ops import reductions as ops
-from actorflow.ops.cpu.buffers import BLOCK, Array, scratch, wide_dtype
+from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
 from actorflow.ops.cpu.parallel import element_ns, elementwise, even_cuts, spread
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.fills import Fill
 from actorflow.ops.fused import Fused
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Operation, wide_dtype
 from actorflow.ops.registry import find_kernel, kernel
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec

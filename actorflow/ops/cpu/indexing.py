@@ -82,11 +82,7 @@ Indices = npt.NDArray[np.intp]
 
 
 def _checked(kind: str, indices: Array, low: int, high: int) -> Indices:
-    """Indices that are from ``low`` to ``high - 1``.
-
-    Raises:
-        ValueError: naming the first one that is not.
-    """
+    """Indices that are from ``low`` to ``high - 1``."""
     if indices.size and (indices.min() < low or indices.max() >= high):
         wrong = np.argmax((indices < low) | (indices >= high))
         where = tuple(int(i) for i in np.unravel_index(wrong, indices.shape))

@@ -70,11 +70,7 @@ class _Samples:
 def _check_range(
     kind: str, flat: Array, shape: tuple[int, ...], classes: int, kept: npt.NDArray[np.bool_] | None
 ) -> None:
-    """Check that labels are classes.
-
-    Raises:
-        ValueError: naming the first one that is not.
-    """
+    """Check that labels are classes."""
     is_wrong = (flat < 0) | (flat >= classes)
     wrong = np.flatnonzero(is_wrong if kept is None else is_wrong & kept)
     if wrong.size:

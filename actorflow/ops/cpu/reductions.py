@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops import reductions as ops
-from actorflow.ops.cpu.buffers import Array, wide_dtype
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction, summed_dtype
 

@@ -7,6 +7,7 @@ import numpy as np
 from actorflow.ops.cuda.elementwise import register_elementwise
 from actorflow.ops.cuda.launch import FLOATS, Array, elementwise, kernel
 from actorflow.ops.nn import activation as ops
+from actorflow.ops.operation import Operation
 
 register_elementwise(
     {ops.Relu: "x < T(0) ? T(0) : x", ops.Sigmoid: "W(1) / (W(1) + exp(-W(x)))", ops.Tanh: "tanh(W(x))"}, FLOATS, "T x"
@@ -22,42 +23,44 @@ register_elementwise(
 )
 
 
-_LEAKY_RELU = elementwise(
-    "leaky_relu",
-    "T x, float64 slope",
-    "T y",
-    "const W v = W(x); y = v > W(0) || v != v ? x : slope == 0 ? T(0) : T(v * W(slope))",
+def _register(operation: type[Operation], arrays: str, body: str, *parameters: str) -> None:
+    """Register a kernel of CUDA C, which reads some of the operation's parameters and writes ``r``."""
+    numbers = "".join(f", float64 {name}" for name in parameters)
+    compiled = elementwise(operation.__name__.lower(), arrays + numbers, "T r", body)
+
+    @kernel(operation, dtypes=FLOATS, inplace=arrays == "T x" and operation is not ops.NormalDensity)
+    def compute(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
+        compiled(*inputs, *[np.float64(getattr(operation, name)) for name in parameters], outputs[0])
+
+
+_register(
+    ops.LeakyRelu,
+    "T x",
+    "const W v = W(x); r = v > W(0) || v != v ? x : slope == 0 ? T(0) : T(v * W(slope))",
+    "slope",
 )
-_LEAKY_RELU_DOWN = elementwise(
-    "leaky_relu_down",
-    "T g, T y, float64 slope",
-    "T dx",
-    "dx = W(y) > W(0) ? g : slope == 0 ? T(0) : T(W(g) * W(slope))",
+_register(ops.LeakyReluDown, "T g, T y", "r = W(y) > W(0) ? g : slope == 0 ? T(0) : T(W(g) * W(slope))", "slope")
+_register(ops.Elu, "T x", "const W v = W(x); r = v > W(0) ? x : T(W(alpha) * W(expm1(v)))", "alpha")
+_register(ops.EluDown, "T g, T y", "r = W(y) > W(0) ? g : T(W(g) * (W(y) + W(alpha)))", "alpha")
+_register(ops.Silu, "T x", "const W v = W(x); r = T(v * (W(1) / (W(1) + exp(-v))))")
+_register(
+    ops.SiluDown, "T g, T x", "const W v = W(x), s = W(1) / (W(1) + exp(-v)); r = T(W(g) * s * (W(1) + v * (W(1) - s)))"
 )
-_ELU = elementwise("elu", "T x, float64 alpha", "T y", "const W v = W(x); y = v > W(0) ? x : T(W(alpha) * W(expm1(v)))")
-_ELU_DOWN = elementwise(
-    "elu_down", "T g, T y, float64 alpha", "T dx", "dx = W(y) > W(0) ? g : T(W(g) * (W(y) + W(alpha)))"
-)
-_SILU = elementwise("silu", "T x", "T y", "const W v = W(x); y = T(v * (W(1) / (W(1) + exp(-v))))")
-_SILU_DOWN = elementwise(
-    "silu_down",
-    "T g, T x",
-    "T dx",
-    "const W v = W(x), s = W(1) / (W(1) + exp(-v)); dx = T(W(g) * s * (W(1) + v * (W(1) - s)))",
-)
-_SOFTPLUS = elementwise(
-    "softplus",
-    "T x, float64 beta, float64 threshold",
-    "T y",
+_register(
+    ops.Softplus,
+    "T x",
     "const W b = W(beta), v = b * W(x), bend = log1p(exp(v > W(0) ? -v : v));"
-    "y = v > W(threshold) ? x : T(((v > W(0) ? v : W(0)) + bend) / b)",
+    "r = v > W(threshold) ? x : T(((v > W(0) ? v : W(0)) + bend) / b)",
+    *("beta", "threshold"),
 )
-_SOFTPLUS_DOWN = elementwise(
-    "softplus_down",
-    "T g, T x, float64 beta, float64 threshold",
-    "T dx",
-    "const W v = W(beta) * W(x); dx = v > W(threshold) ? g : T(W(g) / (W(1) + exp(-v)))",
+_register(
+    ops.SoftplusDown,
+    "T g, T x",
+    "const W v = W(beta) * W(x); r = v > W(threshold) ? g : T(W(g) / (W(1) + exp(-v)))",
+    *("beta", "threshold"),
 )
+_register(ops.NormalDensity, "T x", "const W v = W(x); r = T(W(0.39894228040143268) * exp(W(-0.5) * v * v))")
+
 _GELU = elementwise(
     "gelu", "T x", "T y", "const W v = W(x); y = T(v * (W(0.5) * W(erfc(-v * W(0.70710678118654752)))))"
 )
@@ -78,49 +81,6 @@ _GELU_TANH_DOWN = elementwise(
     "T dx",
     _INNER + "dx = T(W(g) * W(0.5) * (W(1) + t + v * (W(1) - t * t) * k * (W(1) + W(3) * c * v * v)))",
 )
-_NORMAL_DENSITY = elementwise(
-    "normal_density", "T x", "T y", "const W v = W(x); y = T(W(0.39894228040143268) * exp(W(-0.5) * v * v))"
-)
-
-
-@kernel(ops.LeakyRelu, dtypes=FLOATS, inplace=True)
-def _leaky_relu(operation: ops.LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
-    _LEAKY_RELU(*inputs, np.float64(operation.slope), outputs[0])
-
-
-@kernel(ops.LeakyReluDown, dtypes=FLOATS)
-def _leaky_relu_down(operation: ops.LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _LEAKY_RELU_DOWN(*inputs, np.float64(operation.slope), outputs[0])
-
-
-@kernel(ops.Elu, dtypes=FLOATS, inplace=True)
-def _elu(operation: ops.Elu, inputs: list[Array], outputs: list[Array]) -> None:
-    _ELU(*inputs, np.float64(operation.alpha), outputs[0])
-
-
-@kernel(ops.EluDown, dtypes=FLOATS)
-def _elu_down(operation: ops.EluDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _ELU_DOWN(*inputs, np.float64(operation.alpha), outputs[0])
-
-
-@kernel(ops.Silu, dtypes=FLOATS, inplace=True)
-def _silu(operation: ops.Silu, inputs: list[Array], outputs: list[Array]) -> None:
-    _SILU(*inputs, outputs[0])
-
-
-@kernel(ops.SiluDown, dtypes=FLOATS)
-def _silu_down(operation: ops.SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _SILU_DOWN(*inputs, outputs[0])
-
-
-@kernel(ops.Softplus, dtypes=FLOATS, inplace=True)
-def _softplus(operation: ops.Softplus, inputs: list[Array], outputs: list[Array]) -> None:
-    _SOFTPLUS(*inputs, np.float64(operation.beta), np.float64(operation.threshold), outputs[0])
-
-
-@kernel(ops.SoftplusDown, dtypes=FLOATS)
-def _softplus_down(operation: ops.SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _SOFTPLUS_DOWN(*inputs, np.float64(operation.beta), np.float64(operation.threshold), outputs[0])
 
 
 @kernel(ops.Gelu, dtypes=FLOATS, inplace=True)
@@ -131,8 +91,3 @@ def _gelu(operation: ops.Gelu, inputs: list[Array], outputs: list[Array]) -> Non
 @kernel(ops.GeluDown, dtypes=FLOATS)
 def _gelu_down(operation: ops.GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
     (_GELU_TANH_DOWN if operation.tanh else _GELU_DOWN)(*inputs, outputs[0])
-
-
-@kernel(ops.NormalDensity, dtypes=FLOATS)
-def _normal_density(operation: ops.NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
-    _NORMAL_DENSITY(*inputs, outputs[0])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat, wide_dtype
+from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
 from actorflow.ops.nn.dropout import Dropout, DropoutDown
+from actorflow.ops.operation import wide_dtype
 
 _DROPOUT_DOWN = elementwise("dropout_down", "T g, bool mask, T factor", "T dx", "dx = mask ? T(g * factor) : T(0)")
 

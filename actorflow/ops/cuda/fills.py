@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.ops.cuda.launch import ANYTHING, FLOATS, REALS, Array, kernel, launch_flat, wide_dtype
+from actorflow.ops.cuda.launch import ANYTHING, FLOATS, REALS, Array, kernel, launch_flat
 from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform
+from actorflow.ops.operation import wide_dtype
 
 
 @kernel(Fill, dtypes=ANYTHING)

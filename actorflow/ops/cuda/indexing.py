@@ -18,9 +18,9 @@ from actorflow.ops.cuda.launch import (
     kernel,
     launch,
     launch_flat,
-    wide_dtype,
 )
 from actorflow.ops.cuda.reductions import sum_axes
+from actorflow.ops.operation import wide_dtype
 
 # As in kernels/sort.cuh.
 _DIGIT_BITS = 6

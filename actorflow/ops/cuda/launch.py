@@ -92,11 +92,6 @@ def source(name: str) -> str:
     return "\n".join((_SOURCES / f"{part}.cuh").read_text() for part in ("scalar", *_BASES.get(name, ()), name))
 
 
-def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What sums of a dtype are computed in."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
 def index_type(largest: int) -> type[np.int32 | np.int64]:
     """What INDEX is where the largest index, or count of threads, is so large."""
     return np.int32 if largest <= _MOST_NARROW else np.int64

@@ -9,9 +9,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch, wide_dtype
+from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch
 from actorflow.ops.cuda.reductions import Columns, sum_axes
 from actorflow.ops.nn import loss as ops
+from actorflow.ops.operation import wide_dtype
 
 _THREADS = 256
 

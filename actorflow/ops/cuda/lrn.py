@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat, wide_dtype
+from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
+from actorflow.ops.operation import wide_dtype
 
 
 def _launch(function: str, inputs: list[Array], outputs: list[Array], window: ChannelWindowSum, *more: float) -> None:

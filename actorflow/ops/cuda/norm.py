@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch, wide_dtype
+from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch
 from actorflow.ops.cuda.reductions import Columns, sum_axes
 from actorflow.ops.nn import norm as ops
+from actorflow.ops.operation import wide_dtype
 
 _NORMALIZE = elementwise(
     "normalize",

@@ -19,8 +19,8 @@ from actorflow.ops.cuda.launch import (
     kernel,
     launch,
     launch_flat,
-    wide_dtype,
 )
+from actorflow.ops.operation import wide_dtype
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction
 
 _BLOCK = 256

@@ -25,11 +25,7 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_reduction(kind: str, reduction: str) -> None:
-    """Check what becomes of the samples' losses.
-
-    Raises:
-        GraphError: if it is none of mean, sum and none.
-    """
+    """Check what becomes of the samples' losses."""
     if reduction not in _REDUCTIONS:
         raise GraphError(f"{kind}: reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
 

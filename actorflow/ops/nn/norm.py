@@ -12,7 +12,7 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import add, cast, multiply, reciprocal, scaled, sqrt, subtract
 from actorflow.ops.fills import filled
-from actorflow.ops.operation import Grads, Operation, apply, same_dtype, whole
+from actorflow.ops.operation import Grads, Operation, apply, same_dtype, whole, wide_dtype
 from actorflow.ops.shaping import ReduceSum, reshape, sum_to
 from actorflow.spec import TensorSpec
 
@@ -20,38 +20,21 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
 
-def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of statistics: at least float32."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
 def check_epsilon(kind: str, epsilon: float) -> None:
-    """Check what is added to a variance.
-
-    Raises:
-        GraphError: if it is negative.
-    """
+    """Check what is added to a variance."""
     if not epsilon >= 0:
         raise GraphError(f"{kind}: epsilon must not be negative, got {epsilon}")
 
 
 def shape_is(kind: str, shape: tuple[int, ...], of: str, **inputs: TensorSpec) -> None:
-    """Check that inputs have the shape ``of`` what the message names.
-
-    Raises:
-        ShapeError: naming the argument that has not.
-    """
+    """Check that inputs have the shape ``of`` what the message names."""
     for name, spec in inputs.items():
         if spec.shape != shape:
             raise ShapeError(f"{kind}: {name} must have the shape of {of} {shape}, got {spec}")
 
 
 def check_statistics(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], **inputs: TensorSpec) -> None:
-    """Check that statistics have a shape, and the `wide_dtype` of what they are of.
-
-    Raises:
-        ShapeError, DTypeError: naming the argument that has not.
-    """
+    """Check that statistics have a shape, and the `wide_dtype` of what they are of."""
     for name, spec in inputs.items():
         if spec != (shape, wide_dtype(dtype)):
             raise (ShapeError if spec.shape != shape else DTypeError)(

@@ -48,11 +48,7 @@ class _Pool(Operation):
     ceil: bool = True
 
     def windows(self, size: Sequence[int]) -> Windows:
-        """Where the windows lie on images of this size; ``out`` is the size of the output.
-
-        Raises:
-            GraphError: if a parameter is out of range, `ShapeError` if the kernel is larger than the padded image.
-        """
+        """Where the windows lie on images of this size; ``out`` is the size of the output."""
         found = self._slide(tuple(size), 1)
         if 0 in size:
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {tuple(size)}")

@@ -25,21 +25,13 @@ if TYPE_CHECKING:
 
 
 def check_shape(kind: str, name: str, spec: TensorSpec, shape: tuple[int, ...], axes: str) -> None:
-    """Check a shape.
-
-    Raises:
-        ShapeError: with the axes' names.
-    """
+    """Check a shape."""
     if spec.shape != shape:
         raise ShapeError(f"{kind}: {name} must have shape ({axes}), here {shape}, got {spec}")
 
 
 def check_sequence(kind: str, named: dict[str, TensorSpec]) -> tuple[int, int]:
-    """Check the inputs of an LSTM; its batch and hidden size.
-
-    Raises:
-        ShapeError, DTypeError: naming the argument that does not fit.
-    """
+    """Check the inputs of an LSTM; its batch and hidden size."""
     same_dtype(kind, **named)
     rank_is(kind, "x", named["x"], ("steps", "batch", "features"))
     rank_is(kind, "hidden", named["hidden"], ("batch", "hidden"))

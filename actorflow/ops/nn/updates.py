@@ -10,7 +10,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import cast, divide, less, plus, scaled, sqrt, times, where
-from actorflow.ops.operation import Grads, Operation, apply, same_dtype, whole
+from actorflow.ops.operation import Grads, Operation, apply, same_dtype, whole, wide_dtype
 from actorflow.ops.shaping import total
 from actorflow.spec import TensorSpec
 
@@ -203,7 +203,7 @@ def state_spec(weight: TensorSpec) -> TensorSpec:
 
     Squares of gradients, and decays of 0.999, are lost in 16 bits.
     """
-    return TensorSpec(weight.shape, np.dtype(np.float64 if weight.dtype == np.float64 else np.float32))
+    return TensorSpec(weight.shape, wide_dtype(weight.dtype))
 
 
 def _check(kind: str, weight: TensorSpec, rate: TensorSpec, **alike: TensorSpec) -> None:
