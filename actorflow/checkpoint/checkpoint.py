@@ -340,9 +340,14 @@ def read(
 
 def put(root: Graph, content: Fitting) -> Checkpoint:
     """Assign what has been read; raises GraphError if frames are in flight."""
-    check_at_rest(root, "loaded")
-    for variable, array in content.arrays.items():
-        variable.commit(array)
+    assign(root, content.arrays)
     if content.checkpoint.frame is not None:
         root.engine.next_number = content.checkpoint.frame
     return content.checkpoint
+
+
+def assign(root: Graph, arrays: Mapping[Variable, npt.NDArray[Any]]) -> None:
+    """Give variables new values; raises GraphError if frames are in flight."""
+    check_at_rest(root, "loaded")
+    for variable, array in arrays.items():
+        variable.commit(array)

@@ -134,14 +134,7 @@ def dtype_code(dtype: np.dtype[Any]) -> str | None:
 
 
 def write_file(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write a file.
-
-    Args:
-        arrays: By name; of dtypes that have a `dtype_code`.
-    Raises:
-        OSError: if that fails.
-        MissingExtraError: if safetensors is not installed.
-    """
+    """Write arrays of dtypes that have a `dtype_code`, and texts, by name; raises OSError if that fails."""
     error_type = require_format().SafetensorError
     save_file = require("safetensors.numpy", extra="checkpoint", purpose="a checkpoint").save_file
     # The package takes an array's memory as it lies there.
@@ -162,12 +155,14 @@ def read_file(path: Path) -> Content:
     """Read a file and check it; those that other programs wrote have no checksums.
 
     Raises:
-        DamagedError: saying what is wrong.
-        OSError: if the file cannot be read.
+        CheckpointError: if the file cannot be read; `DamagedError` if it is not what was written.
         MissingExtraError: if safetensors is not installed.
     """
     safetensors = require_format()
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
     try:
         found = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
@@ -185,14 +180,14 @@ def read_file(path: Path) -> Content:
 def read_outline(path: Path) -> Outline:
     """Read what is in a file, without the values: a few kilobytes, however large it is.
 
-    The metadata are checked. The rest is where the values are read.
-
-    Raises:
-        DamagedError, OSError, MissingExtraError: as for `read_file`.
+    The metadata are checked; the rest is where the values are read. Raises as `read_file` does.
     """
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        text = file.read(min(length, _LONGEST_HEADER))
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(min(length, _LONGEST_HEADER))
+    except OSError as error:
+        raise _unreadable(path, error) from error
     try:
         header = dict(json.loads(text))
         metadata = dict(header.pop("__metadata__", None) or {})
@@ -203,6 +198,10 @@ def read_outline(path: Path) -> Outline:
     if "actorflow" in metadata or own is not None:
         _check_metadata(path, metadata, own)
     return Outline(frozenset(header), metadata)
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path}: the checkpoint cannot be read: {error}")
 
 
 def _check_metadata(path: Path, metadata: Mapping[str, str], own: Any) -> None:
@@ -268,8 +267,6 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Found
     Args:
         paths: The files, the most likely one first.
         every: Whether to look into all files; else only until all variables have been found.
-    Raises:
-        CheckpointError: if a file cannot be read; `DamagedError` if it is damaged.
     """
     parts: list[Part] = []
     tensors: dict[Path, dict[str, Tensor]] = {}
@@ -278,19 +275,22 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Found
         if parts and not lacking and not every:
             break
         if len(paths) == 1:  # read at once, so that all of it is of one file though another one may take its place
-            content = _read(path)
+            content = read_file(path)
             tensors[path] = content.tensors
             outline = Outline(frozenset(content.tensors), content.metadata)
         else:
-            outline = _outlined(path)
+            outline = read_outline(path)
         parts.append(_part(path, outline))
         lacking -= outline.names
-    homes = {variable: _home(names, parts) for variable, names in wanted.items()}
+    homes = {
+        variable: next(((part, name) for name in names for part in parts if name in part.names), None)
+        for variable, names in wanted.items()
+    }
     arrays, problems = {}, []
     for part in parts:
         own = {variable: home[1] for variable, home in homes.items() if home is not None and home[0] is part}
         if own and part.path not in tensors:
-            content = _read(part.path)
+            content = read_file(part.path)
             tensors[part.path] = {name: content.tensors[name] for name in own.values() if name in content.tensors}
         for variable, name in own.items():
             tensor = tensors[part.path].get(name)
@@ -312,7 +312,7 @@ def read_after(path: Path) -> str | None:
     Raises:
         CheckpointError: as for `find`.
     """
-    return _outlined(path).metadata.get("after")
+    return read_outline(path).metadata.get("after")
 
 
 def check_fit(
@@ -344,25 +344,6 @@ def check_fit(
         shown = problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else [])
         others = f" and {len(found.parts) - 1} more" if len(found.parts) > 1 else ""
         raise CheckpointError(f"{found.parts[0].path}{others} does not fit {what}: " + "; ".join(shown))
-
-
-def _home(names: Sequence[str], parts: Sequence[Part]) -> tuple[Part, str] | None:
-    """The file that has a variable, and its name there."""
-    return next(((part, name) for name in names for part in parts if name in part.names), None)
-
-
-def _read(path: Path) -> Any:
-    try:
-        return read_file(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: the checkpoint cannot be read: {error}") from error
-
-
-def _outlined(path: Path) -> Outline:
-    try:
-        return read_outline(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: the checkpoint cannot be read: {error}") from error
 
 
 def _part(path: Path, outline: Outline) -> Part:

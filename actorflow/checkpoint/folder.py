@@ -210,11 +210,7 @@ class Checkpoints:
     # -- what is there --------------------------------------------------------------------------------------------
 
     def _visible(self) -> dict[_Saved, _Files]:
-        """The files that are seen from here; of one step, those of this number of ranks last.
-
-        Raises:
-            CheckpointError: if a folder cannot be read.
-        """
+        """The files that are seen from here; of one step, those of this number of ranks last."""
         folders: list[tuple[int, int, Path]] = [(0, 1, self._top)]
         within = [(match, self._top / match[0]) for match in map(_RANK.fullmatch, _names(self._top)) if match]
         unsized = 1 + max((int(match[1]) for match, _ in within if not match[2]), default=0)
@@ -234,11 +230,7 @@ class Checkpoints:
         return [saved for saved in self._ordered(ranks) if ranks[saved] >= set(range(saved.size))]
 
     async def _check_first(self, files: dict[_Saved, _Files], seen: _Seen) -> None:
-        """None is whole: see whether that is since the ranks ended while they saved the first one.
-
-        Raises:
-            CheckpointError: if there has been a whole one, or another number of ranks has saved them.
-        """
+        """None is whole: see whether that is since the ranks ended while they saved the first one."""
         paths = [path for of_saved in files.values() for path in of_saved.values()]
         _, after = await self._everywhere("first checkpoint", lambda: [read_after(path) for path in paths], list)
         ranks = _together(seen)
@@ -253,11 +245,7 @@ class Checkpoints:
     # -- loading --------------------------------------------------------------------------------------------------
 
     async def _everywhere(self, topic: str, work: Callable[[], _T], tell: Callable[[_T], Any]) -> tuple[_T, list[Any]]:
-        """Do blocking work on all ranks; what it gave here, and what all tell of theirs.
-
-        Raises:
-            Exception: if it fails on any rank, on all of them: damage only if nothing is worse anywhere.
-        """
+        """Do blocking work on all ranks; what it gave here, and what all tell of theirs."""
         problem: Exception | None = None
         answer: dict[str, Any] = {}
         try:

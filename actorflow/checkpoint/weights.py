@@ -10,6 +10,7 @@ from typing import NamedTuple
 from actorflow.checkpoint.checkpoint import (
     PendingSnapshot,
     Snapshot,
+    assign,
     check_at_rest,
     check_no_loop,
     check_storable,
@@ -100,7 +101,8 @@ async def load_weights(
     root = _scope_of(scope).root
     check_at_rest(root, "loaded")
     found, loaded = await to_the_end(lambda: _read(scope, path, strict, prefix))
-    return _put(root, found, loaded)
+    assign(root, found.arrays)
+    return loaded
 
 
 def load_weights_sync(scope: Graph | Composite, path: Paths, *, strict: bool = True, prefix: str = "") -> LoadedWeights:
@@ -111,7 +113,9 @@ def load_weights_sync(scope: Graph | Composite, path: Paths, *, strict: bool = T
         CheckpointError, GraphError: as for `load_weights`.
     """
     check_no_loop("load_weights")
-    return _put(_scope_of(scope).root, *_read(scope, path, strict, prefix))
+    found, loaded = _read(scope, path, strict, prefix)
+    assign(_scope_of(scope).root, found.arrays)
+    return loaded
 
 
 def _scope_of(scope: Graph | Composite) -> Graph:
@@ -126,11 +130,7 @@ def _scope_of(scope: Graph | Composite) -> Graph:
 
 
 def _weights(scope: Graph | Composite) -> dict[Variable, str]:
-    """The weights, on whatever rank, with their names within the scope.
-
-    Raises:
-        GraphError: if there are none; if a composite has one that is not in its scope, which has no name there.
-    """
+    """The weights, on whatever rank, with their names within the scope."""
     graph = _scope_of(scope)
     prefix = "" if graph.parent is None else graph.name + "/"
     found = {}
@@ -187,11 +187,3 @@ def _read(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> t
     missing = tuple(wanted[variable][0] for variable in found.missing)
     check_fit(f"{graph.name!r}", found, missing, unexpected, strict, known)
     return found, LoadedWeights(missing, unexpected)
-
-
-def _put(root: Graph, found: Found, loaded: LoadedWeights) -> LoadedWeights:
-    """Assign what has been read; raises GraphError if frames are in flight."""
-    check_at_rest(root, "loaded")
-    for variable, array in found.arrays.items():
-        variable.commit(array)
-    return loaded

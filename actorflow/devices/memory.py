@@ -15,14 +15,9 @@ from sys import getrefcount
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from actorflow.spec import TensorSpec
 from actorflow.threads import held_at_fork
-
-
-def _in_host_memory(spec: TensorSpec) -> npt.NDArray[Any]:
-    return np.empty(spec.shape, spec.dtype)
 
 
 def _count_unshared() -> int:
@@ -95,7 +90,7 @@ class Pool:
     """
 
     def __init__(self, allocate: Callable[[TensorSpec], Any] | None = None) -> None:
-        self._allocate = allocate or _in_host_memory
+        self._allocate = allocate or (lambda spec: np.empty(spec.shape, spec.dtype))
         self.budget_bytes: int | None = None
         self.allocations = 0
         self.peak_bytes = 0

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from operator import itemgetter
 from queue import SimpleQueue
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
@@ -133,11 +134,7 @@ class _Call:
         self._work = None
         if self._errors:
             errors, self._errors = self._errors, []
-            raise min(errors, key=_index)[1]
-
-
-def _index(failed: tuple[int, BaseException]) -> int:
-    return failed[0]
+            raise min(errors, key=itemgetter(0))[1]
 
 
 class Team:

@@ -415,12 +415,7 @@ def _step_of(path: Path, position: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def _bring(feeds: Resumable, found: Checkpoint, step: int) -> None:
-    """Bring feeds to the place of a checkpoint, which was saved behind a step.
-
-    Raises:
-        CheckpointError: if it does not say where they were, or not to this number of ranks.
-        Exception: what the feeds raise, if it is not a place of theirs.
-    """
+    """Bring feeds to the place of a checkpoint, which was saved behind a step."""
     kind, places = type(feeds).__name__, [position.get("feeds") for position in found.positions.values()]
     states = [place for place in places if place is not None]
     if len(states) < len(places):

@@ -123,7 +123,9 @@ def _examine(cupy: Any, index: int) -> CudaFinding:
             total = int(cupy.arange(8).sum())  # compiles and runs kernels
         properties = cupy.cuda.runtime.getDeviceProperties(index)
     except Exception as error:  # noqa: BLE001  CuPy and CUDA raise many kinds; one broken device must not hide others
-        return CudaFinding(name, "broken", f"CuPy {cupy.__version__}: {_summary(error)}", _toolkit_advice(cupy))
+        major = _major(cupy.cuda.runtime.runtimeGetVersion())
+        advice = f"if a library of CUDA was not found: pip install 'cupy-cuda{major}x[ctk]'"
+        return CudaFinding(name, "broken", f"CuPy {cupy.__version__}: {_summary(error)}", advice)
     if total != 28:
         return CudaFinding(name, "broken", f"computed {total} where 28 is right")
     memory = properties["totalGlobalMem"] / 2**30
@@ -159,11 +161,6 @@ def _too_old(driver: tuple[int, int], wanted: int) -> tuple[str, str]:
             f"update the driver, or pip uninstall cupy-cuda{wanted}x && pip install 'actorflow[cuda{driver[0]}]'",
         )
     return what, "update the driver"
-
-
-def _toolkit_advice(cupy: Any) -> str:
-    major = _major(cupy.cuda.runtime.runtimeGetVersion())
-    return f"if a library of CUDA was not found: pip install 'cupy-cuda{major}x[ctk]'"
 
 
 def _extra(driver: tuple[int, int] | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -67,7 +68,7 @@ class CudaDevice(StreamDevice):
         self._late = LateRelease(self._current_stream, self._marks)
         super().__init__(place, options)
         self._events = EventPool(self.cupy, self.index)
-        self._staging = memory.PinnedPool(self._allocate_pinned, self._copy_lanes)
+        self._staging = memory.PinnedPool(partial(memory.allocate_pinned, self.cupy, self.index), self._copy_lanes)
         self._service: CudaStream | None = None
         self._reached: set[int] = set()
         self._adopted: list[CudaEvent] = []  # behind what the application may still compute into what it fed
@@ -242,6 +243,3 @@ class CudaDevice(StreamDevice):
     def _copy_lanes(self) -> Sequence[StreamLane]:
         lanes = [self._lanes.get(name) for name in _COPIES]
         return [lane for lane in lanes if isinstance(lane, StreamLane)]
-
-    def _allocate_pinned(self, spec: TensorSpec) -> npt.NDArray[Any]:
-        return memory.allocate_pinned(self.cupy, self.index, spec)

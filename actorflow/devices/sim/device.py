@@ -215,7 +215,10 @@ class SimDevice(StreamDevice):
                 f"{name} on {self.place}: source {TensorSpec(source.shape, source.dtype)} and "
                 f"target {TensorSpec(target.shape, target.dtype)} differ"
             )
-        stream.launch(_move, [source], [target], cost_ns=self.options.copy_ns(target.nbytes), name=name)
+        cost_ns = self.options.copy_ns(target.nbytes)
+        stream.launch(
+            lambda read, written: np.copyto(written[0], read[0]), [source], [target], cost_ns=cost_ns, name=name
+        )
 
     def current(self) -> SimStream:
         """The stream that is current, one of this device.
@@ -247,10 +250,6 @@ def launch_kernel(function: Function, inputs: Sequence[Any], outputs: Sequence[A
             raise DeviceError(f"{name} on {stream.clock.where} takes arrays of {stream.place}, got {array!r}")
     size_bytes = sum(array.nbytes for array in (*inputs, *outputs))
     stream.launch(function, inputs, outputs, cost_ns=stream.options.kernel_ns(size_bytes), name=name)
-
-
-def _move(inputs: list[npt.NDArray[Any]], outputs: list[npt.NDArray[Any]]) -> None:
-    np.copyto(outputs[0], inputs[0])
 
 
 def _end(timeline: Timeline) -> None:

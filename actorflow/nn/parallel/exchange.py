@@ -165,11 +165,7 @@ class Gather(Layer):
 
 
 def _check_alike(kind: str, blobs: Sequence[Blob]) -> None:
-    """Check that all are of the first one's type: a sum would broadcast.
-
-    Raises:
-        ShapeError, DTypeError: naming the one that differs.
-    """
+    """Check that all are of the first one's type: a sum would broadcast."""
     first = blobs[0]
     for blob in blobs:
         if blob.shape != first.shape:

@@ -270,11 +270,7 @@ class MPITransport(Transport):
         return set(range(self.size)) - {self.rank} - self._inbox.ends.keys()
 
     def _end(self, error: PeerError, done: Mapping[Hashable, int] | None = None) -> None:
-        """A rank has ended: tell the listener, and give up what is under way with it.
-
-        Args:
-            done: How many requests of each kind it has done its part of, if it has left; see `Table.lose`.
-        """
+        """A rank has ended: tell the listener, and give up what is under way with it."""
         self._note_table.call([(self._inbox.hear_of_end, (error,))])
         self._table.lose(error.rank, done)
         if isinstance(error, PeerLostError):  # one that has left still hears that others leave, too
