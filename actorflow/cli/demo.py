@@ -105,14 +105,14 @@ def time_table(graph: Graph, elapsed_s: float) -> Table:
     calls: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     total_ns: Counter[str] = Counter()
-    profile = graph.engine.profile
+    called = graph.statistics().ops
     for op in graph.ops:
-        if op.id in profile:
-            kind = op.operation.kind
+        if op.name in called:
+            kind, found = op.operation.kind, called[op.name]
             ops[kind] += 1
-            calls[kind] += profile[op.id].calls
-            failed[kind] += profile[op.id].failed
-            total_ns[kind] += profile[op.id].total_ns
+            calls[kind] += found.calls
+            failed[kind] += found.failed
+            total_ns[kind] += found.total_ns
     in_ops_s = total_ns.total() / 1e9
     table = Table(
         title="where the time went",
