@@ -20,6 +20,9 @@ ARGS ?=
 # On as many cores as there are, each of which begins with a part of the files; ARGS=-n0 runs all in one process, for a debugger.
 IN_PARALLEL := --numprocesses logical --dist worksteal
 
+# Not even imported: torch alone takes seconds.
+WITHOUT_ORACLE := -m 'not oracle' --ignore=tests/oracle
+
 # Extras that the tests use where they are installed, and that are too large to install unasked: WITH=torch.
 WITH ?=
 EXTRAS := $(WITH:%=$(VENV)/.ready-%)
@@ -66,10 +69,10 @@ demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
 
 test: lint $(VENV)/.ready-browser $(EXTRAS)
-	$(BIN)/python -m pytest -m 'not oracle' $(IN_PARALLEL) $(COVERING) $(ARGS)
+	$(BIN)/python -m pytest $(WITHOUT_ORACLE) $(IN_PARALLEL) $(COVERING) $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
-	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --timeout=$(FULL_TIMEOUT_S) -m 'not oracle' $(IN_PARALLEL) $(COVERING) $(ARGS)
+	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --timeout=$(FULL_TIMEOUT_S) $(WITHOUT_ORACLE) $(IN_PARALLEL) $(COVERING) $(ARGS)
 
 test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
 	$(BIN)/python -m pytest -m oracle $(IN_PARALLEL) $(ARGS)

@@ -101,7 +101,7 @@ class ForTheResultInASegment(Place):
             reuses=True,
             buckets=[self.bucket],
             read=lambda values: values[:1],
-            written=[BlobActor(1, self.bucket)],
+            outputs=[BlobActor(1, self.bucket)],
             early=(),
             unread=(),
         )
@@ -116,8 +116,7 @@ class OfAVariable(Place):
         super().__init__()
         self.variable = af.Graph("g").variable("w", SPEC.shape)
         self.actor = VariableActor(self.variable, None)
-        self.turn: Any = object()
-        self.actor._turns[self.turn] = SimpleNamespace(leave=lambda: None)
+        self.user: Any = SimpleNamespace(turns={self.actor: SimpleNamespace(leave=lambda: None)})
 
     def make(self) -> Any:
         buffer = self.bucket.take()
@@ -126,7 +125,7 @@ class OfAVariable(Place):
         return buffer
 
     def is_free(self) -> bool:
-        self.actor.commit(self.turn, np.empty(SPEC.shape, SPEC.dtype), self.bucket)
+        self.actor.commit(self.user, np.empty(SPEC.shape, SPEC.dtype), self.bucket)
         return bool(self.bucket.free_bytes)
 
 
