@@ -5,8 +5,7 @@ from actorflow.pipeline.calls.options import Executor
 from actorflow.pipeline.calls.policy import Skip
 from actorflow.pipeline.feeding import Feeding
 from actorflow.pipeline.loader import live_loaders
-from actorflow.pipeline.make import concat, interleave, merge, source, zip_
-from actorflow.pipeline.pipeline import Pipeline
+from actorflow.pipeline.pipeline import Pipeline, concat, interleave, merge, source, zip_
 from actorflow.pipeline.stages.collate import pad, stack, unstack
 from actorflow.pipeline.stats import LoaderStats, StageSnapshot
 from actorflow.pipeline.torch_data import torch_dataset

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from actorflow.errors import PipelineError
 from actorflow.pipeline.calls.policy import Skip
-from actorflow.pipeline.resources import Session
+from actorflow.pipeline.resources import Resources
 from actorflow.pipeline.run import Run
-from actorflow.pipeline.stages.branch import Port
+from actorflow.pipeline.stages.branch import BranchStart
 from actorflow.pipeline.stages.stage import Build, Stage, signature, walk
 from actorflow.pipeline.stats import LoaderStats, bottleneck
 from actorflow.threads import forget_in_child
@@ -44,7 +44,7 @@ class Loader:
         self.stage = stage
         self.epoch = 0
         self._saved: Any = None  # the position in the epoch where the next run begins; None for its beginning
-        self._session: Session | None = None
+        self._resources: Resources | None = None
         self._run: Run | None = None
         self._last: StageActor | None = None
         self._iteration: weakref.ref[Iteration] | None = None
@@ -89,11 +89,11 @@ class Loader:
             if self._is_running:
                 raise PipelineError("the loader is being iterated: end that first, with aclose() or by leaving it")
             self._leave()
-        if self._session is None:
-            self._session = Session(self.stages)
+        if self._resources is None:
+            self._resources = Resources(self.stages)
         run = Run(loop)
         try:
-            last = self.stage.build(Build(run, self._session, self.epoch), self._saved)
+            last = self.stage.build(Build(run, self._resources, self.epoch), self._saved)
         except BaseException:
             run.stop()
             raise
@@ -117,8 +117,8 @@ class Loader:
         Cancellation: what is under way ends by itself.
         """
         await self.stopped()
-        if self._session is not None:
-            await self._session.aclose()
+        if self._resources is not None:
+            await self._resources.aclose()
 
     async def stopped(self) -> None:
         """End the iteration that is under way, and wait until nothing of any runs; what later ones need stays."""
@@ -242,12 +242,12 @@ class Loader:
     @property
     def stages(self) -> list[Stage]:
         """All stages, in the order of the data."""
-        return [stage for stage in walk(self.stage) if not isinstance(stage, Port)]
+        return [stage for stage in walk(self.stage) if not isinstance(stage, BranchStart)]
 
     @property
     def skips(self) -> tuple[Skip, ...]:
         """The newest items that were left out since their calls had failed; at most 1,000."""
-        return () if self._session is None else tuple(self._session.skips.records)
+        return () if self._resources is None else tuple(self._resources.skips.records)
 
     def stats(self) -> LoaderStats:
         """What every stage has done so far, over all iterations; cheap enough to be asked for again and again."""
@@ -257,7 +257,7 @@ class Loader:
             elapsed_ns += (run.ended_ns or perf_counter_ns()) - run.started_ns
             wait_ns += run.wait_ns
             delivered += run.delivered
-        session = self._session or Session(self.stages)
+        session = self._resources or Resources(self.stages)
         snapshots = tuple(session.stats[stage].snapshot(elapsed_ns) for stage in self.stages)
         queued, room = (0, 0) if run is None else (len(run.outlet.items), run.outlet.capacity)
         return LoaderStats(snapshots, delivered, elapsed_ns * 1e-9, wait_ns * 1e-9, queued, room)

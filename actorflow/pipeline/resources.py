@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from functools import partial
 from typing import Any
 
 from actorflow.devices import Device, open_device
 from actorflow.errors import DeviceError, PipelineError
 from actorflow.graph.graph import Graph
-from actorflow.pipeline.calls.options import Calling
+from actorflow.pipeline.calls.call import Call
 from actorflow.pipeline.calls.policy import Skips
-from actorflow.pipeline.calls.stages import Call
-from actorflow.pipeline.processes.pool import Processes
+from actorflow.pipeline.processes.pool import ProcessPool
 from actorflow.pipeline.stages.stage import Stage
 from actorflow.pipeline.stats import StageStats
 from actorflow.place import Place
 from actorflow.threads import forget_in_child, in_thread
 
 
-class Session:
+class Resources:
     """Counts, kept items and processes of a loader.
 
     Args:
@@ -36,7 +34,7 @@ class Session:
         self.stats = {stage: StageStats(stage.name, stage.kind, stage.site, stage.concurrency) for stage in stages}
         self.skips = Skips()
         self.caches: dict[Stage, Any] = {}
-        self._pools: dict[Stage, Processes] = {}
+        self._pools: dict[Stage, ProcessPool] = {}
         self._devices: dict[Stage, Device] = {}
         self._used: set[Stage] = set()
         weakref.finalize(self, _close_all, self._pools, self._devices)
@@ -48,9 +46,11 @@ class Session:
         for stats in self.stats.values():
             stats.running = 0
 
-    def calling(self, stage: Call) -> Calling:
-        """How a run calls the function of a stage."""
-        return stage.options.bind(self.skips, partial(self._pool, stage))
+    def pool(self, stage: Call) -> ProcessPool:
+        """The processes that call the function of a stage."""
+        if stage not in self._pools:
+            self._pools[stage] = ProcessPool(stage.for_processes(), stage.concurrency)
+        return self._pools[stage]
 
     def device(self, stage: Stage, place: Place, graph: Graph | None, loop: asyncio.AbstractEventLoop) -> Device:
         """The loader's own device for a stage, with the options of the graph's."""
@@ -87,14 +87,8 @@ class Session:
             except DeviceError:  # there is no thread to be had: the loop waits
                 _close_all(self._pools, {})
 
-    def _pool(self, stage: Call) -> Processes:
-        pool = self._pools.get(stage)
-        if pool is None:
-            pool = self._pools[stage] = Processes(stage.for_processes(), stage.concurrency)
-        return pool
 
-
-def _close_all(pools: dict[Stage, Processes], devices: dict[Stage, Device]) -> None:
+def _close_all(pools: dict[Stage, ProcessPool], devices: dict[Stage, Device]) -> None:
     for device in devices.values():
         device.close()
     devices.clear()

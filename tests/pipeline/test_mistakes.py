@@ -19,13 +19,13 @@ import actorflow as af
 from actorflow.devices import WorkerLane
 from actorflow.pipeline import Pipeline, source
 from actorflow.pipeline.calls.call import CallActor
-from actorflow.pipeline.calls.chunks import ChunkActor
-from actorflow.pipeline.calls.job import Job
+from actorflow.pipeline.calls.map import ChunkActor
+from actorflow.pipeline.calls.call import Job
 from actorflow.pipeline.calls.order import InOrder, Unordered
-from actorflow.pipeline.calls.tasks import Workers
-from actorflow.pipeline.processes.pool import Processes
-from actorflow.pipeline.processes.process import Worker
-from actorflow.pipeline.stages.branch import _SplitActor
+from actorflow.pipeline.calls.tasks import CallTasks
+from actorflow.pipeline.processes.pool import ProcessPool
+from actorflow.pipeline.processes.process import WorkerProcess
+from actorflow.pipeline.stages.branch import _BranchActor
 from actorflow.pipeline.stages.join import JoinActor
 from actorflow.pipeline.stages.passing import PassActor
 from actorflow.pipeline.stages.source import _SourceOrder
@@ -82,10 +82,10 @@ MISTAKES: list[tuple[type, str]] = [
     (PassActor, "_end"),
     (StageStats, "called"),
     (StageStats, "holds"),
-    (Workers, "_goes_on"),
-    (Workers, "_job"),
-    (Workers, "submit"),
-    (_SplitActor, "_port"),
+    (CallTasks, "_goes_on"),
+    (CallTasks, "_job"),
+    (CallTasks, "submit"),
+    (_BranchActor, "_port"),
 ]
 
 
@@ -174,7 +174,7 @@ async def test_mistakes_when_a_call_takes_too_long_end_the_run(monkeypatch: pyte
 @pytest.mark.parametrize("count", [1, COUNT])  # what is lost with one item, others may end
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
-    [(ChunkActor, "_timed", 1), (Worker, "_answered", 1), (Worker, "_begin_message", 2), (Processes, "_assign", 1)],
+    [(ChunkActor, "_timed", 1), (WorkerProcess, "_answered", 1), (WorkerProcess, "_begin_message", 2), (ProcessPool, "_assign", 1)],
 )
 def test_mistakes_around_processes_end_the_run(
     owner: type, name: str, nth: int, count: int, monkeypatch: pytest.MonkeyPatch
@@ -192,14 +192,14 @@ async def test_mistakes_when_a_process_is_lost_end_the_run(monkeypatch: pytest.M
 
     loader = source(range(COUNT)).map(leave_when_asked, executor="process")
     with monkeypatch.context() as patch:
-        patch.setattr(Worker, "exit_code", property(fail))
+        patch.setattr(WorkerProcess, "exit_code", property(fail))
         with pytest.raises(af.StageError, match=r"stage 'leave_when_asked' .* failed with Planted") as raised:
             await asyncio.wait_for(take(loader, [], True), PATIENCE_S)
     assert raised.value.number == AT
 
 
 async def test_a_process_that_cannot_be_replaced_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assign = Processes._assign
+    assign = ProcessPool._assign
 
     def fail(processes: Processes, task: Any) -> None:
         if sys._getframe(1).f_code.co_name == "_assign_again":
@@ -208,7 +208,7 @@ async def test_a_process_that_cannot_be_replaced_ends_the_run(monkeypatch: pytes
 
     loader = source([AT, *NUMBERS]).map(leave_when_asked, executor="process", on_error="skip")
     with monkeypatch.context() as patch:
-        patch.setattr(Processes, "_assign", fail)
+        patch.setattr(ProcessPool, "_assign", fail)
         with pytest.raises(af.StageError, match=r"stage 'leave_when_asked' .* failed with Planted"):
             await asyncio.wait_for(take(loader, [], True), PATIENCE_S)
 

@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.op import FOREVER_NS, INLINE_NS
 from actorflow.errors import DeviceError, StageError, StageTimeoutError
 from actorflow.pipeline.calls.boundary import guarded, stage_error
-from actorflow.pipeline.calls.job import Job, Slot, SlotState
-from actorflow.pipeline.calls.order import InOrder, Unordered
-from actorflow.pipeline.calls.tasks import Workers
+from actorflow.pipeline.calls.order import InOrder, Slot, SlotState, Unordered
+from actorflow.pipeline.calls.tasks import CallTasks
 from actorflow.pipeline.processes.process import TooLateError
 from actorflow.pipeline.processes.remote import Answer
 from actorflow.pipeline.stages.actor import BURST, MARK, SLICE_NS, StageActor, Wait
+from actorflow.pipeline.stages.stage import Build, Stage
 
 if TYPE_CHECKING:
     from actorflow.devices import Fence, WorkerLane
-    from actorflow.pipeline.calls.options import Calling
-    from actorflow.pipeline.run import Run
-    from actorflow.pipeline.stats import StageStats
+    from actorflow.pipeline.calls.options import Options
+    from actorflow.pipeline.processes.process import Request
 
 #: What calls that wait in a thread's queue should take together, so that no thread waits for the loop.
 _AHEAD_NS = 1_000_000
@@ -34,32 +35,108 @@ _SENT_NS = 4_000_000
 _MOST_SENT = 64
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Call(Stage):
+    """A stage that calls a function."""
+
+    keeps_marks: ClassVar[bool] = True
+
+    options: Options
+
+    @property
+    def concurrency(self) -> int:
+        return self.options.concurrency
+
+    @property
+    def executor(self) -> str:
+        place = self.options.place
+        return "thread" if place == "auto" else place
+
+    @property
+    def shape(self) -> str:
+        limited = "" if isinstance(self.options.on_error, str) else ", limited"
+        return f"{self.kind}({'ordered' if self.options.ordered else 'unordered'}{limited})"
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        order = InOrder if self.options.ordered else Unordered
+        source = build.front(self, order.front(self.options, state))
+        return self.actor(build, self, self.options, source, state=state)
+
+    def for_processes(self) -> Callable[[Any], Any]:
+        """What processes call for each item: something that pickle can send."""
+        return self.options.fn
+
+    @abstractmethod
+    def actor(self, *args: Any, **kwargs: Any) -> StageActor:
+        """The stage's actor; the arguments are those of `CallActor`."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One call for one item, or in another process for several.
+
+    Attributes:
+        slots: The items.
+        call: Called with the item, but in another process.
+        is_dead: Whether nobody waits for it any more.
+        is_expired: Whether it has been cancelled since it took too long.
+        has_limit: Whether it counts in the stage's limiter.
+        elapsed_ns: How long the call ran.
+        results: What it gave, for each item.
+        error: What it raised.
+        errors: What was raised in another process, by index of the item.
+        request: What was sent to another process.
+        timer: Ends it when it takes too long.
+    """
+
+    slots: list[Slot]
+    call: Callable[[Slot], Any]
+    is_dead: bool = False
+    is_expired: bool = False
+    has_limit: bool = False
+    elapsed_ns: int = 0
+    results: Any = None
+    error: BaseException | None = None
+    errors: dict[int, BaseException] = field(default_factory=dict)
+    request: Request | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def work(self) -> None:
+        """Call, in whatever thread; what is raised becomes the job's error."""
+        try:
+            self.results = self.call(self.slots[0])
+        except BaseException as error:  # noqa: BLE001  the loop gets it
+            self.error = error
+
+
 class CallActor(StageActor):
     """Calls a function for each item. Subclasses say what becomes of what it returns.
 
     Attributes:
-        how: How the function is called.
+        how: The function, and the settings of its calls.
+        pool: The processes that call it, if any do.
         order: In which order results go out.
         waiting: Items whose call is to begin, or to be repeated.
         running: Calls that run.
         cost_ns: Expected time of a call: the smaller one of the last two times, as for ops.
     """
 
-    def __init__(self, run: Run, stats: StageStats, how: Calling, *sources: StageActor, state: Any) -> None:
-        super().__init__(run, stats, len(sources), max(2, how.concurrency))
-        self.burst_size = BURST if how.pool is not None else min(BURST, how.concurrency)
-        self.reads(*sources)
+    def __init__(self, build: Build, stage: Stage, how: Options, *sources: StageActor, state: Any) -> None:
+        super().__init__(build.run, build.stats(stage), len(sources), max(2, how.concurrency))
         self.how = how
+        self.pool = build.resources.pool(stage) if isinstance(stage, Call) and how.executor == "process" else None
+        self.burst_size = BURST if self.pool is not None else min(BURST, how.concurrency)
+        self.reads(*sources)
         self.order = self.make_order(state)
         self.start = self.order.start
         self.waiting: deque[Slot] = deque()
         self.running = 0
         self.cost_ns = self._last_ns = 0 if how.executor == "loop" else FOREVER_NS
         self.lane: WorkerLane | None = None
-        self.workers: Workers | None = None
+        self.tasks: CallTasks | None = None
+        self._skips = build.resources.skips
         self._last: Any = sources[0].start if sources else None
         self._capacity = max(2, how.concurrency)
-        self._is_plain = how.is_plain
         self._share = 1  # items that one job has, in another process
 
     def make_order(self, state: Any) -> InOrder | Unordered:
@@ -129,7 +206,7 @@ class CallActor(StageActor):
     def _limit(self) -> int:
         """Calls that may run, or wait in the queue of the threads or processes."""
         how, cost_ns = self.how, self.cost_ns
-        if how.pool is not None:  # no process shall wait for the loop, unless it is killed when it takes too long
+        if self.pool is not None:  # no process shall wait for the loop, unless it is killed when it takes too long
             return how.concurrency if how.timeout_s is not None else 2 * how.concurrency
         if self.lane is None or how.timeout_s is not None or not 0 < cost_ns < _AHEAD_NS:
             return how.concurrency
@@ -163,9 +240,9 @@ class CallActor(StageActor):
         self.running += 1
         self.stats.running += 1
         if how.is_async:
-            self.make_workers().submit(job)
+            self.make_tasks().submit(job)
             return
-        if how.pool is not None:
+        if self.pool is not None:
             self._begin_elsewhere(job)
             return
         if self._is_inline():
@@ -196,11 +273,11 @@ class CallActor(StageActor):
         fence.argument.elapsed_ns = fence.elapsed_ns
         self.ended(fence.argument)
 
-    def make_workers(self) -> Workers:
+    def make_tasks(self) -> CallTasks:
         """The tasks that await the calls."""
-        if self.workers is None:
-            self.workers = Workers(self)
-        return self.workers
+        if self.tasks is None:
+            self.tasks = CallTasks(self)
+        return self.tasks
 
     async def burst(self, task: asyncio.Task[Any]) -> None:
         """Await calls of items in the inbox, as long as these do not have to wait for anything."""
@@ -214,17 +291,17 @@ class CallActor(StageActor):
 
     def _begin_elsewhere(self, job: Job) -> None:
         how, loop = self.how, self.run.loop
-        assert how.pool is not None
+        assert self.pool is not None
         try:
             items = [slot.value for slot in job.slots]
-            job.task = how.pool.submit(items, how.timeout_s, loop, partial(self._answered, job))
+            job.request = self.pool.submit(items, how.timeout_s, loop, partial(self._answered, job))
         except BaseException as error:  # noqa: BLE001  pickle's, for instance; it becomes the items' error
             loop.call_soon(self._answered, job, Answer(0, [], {}, error))
 
     @guarded
     def _answered(self, job: Job, answer: Answer) -> None:
         """Calls in another process have ended; or none of them is known to have."""
-        job.task = None
+        job.request = None
         job.elapsed_ns, job.results, job.errors, job.error = answer
         if job.error is not None and len(job.slots) > 1 and not (job.is_dead or self.is_over):
             # Which of the items is to blame is found by sending each alone.
@@ -267,7 +344,7 @@ class CallActor(StageActor):
             return
         error = TooLateError() if job.is_expired else job.error
         self.stats.timed_out += job.is_expired
-        if error is None and self.how.pool is not None:
+        if error is None and self.pool is not None:
             self._timed(job.elapsed_ns, len(job.slots))
             for index, (slot, result) in enumerate(zip(job.slots, job.results, strict=True)):
                 self._concluded(slot, result, job.errors.get(index))
@@ -307,7 +384,7 @@ class CallActor(StageActor):
         if self.how.executor != "loop":
             self.cost_ns = min(each_ns, last)
         self._last_ns = each_ns
-        if self.how.pool is not None and self.how.timeout_s is None:
+        if self.pool is not None and self.how.timeout_s is None:
             self._share = max(1, min(_MOST_SENT, _SENT_NS // max(1, self.cost_ns)))
             inbox = self.inboxes[0]
             inbox.least = inbox.capacity = max(self._capacity, 2 * self._share)
@@ -359,7 +436,7 @@ class CallActor(StageActor):
             error = self._timeout_error(slot)
         if isinstance(error, Exception) and self.how.policy.allows(self.order.seen, self.order.skipped):
             self.stats.skipped += 1
-            self.how.skips.add(self.stats.name, slot.number, slot.value, error)
+            self._skips.add(self.stats.name, slot.number, slot.value, error)
             return True
         self.finish(error if isinstance(slot.error, TooLateError) else self._stage_error(slot, error))
         return False
@@ -383,7 +460,7 @@ class CallActor(StageActor):
         self.waiting.clear()
         if self.how.limiter is not None:
             self.how.limiter.forget(self)
-        tasks = []
+        requests = []
         for slot in self.order.slots:
             if slot.timer is not None:
                 slot.timer.cancel()
@@ -397,18 +474,18 @@ class CallActor(StageActor):
             if job.timer is not None:
                 job.timer.cancel()
                 job.timer = None
-            if job.task is not None:
+            if job.request is not None:
                 self._leave()
                 self._leave_limiter(job)
-                tasks.append(job.task)
-                job.task = None
+                requests.append(job.request)
+                job.request = None
         self.order.slots.clear()
-        if self.how.pool is not None:
-            self.how.pool.forget(tasks)
+        if self.pool is not None:
+            self.pool.forget(requests)
         if self.lane is not None:
             self.lane.close()
-        if self.workers is not None:
-            self.workers.close()
+        if self.tasks is not None:
+            self.tasks.close()
 
     def dispose(self, job: Job) -> None:
         """A call has ended that nobody waits for any more: close what it has open."""

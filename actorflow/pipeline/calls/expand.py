@@ -7,13 +7,12 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from actorflow.errors import PipelineError, shown
 from actorflow.pipeline.calls.boundary import ends_task
-from actorflow.pipeline.calls.call import CallActor
-from actorflow.pipeline.calls.job import Job, Slot, SlotState
-from actorflow.pipeline.calls.stages import Call
+from actorflow.pipeline.calls.call import Call, CallActor, Job
+from actorflow.pipeline.calls.order import Slot, SlotState
 from actorflow.pipeline.stages.actor import SLICE_NS, StageActor
 
 
@@ -32,15 +31,12 @@ def _is_async(iterator: Any) -> bool:
     return hasattr(type(iterator), "__anext__")
 
 
-class _More:
+class _More(NamedTuple):
     """Some outputs of an item, whether these are all, and what was raised behind them."""
 
-    __slots__ = ("error", "is_all", "outputs")
-
-    def __init__(self, outputs: list[Any], is_all: bool, error: BaseException | None = None) -> None:
-        self.outputs = outputs
-        self.is_all = is_all
-        self.error = error
+    outputs: list[Any]
+    is_all: bool
+    error: BaseException | None = None
 
 
 class ExpandActor(CallActor):

@@ -9,14 +9,64 @@ items.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actorflow.pipeline.calls.job import Slot, SlotState
 from actorflow.pipeline.stages.actor import MARK
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.calls.call import CallActor
+    from actorflow.pipeline.calls.call import CallActor, Job
+
+
+class SlotState(Enum):
+    """Where an item is: WAITING -> RUNNING -> DONE; RESTING before a repeated call, PAUSED if more will come of it."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    RESTING = "resting"
+    PAUSED = "paused"
+    DONE = "done"
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """An item in a stage, from its arrival until all that becomes of it has gone out.
+
+    Attributes:
+        number: Items of a run are numbered in the order of their arrival.
+        value: The item.
+        before: Position before it.
+        after: Position behind it.
+        outputs: Results that have not gone out yet.
+        emitted: Number of results that have gone out, in earlier runs too.
+        skip: Number of results still to be dropped, since they went out before.
+        iterator: Gives further outputs.
+        error: Why there are none.
+        attempt: Calls that have failed.
+        job: The call that runs.
+        timer: Ends a rest.
+        is_gone: Whether nothing more will come of it.
+        is_alone: Whether it is sent to a process alone, since a call for several items has failed.
+    """
+
+    number: int
+    value: Any
+    before: Any
+    after: Any
+    state: SlotState = SlotState.WAITING
+    outputs: deque[Any] = field(default_factory=deque)
+    emitted: int = 0
+    skip: int = 0
+    iterator: Any = None
+    error: BaseException | None = None
+    attempt: int = 0
+    job: Job | None = None
+    timer: asyncio.TimerHandle | None = None
+    is_gone: bool = False
+    is_alone: bool = False
 
 
 class _Place(NamedTuple):
@@ -87,7 +137,7 @@ class InOrder:
 
     def has_room(self, limit: int) -> bool:
         """Whether there is room for another item, while up to ``limit`` are in calls."""
-        return len(self.slots) < limit + self._actor.how.buffer
+        return len(self.slots) < limit + self._actor.how.waiting_results
 
     def gained(self, slot: Slot) -> None:
         """An item has outputs, or its last call has ended."""
@@ -143,6 +193,7 @@ class InOrder:
         return [upstream.freeze(position.at), position.emitted, position.seen, position.skipped]
 
 
+@dataclass(slots=True, eq=False)
 class Trail:
     """A position in a stream whose order is chance.
 
@@ -157,19 +208,14 @@ class Trail:
         next: The next position.
     """
 
-    __slots__ = ("at", "mask", "next", "number", "origin", "partly", "seen", "skipped")
-
-    def __init__(
-        self, at: Any, origin: int, mask: int, partly: tuple[tuple[int, int], ...], seen: int, skipped: int, number: int
-    ) -> None:
-        self.at = at
-        self.origin = origin
-        self.mask = mask
-        self.partly = partly
-        self.seen = seen
-        self.skipped = skipped
-        self.number = number
-        self.next: Trail | None = None
+    at: Any
+    origin: int
+    mask: int
+    partly: tuple[tuple[int, int], ...]
+    seen: int
+    skipped: int
+    number: int
+    next: Trail | None = None
 
 
 class Unordered:
@@ -226,7 +272,7 @@ class Unordered:
         """Whether there is room for another item, while up to ``limit`` are in calls."""
         if self.accepted <= self._reach:  # it is to go out next
             return True
-        room = limit + self._actor.how.buffer
+        room = limit + self._actor.how.waiting_results
         return self.open < room and len(self.slots) < 64 * room
 
     def gained(self, slot: Slot) -> None:

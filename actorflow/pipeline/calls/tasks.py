@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from actorflow.pipeline.calls.boundary import ends_task
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.calls.call import CallActor
-    from actorflow.pipeline.calls.job import Job
+    from actorflow.pipeline.calls.call import CallActor, Job
 
 
-class Workers:
+class CallTasks:
     """As many tasks as calls run at once: one for each item would cost more than most of a short call.
 
     Args:

@@ -15,12 +15,12 @@ from typing import Any
 
 from actorflow.errors import PipelineError, shown, text_of
 from actorflow.pipeline.processes.messages import pack
-from actorflow.pipeline.processes.process import Task, Worker
+from actorflow.pipeline.processes.process import Request, WorkerProcess
 from actorflow.pipeline.processes.remote import Answer
 from actorflow.threads import forget_in_child
 
 
-class Processes:
+class ProcessPool:
     """Processes for one stage, started as calls need them and kept from run to run.
 
     Args:
@@ -31,8 +31,8 @@ class Processes:
     def __init__(self, fn: Callable[[Any], Any], count: int) -> None:
         self._fn = fn
         self._count = count
-        self._workers: list[Worker] = []
-        self._ended: list[Worker] = []  # those that were killed, and are to be waited for
+        self._workers: list[WorkerProcess] = []
+        self._ended: list[WorkerProcess] = []  # those that were killed, and are to be waited for
         self._loop: asyncio.AbstractEventLoop | None = None
         forget_in_child(self)
 
@@ -49,7 +49,7 @@ class Processes:
         timeout_s: float | None,
         loop: asyncio.AbstractEventLoop,
         done: Callable[[Answer], None],
-    ) -> Task:
+    ) -> Request:
         """Call for some items, in the process that has the least to do. Only on the loop.
 
         Args:
@@ -59,19 +59,19 @@ class Processes:
         Raises:
             Exception: whatever pickle raises if the items cannot be sent.
         """
-        task = Task(items, timeout_s, done)
+        request = Request(items, timeout_s, done)
         self._loop = loop
         for worker in self._workers:
-            if worker.tasks:
+            if worker.requests:
                 worker.watch(loop)
-        self._assign(task)
-        return task
+        self._assign(request)
+        return request
 
-    def forget(self, tasks: Iterable[Task]) -> None:
+    def forget(self, requests: Iterable[Request]) -> None:
         """Nobody waits for these any more: calls that run go on, and what they give is dropped."""
-        for task in tasks:
-            task.is_wanted = False
-        if not any(task.is_wanted for worker in self._workers for task in worker.tasks):
+        for request in requests:
+            request.is_wanted = False
+        if not any(request.is_wanted for worker in self._workers for request in worker.requests):
             for worker in self._workers:
                 worker.leave()
 
@@ -85,24 +85,24 @@ class Processes:
         for worker in ended:
             worker.join()
 
-    def _assign(self, task: Task) -> None:
+    def _assign(self, request: Request) -> None:
         assert self._loop is not None
         workers = self._workers
-        worker = min(workers, key=lambda one: len(one.tasks), default=None)
-        if worker is not None and not worker.tasks and not worker.is_alive:
+        worker = min(workers, key=lambda one: len(one.requests), default=None)
+        if worker is not None and not worker.requests and not worker.is_alive:
             self._lost(worker, None)
             worker = None
-        if worker is None or (worker.tasks and len(workers) < self._count):
-            worker = Worker(pack(self._fn), self._lost)
+        if worker is None or (worker.requests and len(workers) < self._count):
+            worker = WorkerProcess(pack(self._fn), self._lost)
             workers.append(worker)
             # Before the end of the program multiprocessing waits for processes that it has started.
             atexit.unregister(self.close)
             atexit.register(self.close)
-        worker.give(task, self._loop)
+        worker.give(request, self._loop)
 
-    def _lost(self, worker: Worker, error: BaseException | None) -> None:
+    def _lost(self, worker: WorkerProcess, error: BaseException | None) -> None:
         """A process has ended, or is to be since its call takes too long, say: others do what it has not begun."""
-        tasks = list(worker.tasks)
+        requests = list(worker.requests)
         try:
             self._workers.remove(worker)
             self._ended.append(worker)
@@ -114,19 +114,19 @@ class Processes:
                 error = BrokenProcessPool(f"the process ended in the middle of a call, with exit code {code}")
         except BaseException as failure:  # noqa: BLE001  whoever waits would never be told
             error = failure
-        wanted = [task for task in tasks if task.is_wanted]
-        running = tasks[0] if tasks else None
-        for task in wanted:
-            if task is not running:
-                self._assign_again(task)
+        wanted = [request for request in requests if request.is_wanted]
+        running = requests[0] if requests else None
+        for request in wanted:
+            if request is not running:
+                self._assign_again(request)
         if running is not None and running.is_wanted:
             running.done(Answer(0, [], {}, error))
 
-    def _assign_again(self, task: Task) -> None:
+    def _assign_again(self, request: Request) -> None:
         try:
-            self._assign(task)
+            self._assign(request)
         except BaseException as error:  # noqa: BLE001  no process can be started, say
-            task.done(Answer(0, [], {}, error))
+            request.done(Answer(0, [], {}, error))
 
 
 def check_picklable(fn: Callable[..., Any]) -> None:

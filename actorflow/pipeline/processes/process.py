@@ -23,7 +23,7 @@ class TooLateError(TimeoutError):
     """A call has taken too long, and its process was killed."""
 
 
-class Task:
+class Request:
     """Items that a process has got, or will get.
 
     Attributes:
@@ -40,11 +40,11 @@ class Task:
         self.parts = pack(items)
         self.timeout_s = timeout_s
         self.done = done
-        self.worker: Worker | None = None
+        self.worker: WorkerProcess | None = None
         self.is_wanted = True
 
 
-class Worker:
+class WorkerProcess:
     """A process that calls one function, and what it has to do.
 
     It is forked from a clean server process where the system has that, else spawned: never from this process, whose
@@ -52,15 +52,15 @@ class Worker:
 
     Args:
         function: The message with the function.
-        lost: Called when the process has ended by itself, a task takes too long, or what it sends cannot be dealt with:
-            with the worker and the error, which is None if the process has ended.
+        lost: Called with the worker and an error when a request takes too long or an answer cannot be read, and with
+            None when the process has ended by itself.
 
     Attributes:
-        tasks: What it has got and not answered yet, the running one first.
+        requests: Requests without an answer, the running one first.
     """
 
-    def __init__(self, function: list[memoryview], lost: Callable[[Worker, BaseException | None], None]) -> None:
-        self.tasks: deque[Task] = deque()
+    def __init__(self, function: list[memoryview], lost: Callable[[WorkerProcess, BaseException | None], None]) -> None:
+        self.requests: deque[Request] = deque()
         self._lost = lost
         self._link, far = socket.socketpair()
         self._link.setblocking(False)
@@ -92,14 +92,14 @@ class Worker:
         code: int | None = self._process.exitcode
         return code
 
-    def give(self, task: Task, loop: asyncio.AbstractEventLoop) -> None:
-        """Send a task's items. Only on the loop."""
-        task.worker = self
-        self.tasks.append(task)
-        self._unsent.extend(task.parts)
+    def give(self, request: Request, loop: asyncio.AbstractEventLoop) -> None:
+        """Send a request's items. Only on the loop."""
+        request.worker = self
+        self.requests.append(request)
+        self._unsent.extend(request.parts)
         self.watch(loop)
         self._write()
-        if len(self.tasks) == 1:
+        if len(self.requests) == 1:
             self._begin_time()
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -215,18 +215,18 @@ class Worker:
             self._is_ready = True
             self._begin_time()
             return
-        task = self.tasks.popleft()
+        request = self.requests.popleft()
         self._begin_time()
-        if task.is_wanted:
-            task.done(answer)
+        if request.is_wanted:
+            request.done(answer)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _begin_time(self) -> None:
         """A call begins, as far as it is known here."""
-        if self._is_ready and self.tasks and self._loop is not None:
-            timeout_s = self.tasks[0].timeout_s
-            if timeout_s is not None and self.tasks[0].is_wanted:
+        if self._is_ready and self.requests and self._loop is not None:
+            timeout_s = self.requests[0].timeout_s
+            if timeout_s is not None and self.requests[0].is_wanted:
                 self._timer = self._loop.call_later(timeout_s, self._lost, self, TooLateError())
 
     def _stop_time(self) -> None:

@@ -19,7 +19,7 @@ from actorflow.pipeline.stages.stage import Build, Stage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Split(Stage):
+class Branch(Stage):
     """Where branches part.
 
     Attributes:
@@ -45,7 +45,7 @@ class Split(Stage):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Port(Stage):
+class BranchStart(Stage):
     """Where one branch begins."""
 
     kind: ClassVar[str] = "port"
@@ -53,14 +53,14 @@ class Port(Stage):
 
     def build(self, build: Build, state: Any) -> StageActor:
         port = build.ports[self]
-        assert isinstance(port, _PortActor)
+        assert isinstance(port, _StartActor)
         if state is not None:
             port.begin_behind(state)
         return port
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Join(Stage):
+class BranchJoin(Stage):
     """Where branches come together again; ``upstream`` are the branches' last stages.
 
     Attributes:
@@ -70,18 +70,18 @@ class Join(Stage):
 
     kind: ClassVar[str] = "join"
 
-    split: Split
-    ports: tuple[Port, ...]
+    split: Branch
+    ports: tuple[BranchStart, ...]
 
     def within(self, again: Callable[[Stage], Stage]) -> Stage:
         split, ports = again(self.split), [again(port) for port in self.ports]
-        assert isinstance(split, Split)
-        return replace(self, split=split, ports=tuple([port for port in ports if isinstance(port, Port)]))
+        assert isinstance(split, Branch)
+        return replace(self, split=split, ports=tuple([port for port in ports if isinstance(port, BranchStart)]))
 
     def build(self, build: Build, state: Any) -> StageActor:
         front, number, states = (None, 0, [None] * len(self.ports)) if state is None else state
-        split = _SplitActor(self.split, build, build.front(self.split, front), number)
-        ports = [_PortActor(split, number) for _ in self.ports]
+        split = _BranchActor(self.split, build, build.front(self.split, front), number)
+        ports = [_StartActor(split, number) for _ in self.ports]
         split.ports = ports
         inner = replace(build, ports={**build.ports, **dict(zip(self.ports, ports, strict=True))})
         ends = [stage.build(inner, its) for stage, its in zip(self.upstream, states, strict=True)]
@@ -107,10 +107,10 @@ class _Passed:
         self.next: _Passed | None = None
 
 
-class _PortActor(StageActor):
+class _StartActor(StageActor):
     """Hands on what the split gives it."""
 
-    def __init__(self, split: _SplitActor, number: int) -> None:
+    def __init__(self, split: _BranchActor, number: int) -> None:
         super().__init__(split.run, split.stats, 0)
         self.stats.actor = split
         self._split = split
@@ -144,7 +144,7 @@ class _PortActor(StageActor):
         return position.number
 
 
-class _SplitActor(StageActor):
+class _BranchActor(StageActor):
     """Gives each item to its branch.
 
     Attributes:
@@ -153,9 +153,9 @@ class _SplitActor(StageActor):
         has_ended: Whether all have been given.
     """
 
-    ports: list[_PortActor]
+    ports: list[_StartActor]
 
-    def __init__(self, stage: Split, build: Build, source: StageActor, number: int) -> None:
+    def __init__(self, stage: Branch, build: Build, source: StageActor, number: int) -> None:
         super().__init__(build.run, build.stats(stage))
         self.reads(source)
         self.turns: deque[tuple[int, _Passed]] = deque()
@@ -222,7 +222,7 @@ class _SplitActor(StageActor):
 class _JoinedActor(JoinActor):
     """Gives what the branches give, by the numbers of the items that it came of."""
 
-    def __init__(self, stage: Join, build: Build, ends: list[StageActor], split: _SplitActor) -> None:
+    def __init__(self, stage: BranchJoin, build: Build, ends: list[StageActor], split: _BranchActor) -> None:
         super().__init__(stage, build, ends)
         self._split = split
         self._number = split._number

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actorflow.errors import StageError
+from actorflow.errors import PipelineError, StageError, shown
 from actorflow.pipeline.stages.actor import MARK, StageActor, Wait
-from actorflow.pipeline.stages.sizes import bytes_of, size_of
 from actorflow.pipeline.stages.stage import Build, Stage
 
 
@@ -354,3 +355,36 @@ class _PrefetchActor(StageActor):
     @property
     def room(self) -> int:
         return super().room + self._stage.count
+
+
+def bytes_of(size: Callable[[Any], int], item: Any) -> int:
+    """Bytes of an item, as the user's function says.
+
+    Raises:
+        PipelineError: if it says anything other than a number of bytes.
+    """
+    given = size(item)
+    try:
+        size_bytes = operator.index(given)
+    except TypeError:
+        size_bytes = -1
+    if size_bytes < 0:
+        raise PipelineError(
+            f"expected size= to give the bytes of an item, a whole number from 0 on, got {shown(given)}"
+        )
+    return size_bytes
+
+
+def size_of(item: Any) -> int:
+    """Bytes of an item: those of arrays, texts and byte strings, also within tuples, lists, sets and mappings.
+
+    What is none of these counts as its own object, without what it refers to.
+    """
+    size_bytes = getattr(item, "nbytes", None)
+    if isinstance(size_bytes, int):
+        return size_bytes
+    if isinstance(item, Mapping):
+        return sum(size_of(value) for value in item.values())
+    if isinstance(item, tuple | list | set | frozenset):
+        return sum(size_of(value) for value in item)
+    return sys.getsizeof(item)

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from actorflow.errors import PipelineError
 from actorflow.pipeline.stages.actor import StageActor, Wait
-from actorflow.pipeline.stages.passing import PassActor
-from actorflow.pipeline.stages.sizes import bytes_of, size_of
+from actorflow.pipeline.stages.passing import PassActor, bytes_of, size_of
 from actorflow.pipeline.stages.stage import Build, Stage
 
 
@@ -105,7 +104,7 @@ class Cache(Stage):
 
     def build(self, build: Build, state: Any) -> StageActor:
         front, count, epoch = (None, 0, build.epoch) if state is None else state
-        store = build.session.caches.get(self)
+        store = build.resources.caches.get(self)
         if store is not None and (state is None or store.epoch == epoch):
             return _KeptActor(self, build, store, count)
         source = replace(build, epoch=epoch).front(self, front)
@@ -122,7 +121,7 @@ class _CacheActor(PassActor):
         self._size = stage.size or size_of
         self._bytes = 0
         self._given = self.start = count
-        self._caches = build.session.caches
+        self._caches = build.resources.caches
 
     def pass_on(self, value: Any, at: Any) -> None:
         stage, items = self._stage, self._store.items

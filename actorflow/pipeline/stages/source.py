@@ -14,13 +14,10 @@ import numpy as np
 from actorflow.data.loader import Resumable
 from actorflow.data.sampler import Sampler
 from actorflow.errors import PipelineError, StageError, shown
-from actorflow.graph.options import Attempts
 from actorflow.pipeline.calls.boundary import caught, stage_error
 from actorflow.pipeline.calls.expand import ExpandActor
-from actorflow.pipeline.calls.job import Slot, SlotState
-from actorflow.pipeline.calls.options import Calling
-from actorflow.pipeline.calls.order import InOrder
-from actorflow.pipeline.calls.policy import Policy
+from actorflow.pipeline.calls.options import Executor, Options
+from actorflow.pipeline.calls.order import InOrder, Slot, SlotState
 from actorflow.pipeline.stages.actor import SLICE_NS, StageActor, Wait
 from actorflow.pipeline.stages.stage import Build, Stage
 
@@ -42,7 +39,7 @@ class Source(Stage):
 
     data: Any
     sampler: Sampler | None = None
-    place: str = "auto"
+    place: Executor = "auto"
 
     @property
     def executor(self) -> str:
@@ -60,25 +57,19 @@ class Source(Stage):
         except BaseException as error:
             raise caught(self, error) from error
         if opening.is_iterator and opening.data is self.data:
-            build.session.use_up(self)
-        is_async = opening.is_async
-        in_memory = opening.is_in_memory and self.place == "auto"
-        how = Calling(
-            fn=iter,
-            concurrency=1,
-            ordered=True,
-            executor="task" if is_async else "loop" if in_memory else self.place,
-            is_async=is_async,
-            timeout_s=None,
-            attempts=Attempts(None, 0, 0.0),
-            policy=Policy(),
-            limiter=None,
+            build.resources.use_up(self)
+        is_in_memory = opening.is_in_memory and self.place == "auto" and not opening.is_async
+        options = Options(
+            fn=_asynchronous if opening.is_async else iter,  # what is called is `_SourceActor.open`
+            executor="auto" if opening.is_async else "loop" if is_in_memory else self.place,
             buffer=0,
             expands=True,
-            skips=build.session.skips,
-            pool=None,
         )
-        return _SourceActor(opening, build.run, build.stats(self), how, state=opening.start)
+        return _SourceActor(opening, build, self, options, state=opening.start)
+
+
+async def _asynchronous() -> None:
+    """Stands for an async iterable."""
 
 
 class _Opening:
@@ -223,7 +214,11 @@ class _SourceActor(ExpandActor):
     def _gives(self) -> bool:
         """Whether items can go out one by one, without anything in between."""
         slot = self.waiting[0]
-        return slot.iterator is not None and not slot.skip and not self.opening.is_resumable and self._is_inline()
+        return (
+            slot.iterator is not None
+            and not (slot.skip or self.opening.is_resumable or self.opening.is_async)
+            and self._is_inline()
+        )
 
     def _give(self, slot: Slot) -> None:
         """Give item after item, on the loop; what sources in memory do."""

@@ -12,7 +12,7 @@ from actorflow.errors import PipelineError
 from actorflow.graph.nodes import PACKAGE, Site
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.resources import Session
+    from actorflow.pipeline.resources import Resources
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stages.actor import StageActor
     from actorflow.pipeline.stats import StageStats
@@ -78,19 +78,19 @@ class Build:
 
     Attributes:
         run: The run that they are a part of.
-        session: What the runs of one loader share.
+        resources: What the runs of one loader share.
         epoch: Of the data; seeds of shuffles depend on it.
         ports: Where branches begin.
     """
 
     run: Run
-    session: Session
+    resources: Resources
     epoch: int
     ports: Mapping[Stage, StageActor] = field(default_factory=dict)
 
     def stats(self, stage: Stage) -> StageStats:
         """What is counted of a stage."""
-        return self.session.stats[stage]
+        return self.resources.stats[stage]
 
     def front(self, stage: Stage, state: Any) -> StageActor:
         """The actors of the stage in front of one that has one."""

@@ -7,9 +7,10 @@ device the lane's thread copies.
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, ClassVar
@@ -17,12 +18,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.actors.budget import Budget
 from actorflow.devices import Device, Fence
 from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.errors import OutOfMemoryError
 from actorflow.graph.graph import Graph
 from actorflow.pipeline.calls.boundary import guarded
 from actorflow.pipeline.stages.actor import StageActor, Wait
-from actorflow.pipeline.stages.admission import Admission
 from actorflow.pipeline.stages.stage import Build, Stage
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -47,13 +49,76 @@ class Transfer(Stage):
     def build(self, build: Build, state: Any) -> StageActor:
         source = build.front(self, state)
         loop, graph = build.run.loop, None if self.graph is None else self.graph.root
-        device = build.session.device(self, self.place, graph, loop)
+        device = build.resources.device(self, self.place, graph, loop)
         limit_bytes = None if graph is None else graph.budget_of(self.place)
         budget = None if graph is None or limit_bytes is None else graph.engine.resources.common_budget()
-        admission = None
+        allowance = None
         if graph is not None and limit_bytes is not None and budget is not None and not device.is_host:
-            admission = Admission(graph, self.place, budget, limit_bytes, loop)
-        return _TransferActor(self, build, source, None if device.is_host else device, admission)
+            allowance = _Allowance(graph, self.place, budget, limit_bytes, loop)
+        return _TransferActor(self, build, source, None if device.is_host else device, allowance)
+
+
+class _Allowance:
+    """Memory that one stage may take of the budget of a graph on a device.
+
+    It is taken from the part of the budget that frames share, so the oldest frame never waits for a loader: see
+    `actorflow.actors.budget`. An item is given back when nobody refers to its arrays any more.
+
+    Args:
+        graph: Whose budget it is.
+        place: Where.
+        budget: What the graph's frames take from.
+        limit_bytes: All of it.
+        loop: Where what is freed is counted.
+    """
+
+    def __init__(
+        self, graph: Graph, place: Place, budget: Budget, limit_bytes: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._graph = graph
+        self._place = place
+        self._budget = budget
+        self._limit_bytes = limit_bytes
+        self._loop = loop
+
+    def take(self, size_bytes: int, wake: Callable[[], None]) -> bool:
+        """Whether an item may be copied now; otherwise ``wake`` is called when it may be tried again.
+
+        Raises:
+            OutOfMemoryError: if it never may.
+        """
+        place, budget = self._place, self._budget
+        variables = sum(variable.spec.size_bytes for variable in self._graph.variables if variable.place == place)
+        if size_bytes > self._limit_bytes - variables:
+            raise OutOfMemoryError(
+                f"an item of {size_bytes} bytes does not fit on {place}: the budget of graph {self._graph.name!r} "
+                f"there is {self._limit_bytes} bytes, its variables take {variables}"
+            )
+        room = self._limit_bytes - variables - budget.reserve(place) - budget.shared[place]
+        # What frames need there is not known before one has run: until then, one item.
+        is_known = place in budget.capacities
+        if size_bytes <= room and (is_known or not budget.shared[place]):
+            budget.shared[place] += size_bytes
+            return True
+        if wake not in budget.waiting:
+            budget.waiting.append(wake)
+        return False
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Nobody waits there any more."""
+        if wake in self._budget.waiting:
+            self._budget.waiting.remove(wake)
+
+    def release(self, size_bytes: int) -> None:
+        """An array is not referred to any more. In whatever thread, and at any moment."""
+        try:
+            self._loop.call_soon_threadsafe(self._released, size_bytes)
+        except RuntimeError:  # the loop is closed, so no frame waits
+            self._budget.shared[self._place] -= size_bytes
+
+    def _released(self, size_bytes: int) -> None:
+        self._budget.shared[self._place] -= size_bytes
+        self._budget.retry()
 
 
 class _Copies:
@@ -97,14 +162,14 @@ class _Copy:
 
 class _TransferActor(StageActor):
     def __init__(
-        self, stage: Transfer, build: Build, source: StageActor, device: Device | None, admission: Admission | None
+        self, stage: Transfer, build: Build, source: StageActor, device: Device | None, allowance: _Allowance | None
     ) -> None:
         super().__init__(build.run, build.stats(stage))
         self.reads(source)
         self.start = source.start
         self._stage = stage
         self._device = device  # None for the host's
-        self._admission = admission
+        self._allowance = allowance
         self._flight: deque[_Copies] = deque()
         self._number = 0
 
@@ -143,8 +208,8 @@ class _TransferActor(StageActor):
         copies = _Copies(self._number, item, at)
         try:
             copies.size_bytes = 0 if self._device is None else _host_bytes(item)
-            admission = self._admission if copies.size_bytes else None
-            if admission is not None and not admission.admit(copies.size_bytes, self.wake):
+            allowance = self._allowance if copies.size_bytes else None
+            if allowance is not None and not allowance.take(copies.size_bytes, self.wake):
                 return False
         except BaseException as error:  # noqa: BLE001  it becomes the item's; so does an item that can never fit
             copies.error = error
@@ -158,8 +223,8 @@ class _TransferActor(StageActor):
                 copies.value = item if self._device is None else self._moved(item, copies, self._device)
             except BaseException as error:  # noqa: BLE001  it becomes the item's
                 copies.error = error
-                if self._admission is not None:  # of what was not begun
-                    self._admission.release(copies.size_bytes)
+                if self._allowance is not None:  # of what was not begun
+                    self._allowance.release(copies.size_bytes)
         return True
 
     def _moved(self, value: Any, copies: _Copies, device: Device) -> Any:
@@ -186,11 +251,11 @@ class _TransferActor(StageActor):
         copies.left += 1
         copies.size_bytes -= spec.size_bytes
         self.stats.running += 1
-        if self._admission is not None:
+        if self._allowance is not None:
             if copy.target is None:  # it could not be allocated
-                self._admission.release(spec.size_bytes)
+                self._allowance.release(spec.size_bytes)
             else:
-                weakref.finalize(copy.target, self._admission.release, spec.size_bytes).atexit = False
+                weakref.finalize(copy.target, self._allowance.release, spec.size_bytes).atexit = False
         return copy.target
 
     @guarded
@@ -209,8 +274,8 @@ class _TransferActor(StageActor):
 
     def halt(self) -> None:
         self._flight.clear()
-        if self._admission is not None:
-            self._admission.forget(self.wake)
+        if self._allowance is not None:
+            self._allowance.forget(self.wake)
 
     def freeze(self, position: Any) -> Any:
         return self.upstream.freeze(position)

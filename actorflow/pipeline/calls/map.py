@@ -1,0 +1,510 @@
+"""map and filter: one call for each item, and at most one output."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from time import perf_counter_ns
+from typing import Any
+
+from actorflow.actors.dispatcher import leave_loop
+from actorflow.actors.op import INLINE_NS
+from actorflow.pipeline.calls.boundary import ends_task, guarded
+from actorflow.pipeline.calls.call import Call, CallActor, Job
+from actorflow.pipeline.calls.options import Options
+from actorflow.pipeline.calls.order import Slot, SlotState
+from actorflow.pipeline.processes.process import Request
+from actorflow.pipeline.processes.remote import Answer
+from actorflow.pipeline.stages.actor import MARK, SLICE_NS, StageActor, Wait
+
+
+class MapActor(CallActor):
+    """One output for each item: what the function returns, or the item if the function says so.
+
+    What a filter's function returns is made a bool where the function runs, as a part of the call: it may fail, too.
+
+    Attributes:
+        is_filter: Whether the function says which items to keep.
+    """
+
+    def __init__(self, *args: Any, is_filter: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.is_filter = is_filter
+        self._is_plain = self.how.is_plain and self.how.place in ("auto", "loop")
+        self._passes = False  # whether items pass through at the moment: decided once a turn
+
+    def call(self, slot: Slot) -> Any:
+        result = self.how.fn(slot.value)
+        return bool(result) if self.is_filter else result
+
+    async def call_async(self, slot: Slot) -> Any:
+        result = await self.how.fn(slot.value)
+        return bool(result) if self.is_filter else result
+
+    def take(self, slot: Slot, result: Any) -> None:
+        if not self.is_filter:
+            slot.outputs.append(result)
+        elif result:
+            slot.outputs.append(slot.value)
+        slot.state = SlotState.DONE
+        self.order.gained(slot)
+
+    def step(self, now: int) -> Wait:
+        self._passes = self._is_plain and self._is_inline()
+        if not self._passes:
+            return super().step(now)
+        if self.order.slots:  # these go first
+            wait = super().step(now)
+            if self.is_over or self.order.slots:
+                return wait
+        self._pass_through(now)
+        inbox = self.inboxes[0]
+        if self.order.slots or (inbox.end is not None and not inbox.items):
+            return super().step(now)
+        return Wait.PUT if inbox.items else Wait.GET
+
+    def _has_room(self) -> bool:
+        return not self._passes and super()._has_room()
+
+    def _pass_through(self, now: int) -> None:
+        """Call for item after item, on the loop; what all short functions do nearly always."""
+        inbox, out, stats = self.inboxes[0], self.out, self.stats
+        items, outputs, room, fn, is_filter = inbox.items, out.items, out.capacity, self.how.fn, self.is_filter
+        busy_ns, calls, given, marks = 0, 0, len(outputs), 0
+        last_ns, start, after = self._last_ns, now, self._last
+        failure: tuple[Any, BaseException] | None = None
+        while items and len(outputs) < room:
+            value, at = items.popleft()
+            if value is MARK:
+                outputs.append((value, at))
+                after = at
+                marks += 1
+                continue
+            try:
+                result = fn(value)
+                if is_filter:
+                    result = bool(result)
+            except BaseException as error:  # noqa: BLE001  it becomes the item's, below
+                failure = value, error
+                break
+            end = perf_counter_ns()
+            if not is_filter:
+                outputs.append((result, at))
+            elif result:
+                outputs.append((value, at))
+            after = at
+            elapsed_ns, start = end - start, end
+            stats.durations.append(elapsed_ns)
+            busy_ns += elapsed_ns
+            calls += 1
+            before_ns, last_ns = last_ns, elapsed_ns
+            if elapsed_ns > INLINE_NS and (before_ns > INLINE_NS or start > now + SLICE_NS):
+                if self.how.executor == "auto":
+                    self.cost_ns = min(before_ns, last_ns)
+                break
+        if calls:
+            out.fit(busy_ns // calls)
+        self._last, self._last_ns = after, last_ns
+        order = self.order
+        order.accepted += calls
+        order.seen += calls
+        stats.calls += calls
+        stats.busy_ns += busy_ns
+        stats.items_in += calls
+        given = len(outputs) - given
+        stats.items_out += given - marks
+        if calls or marks or failure:
+            inbox.source.wake()
+        if given:
+            out.owner.wake()
+        if failure is not None:
+            slot = order.accept(failure[0], after, at)
+            self._last = at
+            stats.items_in += 1
+            self._timed(perf_counter_ns() - start, 1)
+            self._failed(slot, failure[1])
+        if (items and len(outputs) < room) or failure is not None:
+            self.wake()
+
+
+@dataclass(slots=True, eq=False)
+class _Current:
+    """An item whose call has begun without a place in the stage, since it may end at once."""
+
+    value: Any
+    at: Any
+    slot: Slot | None = None
+
+
+class AsyncMapActor(MapActor):
+    """Awaits call after call in one task, as long as no call has to wait for anything.
+
+    One that does is found waiting when the stage is fired; then it gets its place, and further calls run beside it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._current: _Current | None = None
+
+    def step(self, now: int) -> Wait:
+        current, inbox = self._current, self.inboxes[0]
+        if current is not None and current.slot is None:
+            current.slot = self._place(current)
+            self.running += 1
+            self.stats.running += 1
+        if inbox.items and not self.order.slots:
+            if len(self.out.items) >= self.out.capacity:
+                return Wait.PUT
+            self.make_tasks().kick()
+            return Wait.CALLS
+        return super().step(now)
+
+    async def burst(self, task: asyncio.Task[Any]) -> None:
+        inbox, out, stats = self.inboxes[0], self.out, self.stats
+        items, outputs, fn, order, is_filter = inbox.items, out.items, self.how.fn, self.order, self.is_filter
+        start = perf_counter_ns()
+        deadline = start + SLICE_NS
+        while items and self._may_begin():
+            if len(outputs) >= out.capacity or start > deadline:
+                self.wake()
+                return
+            value, at = items.popleft()
+            inbox.source.wake()
+            if value is MARK:
+                self._give(value, at)
+                continue
+            if items:
+                self.wake()  # another call may begin if this one has to wait
+            current = self._current = _Current(value, at)
+            result = None
+            error: BaseException | None = None
+            try:
+                result = await fn(value)
+                if is_filter:
+                    result = bool(result)
+            except BaseException as failure:
+                if ends_task(failure, task):
+                    number = order.accepted if current.slot is None else current.slot.number
+                    self._abandon(current)
+                    self.cut_off(failure, number, value)
+                    raise
+                error = failure
+            end = perf_counter_ns()
+            elapsed_ns, start = end - start, end
+            if current.slot is not None or error is not None or self.is_over:
+                self._conclude(current, result, error, elapsed_ns)
+                return
+            self._current = None
+            stats.items_in += 1
+            stats.calls += 1
+            stats.busy_ns += elapsed_ns
+            stats.durations.append(elapsed_ns)
+            order.accepted += 1
+            order.seen += 1
+            if not is_filter:
+                self._give(result, at)
+                stats.items_out += 1
+            elif result:
+                self._give(value, at)
+                stats.items_out += 1
+            else:
+                self._last = at
+            out.fit(elapsed_ns)
+        self.wake()  # the end may be there
+
+    def _may_begin(self) -> bool:
+        return not (self.order.slots or self._current or self.is_over)
+
+    def _give(self, value: Any, at: Any) -> None:
+        self._last = at
+        self.out.items.append((value, at))
+        self.out.owner.wake()
+
+    def _place(self, current: _Current) -> Slot:
+        slot = self.order.accept(current.value, self._last, current.at)
+        slot.state = SlotState.RUNNING
+        self._last = current.at
+        self.stats.items_in += 1
+        return slot
+
+    def _abandon(self, current: _Current) -> None:
+        self._current = None
+        if current.slot is not None:
+            self._leave()
+
+    def _conclude(self, current: _Current, result: Any, error: BaseException | None, elapsed_ns: int) -> None:
+        """A call has ended that had to wait, or has failed."""
+        self._abandon(current)
+        if not self.is_over:
+            self._timed(elapsed_ns, 1)
+            self._concluded(current.slot or self._place(current), result, error)
+            self.refill()
+            self.wake()
+
+
+class _Chunk:
+    """Items that are sent to a process together.
+
+    Attributes:
+        values: The items.
+        ats: Positions behind them.
+        before: Position before them.
+        results: One for each item, once they are back.
+        errors: Errors in place of results, by index.
+        given: Items that have gone out, or have been left out.
+        request: What the process has got, while it has not answered.
+        job: The call that this has become, if the items have got their places meanwhile.
+    """
+
+    __slots__ = ("ats", "before", "errors", "given", "job", "request", "results", "values")
+
+    def __init__(self, items: list[tuple[Any, Any]], before: Any) -> None:
+        self.values = [value for value, _ in items]
+        self.ats = [at for _, at in items]
+        self.before = before
+        self.results: list[Any] | None = None
+        self.errors: dict[int, BaseException] = {}
+        self.given = 0
+        self.request: Request | None = None
+        self.job: Job | None = None
+
+
+class ChunkActor(MapActor):
+    """Sends items to processes in chunks, in order, without a place in the stage for each.
+
+    This is what nearly all calls in processes need. When a whole chunk has failed, or the stage is in a branch, where
+    marks follow the items, the items get their places, and go on as all calls do.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._chunks: deque[_Chunk] = deque()  # oldest first
+        self._open = 0  # items in them that have not gone out
+        self._has_marks = False
+
+    def step(self, now: int) -> Wait:
+        if self._is_placed():  # these go first
+            wait = super().step(now)
+            if self.is_over or self._is_placed():
+                return wait
+        inbox, deadline = self.inboxes[0], now + SLICE_NS
+        while True:
+            given, taken = self._emit(), self._send()
+            if self.is_over:
+                return Wait.NOTHING
+            if self._is_placed():
+                return super().step(now)
+            if not (given or taken):
+                break
+            if perf_counter_ns() > deadline:
+                self.wake()
+                return Wait.NOTHING
+        chunks = self._chunks
+        if not chunks and not inbox.items and inbox.end is not None:
+            self.finish(inbox.end.error)
+            return Wait.NOTHING
+        if chunks and chunks[0].results is not None:
+            return Wait.PUT
+        return Wait.CALLS if chunks else Wait.GET
+
+    def _is_placed(self) -> bool:
+        """Whether there are items with places of their own, or there always will be."""
+        return self._has_marks or bool(self.order.slots)
+
+    def _has_room(self) -> bool:
+        return self._has_marks and super()._has_room()
+
+    # -- what goes to processes ---------------------------------------------------------------------------------
+
+    def _send(self) -> bool:
+        """Send what there is to be sent; whether there was any."""
+        inbox, how = self.inboxes[0], self.how
+        items, began = inbox.items, False
+        while items and self.running < self._limit() and self._open < self._limit() * self._share + how.waiting_results:
+            count = min(self._share, len(items))
+            taken = list(islice(items, count))
+            if any(value is MARK for value, _ in taken):
+                self._has_marks = True
+                self._place()
+                break
+            for _ in range(count):
+                items.popleft()
+            self._begin_chunk(_Chunk(taken, self._last))
+            began = True
+        if began:
+            inbox.source.wake()
+            self.stats.holds(self.held)
+        return began
+
+    def _begin_chunk(self, chunk: _Chunk) -> None:
+        loop, count = self.run.loop, len(chunk.values)
+        self._chunks.append(chunk)
+        self._last = chunk.ats[-1]
+        self._open += count
+        self.running += 1
+        self.stats.running += 1
+        self.stats.items_in += count
+        assert self.pool is not None
+        try:
+            chunk.request = self.pool.submit(chunk.values, None, loop, partial(self._came, chunk))
+        except BaseException as error:  # noqa: BLE001  pickle's, for instance; it becomes the items' error
+            loop.call_soon(self._came, chunk, Answer(0, [], {}, error))
+
+    # -- what comes back ----------------------------------------------------------------------------------------
+
+    @guarded
+    def _came(self, chunk: _Chunk, answer: Answer) -> None:
+        if chunk.job is None and answer.error is not None and not self.is_over:
+            self._place()
+        if chunk.job is not None:
+            self._answered(chunk.job, answer)
+            return
+        chunk.request = None
+        self._leave()
+        if self.is_over:
+            return
+        chunk.results, chunk.errors = answer.results, answer.errors
+        for error in answer.errors.values():
+            leave_loop(error)
+        self._timed(answer.elapsed_ns, len(answer.results))
+        out = self.out
+        if out.least is not None and out.least < self._share:  # what is here anyway goes on at once
+            out.least = out.capacity = self._share
+        self.wake()
+
+    def _emit(self) -> int:
+        """Give what is there and whose turn it is; says how many items that was."""
+        chunks, out = self._chunks, self.out
+        before = self._open
+        while chunks and not self.is_over:
+            chunk = chunks[0]
+            room = out.capacity - len(out.items)
+            if chunk.results is None or room <= 0:
+                break
+            end = min(chunk.given + room, len(chunk.ats))
+            failed = min((index for index in chunk.errors if index >= chunk.given), default=end)
+            self._give(chunk, min(end, failed))
+            if failed < end:
+                self._leave_out(chunk, failed)
+            if chunk.given == len(chunk.ats):
+                chunks.popleft()
+        return before - self._open
+
+    def _give(self, chunk: _Chunk, end: int) -> None:
+        assert chunk.results is not None
+        start, out = chunk.given, self.out.items
+        before = len(out)
+        if self.is_filter:
+            places = zip(chunk.results[start:end], chunk.values[start:end], chunk.ats[start:end], strict=True)
+            out.extend([(value, at) for keep, value, at in places if keep])
+        else:
+            out.extend(zip(chunk.results[start:end], chunk.ats[start:end], strict=True))
+            chunk.results[start:end] = [None] * (end - start)  # they are the next stage's now
+        self._passed(chunk, end)
+        if len(out) > before:
+            self.stats.items_out += len(out) - before
+            self.out.owner.wake()
+
+    def _leave_out(self, chunk: _Chunk, index: int) -> None:
+        """It is the turn of an item whose call has failed."""
+        order = self.order
+        slot = Slot(order.accepted, chunk.values[index], None, chunk.ats[index])
+        slot.error = chunk.errors[index]
+        order.skipped += 1
+        if self.leaves_out(slot):
+            self._passed(chunk, index + 1)
+
+    def _passed(self, chunk: _Chunk, end: int) -> None:
+        count = end - chunk.given
+        chunk.given = end
+        self._open -= count
+        self.order.accepted += count
+        self.order.seen += count
+
+    # -- places -------------------------------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        """Let all items that are here have places of their own, as with all other calls."""
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            before = chunk.before if not chunk.given else chunk.ats[chunk.given - 1]
+            slots = []
+            for value, at in islice(zip(chunk.values, chunk.ats, strict=True), chunk.given, None):
+                slots.append(self.order.accept(value, before, at))
+                before = at
+            if chunk.results is None:
+                chunk.job = Job(slots, self.call)
+                chunk.job.request = chunk.request
+                for slot in slots:
+                    slot.state, slot.job = SlotState.RUNNING, chunk.job
+                continue
+            for index, slot in enumerate(slots, chunk.given):
+                if index in chunk.errors:
+                    self.gave_up(slot, chunk.errors[index])
+                else:
+                    self.take(slot, chunk.results[index])
+        self._open = 0
+        self.wake()
+
+    def halt(self) -> None:
+        assert self.pool is not None
+        requests = [chunk.request for chunk in self._chunks if chunk.request is not None]
+        for _ in requests:
+            self._leave()
+        self._chunks.clear()
+        self._open = 0
+        self.pool.forget(requests)
+        super().halt()
+
+    @property
+    def held(self) -> int:
+        return super().held + self._open
+
+
+def _map_actor(*args: Any, is_filter: bool, **kwargs: Any) -> MapActor:
+    """The actor of a stage with at most one output for each item."""
+    how: Options = args[2]
+    if not how.is_plain:
+        kind = MapActor
+    elif how.is_async:
+        kind = AsyncMapActor
+    else:
+        kind = ChunkActor if how.executor == "process" and not how.retries else MapActor
+    return kind(*args, **kwargs, is_filter=is_filter)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Map(Call):
+    """`Pipeline.map`."""
+
+    kind = "map"
+
+    def actor(self, *args: Any, **kwargs: Any) -> StageActor:
+        return _map_actor(*args, **kwargs, is_filter=False)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Filter(Call):
+    """`Pipeline.filter`."""
+
+    kind = "filter"
+
+    def for_processes(self) -> Callable[[Any], Any]:
+        return _Bool(self.options.fn)
+
+    def actor(self, *args: Any, **kwargs: Any) -> StageActor:
+        return _map_actor(*args, **kwargs, is_filter=True)
+
+
+class _Bool:
+    """A function with a bool of what it returns, made where it is called."""
+
+    def __init__(self, fn: Callable[[Any], Any]) -> None:
+        self._fn = fn
+
+    def __call__(self, item: Any) -> bool:
+        return bool(self._fn(item))
