@@ -124,12 +124,70 @@ loss = nn.SoftmaxLoss()(scores, labels)
 assert_type(loss, af.Blob)
 """
 
+PIPELINES = """
+from collections.abc import Iterator, Sequence
+from typing import assert_type
+
+import numpy as np
+
+import actorflow as af
+
+
+async def fetch(number: int) -> bytes:
+    return bytes(number)
+
+
+def decode(data: bytes) -> float:
+    return float(len(data))
+
+
+def texts(value: float) -> Iterator[str]:
+    yield str(value)
+
+
+def total(values: Sequence[float]) -> float:
+    return sum(values)
+
+
+numbers = af.pipeline.source(range(8), shuffle=True)
+fetched = numbers.map(fetch, concurrency=4)
+decoded = fetched.map(decode)
+assert_type(fetched, af.pipeline.Pipeline[bytes])
+assert_type(decoded.filter(bool).prefetch(2), af.pipeline.Pipeline[float])
+assert_type(decoded.flat_map(texts), af.pipeline.Pipeline[str])
+assert_type(decoded.batch(4, collate=total), af.pipeline.Pipeline[float])
+assert_type(decoded.batch(4, collate=list), af.pipeline.Pipeline[list[float]])
+assert_type(numbers.zip(decoded), af.pipeline.Pipeline[tuple[int, float]])
+assert_type(decoded.enumerate(), af.pipeline.Pipeline[tuple[int, float]])
+assert_type(numbers.stats()["map"].items_per_s, float)
+
+
+def of_epoch(epoch: int) -> list[str]:
+    return [str(epoch)]
+
+
+assert_type(af.pipeline.source(of_epoch), af.pipeline.Pipeline[str])
+loader = af.data.Loader({"x": np.arange(8.0)}, 4, seed=0)
+assert_type(loader, af.data.Batches)
+
+
+async def main() -> None:
+    async with decoded:
+        async for value in decoded:
+            assert_type(value, float)
+    async for feed in loader:
+        assert_type(feed, af.data.Feed)
+    for data in fetched.iter_sync():
+        assert_type(data, bytes)
+"""
+
 #: Programs that must not pass, and what is said of them.
 WRONG = {
     "import actorflow as af\naf.Graph('g', trace_capacity='many')": "arg-type",
     "import actorflow as af\naf.Graph('g').blobb": "attr-defined",
     "import actorflow as af\naf.Graph('g').function(outputs=3)": "call-overload",
     "import actorflow as af\naf.nonsense": "attr-defined",
+    "import actorflow as af\naf.pipeline.source([1]).map(str.upper)": "arg-type",
 }
 
 
@@ -153,7 +211,7 @@ def complaints(programs: list[str], folder: Path) -> list[list[str]]:
 
 
 def test_programs_of_users(tmp_path: Path) -> None:
-    graphs, layers, *wrong = complaints([GRAPHS, LAYERS, *WRONG], tmp_path)
-    assert (graphs, layers) == ([], [])
+    graphs, layers, pipelines, *wrong = complaints([GRAPHS, LAYERS, PIPELINES, *WRONG], tmp_path)
+    assert (graphs, layers, pipelines) == ([], [], [])
     for (program, code), said in zip(WRONG.items(), wrong, strict=True):
         assert [line for line in said if code in line], f"{program}: {said}"

@@ -8,14 +8,16 @@ from actorflow.data.draws import Draws
 from actorflow.data.idx import read_idx
 from actorflow.data.images import IMAGE_SUFFIXES, ImageFiles, ImageFolder, image_folder, read_image
 from actorflow.data.lmdb import Blocks, LmdbImages, image_label
-from actorflow.data.loader import Counted, Loader, Reshardable, Resumable
+from actorflow.data.loader import Batches, Counted, Feed, Loader, Reshardable
 from actorflow.data.normalize import Column, Normalize
-from actorflow.data.sampler import Sampler
 from actorflow.data.sources import FASHION_MNIST_FILES, digits, fashion_mnist
+from actorflow.pipeline.stages.sampler import Sampler
+from actorflow.pipeline.stages.source import Resumable
 
 __all__ = [
     "Augmentation",
     "Batch",
+    "Batches",
     "Blocks",
     "CIFAR10_CLASSES",
     "CenterCrop",
@@ -25,6 +27,7 @@ __all__ = [
     "Dataset",
     "Datum",
     "Draws",
+    "Feed",
     "FASHION_MNIST_FILES",
     "IMAGE_SUFFIXES",
     "ImageFiles",

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.data.draws import Draws, Rows
+from actorflow.data.draws import Draws
 from actorflow.errors import DataError
+from actorflow.pipeline.stages.sampler import Rows
 
 #: Images of any dtype, shape (batch, height, width, channels).
 Images = npt.NDArray[Any]

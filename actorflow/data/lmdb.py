@@ -17,11 +17,10 @@ import numpy.typing as npt
 
 from actorflow.data.augment import Augmentation, CenterCrop, Crop, Mirror, Step
 from actorflow.data.datum import Datum, label_of, read_datum, read_mean
-from actorflow.data.draws import Rows
-from actorflow.data.loader import Loader
+from actorflow.data.loader import Batches, Loader
 from actorflow.data.normalize import Normalize
-from actorflow.data.sampler import Sampler
 from actorflow.errors import DataError, require
+from actorflow.pipeline.stages.sampler import Rows, Sampler
 from actorflow.threads import held_at_fork
 
 Decode = Callable[[memoryview], Datum]
@@ -217,7 +216,7 @@ def image_label(
     crop_size: int | None = None,
     bgr: bool = True,
     seed: int = 0,
-) -> Loader:
+) -> Batches:
     """Purine2's ``ImageLabel``: feeds of images and labels from an LMDB database, in the order of the records.
 
     Each rank of several reads batches of its own:

@@ -1,32 +1,27 @@
-"""Batches of a data set, epoch after epoch, from a place that can be saved and gone back to."""
+"""Batches of a data set as a pipeline of feeds, from a place that can be saved and gone back to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from actorflow.data.draws import Rows
 from actorflow.data.normalize import Column
-from actorflow.data.sampler import Sampler
 from actorflow.errors import DataError
+from actorflow.pipeline.calls.map import Map
+from actorflow.pipeline.calls.options import Executor, Options
+from actorflow.pipeline.pipeline import Pipeline
+from actorflow.pipeline.stages.sampler import Rows, Sampler
+from actorflow.pipeline.stages.source import Resumable, Source
+from actorflow.pipeline.stages.stage import calling_site
+from actorflow.pipeline.sync import blocking
 
 Array = npt.NDArray[Any]
-#: What is made of some values of a column, their rows and the epoch; an `Augmentation`, say.
+#: A function of some values of a column, their rows and the epoch; an `Augmentation`, say.
 Transform = Callable[[Array, Rows, int], Array]
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """An iterable that knows its place: iterated, it goes on where it is, to the end of the epoch."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The place behind the last item that was taken, as what JSON can hold."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a place that `state_dict` gave, of this object or of one that was made in the same way."""
 
 
 @runtime_checkable
@@ -41,18 +36,38 @@ class Reshardable(Resumable, Protocol):
         """
 
 
-class Loader:
-    """Feeds of a graph, batch by batch, from arrays or whatever is indexed like them.
+class Feed(dict[Any, Array]):
+    """The arrays of one batch, by blob or name.
+
+    Attributes:
+        count: Rows that count; in a last batch that was filled up, the others do not.
+    """
+
+    def __init__(self, arrays: Mapping[Any, Array], count: int) -> None:
+        super().__init__(arrays)
+        self.count = count
+
+    def __reduce__(self) -> Any:
+        return Feed, (dict(self), self.count)
+
+
+def Loader(  # noqa: N802  it was a class
+    columns: Mapping[Any, Column],
+    size: int,
+    *,
+    seed: int | None = None,
+    sampler: Sampler | None = None,
+    transforms: Mapping[Any, Transform] | None = None,
+    drop_last: bool = True,
+    concurrency: int = 1,
+    executor: Executor = "auto",
+) -> Batches:
+    """Make a pipeline of feeds for a graph from arrays or whatever is indexed like them.
 
     ::
 
         loader = Loader({images: train.images, labels: train.labels}, 128, seed=0, transforms={images: augment})
         await trainer.fit(loader, epochs=10)
-
-    To iterate is to take the rest of an epoch: the first time all of the first one, then all of the second, ...; what
-    was left in the middle goes on there. Where that is `state_dict` tells; a `Trainer` keeps it in its checkpoints, so
-    that a resumed training begins with the very next batch, and nothing before it is read or decoded. It is
-    synchronous: each batch is made when it is asked for. One iteration at a time.
 
     Args:
         columns: By blob or name, what is fed: arrays, `ImageFiles`, or any other `Column`, of one length.
@@ -61,105 +76,153 @@ class Loader:
         sampler: Chooses the order instead of a seed.
         transforms: By blob or name, what is fed instead of the column's own values.
         drop_last: Whether an epoch ends with its last full batch. Else what is missing in the last batch comes from the
-            epoch's beginning: see `counted`.
-
-    Attributes:
-        epoch: That the next batch belongs to, counted from 0.
-        batch: Its number in the epoch, counted from 0.
-        sampler: That chooses the order.
-
+            epoch's beginning: see `Batches.counted`.
+        concurrency: Batches that are made at once.
+        executor: Where they are made, as for `Pipeline.map`.
     Raises:
         DataError: if the columns differ in length, a transform is for none of them, both a seed and a sampler are
             given, or no batch of this size can be filled.
     """
+    columns, transforms = dict(columns), dict(transforms or {})
+    lengths = {_name(key): len(column) for key, column in columns.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError(f"Loader: expected columns of one length, got {lengths or 'none'}")
+    unknown = [_name(key) for key in transforms if key not in columns]
+    if unknown:
+        raise DataError(f"Loader: there are transforms for {', '.join(unknown)}, which is no column: {lengths}")
+    if seed is not None and sampler is not None:
+        raise DataError("Loader: a sampler has a seed of its own, give one of both")
+    count = next(iter(lengths.values()))
+    sampler = Sampler(count, seed) if sampler is None else sampler
+    if sampler.count != count:
+        raise DataError(f"Loader: expected a sampler of {count} examples, as the columns have, got {sampler}")
+    if size < 1 or (drop_last and size > len(sampler)):
+        raise DataError(f"Loader: expected a batch size from 1 to {len(sampler)}, the examples of an epoch, got {size}")
+    made = _Cut(columns, transforms, sampler, size, drop_last)
+    site = calling_site()
+    source = Source(name="rows", site=site, data=made, place="loop", order=str(made.settings))
+    options = Options(fn=made.feed, concurrency=concurrency, executor=executor)
+    return Batches(Map(name="feed", site=site, upstream=(source,), options=options))
 
-    def __init__(
-        self,
-        columns: Mapping[Any, Column],
-        size: int,
-        *,
-        seed: int | None = None,
-        sampler: Sampler | None = None,
-        transforms: Mapping[Any, Transform] | None = None,
-        drop_last: bool = True,
-    ) -> None:
-        self._columns = dict(columns)
-        self._transforms = dict(transforms or {})
-        self._size = size
-        self._drop_last = drop_last
-        self.epoch = 0
-        self.batch = 0
-        lengths = {_name(key): len(column) for key, column in self._columns.items()}
-        if len(set(lengths.values())) != 1:
-            raise DataError(f"Loader: expected columns of one length, got {lengths or 'none'}")
-        unknown = [_name(key) for key in self._transforms if key not in self._columns]
-        if unknown:
-            raise DataError(f"Loader: there are transforms for {', '.join(unknown)}, which is no column: {lengths}")
-        if seed is not None and sampler is not None:
-            raise DataError("Loader: a sampler has a seed of its own, give one of both")
-        count = next(iter(lengths.values()))
-        self.sampler = Sampler(count, seed) if sampler is None else sampler
-        if self.sampler.count != count:
-            raise DataError(f"Loader: expected a sampler of {count} examples, as the columns have, got {self.sampler}")
-        if size < 1 or (drop_last and size > len(self.sampler)):
-            raise DataError(
-                f"Loader: expected a batch size from 1 to {len(self.sampler)}, the examples of an epoch, got {size}"
-            )
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """How a data set is cut into batches: called with an epoch, it gives the rows of its batches."""
+
+    columns: Mapping[Any, Column]
+    transforms: Mapping[Any, Transform]
+    sampler: Sampler
+    size: int
+    drop_last: bool
+
+    def __call__(self, epoch: int) -> _Epoch:
+        return _Epoch(self, epoch)
+
+    def count(self, examples: int, size: int) -> int:
+        """Number of batches of a size that some examples make."""
+        return examples // size if self.drop_last else -(-examples // size)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the batches of an epoch depend on."""
+        return {**asdict(self.sampler), "size": self.size, "drop_last": self.drop_last}
+
+    def feed(self, batch: tuple[int, int, Rows, int]) -> Feed:
+        """The feed of a batch."""
+        epoch, number, rows, count = batch
+        try:
+            feed = {}
+            for key, column in self.columns.items():
+                transform = self.transforms.get(key)
+                feed[key] = column[rows] if transform is None else transform(column[rows], rows, epoch)
+        except Exception as error:
+            error.add_note(f"in batch {number} of epoch {epoch}")
+            raise
+        return Feed(feed, count)
+
+
+class _Epoch:
+    """The batches of an epoch: epoch, number, rows, and how many of these count."""
+
+    def __init__(self, cut: _Cut, epoch: int) -> None:
+        self._cut = cut
+        self._epoch = epoch
+        self._rows = cut.sampler.rows(epoch)
+
+    def __len__(self) -> int:
+        return self._cut.count(len(self._rows), self._cut.size)
+
+    def __getitem__(self, number: int) -> tuple[int, int, Rows, int]:
+        size = self._cut.size
+        start = number * size
+        rows = self._rows.take(range(start, start + size), mode="wrap")
+        return self._epoch, number, rows, min(size, len(self._rows) - start)
+
+
+class Batches(Pipeline[Feed]):
+    """The pipeline that `Loader` makes: feeds of a graph, batch by batch.
+
+    To iterate, with ``async for`` or ``for``, is to take the rest of an epoch: the first time all of the first one,
+    then all of the second, ...; what was left in the middle goes on there. `state_dict` tells where that is. A
+    `Trainer` keeps it in its checkpoints, so that a resumed training begins with the very next batch, and nothing
+    before it is read or decoded.
+    """
+
+    @property
+    def _cut(self) -> _Cut:
+        source = self.stages[0]
+        assert isinstance(source, Source)
+        cut: _Cut = source.data
+        return cut
+
+    @property
+    def sampler(self) -> Sampler:
+        """The order of the examples."""
+        return self._cut.sampler
+
+    @property
+    def next_batch(self) -> int:
+        """Number of the next batch in the epoch, counted from 0."""
+        return self._place()[1] or 0
 
     def __len__(self) -> int:
         """Batches of an epoch."""
-        return _batches(len(self.sampler), self._size, self._drop_last)
+        return self._cut.count(len(self.sampler), self._cut.size)
 
-    def __iter__(self) -> Iterator[dict[Any, Array]]:
-        """The feeds of the rest of the epoch."""
-        for feed, _ in self.counted():
-            yield feed
-
-    def counted(self) -> Counted:
-        """The feeds of the rest of the epoch, each with the number of its examples that count: in the last batch those
-        that only fill it do not.
-
-        Raises:
-            Whatever a column or a transform raises; a note names the epoch and the batch, which is asked for again when
-            the loader is iterated again.
-        """
-        return Counted(self, self._rest())
-
-    def one_pass(self) -> Iterator[tuple[dict[Any, Array], int]]:
-        """The feeds of the whole epoch, as `counted` gives them, wherever the loader is in it; it stays there.
-
-        So passes do not disturb each other, nor a training that takes its feeds from the loader.
-        """
-        epoch = self.epoch
-        rows = self.sampler.rows(epoch)
-        return (self._batch(rows, epoch, batch) for batch in range(len(self)))
+    def __iter__(self) -> Iterator[Feed]:
+        """The feeds of the rest of the epoch, for synchronous programs: a loop that runs here waits for each."""
+        return blocking(self, 1)
 
     @property
     def fills_up(self) -> bool:
         """Whether the last batch of an epoch has examples that only fill it."""
-        return not self._drop_last and len(self.sampler) % self._size != 0
+        return not self._cut.drop_last and len(self.sampler) % self._cut.size != 0
 
-    def _rest(self) -> Iterator[tuple[dict[Any, Array], int]]:
-        rows = self.sampler.rows(self.epoch)
-        while self.batch < len(self):
-            item = self._batch(rows, self.epoch, self.batch)
-            self.batch += 1  # before it is given away: who leaves here has it
-            yield item
-        self.epoch, self.batch = self.epoch + 1, 0
+    def counted(self) -> Counted:
+        """The feeds of the rest of the epoch, each with the number of its examples that count: in the last batch those
+        that only fill it do not.
+        """
+        return Counted(self)
 
-    def _batch(self, rows: Rows, epoch: int, batch: int) -> tuple[dict[Any, Array], int]:
-        """A feed, and how many of its examples count."""
-        start = batch * self._size
-        try:
-            feed = self._feed(rows.take(range(start, start + self._size), mode="wrap"), epoch)
-        except Exception as error:
-            error.add_note(f"in batch {batch} of epoch {epoch}")
-            raise
-        return feed, min(self._size, len(rows) - start)
+    def one_pass(self) -> Iterator[tuple[Feed, int]]:
+        """The feeds of the whole epoch, as `counted` gives them, wherever the loader is in it; it stays there.
 
-    def state_dict(self) -> dict[str, Any]:
-        """The place behind the last batch that was taken, and what the meaning of that depends on."""
-        return {"epoch": self.epoch, "batch": self.batch, **self._made()}
+        Each is made when it is asked for, in the calling thread. So passes do not disturb each other, nor a training
+        that takes its feeds from the loader.
+        """
+        cut = self._cut
+        epoch = cut(self.epoch)
+        feeds = (cut.feed(epoch[number]) for number in range(len(epoch)))
+        return ((feed, feed.count) for feed in feeds)
+
+    def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
+        """The place behind the last batch that was taken, and what the meaning of that depends on.
+
+        Args:
+            delivered: As for `Pipeline.state_dict`.
+        """
+        epoch, batch = self._place(delivered)
+        return {"epoch": epoch, "batch": batch or 0, **self._cut.settings}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a place.
@@ -169,13 +232,13 @@ class Loader:
         Raises:
             DataError: if that had another number of examples, another order or another batch size.
         """
-        made, known = self._made(), dict(state)
+        made, known = self._cut.settings, dict(state)
         epoch, batch = known.pop("epoch", None), known.pop("batch", None)
         if not isinstance(epoch, int) or not isinstance(batch, int) or epoch < 0 or not 0 <= batch <= len(self):
             raise DataError(f"Loader: expected an epoch and a batch from 0 to {len(self)}, got {dict(state)}")
         if known != made:
             raise DataError(f"Loader: expected the state of a loader like this, {made}, got that of one with {known}")
-        self.epoch, self.batch = epoch, batch
+        self._go_to(epoch, batch)
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go to the place that several loaders have come to together, as one of another number of them.
@@ -192,7 +255,8 @@ class Loader:
                 order; if what they have taken does not end with a batch here, as it does where the batches of all
                 together have as many examples as before.
         """
-        made = self._made()
+        cut = self._cut
+        made = cut.settings
         shares: list[dict[str, Any]] = []
         for state in map(dict, states):
             if state.keys() != {"epoch", "batch", *made}:
@@ -211,13 +275,13 @@ class Loader:
         of_share = {"offset", "size", "block" if "block" in made else "interval"}
         if any(first[key] != made[key] for key in made.keys() - of_share):
             raise DataError(f"Loader: expected the states of loaders in the order of this one, {made}, got {first}")
-        ranks, own_ranks = first["interval"] // block, self.sampler.interval // own_block
-        of_all, here = first["size"] * ranks, self._size * own_ranks
+        ranks, own_ranks = first["interval"] // block, cut.sampler.interval // own_block
+        of_all, here = first["size"] * ranks, cut.size * own_ranks
         batch, rest = divmod(first["batch"] * of_all, here)
         examples = max(first["count"] // first["interval"], 1) * block
-        if first["batch"] == _batches(examples, first["size"], self._drop_last):
+        if first["batch"] == cut.count(examples, first["size"]):
             batch = len(self)  # the epoch is over
-        elif rest or (first["batch"] and (first["size"] % block or self._size % own_block)):
+        elif rest or (first["batch"] and (first["size"] % block or cut.size % own_block)):
             raise DataError(
                 f"Loader: {first['batch'] * of_all} examples of epoch {first['epoch']} have been taken, by {of_all} on "
                 f"{ranks} ranks, and no batch here ends with them, which take {here} on {own_ranks}: give batches that "
@@ -225,40 +289,28 @@ class Loader:
             )
         self.load_state_dict({"epoch": first["epoch"], "batch": batch, **made})
 
-    def _feed(self, rows: Rows, epoch: int) -> dict[Any, Array]:
-        feed = {}
-        for key, column in self._columns.items():
-            transform = self._transforms.get(key)
-            feed[key] = column[rows] if transform is None else transform(column[rows], rows, epoch)
-        return feed
 
-    def _made(self) -> dict[str, Any]:
-        """What the batches of an epoch depend on."""
-        return {**asdict(self.sampler), "size": self._size, "drop_last": self._drop_last}
+class Counted:
+    """The rest of a loader's epoch in pairs, as `Batches.counted` gives it. It knows its place: the loader's."""
 
-
-class Counted(Iterator[tuple[dict[Any, Array], int]]):
-    """The rest of a loader's epoch, as `Loader.counted` gives it. It knows its place: the loader's."""
-
-    def __init__(self, loader: Loader, items: Iterator[tuple[dict[Any, Array], int]]) -> None:
+    def __init__(self, loader: Batches) -> None:
         self._loader = loader
-        self._items = items
 
-    def __next__(self) -> tuple[dict[Any, Array], int]:
-        return next(self._items)
+    def __iter__(self) -> Iterator[tuple[Feed, int]]:
+        return ((feed, feed.count) for feed in self._loader)
+
+    async def __aiter__(self) -> AsyncGenerator[tuple[Feed, int], None]:
+        async with aclosing(aiter(self._loader)) as feeds:
+            async for feed in feeds:
+                yield feed, feed.count
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Loader.state_dict`."""
+        """As `Batches.state_dict`."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Loader.load_state_dict`."""
+        """As `Batches.load_state_dict`."""
         self._loader.load_state_dict(state)
-
-
-def _batches(examples: int, size: int, drop_last: bool) -> int:
-    """How many batches so many examples make."""
-    return examples // size if drop_last else -(-examples // size)
 
 
 def _name(key: Any) -> str:

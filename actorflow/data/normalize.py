@@ -7,8 +7,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.data.draws import Draws, Rows
+from actorflow.data.draws import Draws
 from actorflow.errors import DataError
+from actorflow.pipeline.stages.sampler import Rows
 
 #: Images that are looked at together when their mean is taken.
 _BLOCK = 256

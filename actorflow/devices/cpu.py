@@ -105,7 +105,7 @@ class WorkerLane(Lane):
         return fence
 
     def _start_thread(self) -> None:
-        number = f"-{len(self._threads)}" if self._threads else ""
+        number = f"-{len(self._threads)}" if self._limit > 1 else ""
         try:
             self._threads.append(start_thread(self._work, f"actorflow-{self.name}{number}"))
         except DeviceError:

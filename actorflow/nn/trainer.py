@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from actorflow.checkpoint import Checkpoint, Checkpoints
-from actorflow.data import Loader, Reshardable, Resumable
+from actorflow.data import Batches, Reshardable, Resumable
 from actorflow.errors import CheckpointError, DataError, GraphError
 from actorflow.graph.graph import Feeds, Graph
 from actorflow.graph.nodes import Blob
@@ -229,7 +229,7 @@ class Trainer:
         Raises:
             GraphError: if only a part of a batch counts and a blob is a mean over all of it.
         """
-        if isinstance(feeds, Loader):
+        if isinstance(feeds, Batches):
             if feeds.fills_up:
                 return await self._means(feeds.one_pass(), metrics)
             return await self._means((feed for feed, _ in feeds.one_pass()), metrics)
@@ -318,7 +318,7 @@ class Trainer:
     def _settle(self, feeds: object) -> None:
         """Bring feeds that know their place to where the training is."""
         self._resumable = feeds if isinstance(feeds, Resumable) else None
-        if isinstance(feeds, Loader) and feeds.fills_up:
+        if isinstance(feeds, Batches) and feeds.fills_up:
             check_counts(self._metrics)
         if self._resumable is not None and self._resumed is not None:
             _bring(self._resumable, self._resumed, self.number)
@@ -338,7 +338,7 @@ class Trainer:
             taken, known = self._batch, 0
             skipped = 0 if self._resumable is not None else taken
             of_epoch = feeds(self.epoch) if callable(feeds) else feeds
-            if isinstance(of_epoch, Loader) and of_epoch.fills_up:
+            if isinstance(of_epoch, Batches) and of_epoch.fills_up:
                 of_epoch = of_epoch.counted()
             async with aclosing(counted(of_epoch)) as items:
                 async for feed, rows in items:

@@ -33,7 +33,7 @@ class Feeding:
 
     name = kind = "feed"
 
-    def __init__(self, loader: Loader, blobs: tuple[Blob | str, ...], parts: Mapping[str, Blob | str]) -> None:
+    def __init__(self, loader: Loader[Any], blobs: tuple[Blob | str, ...], parts: Mapping[str, Blob | str]) -> None:
         if bool(blobs) == bool(parts):
             raise PipelineError("feed: expected either blobs for the parts of tuples, or blobs by key for mappings")
         self.loader = loader

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from actorflow.errors import PipelineError
 from actorflow.pipeline.calls.policy import Skip
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from actorflow.pipeline.feeding import Feeding
     from actorflow.pipeline.stages.actor import StageActor
 
+T = TypeVar("T")
+
 _VERSION = 1
 #: How often somebody in another thread looks whether the loop is still there, in seconds.
 _LOOK_S = 0.1
-_known: weakref.WeakSet[Loader] = weakref.WeakSet()
+_known: weakref.WeakSet[Loader[Any]] = weakref.WeakSet()
 
 
-class Loader:
+class Loader(Generic[T]):
     """Iterates a pipeline, epoch after epoch; see `Pipeline`, which it is the base of.
 
     Attributes:
@@ -47,7 +49,7 @@ class Loader:
         self._resources: Resources | None = None
         self._run: Run | None = None
         self._last: StageActor | None = None
-        self._iteration: weakref.ref[Iteration] | None = None
+        self._iteration: weakref.ref[Iteration[T]] | None = None
         self._elapsed_ns = self._wait_ns = self._delivered = 0
         self._feeding: weakref.ref[Feeding] | None = None
         self._ended: list[Run] = []  # those that have left threads, which may still be in a call
@@ -57,8 +59,8 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         """The stages, and the place; another process has neither the run nor what is counted of it."""
-        state = self.state_dict()
-        return {"stage": self.stage, "epoch": state["epoch"], "position": state["position"]}
+        epoch, position = self._place()
+        return {"stage": self.stage, "epoch": epoch, "position": position}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Loader.__init__(self, state["stage"])
@@ -76,7 +78,7 @@ class Loader:
 
     # -- iterating ----------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Iteration:
+    def __aiter__(self) -> Iteration[T]:
         """Take the rest of an epoch: the first time all of the first one, then all of the second, ...
 
         What was left in the middle goes on there: what was in flight is computed again.
@@ -180,36 +182,40 @@ class Loader:
         Raises:
             PipelineError: if that place is not known any more.
         """
-        run = self._run
-        position = self._saved
-        if run is not None and run.ended_ns is None and run.thread != threading.get_ident():
-            return self._state_elsewhere(run, delivered)
-        if run is not None:
-            position = self._frozen(run.place(delivered))
-        elif delivered is not None:
-            raise PipelineError(f"the loader is not being iterated, so no item {delivered} is known")
-        return {"version": _VERSION, "stages": signature(self.stage), "epoch": self.epoch, "position": position}
+        epoch, position = self._place(delivered)
+        return {"version": _VERSION, "stages": signature(self.stage), "epoch": epoch, "position": position}
 
-    def _state_elsewhere(self, run: Run, delivered: int | None) -> dict[str, Any]:
+    def _place(self, delivered: int | None = None) -> tuple[int, Any]:
+        """The epoch, and the position in it as plain data; see `state_dict`."""
+        run = self._run
+        if run is None:
+            if delivered is not None:
+                raise PipelineError(f"the loader is not being iterated, so no item {delivered} is known")
+            return self.epoch, self._saved
+        if run.ended_ns is None and run.thread != threading.get_ident():
+            return self._place_elsewhere(run, delivered)
+        return self.epoch, self._frozen(run.place(delivered))
+
+    def _place_elsewhere(self, run: Run, delivered: int | None) -> tuple[int, Any]:
         """The place while a loop in another thread iterates."""
-        state: Future[dict[str, Any]] = Future()
+        place: Future[tuple[int, Any]] = Future()
 
         def tell() -> None:
             try:
-                state.set_result(self.state_dict(delivered=delivered))
+                place.set_result(self._place(delivered))
             except BaseException as error:  # noqa: BLE001  whoever asked gets it
-                state.set_exception(error)
+                place.set_exception(error)
 
         try:
             run.loop.call_soon_threadsafe(tell)
         except RuntimeError:  # it has just ended
-            return self.state_dict(delivered=delivered)
+            return self._place(delivered)
         while True:
             try:
-                return state.result(timeout=_LOOK_S)
+                return place.result(timeout=_LOOK_S)
             except TimeoutError:
                 if run.loop.is_closed():  # before it has told
-                    return self.state_dict(delivered=delivered)
+                    return self._place(delivered)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a place that `state_dict` gave, of this loader or of one that was made in the same way.
@@ -219,8 +225,6 @@ class Loader:
         Raises:
             PipelineError: if it is the place of another pipeline, or the loader is being iterated.
         """
-        if self._is_running:
-            raise PipelineError("the loader is being iterated: end that first, with aclose() or by leaving it")
         missing = {"version", "stages", "epoch", "position"} - state.keys()
         if missing:
             raise PipelineError(f"expected what state_dict() gave, but {', '.join(sorted(missing))} is missing")
@@ -229,9 +233,13 @@ class Loader:
         stages = signature(self.stage)
         if state["stages"] != stages:
             raise PipelineError(f"the state is that of another pipeline\n  here: {stages}\n  there: {state['stages']}")
-        if self._run is not None:
-            self._leave()
-        self.epoch, self._saved = state["epoch"], state["position"]
+        self._go_to(state["epoch"], state["position"])
+
+    def _go_to(self, epoch: int, position: Any) -> None:
+        if self._is_running:
+            raise PipelineError("the loader is being iterated: end that first, with aclose() or by leaving it")
+        self._leave()
+        self.epoch, self._saved = epoch, position
 
     def _frozen(self, position: Any) -> Any:
         assert self._last is not None
@@ -277,24 +285,24 @@ class Loader:
         return bottleneck(self.stats(), [stage.executor for stage in self.stages])
 
 
-def live_loaders() -> list[Loader]:
+def live_loaders() -> list[Loader[Any]]:
     """The loaders that are being iterated now, in this process; for those who watch: see `Loader.stats`."""
     return [loader for loader in _known if loader._is_running]
 
 
-class Iteration(AsyncIterator[Any]):
+class Iteration(AsyncIterator[T]):
     """One iteration of a loader. Dropping it stops what is under way; `aclose` also waits for the end.
 
     Attributes:
         run: What is iterated.
     """
 
-    def __init__(self, loader: Loader, run: Run) -> None:
+    def __init__(self, loader: Loader[T], run: Run) -> None:
         self._loader = loader
         self.run = run
         self._items = run.outlet.items
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> T:
         run, items = self.run, self._items
         if not items:
             try:
@@ -308,7 +316,8 @@ class Iteration(AsyncIterator[Any]):
         run.delivered += 1
         run.recent.append(at)
         run.outlet.source.wake()
-        return value
+        item: T = value
+        return item
 
     async def aclose(self) -> None:
         """Stop, and wait until nothing of this iteration runs any more. Idempotent."""

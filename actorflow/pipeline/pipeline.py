@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, Unpack, overload
 
-from actorflow.data.sampler import Sampler
 from actorflow.errors import PipelineError, shown
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
@@ -14,21 +13,24 @@ from actorflow.pipeline.calls.expand import Expand
 from actorflow.pipeline.calls.map import Filter, Map
 from actorflow.pipeline.calls.options import CallOptions, Executor, Options, gives_awaitable
 from actorflow.pipeline.feeding import Feeding
-from actorflow.pipeline.loader import Loader
+from actorflow.pipeline.loader import Loader, T
 from actorflow.pipeline.stages.branch import Branch, BranchJoin, BranchStart
 from actorflow.pipeline.stages.collate import stack, unstack
 from actorflow.pipeline.stages.join import Concat, Interleave, Merge, Zip
 from actorflow.pipeline.stages.passing import Enumerate, Group, Prefetch, Shard, SkipFirst, Take
 from actorflow.pipeline.stages.repeat import Cache, Repeat
+from actorflow.pipeline.stages.sampler import Sampler
 from actorflow.pipeline.stages.shuffle import Shuffle
-from actorflow.pipeline.stages.source import Source, check_data, is_indexable
+from actorflow.pipeline.stages.source import Indexed, Source, check_data, is_indexable
 from actorflow.pipeline.stages.stage import Stage, calling_site, check_at_least, walk
 from actorflow.pipeline.stages.transfer import Transfer
 from actorflow.pipeline.sync import iterate
 from actorflow.place import Place
 
+U = TypeVar("U")
 
-class Pipeline(Loader):
+
+class Pipeline(Loader[T]):
     """Stages that items go through, and the loader that takes them out at the end.
 
     ::
@@ -49,13 +51,15 @@ class Pipeline(Loader):
 
     # -- calls --------------------------------------------------------------------------------------------------
 
+    @overload
     def map(
-        self,
-        fn: Callable[[Any], Any],
-        *,
-        name: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Pipeline:
+        self, fn: Callable[[T], Coroutine[Any, Any, U]], *, name: str | None = None, **options: Unpack[CallOptions]
+    ) -> Pipeline[U]: ...
+
+    @overload
+    def map(self, fn: Callable[[T], U], *, name: str | None = None, **options: Unpack[CallOptions]) -> Pipeline[U]: ...
+
+    def map(self, fn: Callable[[T], Any], *, name: str | None = None, **options: Unpack[CallOptions]) -> Pipeline[Any]:
         """Put what a function gives for an item in its place.
 
         Args:
@@ -79,23 +83,17 @@ class Pipeline(Loader):
         """
         return self._call(Map, Options(fn=fn, **options), name)
 
-    def filter(
-        self,
-        fn: Callable[[Any], Any],
-        *,
-        name: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Pipeline:
+    def filter(self, fn: Callable[[T], Any], *, name: str | None = None, **options: Unpack[CallOptions]) -> Pipeline[T]:
         """Keep the items for which a function says so; everything else is as for `map`."""
         return self._call(Filter, Options(fn=fn, **options), name)
 
     def flat_map(
         self,
-        fn: Callable[[Any], Any],
+        fn: Callable[[T], Iterable[U] | AsyncIterable[U] | Awaitable[Iterable[U]]],
         *,
         name: str | None = None,
         **options: Unpack[CallOptions],
-    ) -> Pipeline:
+    ) -> Pipeline[U]:
         """Put all items that a function gives for one in its place.
 
         The function gives an iterable, or is a generator function, async or not; a few items are taken from it at a
@@ -105,16 +103,40 @@ class Pipeline(Loader):
 
     # -- batches ------------------------------------------------------------------------------------------------
 
+    @overload
     def batch(
         self,
         size: int,
         *,
         drop_last: bool = False,
-        collate: Callable[[Sequence[Any]], Any] | None = None,
+        collate: None = None,
         concurrency: int = 1,
         executor: Executor = "auto",
         name: str = "batch",
-    ) -> Pipeline:
+    ) -> Pipeline[Any]: ...
+
+    @overload
+    def batch(
+        self,
+        size: int,
+        *,
+        drop_last: bool = False,
+        collate: Callable[[Sequence[T]], U],
+        concurrency: int = 1,
+        executor: Executor = "auto",
+        name: str = "batch",
+    ) -> Pipeline[U]: ...
+
+    def batch(
+        self,
+        size: int,
+        *,
+        drop_last: bool = False,
+        collate: Callable[[Sequence[T]], Any] | None = None,
+        concurrency: int = 1,
+        executor: Executor = "auto",
+        name: str = "batch",
+    ) -> Pipeline[Any]:
         """Make one item of each ``size`` items.
 
         Args:
@@ -133,13 +155,13 @@ class Pipeline(Loader):
         options = Options(fn=collate or stack, concurrency=concurrency, executor=executor)
         return grouped._call(Map, options, f"{name}/collate")
 
-    def unbatch(self, *, name: str = "unbatch") -> Pipeline:
+    def unbatch(self, *, name: str = "unbatch") -> Pipeline[Any]:
         """Make items of batches: of arrays, lists, and tuples or mappings of these. Undoes `batch`."""
         return self._call(Expand, Options(fn=unstack, expands=True), name)
 
     # -- order and number ---------------------------------------------------------------------------------------
 
-    def shuffle(self, size: int, *, seed: int = 0, name: str = "shuffle") -> Pipeline:
+    def shuffle(self, size: int, *, seed: int = 0, name: str = "shuffle") -> Pipeline[T]:
         """Mix the items through a buffer; another order each epoch.
 
         Args:
@@ -152,21 +174,21 @@ class Pipeline(Loader):
         check_at_least("seed", seed, 0)
         return self._add(Shuffle, name, size=size, seed=seed)
 
-    def take(self, count: int, *, name: str = "take") -> Pipeline:
+    def take(self, count: int, *, name: str = "take") -> Pipeline[T]:
         """The first ``count`` items; then the stages in front stop."""
         check_at_least("count", count, 0)
         return self._add(Take, name, count=count)
 
-    def skip(self, count: int, *, name: str = "skip") -> Pipeline:
+    def skip(self, count: int, *, name: str = "skip") -> Pipeline[T]:
         """All items but the first ``count``."""
         check_at_least("count", count, 0)
         return self._add(SkipFirst, name, count=count)
 
-    def enumerate(self, start: int = 0, *, name: str = "enumerate") -> Pipeline:
+    def enumerate(self, start: int = 0, *, name: str = "enumerate") -> Pipeline[tuple[int, T]]:
         """Pairs (number, item), numbered from ``start``."""
         return self._add(Enumerate, name, first=start)
 
-    def shard(self, rank: int, world: int, *, even: bool = True, name: str = "shard") -> Pipeline:
+    def shard(self, rank: int, world: int, *, even: bool = True, name: str = "shard") -> Pipeline[T]:
         """Every ``world``-th item, from number ``rank`` on; best right behind the source, to save work.
 
         Args:
@@ -182,7 +204,7 @@ class Pipeline(Loader):
             raise PipelineError(f"rank must be less than world, got rank {rank} and world {world}")
         return self._add(Shard, name, rank=rank, world=world, even=even)
 
-    def repeat(self, times: int | None = None, *, name: str = "repeat") -> Pipeline:
+    def repeat(self, times: int | None = None, *, name: str = "repeat") -> Pipeline[T]:
         """The items of several epochs, one behind the other, without an end if ``times`` is None.
 
         Shuffles in front of it have another order each time.
@@ -193,7 +215,7 @@ class Pipeline(Loader):
 
     def cache(
         self, *, size_bytes: int | None = None, size: Callable[[Any], int] | None = None, name: str = "cache"
-    ) -> Pipeline:
+    ) -> Pipeline[T]:
         """Keep all items the first time; later epochs get these very objects, in the order of the first.
 
         Args:
@@ -212,7 +234,7 @@ class Pipeline(Loader):
         size_bytes: int | None = None,
         size: Callable[[Any], int] | None = None,
         name: str = "prefetch",
-    ) -> Pipeline:
+    ) -> Pipeline[T]:
         """Hold up to ``count`` items ready.
 
         Args:
@@ -229,7 +251,7 @@ class Pipeline(Loader):
 
     def to(
         self, place: Place | str, *, graph: Graph | None = None, in_flight: int = 2, name: str | None = None
-    ) -> Pipeline:
+    ) -> Pipeline[Any]:
         """Copy the arrays of each item to a device, on its lane "inbound", through pinned memory where it has that.
 
         Args:
@@ -249,10 +271,10 @@ class Pipeline(Loader):
     def branch(
         self,
         key: Callable[[Any], Any],
-        branches: Mapping[Any, Callable[[Pipeline], Pipeline]],
+        branches: Mapping[Any, Callable[[Pipeline[T]], Pipeline[Any]]],
         *,
         name: str = "branch",
-    ) -> Pipeline:
+    ) -> Pipeline[Any]:
         """Send items different ways, and bring together what comes of them.
 
         ::
@@ -286,7 +308,13 @@ class Pipeline(Loader):
         joined = BranchJoin(name=f"{split.name}/join", site=site, upstream=tuple(ends), split=split, ports=tuple(ports))
         return Pipeline(joined)
 
-    def zip(self, *others: Pipeline, strict: bool = False, name: str = "zip") -> Pipeline:
+    @overload
+    def zip(self, other: Pipeline[U], /, *, strict: bool = False, name: str = "zip") -> Pipeline[tuple[T, U]]: ...
+
+    @overload
+    def zip(self, *others: Pipeline[Any], strict: bool = False, name: str = "zip") -> Pipeline[tuple[Any, ...]]: ...
+
+    def zip(self, *others: Pipeline[Any], strict: bool = False, name: str = "zip") -> Pipeline[Any]:
         """Tuples of an item of each pipeline; see `zip_`."""
         return zip_(self, *others, strict=strict, name=name)
 
@@ -303,7 +331,7 @@ class Pipeline(Loader):
         """
         return Feeding(self, blobs, parts)
 
-    def iter_sync(self, *, ahead: int = 2) -> Iterator[Any]:
+    def iter_sync(self, *, ahead: int = 2) -> Iterator[T]:
         """Take the rest of an epoch in a program without a loop: stages run on one in a thread of their own.
 
         Args:
@@ -319,12 +347,12 @@ class Pipeline(Loader):
 
     # -- adding stages ------------------------------------------------------------------------------------------
 
-    def _add(self, kind: type[Stage], name: str, **fields: Any) -> Pipeline:
+    def _add(self, kind: type[Stage], name: str, **fields: Any) -> Pipeline[Any]:
         names = {stage.name for stage in self.stages}
         stage = kind(name=unique_name(name, names), site=calling_site(), upstream=(self.stage,), **fields)
         return Pipeline(stage)
 
-    def _call(self, kind: type[Call], options: Options, name: str | None) -> Pipeline:
+    def _call(self, kind: type[Call], options: Options, name: str | None) -> Pipeline[Any]:
         return self._add(kind, name or _name_of(options.fn), options=options)
 
 
@@ -356,14 +384,14 @@ def _name_of(fn: Any) -> str:
 
 
 def source(
-    data: Any,
+    data: Iterable[T] | AsyncIterable[T] | Indexed[T] | Callable[[int], Iterable[T] | AsyncIterable[T] | Indexed[T]],
     *,
     shuffle: bool = False,
     seed: int = 0,
     sampler: Sampler | None = None,
     executor: Executor = "auto",
     name: str = "source",
-) -> Pipeline:
+) -> Pipeline[T]:
     """A pipeline that gives the items of something.
 
     Args:
@@ -384,19 +412,30 @@ def source(
         raise PipelineError(f"the executor of a source must be auto, loop or thread, got {executor!r}")
     if gives_awaitable(data):
         raise PipelineError("a source's function must give an iterable, not a coroutine: it may give an async iterable")
-    if (shuffle or sampler is not None) and not is_indexable(data):
+    if is_indexable(data):
+        if shuffle and sampler is None and len(data):
+            check_at_least("seed", seed, 0)
+            sampler = Sampler(len(data), seed)
+        if sampler is not None and sampler.count != len(data):
+            raise PipelineError(f"the sampler is for {sampler.count} items, but there are {len(data)}")
+    elif shuffle or sampler is not None:
         raise PipelineError(
             f"only a sequence can be taken in another order, got {type(data).__name__}: .shuffle(size) mixes any stream"
         )
-    if shuffle and sampler is None and len(data):
-        check_at_least("seed", seed, 0)
-        sampler = Sampler(len(data), seed)
-    if sampler is not None and sampler.count != len(data):
-        raise PipelineError(f"the sampler is for {sampler.count} items, but there are {len(data)}")
     return Pipeline(Source(name=name, site=calling_site(), data=data, sampler=sampler, place=executor))
 
 
-def zip_(*pipelines: Pipeline, strict: bool = False, name: str = "zip") -> Pipeline:
+@overload
+def zip_(
+    first: Pipeline[T], second: Pipeline[U], /, *, strict: bool = False, name: str = "zip"
+) -> Pipeline[tuple[T, U]]: ...
+
+
+@overload
+def zip_(*pipelines: Pipeline[Any], strict: bool = False, name: str = "zip") -> Pipeline[tuple[Any, ...]]: ...
+
+
+def zip_(*pipelines: Pipeline[Any], strict: bool = False, name: str = "zip") -> Pipeline[Any]:
     """Tuples of an item of each pipeline, until the shortest ends.
 
     Args:
@@ -407,23 +446,23 @@ def zip_(*pipelines: Pipeline, strict: bool = False, name: str = "zip") -> Pipel
     return _join(Zip, pipelines, name, strict=strict)
 
 
-def concat(*pipelines: Pipeline, name: str = "concat") -> Pipeline:
+def concat(*pipelines: Pipeline[T], name: str = "concat") -> Pipeline[T]:
     """All items of the first pipeline, then all of the second, ..."""
     return _join(Concat, pipelines, name)
 
 
-def interleave(*pipelines: Pipeline, block: int = 1, name: str = "interleave") -> Pipeline:
+def interleave(*pipelines: Pipeline[T], block: int = 1, name: str = "interleave") -> Pipeline[T]:
     """``block`` items of each pipeline in turn; one that has ended is left out."""
     check_at_least("block", block, 1)
     return _join(Interleave, pipelines, name, block=block)
 
 
-def merge(*pipelines: Pipeline, name: str = "merge") -> Pipeline:
+def merge(*pipelines: Pipeline[T], name: str = "merge") -> Pipeline[T]:
     """The items of several pipelines as they come; those of each one keep their order."""
     return _join(Merge, pipelines, name)
 
 
-def _join(kind: type[Stage], pipelines: Sequence[Pipeline], name: str, **fields: Any) -> Pipeline:
+def _join(kind: type[Stage], pipelines: Sequence[Pipeline[Any]], name: str, **fields: Any) -> Pipeline[Any]:
     if not pipelines:
         raise PipelineError(f"{name}: expected at least one pipeline, got none")
     for pipeline in pipelines:

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 class _Bridge:
     """A loader in a thread with a loop, and a queue between that and the program."""
 
-    def __init__(self, loader: Loader, ahead: int) -> None:
+    def __init__(self, loader: Loader[Any], ahead: int) -> None:
         self._loader = loader
         self._items: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        self._ahead = self._room = ahead
+        self._ahead = ahead
+        self._asked = 0  # items, and at last the end
+        self._given = 0
         self._run: Run | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted: asyncio.Event | None = None
@@ -38,12 +40,13 @@ class _Bridge:
 
     def take(self) -> tuple[bool, Any]:
         """The next item and True, or False and why there is none: an error or None. Blocks."""
+        self._asked += 1  # nobody else writes it
+        self._call(self._tell_asked)
         is_item, value = self._items.get()
         if is_item:
             assert self._run is not None
             assert self._run.taken is not None
-            self._run.taken += 1  # nobody else writes it
-            self._call(self._give_room)
+            self._run.taken += 1  # as above
         return is_item, value
 
     def close(self) -> None:
@@ -64,9 +67,8 @@ class _Bridge:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(callback)
 
-    def _give_room(self) -> None:
+    def _tell_asked(self) -> None:
         assert self._wanted is not None
-        self._room += 1
         self._wanted.set()
 
     def _cancel(self) -> None:
@@ -105,29 +107,31 @@ class _Bridge:
         self._run.drained = self._drained
         async for item in items:
             await self._has(1)
-            self._room -= 1
+            self._given += 1
             self._items.put((True, item))
 
     async def _drained(self) -> None:
-        await self._has(self._ahead)
+        """Wait until the program has got all items, and asks for what comes behind them."""
+        await self._has(self._ahead + 1)
 
     async def _has(self, room: int) -> None:
         assert self._wanted is not None
-        while self._room < room:
+        while self._asked + self._ahead - self._given < room:
             self._wanted.clear()
             await self._wanted.wait()
 
 
-def iterate(loader: Loader, ahead: int) -> Iterator[Any]:
+def iterate(loader: Loader[Any], ahead: int) -> Iterator[Any]:
     """Check that no loop runs, and make the generator; see `Pipeline.iter_sync`."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _iterate(loader, ahead)
+        return blocking(loader, ahead)
     raise PipelineError("iter_sync would block the running loop: use `async for item in loader` there")
 
 
-def _iterate(loader: Loader, ahead: int) -> Iterator[Any]:
+def blocking(loader: Loader[Any], ahead: int) -> Iterator[Any]:
+    """The rest of an epoch; whoever asks for an item waits for it, a running loop, too."""
     bridge = _Bridge(loader, ahead)
     try:
         while True:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actorflow.errors import require
+from actorflow.pipeline.pipeline import Pipeline
 from actorflow.pipeline.stages.passing import Shard
 from actorflow.pipeline.stages.source import Source
 from actorflow.pipeline.stages.stage import Stage, calling_site
 
-if TYPE_CHECKING:
-    from actorflow.pipeline.pipeline import Pipeline
 
-
-def torch_dataset(loader: Pipeline) -> Any:
+def torch_dataset(loader: Pipeline[Any]) -> Any:
     """A `torch.utils.data.IterableDataset` of a loader's items.
 
     ::
@@ -54,7 +52,7 @@ def _dataset_class() -> Any:
     class LoaderDataset(data.IterableDataset):  # type: ignore[misc, name-defined]
         """See `torch_dataset`."""
 
-        def __init__(self, loader: Pipeline) -> None:
+        def __init__(self, loader: Pipeline[Any]) -> None:
             self.loader = loader
             self._is_sharded = False
 
@@ -64,7 +62,7 @@ def _dataset_class() -> Any:
                 self._is_sharded = True
                 loader, self.loader = (
                     self.loader,
-                    type(self.loader)(sharded(self.loader.stage, worker.id, worker.num_workers)),
+                    Pipeline(sharded(self.loader.stage, worker.id, worker.num_workers)),
                 )
                 self.loader.epoch = loader.epoch
             return self.loader.iter_sync()

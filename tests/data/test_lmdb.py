@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.data import (
     Augmentation,
+    Batches,
     Blocks,
     CenterCrop,
     Crop,
@@ -40,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return database(place, map(datum, IMAGES, LABELS.tolist()))
 
 
-def batches(loader: Loader, epochs: int = 1) -> list[tuple[np.ndarray, list[int]]]:
+def batches(loader: Batches, epochs: int = 1) -> list[tuple[np.ndarray, list[int]]]:
     return [(feed["x"], feed["y"].tolist()) for _ in range(epochs) for feed in loader]
 
 
@@ -370,12 +371,12 @@ class TestImageLabel:
 
     @given(st.integers(0, 12), st.integers(1, 5), st.integers(0, 6))
     def test_a_place_is_gone_back_to(self, path: Path, taken: int, size: int, more: int) -> None:
-        def made() -> Loader:
+        def made() -> Batches:
             return image_label(
                 path, "x", "y", batch_size=size, offset=3, interval=size + more, crop_size=3, random=True, mirror=True
             )
 
-        def some(loader: Loader, count: int) -> list[bytes]:
+        def some(loader: Batches, count: int) -> list[bytes]:
             found: list[bytes] = []
             while len(found) < count:
                 for feed in loader:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorflow.data import Augmentation, Blocks, Crop, ImageFiles, Loader, Mirror, Resumable, Sampler
-from actorflow.errors import DataError
+from actorflow.data import Augmentation, Batches, Blocks, Crop, ImageFiles, Loader, Mirror, Resumable, Sampler
+from actorflow.errors import DataError, StageError
 
 
 class Watched:
@@ -33,7 +33,7 @@ class Watched:
         return rows * 10
 
 
-def rows_of(loader: Loader, epochs: int = 1) -> list[list[list[int]]]:
+def rows_of(loader: Batches, epochs: int = 1) -> list[list[list[int]]]:
     """What column "x" of each batch of some epochs is."""
     return [[feed["x"].tolist() for feed in loader] for _ in range(epochs)]
 
@@ -51,7 +51,7 @@ def test_each_epoch_is_the_samplers() -> None:
     loader = Loader({"x": np.arange(10)}, 5, seed=3)
     assert len(loader) == 2
     assert rows_of(loader, 3) == [Sampler(10, 3).rows(epoch).reshape(2, 5).tolist() for epoch in range(3)]
-    assert (loader.epoch, loader.batch) == (3, 0)
+    assert (loader.epoch, loader.next_batch) == (3, 0)
     shared = Loader({"x": np.arange(10)}, 2, sampler=Sampler(10, 3, offset=1, interval=2))
     assert rows_of(shared) == [Sampler(10, 3).rows(0)[1::2][:4].reshape(2, 2).tolist()]
 
@@ -93,7 +93,7 @@ def test_files_of_images_are_a_column(tmp_path) -> None:
 def test_a_place_is_gone_back_to_without_reading_what_was_before(count, seed, drop_last, data) -> None:
     size = data.draw(st.integers(1, count))
 
-    def made() -> tuple[Watched, Loader]:
+    def made() -> tuple[Watched, Batches]:
         column = Watched(count)
         return column, Loader({"x": column}, size, seed=seed, drop_last=drop_last)
 
@@ -134,9 +134,10 @@ def test_a_batch_that_fails_is_named_and_asked_for_again() -> None:
     column = Watched(6)
     loader = Loader({"x": column}, 2)
     column.failing = {3}
-    with pytest.raises(OSError, match="cannot be read") as caught:
+    with pytest.raises(StageError, match=r"OSError: row \{3\} cannot be read") as caught:
         list(loader)
-    assert caught.value.__notes__ == ["in batch 1 of epoch 0"]
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.__notes__ == ["in batch 1 of epoch 0"]
     column.failing.clear()
     assert rows_of(loader) == [[[20, 30], [40, 50]]]
 
@@ -163,9 +164,9 @@ def test_the_state_of_another_loader_is_an_error(change: dict[str, Any], message
         loader.load_state_dict({**state, **change})
     with pytest.raises(DataError, match=r"got {}"):
         loader.load_state_dict({})
-    assert (loader.epoch, loader.batch) == (0, 1)
+    assert (loader.epoch, loader.next_batch) == (0, 1)
     loader.load_state_dict(state)
-    assert (loader.epoch, loader.batch) == (0, 0)
+    assert (loader.epoch, loader.next_batch) == (0, 0)
 
 
 class Named:
@@ -219,7 +220,7 @@ def test_what_is_counted_knows_the_loaders_place() -> None:
     loader = Loader({"x": np.arange(6)}, 2)
     counted = loader.counted()
     place = counted.state_dict()
-    next(counted)
+    next(iter(counted))
     assert counted.state_dict() == loader.state_dict() != place
     counted.load_state_dict(place)
     assert loader.state_dict() == place
@@ -228,13 +229,13 @@ def test_what_is_counted_knows_the_loaders_place() -> None:
 # -- other numbers of loaders ---------------------------------------------------------------------------------------
 
 
-def of_ranks(count: int, ranks: int, size: int, seed: int | None, drop_last: bool = True) -> list[Loader]:
+def of_ranks(count: int, ranks: int, size: int, seed: int | None, drop_last: bool = True) -> list[Batches]:
     """One loader for each rank, which takes its share."""
     samplers = [Sampler(count, seed, rank, ranks) for rank in range(ranks)]
     return [Loader({"x": np.arange(count)}, size, sampler=sampler, drop_last=drop_last) for sampler in samplers]
 
 
-def steps_of(loaders: list[Loader]) -> list[list[int]]:
+def steps_of(loaders: list[Batches]) -> list[list[int]]:
     """What all take together in each step of the rest of the epoch."""
     return [sorted(row for feed in feeds for row in feed["x"].tolist()) for feeds in zip(*loaders, strict=True)]
 
@@ -260,6 +261,7 @@ def test_what_some_have_taken_others_go_on_behind(together: int, more: int, seed
         iterators = [iter(loader) for loader in loaders]
         for _ in range(min(many, len(left))):
             found.append(sorted(row for iterator in iterators for row in next(iterator)["x"].tolist()))
+        del iterators
         left = expected[len(found) :]
         states = json.loads(json.dumps([loader.state_dict() for loader in loaders]))
     assert found == expected
@@ -269,7 +271,7 @@ def test_what_some_have_taken_others_go_on_behind(together: int, more: int, seed
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_blocks_of_neighbours_are_shared_out_anew(epoch: int) -> None:
-    def made(ranks: int, size: int | None = None) -> list[Loader]:
+    def made(ranks: int, size: int | None = None) -> list[Batches]:
         block = 24 // ranks
         orders = [Blocks(200, None, rank * block, 24, block) for rank in range(ranks)]
         return [Loader({"x": np.arange(200)}, size or block, sampler=order) for order in orders]
@@ -297,7 +299,7 @@ def test_loaders_that_take_everything_are_at_one_place() -> None:
     states = [Loader({"x": np.arange(12)}, 4, seed=1).state_dict() | {"batch": 2} for _ in range(4)]
     alone = Loader({"x": np.arange(12)}, 4, seed=1)
     alone.load_state_dicts(states)
-    assert (alone.epoch, alone.batch) == (0, 2)
+    assert (alone.epoch, alone.next_batch) == (0, 2)
     shares = of_ranks(12, 2, 2, 1)
     for share in shares:
         share.load_state_dicts(states)
@@ -324,7 +326,7 @@ def test_what_is_no_place_of_all_shares_is_an_error(change: dict[str, Any], mess
     for wrong in (states[:3], [*states[:3], {**states[3], "batch": 1}], [*states[:3], {**states[3], "offset": 7}]):
         with pytest.raises(DataError, match="at one place, of one share each"):
             loader.load_state_dicts(wrong)
-    assert (loader.epoch, loader.batch) == (0, 0)
+    assert (loader.epoch, loader.next_batch) == (0, 0)
 
 
 def test_a_batch_that_is_cut_by_the_place_says_which_sizes_fit() -> None:
@@ -336,6 +338,6 @@ def test_a_batch_that_is_cut_by_the_place_says_which_sizes_fit() -> None:
     with pytest.raises(DataError, match=message):
         loader.load_state_dicts(states)
     loader.load_state_dicts([{**state, "batch": 0, "epoch": 3} for state in states])  # an epoch begins with any batch
-    assert (loader.epoch, loader.batch) == (3, 0)
+    assert (loader.epoch, loader.next_batch) == (3, 0)
     loader.load_state_dicts([{**state, "batch": 2} for state in states])  # and ends with any
-    assert (loader.epoch, loader.batch) == (0, 6)
+    assert (loader.epoch, loader.next_batch) == (0, 6)

@@ -90,7 +90,7 @@ class Setting:
     def feed(self, batch: int) -> Any:
         return {self.x: self.rows[np.arange(batch * BATCH, (batch + 1) * BATCH)]}
 
-    def loader(self, **settings: Any) -> data.Loader:
+    def loader(self, **settings: Any) -> data.Batches:
         return data.Loader({self.x: self.rows}, BATCH, **settings)
 
     def feeds(self, kind: str) -> tuple[Any, Callable[[], Any]]:

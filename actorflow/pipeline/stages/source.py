@@ -7,22 +7,42 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
-from actorflow.data.loader import Resumable
-from actorflow.data.sampler import Sampler
 from actorflow.errors import PipelineError, StageError, shown
 from actorflow.pipeline.calls.boundary import caught, stage_error
 from actorflow.pipeline.calls.expand import ExpandActor
 from actorflow.pipeline.calls.options import Executor, Options
 from actorflow.pipeline.calls.order import InOrder, Slot, SlotState
 from actorflow.pipeline.stages.actor import SLICE_NS, StageActor, Wait
+from actorflow.pipeline.stages.sampler import Sampler
 from actorflow.pipeline.stages.stage import Build, Stage
 
-#: What gives its items in no time.
+T_co = TypeVar("T_co", covariant=True)
+
+#: Types whose items take no time to get.
 _IN_MEMORY = (list, tuple, range, np.ndarray, str, bytes)
+
+
+class Indexed(Protocol[T_co]):
+    """A sequence as far as sources need it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> T_co: ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """An iterable that knows its place: iterated, it goes on where it is, to the end of the epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place behind the last item that was taken, as what JSON can hold."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a place that `state_dict` gave, of this object or of one that was made in the same way."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,6 +53,7 @@ class Source(Stage):
         data: What gives the items.
         sampler: In which order they are taken out of a sequence.
         place: Where it is iterated: "auto", "loop" or "thread".
+        order: What the items depend on besides, as text; a saved position must agree with it.
     """
 
     kind: ClassVar[str] = "source"
@@ -40,6 +61,7 @@ class Source(Stage):
     data: Any
     sampler: Sampler | None = None
     place: Executor = "auto"
+    order: str = ""
 
     @property
     def executor(self) -> str:
@@ -48,7 +70,7 @@ class Source(Stage):
     @property
     def shape(self) -> str:
         if self.sampler is None:
-            return self.kind
+            return f"{self.kind}({self.order})" if self.order else self.kind
         return f"{self.kind}(seed={self.sampler.seed}, count={self.sampler.count})"
 
     def build(self, build: Build, state: Any) -> StageActor:
@@ -250,7 +272,7 @@ class _SourceActor(ExpandActor):
             self._failed(slot, error)
 
 
-def is_indexable(data: Any) -> bool:
+def is_indexable(data: Any) -> TypeGuard[Indexed[Any]]:
     """Whether items can be taken by number."""
     return hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping | set | frozenset)
 

@@ -3,11 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from actorflow.data.draws import Rows, key_of, words_of
 from actorflow.errors import DataError
+
+#: Numbers of examples in a data set, int64, shape (count,).
+Rows = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint64]
+
+#: The golden ratio's share of 2**64: the step of SplitMix64's counter.
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+def key_of(seed: int, epoch: int, stream: int) -> np.uint64:
+    """The key of a stream of numbers.
+
+    Args:
+        seed: Not negative.
+        epoch: Counted from 0.
+        stream: Tells apart what is drawn for different purposes.
+    Raises:
+        DataError: if one of them is negative.
+    """
+    if seed < 0 or epoch < 0:
+        raise DataError(f"expected a seed and an epoch that are not negative, got {seed} and {epoch}")
+    return np.uint64(np.random.SeedSequence(seed, spawn_key=(epoch, stream)).generate_state(1, np.uint64)[0])
+
+
+def words_of(key: np.uint64 | _Words, counters: npt.NDArray[Any]) -> _Words:
+    """The random word at each counter of a stream, or of one stream for each, uint64.
+
+    Source: SplitMix64, any of whose outputs is a function of its place: Steele, Lea, Flood, "Fast splittable
+    pseudorandom number generators", 2014; the mixing is variant 13 of Stafford.
+    """
+    words: _Words = (counters.astype(np.uint64) + np.uint64(1)) * _STEP + key
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
 
 
 @dataclass(frozen=True)
