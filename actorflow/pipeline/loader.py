@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from actorflow.errors import PipelineError
 from actorflow.pipeline.calls.policy import Skip
-from actorflow.pipeline.resources import Resources
+from actorflow.pipeline.resources import LoaderResources
 from actorflow.pipeline.run import Run
 from actorflow.pipeline.stages.branch import BranchStart
 from actorflow.pipeline.stages.stage import Build, Stage, signature, walk
@@ -46,7 +46,7 @@ class Loader(Generic[T]):
         self.stage = stage
         self.epoch = 0
         self._saved: Any = None  # the position in the epoch where the next run begins; None for its beginning
-        self._resources: Resources | None = None
+        self._resources: LoaderResources | None = None
         self._run: Run | None = None
         self._last: StageActor | None = None
         self._iteration: weakref.ref[Iteration[T]] | None = None
@@ -92,7 +92,7 @@ class Loader(Generic[T]):
                 raise PipelineError("the loader is being iterated: end that first, with aclose() or by leaving it")
             self._leave()
         if self._resources is None:
-            self._resources = Resources(self.stages)
+            self._resources = LoaderResources(self.stages)
         run = Run(loop)
         try:
             last = self.stage.build(Build(run, self._resources, self.epoch), self._saved)
@@ -265,7 +265,7 @@ class Loader(Generic[T]):
             elapsed_ns += (run.ended_ns or perf_counter_ns()) - run.started_ns
             wait_ns += run.wait_ns
             delivered += run.delivered
-        session = self._resources or Resources(self.stages)
+        session = self._resources or LoaderResources(self.stages)
         snapshots = tuple(session.stats[stage].snapshot(elapsed_ns) for stage in self.stages)
         queued, room = (0, 0) if run is None else (len(run.outlet.items), run.outlet.capacity)
         return LoaderStats(snapshots, delivered, elapsed_ns * 1e-9, wait_ns * 1e-9, queued, room)

@@ -18,7 +18,7 @@ from actorflow.place import Place
 from actorflow.threads import forget_in_child, in_thread
 
 
-class Resources:
+class LoaderResources:
     """Counts, kept items and processes of a loader.
 
     Args:

@@ -18,9 +18,8 @@ import pytest
 import actorflow as af
 from actorflow.devices import WorkerLane
 from actorflow.pipeline import Pipeline, source
-from actorflow.pipeline.calls.call import CallActor
+from actorflow.pipeline.calls.call import CallActor, Job
 from actorflow.pipeline.calls.map import ChunkActor
-from actorflow.pipeline.calls.call import Job
 from actorflow.pipeline.calls.order import InOrder, Unordered
 from actorflow.pipeline.calls.tasks import CallTasks
 from actorflow.pipeline.processes.pool import ProcessPool
@@ -174,7 +173,12 @@ async def test_mistakes_when_a_call_takes_too_long_end_the_run(monkeypatch: pyte
 @pytest.mark.parametrize("count", [1, COUNT])  # what is lost with one item, others may end
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
-    [(ChunkActor, "_timed", 1), (WorkerProcess, "_answered", 1), (WorkerProcess, "_begin_message", 2), (ProcessPool, "_assign", 1)],
+    [
+        (ChunkActor, "_timed", 1),
+        (WorkerProcess, "_answered", 1),
+        (WorkerProcess, "_begin_message", 2),
+        (ProcessPool, "_assign", 1),
+    ],
 )
 def test_mistakes_around_processes_end_the_run(
     owner: type, name: str, nth: int, count: int, monkeypatch: pytest.MonkeyPatch
@@ -187,7 +191,7 @@ def test_mistakes_around_processes_end_the_run(
 
 
 async def test_mistakes_when_a_process_is_lost_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(worker: Worker) -> int:
+    def fail(worker: WorkerProcess) -> int:
         raise Planted
 
     loader = source(range(COUNT)).map(leave_when_asked, executor="process")
@@ -201,10 +205,10 @@ async def test_mistakes_when_a_process_is_lost_end_the_run(monkeypatch: pytest.M
 async def test_a_process_that_cannot_be_replaced_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assign = ProcessPool._assign
 
-    def fail(processes: Processes, task: Any) -> None:
+    def fail(processes: ProcessPool, request: Any) -> None:
         if sys._getframe(1).f_code.co_name == "_assign_again":
             raise Planted
-        assign(processes, task)
+        assign(processes, request)
 
     loader = source([AT, *NUMBERS]).map(leave_when_asked, executor="process", on_error="skip")
     with monkeypatch.context() as patch:

@@ -12,7 +12,7 @@ from actorflow.errors import PipelineError
 from actorflow.graph.nodes import PACKAGE, Site
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.resources import Resources
+    from actorflow.pipeline.resources import LoaderResources
     from actorflow.pipeline.run import Run
     from actorflow.pipeline.stages.actor import StageActor
     from actorflow.pipeline.stats import StageStats
@@ -84,7 +84,7 @@ class Build:
     """
 
     run: Run
-    resources: Resources
+    resources: LoaderResources
     epoch: int
     ports: Mapping[Stage, StageActor] = field(default_factory=dict)
 
