@@ -1,21 +1,63 @@
-"""Augmentation of batches of images: what happens to an example depends on the seed, the epoch and its number alone."""
+"""Augmentation of batches of images: what happens to an example depends on the seed, the epoch and its number alone.
+
+Random numbers are drawn by counter (`Draws`): what is drawn for an example depends neither on its batch, nor on who
+draws it, when, or what was drawn before, and no generator has a state that a checkpoint would have to hold.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.data.draws import Draws
 from actorflow.errors import DataError
-from actorflow.pipeline.stages.sampler import Rows
+from actorflow.pipeline.stages.sampler import Rows, key_of, words_of
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Random numbers for each example of a batch.
+
+    The same numbers are given whenever they are asked for: a step that needs two asks for two columns.
+
+    Attributes:
+        seed: Not negative.
+        epoch: Counted from 0.
+        rows: Number of each example in the data set, shape (batch,).
+        stream: Tells apart the steps of an augmentation.
+
+    Raises:
+        DataError: if the seed or the epoch is negative.
+    """
+
+    seed: int
+    epoch: int
+    rows: Rows
+    stream: int = 0
+    _words: npt.NDArray[np.uint64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        words = words_of(key_of(self.seed, self.epoch, self.stream), self.rows)
+        object.__setattr__(self, "_words", words)
+
+    def uniform(self, columns: int = 1) -> npt.NDArray[np.float64]:
+        """Numbers from 0 to less than 1, float64, shape (batch, columns)."""
+        keys = words_of(np.uint64(0), np.arange(columns))
+        return (words_of(keys, self._words[:, np.newaxis]) >> np.uint64(11)) * np.float64(2.0**-53)
+
+    def below(self, *bounds: int) -> npt.NDArray[np.int64]:
+        """Integers from 0 to less than each of the bounds, which are at least 1; int64, shape (batch, bounds)."""
+        scaled: npt.NDArray[np.float64] = self.uniform(len(bounds)) * np.array(bounds)
+        return scaled.astype(np.int64)
+
 
 #: Images of any dtype, shape (batch, height, width, channels).
 Images = npt.NDArray[Any]
 #: What an augmentation is made of: gives new images of a batch, whose random numbers are the draws'.
-Step = Callable[[Images, Draws], Images]
+AugmentationStep = Callable[[Images, Draws], Images]
 
 
 class Augmentation:
@@ -38,7 +80,7 @@ class Augmentation:
         DataError: if the seed is negative.
     """
 
-    def __init__(self, steps: Sequence[Step], *, seed: int = 0) -> None:
+    def __init__(self, steps: Sequence[AugmentationStep], *, seed: int = 0) -> None:
         if seed < 0:
             raise DataError(f"Augmentation: expected a seed that is not negative, got {seed}")
         self.steps = tuple(steps)
@@ -163,3 +205,118 @@ def _cut(images: Images, places: Rows, height: int, width: int, fill: float) -> 
         # Slices copy whole lines of pixels, which is many times as fast as an index for each pixel.
         part[top:bottom, left:right] = image[y:y_end, x:x_end]
     return parts
+
+
+#: Images that are looked at together when their mean is taken.
+_BLOCK = 256
+
+
+class Column(Protocol):
+    """One value for each example of a data set: an array, or what makes a part of one when asked.
+
+    ``column[rows]`` is the array of the values of some examples, of shape (len(rows), ...).
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Rows, /) -> Any: ...
+
+
+class Normalize:
+    """``(images - mean) / std``, for any number of axes.
+
+    ::
+
+        Normalize(std=255)                       # bytes to numbers from 0 to 1
+        Normalize(mean=(125.3, 123.0, 113.9))    # a mean for each channel
+        Normalize.of(train.images, per="pixel")  # the mean image, and the deviation of each pixel
+
+    A mean image is that of whole images: subtract it before they are cropped, so that each part loses the mean of its
+    own pixels.
+
+    Args:
+        mean: A number, one for each channel, or one for each pixel and channel.
+        std: Likewise; not 0.
+        dtype: Of the result, floating.
+
+    Attributes:
+        mean, std: Arrays of the dtype.
+
+    Raises:
+        DataError: if the dtype is not floating, or ``std`` has a 0; when called, if the images have another shape.
+    Source: Purine2 ``ImageLabel`` (mean).
+    """
+
+    def __init__(self, mean: npt.ArrayLike = 0, std: npt.ArrayLike = 1, *, dtype: npt.DTypeLike = np.float32) -> None:
+        self.dtype = np.dtype(dtype)
+        if self.dtype.kind != "f":
+            raise DataError(f"Normalize: expected a floating dtype, got {self.dtype}")
+        self.mean, self.std = np.asarray(mean, self.dtype), np.asarray(std, self.dtype)
+        if not self.std.all():
+            raise DataError("Normalize: expected a std that is nowhere 0")
+
+    @classmethod
+    def of(
+        cls,
+        images: Column,
+        *,
+        per: Literal["pixel", "channel", "all"] = "channel",
+        scale: bool = True,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> Normalize:
+        """What gives these images a mean of 0 and a standard deviation of 1.
+
+        Args:
+            images: Those to learn from: an array, or files of images; shape (count, ..., channels).
+            per: What a mean is taken over: each pixel and channel of the images, each channel, or all together.
+            scale: Whether to divide by the deviations; what does not vary is left as it is. Else the mean is subtracted
+                alone.
+            dtype: As for the class.
+        Raises:
+            DataError: if there is no image, or ``per`` is something else.
+        """
+        if per not in ("pixel", "channel", "all"):
+            raise DataError(f"Normalize: expected per='pixel', 'channel' or 'all', got {per!r}")
+        mean, std = _moments(images, per)
+        varies = std > 1e-12 * np.abs(mean)  # else it is what rounding leaves
+        return cls(mean, np.where(varies, std, 1) if scale else 1, dtype=dtype)
+
+    def __call__(self, images: npt.NDArray[Any], draws: Draws | None = None) -> npt.NDArray[Any]:
+        """New images of the same shape; nothing is random in it.
+
+        Args:
+            images: Shape (batch, ..., channels).
+            draws: Not used; there for being a step of an `Augmentation`.
+        """
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if values.ndim >= images.ndim or any(
+                mine not in (1, theirs) for mine, theirs in zip(values.shape[::-1], images.shape[::-1], strict=False)
+            ):
+                raise DataError(
+                    f"Normalize: expected images that a {name} of shape {values.shape} fits, got {images.shape[1:]}"
+                )
+        normal: npt.NDArray[Any] = np.subtract(images, self.mean, dtype=self.dtype)
+        normal /= self.std
+        return normal
+
+
+def _moments(images: Column, per: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation, float64, in one pass over blocks of images.
+
+    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+    """
+    count = 0
+    mean = squares = np.zeros(())
+    for start in range(0, len(images), _BLOCK):
+        block = np.asarray(images[np.arange(start, min(start + _BLOCK, len(images)))], np.float64)
+        axes = tuple(range({"pixel": 1, "channel": block.ndim - 1, "all": block.ndim}[per]))
+        here = np.asarray(block.mean(axis=axes))
+        block -= here
+        added = block.size // max(here.size, 1)
+        apart = here - mean
+        squares = squares + np.square(block, out=block).sum(axis=axes) + apart**2 * (count * added / (count + added))
+        count += added
+        mean = mean + apart * (added / count)
+    if not count:
+        raise DataError("Normalize: expected at least one image to take the mean of, got none")
+    return mean, np.sqrt(squares / count)

@@ -15,10 +15,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.data.augment import Augmentation, CenterCrop, Crop, Mirror, Step
+from actorflow.data.augment import Augmentation, AugmentationStep, CenterCrop, Crop, Mirror, Normalize
 from actorflow.data.datum import Datum, label_of, read_datum, read_mean
 from actorflow.data.loader import Batches, Loader
-from actorflow.data.normalize import Normalize
 from actorflow.errors import DataError, require
 from actorflow.pipeline.stages.sampler import Rows, Sampler
 from actorflow.threads import held_at_fork
@@ -252,7 +251,7 @@ def image_label(
     column = LmdbImages(source, color=color, bgr=bgr)
     order = Blocks(len(column), None, offset, batch_size if interval is None else interval, batch_size)
     height, width, _ = column[0].shape
-    cuts: list[Step] = []
+    cuts: list[AugmentationStep] = []
     if crop_size is not None:
         if not 1 <= crop_size <= min(height, width):
             raise DataError(
@@ -260,7 +259,7 @@ def image_label(
             )
         cuts.append(Crop(crop_size) if random else CenterCrop(crop_size))
     subtrahend = _mean_of(mean, bgr)
-    sizes: dict[tuple[int, ...], list[Step]] = {(height, width): [Normalize(subtrahend), *cuts]}
+    sizes: dict[tuple[int, ...], list[AugmentationStep]] = {(height, width): [Normalize(subtrahend), *cuts]}
     if crop_size is not None:
         sizes.setdefault((crop_size, crop_size), [*cuts, Normalize(subtrahend)])
     per_pixel = subtrahend.ndim == 3 and subtrahend.shape[:2] != (1, 1)
@@ -272,7 +271,7 @@ def image_label(
             f"image_label: expected a mean of {channels} channels, one for each or for pixels of {known}, "
             f"got one of shape {subtrahend.shape}"
         )
-    steps: list[Step] = [*found, Mirror()] if mirror else found
+    steps: list[AugmentationStep] = [*found, Mirror()] if mirror else found
     return Loader(
         {images: column, labels: column.labels},
         batch_size,

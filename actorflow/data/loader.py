@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from actorflow.data.normalize import Column
+from actorflow.data.augment import Column
 from actorflow.errors import DataError
 from actorflow.pipeline.calls.map import Map
 from actorflow.pipeline.calls.options import Executor, Options

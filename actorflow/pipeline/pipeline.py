@@ -12,8 +12,7 @@ from actorflow.pipeline.calls.call import Call
 from actorflow.pipeline.calls.expand import Expand
 from actorflow.pipeline.calls.map import Filter, Map
 from actorflow.pipeline.calls.options import CallOptions, Executor, Options, gives_awaitable
-from actorflow.pipeline.feeding import Feeding
-from actorflow.pipeline.loader import Loader, T
+from actorflow.pipeline.loader import Feeding, Loader, T
 from actorflow.pipeline.stages.branch import Branch, BranchJoin, BranchStart
 from actorflow.pipeline.stages.collate import stack, unstack
 from actorflow.pipeline.stages.join import Concat, Interleave, Merge, Zip

@@ -10,8 +10,8 @@ from actorflow.devices import Device, open_device
 from actorflow.errors import DeviceError, PipelineError
 from actorflow.graph.graph import Graph
 from actorflow.pipeline.calls.call import Call
-from actorflow.pipeline.calls.policy import Skips
-from actorflow.pipeline.processes.pool import ProcessPool
+from actorflow.pipeline.calls.options import Skips
+from actorflow.pipeline.processes.workers import ProcessPool
 from actorflow.pipeline.stages.stage import Stage
 from actorflow.pipeline.stats import StageStats
 from actorflow.place import Place

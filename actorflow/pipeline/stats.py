@@ -133,30 +133,6 @@ class LoaderStats:
 class StageStats:
     """What is counted of one stage; kept by its loader, since a stage has another actor in each run."""
 
-    __slots__ = (
-        "_paused_ns",
-        "_wait",
-        "actor",
-        "busy_ns",
-        "calls",
-        "concurrency",
-        "durations",
-        "held_bytes",
-        "items_in",
-        "items_out",
-        "kind",
-        "name",
-        "peak_bytes",
-        "peak_held",
-        "retried",
-        "running",
-        "site",
-        "skipped",
-        "timed_out",
-        "wait_get_ns",
-        "wait_put_ns",
-    )
-
     def __init__(self, name: str, kind: str, site: Site, concurrency: int) -> None:
         self.name = name
         self.kind = kind
@@ -209,25 +185,14 @@ class StageStats:
     def snapshot(self, elapsed_ns: int) -> StageSnapshot:
         """What is known now."""
         times = sorted(self.durations)
-        held = 0 if self.actor is None else self.actor.held
+        actor = self.actor
+        held, queued, room = (0, 0, 0) if actor is None else (actor.held, actor.queued, actor.room)
         return StageSnapshot(
-            name=self.name,
-            kind=self.kind,
-            site=self.site,
-            concurrency=self.concurrency,
-            running=self.running,
+            **{name: getattr(self, name) for name in _COPIED},
             held=held,
             peak_held=max(self.peak_held, held),
-            queued=0 if self.actor is None else self.actor.queued,
-            room=0 if self.actor is None else self.actor.room,
-            held_bytes=self.held_bytes,
-            peak_bytes=self.peak_bytes,
-            items_in=self.items_in,
-            items_out=self.items_out,
-            calls=self.calls,
-            skipped=self.skipped,
-            retried=self.retried,
-            timed_out=self.timed_out,
+            queued=queued,
+            room=room,
             busy_s=self.busy_ns * 1e-9,
             wait_get_s=self.wait_get_ns * 1e-9,
             wait_put_s=self.wait_put_ns * 1e-9,
@@ -235,6 +200,13 @@ class StageStats:
             p50_s=times[len(times) // 2] * 1e-9 if times else 0.0,
             p99_s=times[min(len(times) - 1, len(times) * 99 // 100)] * 1e-9 if times else 0.0,
         )
+
+
+#: Fields of a snapshot that are those of `StageStats` as they are.
+_COPIED = (
+    *("name", "kind", "site", "concurrency", "running", "held_bytes", "peak_bytes", "items_in", "items_out"),
+    *("calls", "skipped", "retried", "timed_out"),
+)
 
 
 def bottleneck(stats: LoaderStats, executors: Sequence[str]) -> str:

@@ -175,7 +175,7 @@ async def test_a_loader_that_was_left_in_the_middle_is_evaluated_whole() -> None
     async with setting.graph:
         next(iter(loader))
         assert await setting.trainer.evaluate(loader, {"m": setting.row}) == {"m": TRUE_MEAN}
-        assert loader.batch == 1
+        assert loader.next_batch == 1
         async for step in setting.trainer.steps(loader, 2):
             seen.append((step.epoch, step.rows))
             found.append(await setting.trainer.evaluate(loader, {"m": setting.row}))

@@ -22,8 +22,7 @@ from actorflow.pipeline.calls.call import CallActor, Job
 from actorflow.pipeline.calls.map import ChunkActor
 from actorflow.pipeline.calls.order import InOrder, Unordered
 from actorflow.pipeline.calls.tasks import CallTasks
-from actorflow.pipeline.processes.pool import ProcessPool
-from actorflow.pipeline.processes.process import WorkerProcess
+from actorflow.pipeline.processes.workers import ProcessPool, WorkerProcess
 from actorflow.pipeline.stages.branch import _BranchActor
 from actorflow.pipeline.stages.join import JoinActor
 from actorflow.pipeline.stages.passing import PassActor

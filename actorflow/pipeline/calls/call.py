@@ -17,15 +17,15 @@ from actorflow.errors import DeviceError, StageError, StageTimeoutError
 from actorflow.pipeline.calls.boundary import guarded, stage_error
 from actorflow.pipeline.calls.order import InOrder, Slot, SlotState, Unordered
 from actorflow.pipeline.calls.tasks import CallTasks
-from actorflow.pipeline.processes.process import TooLateError
 from actorflow.pipeline.processes.remote import Answer
+from actorflow.pipeline.processes.workers import TooLateError
 from actorflow.pipeline.stages.actor import BURST, MARK, SLICE_NS, StageActor, Wait
 from actorflow.pipeline.stages.stage import Build, Stage
 
 if TYPE_CHECKING:
     from actorflow.devices import Fence, WorkerLane
     from actorflow.pipeline.calls.options import Options
-    from actorflow.pipeline.processes.process import Request
+    from actorflow.pipeline.processes.workers import Request
 
 #: What calls that wait in a thread's queue should take together, so that no thread waits for the loop.
 _AHEAD_NS = 1_000_000
@@ -73,33 +73,19 @@ class Call(Stage):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One call for one item, or in another process for several.
-
-    Attributes:
-        slots: The items.
-        call: Called with the item, but in another process.
-        is_dead: Whether nobody waits for it any more.
-        is_expired: Whether it has been cancelled since it took too long.
-        has_limit: Whether it counts in the stage's limiter.
-        elapsed_ns: How long the call ran.
-        results: What it gave, for each item.
-        error: What it raised.
-        errors: What was raised in another process, by index of the item.
-        request: What was sent to another process.
-        timer: Ends it when it takes too long.
-    """
+    """One call for one item, or in another process for several."""
 
     slots: list[Slot]
     call: Callable[[Slot], Any]
-    is_dead: bool = False
-    is_expired: bool = False
-    has_limit: bool = False
+    is_dead: bool = False  # nobody waits for it any more
+    is_expired: bool = False  # cancelled since it took too long
+    has_limit: bool = False  # counts in the stage's limiter
     elapsed_ns: int = 0
-    results: Any = None
+    results: Any = None  # for each item
     error: BaseException | None = None
-    errors: dict[int, BaseException] = field(default_factory=dict)
-    request: Request | None = None
-    timer: asyncio.TimerHandle | None = None
+    errors: dict[int, BaseException] = field(default_factory=dict)  # in another process, by index of the item
+    request: Request | None = None  # to another process
+    timer: asyncio.TimerHandle | None = None  # ends it when it takes too long
 
     def work(self) -> None:
         """Call, in whatever thread; what is raised becomes the job's error."""

@@ -17,8 +17,8 @@ from actorflow.pipeline.calls.boundary import ends_task, guarded
 from actorflow.pipeline.calls.call import Call, CallActor, Job
 from actorflow.pipeline.calls.options import Options
 from actorflow.pipeline.calls.order import Slot, SlotState
-from actorflow.pipeline.processes.process import Request
 from actorflow.pipeline.processes.remote import Answer
+from actorflow.pipeline.processes.workers import Request
 from actorflow.pipeline.stages.actor import MARK, SLICE_NS, StageActor, Wait
 
 
@@ -247,30 +247,17 @@ class AsyncMapActor(MapActor):
 
 
 class _Chunk:
-    """Items that are sent to a process together.
-
-    Attributes:
-        values: The items.
-        ats: Positions behind them.
-        before: Position before them.
-        results: One for each item, once they are back.
-        errors: Errors in place of results, by index.
-        given: Items that have gone out, or have been left out.
-        request: What the process has got, while it has not answered.
-        job: The call that this has become, if the items have got their places meanwhile.
-    """
-
-    __slots__ = ("ats", "before", "errors", "given", "job", "request", "results", "values")
+    """Items that are sent to a process together."""
 
     def __init__(self, items: list[tuple[Any, Any]], before: Any) -> None:
         self.values = [value for value, _ in items]
-        self.ats = [at for _, at in items]
-        self.before = before
-        self.results: list[Any] | None = None
-        self.errors: dict[int, BaseException] = {}
-        self.given = 0
-        self.request: Request | None = None
-        self.job: Job | None = None
+        self.ats = [at for _, at in items]  # positions behind them
+        self.before = before  # position before them
+        self.results: list[Any] | None = None  # once they are back
+        self.errors: dict[int, BaseException] = {}  # in place of results, by index
+        self.given = 0  # items that have gone out, or have been left out
+        self.request: Request | None = None  # while the process has not answered
+        self.job: Job | None = None  # what this has become, if the items have got their places meanwhile
 
 
 class ChunkActor(MapActor):

@@ -33,56 +33,32 @@ class SlotState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """An item in a stage, from its arrival until all that becomes of it has gone out.
+    """An item in a stage, from its arrival until all that becomes of it has gone out."""
 
-    Attributes:
-        number: Items of a run are numbered in the order of their arrival.
-        value: The item.
-        before: Position before it.
-        after: Position behind it.
-        outputs: Results that have not gone out yet.
-        emitted: Number of results that have gone out, in earlier runs too.
-        skip: Number of results still to be dropped, since they went out before.
-        iterator: Gives further outputs.
-        error: Why there are none.
-        attempt: Calls that have failed.
-        job: The call that runs.
-        timer: Ends a rest.
-        is_gone: Whether nothing more will come of it.
-        is_alone: Whether it is sent to a process alone, since a call for several items has failed.
-    """
-
-    number: int
+    number: int  # in the order of arrival in this run
     value: Any
-    before: Any
-    after: Any
+    before: Any  # position before it
+    after: Any  # position behind it
     state: SlotState = SlotState.WAITING
-    outputs: deque[Any] = field(default_factory=deque)
-    emitted: int = 0
-    skip: int = 0
-    iterator: Any = None
+    outputs: deque[Any] = field(default_factory=deque)  # that have not gone out yet
+    emitted: int = 0  # outputs that have gone out, in earlier runs too
+    skip: int = 0  # outputs still to be dropped, since they went out before
+    iterator: Any = None  # of further outputs
     error: BaseException | None = None
-    attempt: int = 0
-    job: Job | None = None
-    timer: asyncio.TimerHandle | None = None
-    is_gone: bool = False
-    is_alone: bool = False
+    attempt: int = 0  # calls that have failed
+    job: Job | None = None  # the call that runs
+    timer: asyncio.TimerHandle | None = None  # ends a rest
+    is_gone: bool = False  # nothing more will come of it
+    is_alone: bool = False  # sent to a process alone, since a call for several items has failed
 
 
 class _Place(NamedTuple):
-    """A position in the order of the inputs.
+    """A position in the order of the inputs."""
 
-    Attributes:
-        at: Position in front of the stage.
-        emitted: Outputs of the item behind it that have gone out.
-        seen: Items whose turn has come, for those who limit the share of failures.
-        skipped: Those of them that were left out.
-    """
-
-    at: Any
-    emitted: int
-    seen: int
-    skipped: int
+    at: Any  # position in front of the stage
+    emitted: int  # outputs of the item behind it that have gone out
+    seen: int  # items whose turn has come, for those who limit the share of failures
+    skipped: int  # those of them that were left out
 
 
 class InOrder:
@@ -195,37 +171,22 @@ class InOrder:
 
 @dataclass(slots=True, eq=False)
 class Trail:
-    """A position in a stream whose order is chance.
+    """A position in a stream whose order is chance."""
 
-    Attributes:
-        at: Position in front of the stage, before the oldest item that has not gone out.
-        origin: Number of that item.
-        mask: Bit i says that item ``origin + i`` has gone out.
-        partly: Items of which a part has gone out, as (number, outputs).
-        seen: As in the order of the inputs.
-        skipped: As there.
-        number: Item whose output has gone out at this position.
-        next: The next position.
-    """
-
-    at: Any
-    origin: int
-    mask: int
-    partly: tuple[tuple[int, int], ...]
-    seen: int
-    skipped: int
-    number: int
+    at: Any  # position in front of the stage, before the oldest item that has not gone out
+    origin: int  # number of that item
+    mask: int  # bit i says that item origin + i has gone out
+    partly: tuple[tuple[int, int], ...]  # items of which a part has gone out, with the number of outputs
+    seen: int  # as in the order of the inputs
+    skipped: int  # as there
+    number: int  # of the item whose output has gone out at this position
     next: Trail | None = None
 
 
 class Unordered:
     """Results go out as they come; in what a saved position knows of, in the order in which they went out before.
 
-    Args:
-        actor: The stage.
-        state: What a position was saved as.
-
-    Attributes: as those of `InOrder`.
+    Arguments and attributes are those of `InOrder`.
     """
 
     def __init__(self, actor: CallActor, state: Any) -> None:

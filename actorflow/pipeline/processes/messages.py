@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +23,10 @@ _HEAD = struct.Struct("<QI")
 _LARGE = 1 << 15
 
 
-class _Rows:
-    """Small arrays of one shape and dtype as one array: pickling each takes several times as long.
+class _Rows(NamedTuple):
+    """Small arrays of one shape and dtype, stacked: pickling each takes several times as long."""
 
-    Attributes:
-        rows: All of them, stacked.
-    """
-
-    __slots__ = ("rows",)
-
-    def __init__(self, rows: npt.NDArray[Any]) -> None:
-        self.rows = rows
+    rows: npt.NDArray[Any]
 
 
 def gathered(values: list[Any]) -> Any:

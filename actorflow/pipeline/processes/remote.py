@@ -15,19 +15,12 @@ from actorflow.pipeline.processes.messages import Message, gathered, open_messag
 
 
 class Answer(NamedTuple):
-    """What became of some items.
+    """What became of some items."""
 
-    Attributes:
-        elapsed_ns: How long the calls took together.
-        results: One for each item; `gathered` on the way.
-        errors: What was raised instead, by index.
-        error: Why there are none at all.
-    """
-
-    elapsed_ns: int
-    results: list[Any]
-    errors: dict[int, BaseException]
-    error: BaseException | None = None
+    elapsed_ns: int  # of the calls together
+    results: list[Any]  # one for each item; `gathered` on the way
+    errors: dict[int, BaseException]  # in place of results, by index
+    error: BaseException | None = None  # why there are no results at all
 
 
 def serve(link: socket.socket) -> None:

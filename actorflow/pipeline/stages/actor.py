@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,17 +60,11 @@ class Wait(Enum):
     CALLS = 3
 
 
+@dataclass(frozen=True)
 class End:
-    """What comes behind the last item of a stream.
+    """End of a stream, which comes behind its last item, and why it is early, if it is."""
 
-    Attributes:
-        error: Why the stream ends early, if it does.
-    """
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
+    error: BaseException | None = None
 
 
 class Owner(Protocol):

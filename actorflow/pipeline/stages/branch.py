@@ -88,23 +88,14 @@ class BranchJoin(Stage):
         return _JoinedActor(self, build, ends, split)
 
 
+@dataclass(slots=True, eq=False)
 class _Passed:
-    """A position in a branch: behind an item.
+    """A position in a branch: behind an item."""
 
-    Attributes:
-        number: Of the item among those of all branches.
-        before: Position before it, in front of the branches.
-        after: Position behind it, there.
-        next: The position behind the next item of the same branch.
-    """
-
-    __slots__ = ("after", "before", "next", "number")
-
-    def __init__(self, number: int, before: Any, after: Any) -> None:
-        self.number = number
-        self.before = before
-        self.after = after
-        self.next: _Passed | None = None
+    number: int  # of the item among those of all branches
+    before: Any  # position before it, in front of the branches
+    after: Any  # position behind it, there
+    next: _Passed | None = None  # behind the next item of the same branch
 
 
 class _StartActor(StageActor):

@@ -30,6 +30,7 @@ class JoinActor(StageActor):
     def __init__(self, stage: Stage, build: Build, sources: list[StageActor]) -> None:
         super().__init__(build.run, build.stats(stage), len(sources))
         self.reads(*sources)
+        self._stage: Any = stage
         self.at = [source.start for source in sources]  # behind what was taken of each
 
     @abstractmethod
@@ -88,7 +89,6 @@ class Zip(_Join):
 class _ZipActor(JoinActor):
     def __init__(self, stage: Zip, build: Build, sources: list[StageActor]) -> None:
         super().__init__(stage, build, sources)
-        self._stage = stage
         self._number = 0  # of the next item
         self.start = tuple(self.at)
 
@@ -167,7 +167,6 @@ class Interleave(_Join):
 class _InterleaveActor(JoinActor):
     def __init__(self, stage: Interleave, build: Build, sources: list[StageActor], state: Any) -> None:
         super().__init__(stage, build, sources)
-        self._block = stage.block
         self._index: int = 0 if state is None else state[0]
         self._left: int = stage.block if state is None else state[1]
         self.start = self._index, self._left, tuple(self.at)
@@ -189,22 +188,20 @@ class _InterleaveActor(JoinActor):
 
     def _turn(self) -> None:
         self._index = (self._index + 1) % len(self.inboxes)
-        self._left = self._block
+        self._left = self._stage.block
 
     def freeze(self, position: Any) -> Any:
         index, left, at = position
         return [index, left, self.freeze_all(at)]
 
 
+@dataclass(slots=True, eq=False)
 class _Turn:
     """A position in a merged stream: behind what was taken of each stream, with the way to the next position."""
 
-    __slots__ = ("at", "index", "next")
-
-    def __init__(self, at: tuple[Any, ...], index: int) -> None:
-        self.at = at
-        self.index = index
-        self.next: _Turn | None = None
+    at: tuple[Any, ...]
+    index: int
+    next: _Turn | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -22,6 +22,7 @@ class PassActor(StageActor):
         super().__init__(build.run, build.stats(stage), capacity=capacity)
         self.reads(source)
         self.start = source.start
+        self._stage: Any = stage
 
     @abstractmethod
     def pass_on(self, value: Any, at: Any) -> None:
@@ -102,12 +103,8 @@ class Take(Stage):
 
 
 class _TakeActor(_CountActor):
-    def __init__(self, stage: Take, build: Build, state: Any) -> None:
-        super().__init__(stage, build, state)
-        self._limit = stage.count
-
     def step(self, now: int) -> Wait:
-        if self.count >= self._limit:
+        if self.count >= self._stage.count:
             self.finish()
             return Wait.NOTHING
         return super().step(now)
@@ -115,7 +112,7 @@ class _TakeActor(_CountActor):
     def pass_on(self, value: Any, at: Any) -> None:
         self.count += 1
         self.out.items.append((value, (at, self.count)))
-        if self.count >= self._limit:
+        if self.count >= self._stage.count:
             self.finish()
 
 
@@ -133,12 +130,8 @@ class SkipFirst(Stage):
 
 
 class _SkipActor(_CountActor):
-    def __init__(self, stage: SkipFirst, build: Build, state: Any) -> None:
-        super().__init__(stage, build, state)
-        self._limit = stage.count
-
     def pass_on(self, value: Any, at: Any) -> None:
-        if self.count < self._limit:
+        if self.count < self._stage.count:
             self.count += 1
         else:
             self.out.items.append((value, (at, self.count)))
@@ -158,12 +151,8 @@ class Enumerate(Stage):
 
 
 class _EnumerateActor(_CountActor):
-    def __init__(self, stage: Enumerate, build: Build, state: Any) -> None:
-        super().__init__(stage, build, state)
-        self._first = stage.first
-
     def pass_on(self, value: Any, at: Any) -> None:
-        number = self._first + self.count
+        number = self._stage.first + self.count
         self.count += 1
         self.out.items.append(((number, value), (at, self.count)))
 
@@ -189,10 +178,7 @@ class Shard(Stage):
 class _ShardActor(_CountActor):
     """With ``even``, an item goes out when the last one of its round has come; its position is that of the round."""
 
-    def __init__(self, stage: Shard, build: Build, state: Any) -> None:
-        super().__init__(stage, build, state)
-        self._stage = stage
-        self._mine: Any = None
+    _mine: Any = None
 
     def pass_on(self, value: Any, at: Any) -> None:
         stage, turn = self._stage, self.count % self._stage.world
@@ -221,8 +207,6 @@ class Group(Stage):
 class _GroupActor(PassActor):
     def __init__(self, stage: Group, build: Build, source: StageActor) -> None:
         super().__init__(stage, build, source)
-        self._size = stage.size
-        self._drop_last = stage.drop_last
         self._group: list[Any] = []
         self._clean = self._last = self.start  # behind the last batch, behind the last item
 
@@ -230,7 +214,7 @@ class _GroupActor(PassActor):
         group = self._group
         group.append(value)
         self._last = at
-        if len(group) == self._size:
+        if len(group) == self._stage.size:
             self.out.items.append((group, at))
             self._group = []
             self._clean = at
@@ -242,7 +226,7 @@ class _GroupActor(PassActor):
 
     def flush(self) -> bool:
         group, self._group = self._group, []
-        if group and not self._drop_last:
+        if group and not self._stage.drop_last:
             self.out.items.append((group, self._last))
             return True
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from actorflow.errors import PipelineError
@@ -35,7 +35,6 @@ class _RepeatActor(PassActor):
 
     def __init__(self, stage: Repeat, build: Build, source: StageActor, done: int, is_fresh: bool) -> None:
         super().__init__(stage, build, source)
-        self._stage = stage
         self._build = build
         self._done = done
         self._source = source
@@ -78,19 +77,13 @@ class _RepeatActor(PassActor):
         return [done, source.freeze(at)]
 
 
+@dataclass(eq=False)
 class _Store:
-    """Items kept by a cache, from run to run of one loader.
+    """Items kept by a cache, from run to run of one loader."""
 
-    Attributes:
-        items: In order.
-        epoch: That they were computed for.
-        front: Position of the stages in front, from which they come again in this order.
-    """
-
-    def __init__(self, epoch: int) -> None:
-        self.items: list[Any] = []
-        self.epoch = epoch
-        self.front: Any = None
+    epoch: int  # that they were computed for
+    items: list[Any] = field(default_factory=list)
+    front: Any = None  # position of the stages in front, from which they come again in this order
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -116,7 +109,6 @@ class _CacheActor(PassActor):
 
     def __init__(self, stage: Cache, build: Build, source: StageActor, store: _Store, count: int) -> None:
         super().__init__(stage, build, source)
-        self._stage = stage
         self._store = store
         self._size = stage.size or size_of
         self._bytes = 0

@@ -8,7 +8,7 @@ others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from actorflow.pipeline.stages.actor import StageActor
@@ -66,31 +66,20 @@ def _mixed(word: int) -> int:
     return word ^ (word >> 31)
 
 
+@dataclass(slots=True, eq=False)
 class _Basis:
-    """What the buffer held at some time; positions after it tell only how many items have gone out since.
+    """What the buffer held at some time; positions after it tell only how many items have gone out since."""
 
-    Attributes:
-        held: Number of each item in the buffer, and the position before it.
-        came: Positions before the items that have come since.
-        number: Of the first of these.
-        draws: State of the generator.
-        is_draining: Whether the stream has ended.
-    """
-
-    __slots__ = ("came", "draws", "held", "is_draining", "number")
-
-    def __init__(self, held: list[tuple[int, Any]], number: int, draws: int, is_draining: bool) -> None:
-        self.held = held
-        self.came: list[Any] = []
-        self.number = number
-        self.draws = draws
-        self.is_draining = is_draining
+    held: list[tuple[int, Any]]  # number of each item in the buffer, and the position before it
+    number: int  # of the first item that has come since
+    draws: int  # state of the generator
+    is_draining: bool  # the stream has ended
+    came: list[Any] = field(default_factory=list)  # positions before the items that have come since
 
 
 class _ShuffleActor(PassActor):
     def __init__(self, stage: Shuffle, build: Build, source: StageActor, state: Any) -> None:
         super().__init__(stage, build, source)
-        self._size = stage.size
         self._draws = _Draws.of(stage.seed, build.epoch)
         self._before: Any = source.start
         self._number = 0  # of the next item
@@ -116,12 +105,12 @@ class _ShuffleActor(PassActor):
                 self._basis = self._basis_now(False)
             return
         buffer = self._buffer
-        if len(buffer) < self._size:
+        if len(buffer) < self._stage.size:
             buffer.append((value, number, before))
-            if len(buffer) == self._size:
+            if len(buffer) == self._stage.size:
                 self._basis = self._basis_now(False)
             return
-        place = self._draws.below(self._size)
+        place = self._draws.below(self._stage.size)
         chosen = buffer[place]
         buffer[place] = value, number, before
         self._basis.came.append(before)
@@ -143,14 +132,14 @@ class _ShuffleActor(PassActor):
         return True
 
     def mark(self, at: Any) -> Any:
-        if len(self._buffer) < self._size or self._number < self._known:
+        if len(self._buffer) < self._stage.size or self._number < self._known:
             return self.start
         return self._basis, self._since
 
     def _give(self, value: Any) -> None:
         self._since += 1
         self.out.items.append((value, (self._basis, self._since)))
-        if self._since >= self._size and not self._basis.is_draining:
+        if self._since >= self._stage.size and not self._basis.is_draining:
             self._basis = self._basis_now(False)
 
     def _basis_now(self, is_draining: bool) -> _Basis:

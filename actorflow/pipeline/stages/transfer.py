@@ -11,7 +11,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
@@ -63,13 +63,6 @@ class _Allowance:
 
     It is taken from the part of the budget that frames share, so the oldest frame never waits for a loader: see
     `actorflow.actors.budget`. An item is given back when nobody refers to its arrays any more.
-
-    Args:
-        graph: Whose budget it is.
-        place: Where.
-        budget: What the graph's frames take from.
-        limit_bytes: All of it.
-        loop: Where what is freed is counted.
     """
 
     def __init__(
@@ -121,43 +114,30 @@ class _Allowance:
         self._budget.retry()
 
 
+@dataclass(slots=True, eq=False)
 class _Copies:
-    """An item under way.
+    """An item under way."""
 
-    Attributes:
-        value: The item, with the device's arrays in place of the host's.
-        at: Its position.
-        left: Copies that have not ended.
-        error: What one of them raised.
-        size_bytes: Of its arrays whose copies have not begun.
-        kept: What the copies read, until they have ended.
-    """
-
-    __slots__ = ("at", "error", "item", "kept", "left", "number", "size_bytes", "started_ns", "value")
-
-    def __init__(self, number: int, item: Any, at: Any) -> None:
-        self.number = number
-        self.item = item
-        self.value: Any = None
-        self.at = at
-        self.left = 0
-        self.error: BaseException | None = None
-        self.size_bytes = 0
-        self.kept: list[_Copy] = []
-        self.started_ns = perf_counter_ns()
+    number: int
+    item: Any
+    at: Any  # its position
+    value: Any = None  # the item, with the device's arrays in place of the host's
+    left: int = 0  # copies that have not ended
+    error: BaseException | None = None
+    size_bytes: int = 0  # of arrays whose copies have not begun
+    kept: list[_Copy] = field(default_factory=list)  # what the copies read, until they have ended
+    started_ns: int = field(default_factory=perf_counter_ns)
 
 
+@dataclass(slots=True, eq=False)
 class _Copy:
     """One array under way."""
 
-    __slots__ = ("copies", "device", "source", "staged", "target")
-
-    def __init__(self, copies: _Copies, device: Device, source: npt.NDArray[Any]) -> None:
-        self.copies = copies
-        self.device = device
-        self.source = source
-        self.staged: npt.NDArray[Any] | None = None
-        self.target: Any = None
+    copies: _Copies
+    device: Device
+    source: npt.NDArray[Any]
+    staged: npt.NDArray[Any] | None = None
+    target: Any = None
 
 
 class _TransferActor(StageActor):
