@@ -26,7 +26,7 @@ class AllReduce(Operation):
         group: Name of the collective, the same on all its ops and no other's.
         ranks: The ranks that take part, ascending.
         operation: "sum", "max" or "min".
-        priority: Of collectives that are ready, the one with the largest goes first. Gradients of front layers have a
+        priority: Ready collectives go in descending order of it. Gradients of front layers have a
             large one: they come last and are needed first.
 
     Raises:

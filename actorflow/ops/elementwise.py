@@ -63,8 +63,8 @@ def dummy(x: Blob, *after: Blob, name: str | None = None) -> Blob:
         x: Any shape and dtype.
         after: One or more blobs of any type, of which only the end is waited for.
     Returns:
-        Blob of the type of ``x``; whoever reads it runs after the producers of ``after``. On the CPU nothing is copied
-        where nobody else reads ``x``.
+        Blob of the type of ``x``; its readers run after the producers of ``after``. On the CPU nothing is copied
+        where nothing else reads ``x``.
     Gradient: dx = g; none for ``after``.
     Source: Purine2 ``Dummy``.
     """
@@ -112,7 +112,7 @@ def _check_bool(kind: str, **inputs: TensorSpec) -> None:
 
 
 class _Comparison(Operation):
-    """A bool for each pair of elements; it is no smooth function, so it has no gradient."""
+    """A bool for each pair of elements; there is no gradient."""
 
     arguments = ("a", "b")
     differentiable = False
@@ -553,7 +553,7 @@ def multiply(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 
 
 def divide(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The elementwise quotient: ``y = a / b``; by 0 it is infinite or not a number.
+    """The elementwise quotient: ``y = a / b``; by 0 it is infinite or NaN.
 
     Arguments, result and errors: those of `subtract`, but ``a`` is floating.
     Gradient: da = g / b; db = -g * y / b; summed over what was broadcast.
@@ -563,7 +563,7 @@ def divide(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 
 
 def maximum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The larger one of two elements; not a number if one is not.
+    """The larger one of two elements; NaN if one is.
 
     Arguments, result and errors: those of `subtract`, but ``a`` is not complex.
     Gradient: g for the larger operand, g / 2 for both where they are equal; summed over what was broadcast.
@@ -573,7 +573,7 @@ def maximum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 
 
 def minimum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The smaller one of two elements; not a number if one is not.
+    """The smaller one of two elements; NaN if one is.
 
     Arguments, result and errors: those of `maximum`.
     Gradient: g for the smaller operand, g / 2 for both where they are equal; summed over what was broadcast.
@@ -720,7 +720,7 @@ def absolute(x: Blob, name: str | None = None) -> Blob:
 
 
 def sign(x: Blob, name: str | None = None) -> Blob:
-    """The sign: -1, 0 or 1, not a number where ``x`` is not.
+    """The sign: -1, 0 or 1, NaN where ``x`` is.
 
     Arguments, result and errors: those of `absolute`.
     Gradient: 0.
@@ -874,7 +874,7 @@ def exp(x: Blob, name: str | None = None) -> Blob:
 
 
 def log(x: Blob, name: str | None = None) -> Blob:
-    """The natural logarithm; minus infinity of 0, not a number of what is negative.
+    """The natural logarithm; minus infinity of 0, NaN of negative numbers.
 
     Arguments, result and errors: those of `exp`.
     Gradient: g / x.
@@ -884,7 +884,7 @@ def log(x: Blob, name: str | None = None) -> Blob:
 
 
 def sqrt(x: Blob, name: str | None = None) -> Blob:
-    """The square root; not a number of what is negative.
+    """The square root; NaN of negative numbers.
 
     Arguments, result and errors: those of `exp`.
     Gradient: g / (2 * y).

@@ -77,7 +77,7 @@ def number_like(value: Any, like: Blob) -> Blob:
 
 
 def with_numbers(*operands: Blob | float) -> list[Blob]:
-    """The operands, numbers as 0-d blobs of the dtype of the first blob; what is neither is left to `apply`."""
+    """The operands, numbers as 0-d blobs of the dtype of the first blob; other types are left to `apply` to refuse."""
     like = next((x for x in operands if hasattr(x, "spec")), None)
     numbers = (bool, int, float, complex, np.generic)
     return [number_like(x, like) if like is not None and isinstance(x, numbers) else x for x in operands]  # type: ignore[arg-type, misc]
@@ -156,7 +156,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     """Inputs that an output element sums over, and outputs that an input element goes to.
 
     Args:
-        shape: Of a weight: (out, in), or (*kernel, in, out); with groups, ``in`` is that of one group.
+        shape: Shape of a weight: (out, in), or (*kernel, in, out); with groups, ``in`` is that of one group.
     """
     if len(shape) == 2:
         return shape[1], shape[0]
@@ -247,7 +247,7 @@ def bernoulli(
 
     Args:
         graph, shape, seed: As in `gaussian`.
-        probability: Of 1, from 0 to 1.
+        probability: Probability of 1, from 0 to 1.
         dtype: Type of the elements, of numbers, or bool.
     Returns:
         Blob of that shape and dtype; other numbers in each frame.

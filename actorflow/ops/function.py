@@ -15,7 +15,7 @@ from actorflow.spec import TensorSpec
 
 _ASYNC = inspect.CO_COROUTINE
 _YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-#: What a call gives that has run nothing of the function's body.
+#: Types of results of calls that have run nothing of the function's body.
 NOT_RUN = frozenset([AsyncGeneratorType, CoroutineType, GeneratorType])
 
 
@@ -34,7 +34,7 @@ def check_runs(fn: Callable[..., Any], what: str) -> None:
 
     Args:
         fn: The function.
-        what: What it is to be, for the message: ``"an op"``.
+        what: Its purpose, for the message: ``"an op"``.
     Raises:
         GraphError: saying what to use instead.
     """
@@ -54,7 +54,7 @@ def check_runs(fn: Callable[..., Any], what: str) -> None:
 def check_has_run(results: Sequence[object], specs: Sequence[TensorSpec], *, is_async: bool) -> None:
     """Check what a function returned: a lambda that returns a coroutine is known by that alone.
 
-    Coroutines that have not begun are closed, so that nobody is told that they were never awaited.
+    Coroutines that have not begun are closed, so that no warning says that they were never awaited.
 
     Args:
         results: The values.
@@ -85,7 +85,7 @@ def _is(predicate: Callable[[Any], bool], fn: Any) -> bool:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """What a function is called, or an object that can be called is shown as."""
+    """Name of a function, or of an object that can be called."""
     return text_of(fn, lambda fn: getattr(fn, "__qualname__", None) or " ".join(repr(fn).split()))
 
 
@@ -96,7 +96,7 @@ class Function(Operation):
     Attributes:
         fn: Called with the inputs' values.
         specs: Types of the outputs; None where the connected blobs say them.
-        concurrency: How many frames may be in an async function at once; None for as many as there are.
+        concurrency: Most frames that may be in an async function at once; None for any number.
     """
 
     arguments = ("*inputs",)
@@ -113,7 +113,7 @@ class Function(Operation):
         if self.concurrency is not None and self.concurrency < 1:
             raise GraphError(f"concurrency must be at least 1, got {self.concurrency}")
         if self.concurrency is not None and self.concurrency > 1 and not self.is_async:
-            raise GraphError(f"{self} is no async function: its lane runs one call at a time, not {self.concurrency}")
+            raise GraphError(f"{self} is not async: its lane runs one call at a time, not {self.concurrency}")
         if self.specs is not None:
             object.__setattr__(self, "specs", checked_specs(self.specs))
 
@@ -136,7 +136,7 @@ def checked_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """Types of a function's outputs, normalized: one object for all functions of a type.
 
     Raises:
-        GraphError, ShapeError, DTypeError: if they are no types.
+        GraphError, ShapeError, DTypeError: if they are not types.
     """
     for spec in specs:
         if not isinstance(spec, TensorSpec):

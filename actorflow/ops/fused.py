@@ -18,7 +18,7 @@ from actorflow.ops.reductions import CountNonzero, ReduceAll, ReduceAny, ReduceM
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
 
-#: What can be a step, and the kinds of its first input's dtype for which all devices compute the same.
+#: Operations that can be a step, and the kinds of the first input's dtype for which all devices compute the same.
 _KINDS: dict[type[Operation], str] = {
     **dict.fromkeys(
         (ops.Ceil, ops.Divide, ops.Exp, ops.Floor, ops.Log, ops.Power, ops.Reciprocal, ops.Round, ops.Scale, ops.Sqrt),
@@ -45,7 +45,7 @@ _HALF = np.dtype(np.float16)
 
 
 class FusedColumns(NamedTuple):
-    """What reductions go along: the middle axis of an array that is seen in the shape (outer, length, inner)."""
+    """An array seen in the shape (outer, length, inner), whose middle axis reductions go along."""
 
     outer: int
     length: int
@@ -56,7 +56,7 @@ class FusedStep(NamedTuple):
     """One operation of several.
 
     Attributes:
-        operation: What is computed; see `may_fuse`.
+        operation: The operation; see `may_fuse`.
         arguments: Positions of its inputs among the inputs of all, followed by the steps before it.
     """
 
@@ -73,7 +73,7 @@ class Fused(Operation):
 
     The values are those of the operations one after the other, each rounded to its dtype; in which order a reduction
     goes through its elements is each device's own, and always the same. A step that only constants lead to (`Fill`) is
-    one number, of shape ``()``. What is reduced has the shape of all inputs together, all reductions go along the same
+    one number, of shape ``()``. Reduced values have the shape of all inputs together, all reductions go along the same
     axes, these lie side by side, and no step reads what a reduction gives.
 
     Source: the chains of `actorflow.array`, which makes these; as ``cupy.fuse`` and numexpr do. Several results and
@@ -126,7 +126,7 @@ class Fused(Operation):
         return _columns_along(operation, whole)
 
     def columns(self, whole: tuple[int, ...]) -> FusedColumns:
-        """What the reductions go along.
+        """The columns that the reductions go along.
 
         Args:
             whole: The shape of all inputs together.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 PadMode = Literal["constant", "reflect", "edge"]
-#: What picks from one axis of a blob; None is a new axis.
+#: An index of one axis of a blob; None is a new axis.
 Index = Any
 
 
@@ -41,7 +41,7 @@ class Slice(Operation):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What picks the part from an array."""
+        """The key that picks the part from an array."""
         return (*map(_slice, self.starts, self.stops, self.steps), ...)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -77,7 +77,7 @@ class SliceDown(Operation):
 
     @property
     def part(self) -> Slice:
-        """What picks ``g`` from the result."""
+        """The key that picks ``g`` from the result."""
         return Slice(self.starts, self.stops, self.steps)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -99,7 +99,7 @@ class Flip(Operation):
     axis: tuple[int, ...] | None = None
 
     def key(self, rank: int) -> tuple[Any, ...]:
-        """What picks the result from an array with so many axes."""
+        """The key that picks the result from an array of ``rank`` axes."""
         axes = range(rank) if self.axis is None else axes_of("Flip", self.axis, rank)
         return (*[_slice(None, None, -1 if i in axes else 1) for i in range(rank)], ...)
 
@@ -151,7 +151,7 @@ class Pad(Operation):
 
 @dataclass(frozen=True)
 class PadDown(Operation):
-    """What is inside ``g``, plus what its border was made of: the gradient of `Pad` in modes "reflect" and "edge"."""
+    """The gradient of `Pad` in modes "reflect" and "edge": ``g`` without its border, which is added to its sources."""
 
     arguments = ("g",)
 
@@ -222,7 +222,7 @@ def _full_key(key: Index, x: Blob) -> list[Any]:
     """The key with a slice for each axis that it does not speak of.
 
     Raises:
-        GraphError: if a part of it is no index.
+        GraphError: if a part of it is not an index.
         ShapeError: if it has more axes than ``x``.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
@@ -266,16 +266,16 @@ def pad(
 
     Args:
         x: Any shape and dtype.
-        widths: How many elements: before and after for each axis, or one number for both, or one for all.
-        mode: What the border is made of: "constant", ``value``; "edge", the outermost element; "reflect", the elements
+        widths: Numbers of elements: before and after for each axis, or one number for both, or one for all.
+        mode: Contents of the border: "constant", ``value``; "edge", the outermost element; "reflect", the elements
             inside of that, mirrored (so fewer than the axis is long).
         value: The border's elements in mode "constant".
     Returns:
         Blob of the larger shape, and the dtype of ``x``.
     Raises:
         ShapeError: if ``x`` cannot have such a border.
-        GraphError: if there is no such mode.
-    Gradient: what is inside g; in the other modes the border's share is added to where its elements came from.
+        GraphError: if the mode does not exist.
+    Gradient: g without the border; in the other modes the border is added to where its elements came from.
     Source: `numpy.pad`.
     """
     each = [widths] * len(x.shape) if isinstance(widths, int) else list(widths)
@@ -317,10 +317,10 @@ class Take(Operation):
 class TakeDown(Operation):
     """``dx``: each part of ``g`` added where it was taken from; the gradient of `Take`.
 
-    What was taken several times is summed in the order of the indices, whatever the timing.
+    Parts that were taken several times are summed in the order of the indices, whatever the timing.
 
     Attributes:
-        length: Of the axis in ``x``.
+        length: Length of the axis in ``x``.
         axis: As in `Take`, not negative.
     """
 
@@ -370,10 +370,10 @@ class TakeAlongAxis(Operation):
 class TakeAlongAxisDown(Operation):
     """``dx``: each element of ``g`` added where it was taken from; the gradient of `TakeAlongAxis`.
 
-    What was taken several times is summed in the order of ``g``, whatever the timing.
+    Elements that were taken several times are summed in the order of ``g``, whatever the timing.
 
     Attributes:
-        length: Of the axis in ``x``.
+        length: Length of the axis in ``x``.
         axis: As in `TakeAlongAxis`, not negative.
     """
 
@@ -423,8 +423,8 @@ def take(x: Blob, indices: Blob, axis: int = 0, name: str | None = None) -> Blob
     Args:
         x: At least one axis, any dtype.
         indices: Any shape, integers from ``-n`` to ``n - 1`` for an axis of length n; another index is an error on the
-            CPU, and gives what is not a number (0 for integers) on CUDA devices.
-        axis: What the indices are of, counted from the end if negative.
+            CPU, and gives NaN (0 for integers) on CUDA devices.
+        axis: Axis that the indices are of, counted from the end if negative.
     Returns:
         Blob of the shape of ``x`` with that of ``indices`` in the place of the axis, and the dtype of ``x``.
     Raises:
@@ -441,7 +441,7 @@ def take_along_axis(x: Blob, indices: Blob, axis: int = 0, name: str | None = No
     Args:
         x: At least one axis, any dtype.
         indices: The shape of ``x`` but for the axis, integers as in `take`.
-        axis: What the indices are of, counted from the end if negative.
+        axis: Axis that the indices are of, counted from the end if negative.
     Returns:
         Blob of the shape of ``indices``, and the dtype of ``x``.
     Raises:
@@ -476,12 +476,12 @@ def one_hot(indices: Blob, depth: int, dtype: npt.DTypeLike = "float32", name: s
         indices: Any shape, integers; an index that is not from 0 to ``depth - 1`` is an error on the CPU, and gives
             zeros on CUDA devices.
         depth: Length of the new axis, at least 1.
-        dtype: Of the result.
+        dtype: Dtype of the result.
     Returns:
         Blob of shape (indices' shape, depth).
     Raises:
         GraphError: if ``depth`` is less than 1.
-        DTypeError: if the indices are no integers.
+        DTypeError: if the indices are not integers.
     Gradient: none.
     Source: ``torch.nn.functional.one_hot``.
     """

@@ -240,7 +240,7 @@ def matmul(a: Blob, b: Blob, *, transpose_a: bool = False, transpose_b: bool = F
     Returns:
         Blob of shape (..., rows, columns), dtype of ``a``.
     Raises:
-        ShapeError: if the shapes do not fit. Vectors are no matrices: reshape them.
+        ShapeError: if the shapes do not fit. Reshape vectors to matrices.
         DTypeError: if the dtypes differ or are not floating.
     Gradient: da = g @ b.T; db = a.T @ g; summed over axes that were broadcast.
     Source: `torch.matmul`.

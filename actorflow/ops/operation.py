@@ -38,11 +38,11 @@ class Operand:
 
 
 class Layout(NamedTuple):
-    """How an operation's arrays are permuted for kernels that want another order of axes.
+    """Permutations of an operation's arrays for kernels that want another order of axes.
 
     Attributes:
-        inputs: For each input, the axes of the usual order that the kernel's axes are; None where nothing changes. What
-            is said of the last input holds for those that follow.
+        inputs: For each input, the axes of the usual order that the kernel's axes are; None where nothing changes.
+            Those of the last input hold for all that follow.
         outputs: The same for each output.
     """
 
@@ -50,11 +50,11 @@ class Layout(NamedTuple):
     outputs: tuple[Axes | None, ...]
 
     def input_axes(self, position: int, rank: int) -> tuple[int, ...] | None:
-        """How an input of this many axes is permuted."""
+        """The permutation of an input of this many axes."""
         return _named(self.inputs[min(position, len(self.inputs) - 1)], rank)
 
     def output_axes(self, position: int, rank: int) -> tuple[int, ...] | None:
-        """How an output of this many axes is permuted."""
+        """The permutation of an output of this many axes."""
         return _named(self.outputs[min(position, len(self.outputs) - 1)], rank)
 
 
@@ -68,16 +68,16 @@ def _named(axes: Axes | None, rank: int) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What an op computes: argument names, shape and dtype inference, gradient.
+    """The mathematics of an op: argument names, shape and dtype inference, gradient.
 
     A subclass is a frozen dataclass whose fields are the operation's parameters. It never mentions a device:
     kernels are registered apart, under the operation's `kind` (`actorflow.ops.kernel`).
 
     Class attributes:
         arguments: Names of the inputs, for messages; a last name that starts with ``*`` takes any number.
-        layouts: What is permuted for kernels registered for another layout than the usual one, by its name.
+        layouts: Permutations for kernels that are registered for another layout than the usual one, by its name.
         differentiable: Whether `gradient` exists. A non-differentiable operation (accuracy, say) stops gradients.
-        constants: Arguments that nothing is differentiated by, running statistics, say: gradients stop there, and a
+        constants: Arguments by which nothing is differentiated, running statistics, say: gradients stop there, and a
             variable that is read so is not trained.
         takes_complex: Whether `gradient` is right for complex numbers, too: gradients of a real loss by ``a + ib`` are
             ``dL/da + i dL/db``, as in PyTorch. Elsewhere gradients stop at complex blobs.
@@ -173,7 +173,7 @@ def axes_of(kind: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """Axes counted from the front, in ascending order.
 
     Raises:
-        ShapeError: if there is no such axis, or one is given twice.
+        ShapeError: if an axis does not exist, or is given twice.
     """
     given = (axis,) if isinstance(axis, int) else tuple(axis)
     for i in given:
@@ -203,7 +203,7 @@ def spec_of(kind: str, argument: str, blob: object) -> TensorSpec:
     """The type of a blob that was given as an argument.
 
     Raises:
-        GraphError: if it is no blob; the message names the argument.
+        GraphError: if it is not a blob; the message names the argument.
     """
     if not isinstance(blob, Operand):
         raise GraphError(f"{kind}: {argument} must be a blob, got {type(blob).__name__}")
@@ -214,7 +214,7 @@ def apply(operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
     """Make an op of ``operation`` on ``inputs`` in their graph's current scope; see `Graph.apply`.
 
     Raises:
-        GraphError: if an input is no blob; the message names the argument.
+        GraphError: if an input is not a blob; the message names the argument.
     """
     names = operation.arguments
     for i, blob in enumerate(inputs):

@@ -95,7 +95,7 @@ class ReduceAll(_Boolean):
 
 @dataclass(frozen=True)
 class CountNonzero(Reduction):
-    """How many elements along axes are not 0; see `count_nonzero`."""
+    """The number of elements along axes that are not 0; see `count_nonzero`."""
 
     differentiable = False
 
@@ -107,7 +107,7 @@ class CountNonzero(Reduction):
 
 @dataclass(frozen=True)
 class _Position(Reduction):
-    """Where the extreme is along one axis, or in the flattened array; no gradient."""
+    """Index of the extreme along one axis, or in the flattened array; no gradient."""
 
     differentiable = False
 
@@ -121,12 +121,12 @@ class _Position(Reduction):
 
 @dataclass(frozen=True)
 class ArgMax(_Position):
-    """Where the largest element is; see `argmax`."""
+    """Index of the largest element; see `argmax`."""
 
 
 @dataclass(frozen=True)
 class ArgMin(_Position):
-    """Where the smallest element is; see `argmin`."""
+    """Index of the smallest element; see `argmin`."""
 
 
 def _check_some(kind: str, reduction: Reduction, x: TensorSpec) -> None:
@@ -140,7 +140,7 @@ def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
     Args:
         x: Any shape, numeric.
         axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Whether the axes stay, with length 1.
+        keepdims: Keep the axes, with length 1.
     Returns:
         Blob of the remaining shape, of the dtype of ``x``; integers are summed in 64 bits, float16 in float32.
     Raises:
@@ -153,7 +153,7 @@ def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
 
 
 def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The mean along axes; not a number of nothing.
+    """The mean along axes; NaN of nothing.
 
     Arguments, result and errors: those of `sum`, but ``x`` is floating and the result has its dtype.
     Gradient: g / number of elements, for every element.
@@ -163,7 +163,7 @@ def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = 
 
 
 def max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The largest element along axes; not a number if one is not.
+    """The largest element along axes; NaN if one is.
 
     Arguments, result and errors: those of `sum`, but ``x`` is not complex and has elements along the axes, and the
     result has its dtype.
@@ -174,7 +174,7 @@ def max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
 
 
 def min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The smallest element along axes; not a number if one is not.
+    """The smallest element along axes; NaN if one is.
 
     Arguments, result and errors: those of `max`.
     Gradient: g, in equal shares to all elements that are the smallest.
@@ -204,7 +204,7 @@ def all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
 
 
 def count_nonzero(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """How many elements along axes are not 0.
+    """The number of elements along axes that are not 0.
 
     Arguments, result and errors: those of `sum`, but ``x`` is bool or real, and the result is int64.
     Gradient: none.
@@ -214,12 +214,12 @@ def count_nonzero(x: Blob, axis: Axis = None, keepdims: bool = False, name: str 
 
 
 def argmax(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """Where the largest element is: the first one if there are several, or the first that is not a number.
+    """Index of the largest element: the first one if there are several, or of the first NaN.
 
     Args:
         x: Any shape, integer or floating.
         axis: The axis; by default the elements are taken as flat, in C order.
-        keepdims: Whether the axes stay, with length 1.
+        keepdims: Keep the axes, with length 1.
     Returns:
         Blob of the remaining shape, int64.
     Raises:
@@ -232,7 +232,7 @@ def argmax(x: Blob, axis: int | None = None, keepdims: bool = False, name: str |
 
 
 def argmin(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """Where the smallest element is: the first one if there are several, or the first that is not a number.
+    """Index of the smallest element: the first one if there are several, or of the first NaN.
 
     Arguments, result and errors: those of `argmax`.
     Gradient: none.

@@ -26,7 +26,7 @@ USUAL = "nhwc"
 
 
 class KernelKey(NamedTuple):
-    """What a kernel is registered for."""
+    """Key that a kernel is registered for."""
 
     operation: str
     device: str
@@ -45,13 +45,13 @@ class Kernel:
     """One implementation of an operation.
 
     Attributes:
-        key: What it is registered for.
+        key: Key that it is registered for.
         function: Called as ``function(operation, inputs, outputs)`` with a list of input arrays and a list of output
             buffers of the inferred types, whose contents are undefined; it writes every element of each. With
             ``returns`` it is called with ``outputs=None`` and returns a list of arrays, which may be views of its
             inputs.
         returns: See ``function``.
-        inplace: The first output may be the very array that is the first input, when nobody else needs that.
+        inplace: The first output may be the very array that is the first input, when nothing else reads that.
         supports: Tells whether the kernel can do an operation with these parameters; None where it can do all.
         captures: Whether its launches may be captured and replayed (``af.Graph(..., capture=True)``): it calls no
             library that refuses that, reads nothing back, and launches the same for arrays of the same types at the
@@ -89,7 +89,7 @@ def kernel(
     """Register the decorated function as a kernel (see `Kernel` for how it is called).
 
     Raises:
-        GraphError: if a kernel is registered for the same key already, or the function is no plain one.
+        GraphError: if a kernel is registered for the same key already, or the function is not a plain one.
     """
     name = operation if isinstance(operation, str) else operation.__name__
 
@@ -115,7 +115,7 @@ def find_kernel(
     """The kernel for an operation: first library first, exact dtype and layout before ``"any"``.
 
     Raises:
-        KernelNotFoundError: listing what is registered for the operation.
+        KernelNotFoundError: listing the kernels that are registered for the operation.
     """
     libraries = tuple(libraries)
     for library in libraries:
@@ -128,7 +128,7 @@ def find_kernel(
 def not_found(
     operation: Operation, device: str, dtype: np.dtype[Any], libraries: Sequence[str], layout: str = ANY
 ) -> KernelNotFoundError:
-    """The error that lists what is registered for an operation."""
+    """The error that lists the kernels that are registered for an operation."""
     wanted = KernelKey(operation.kind, device, "|".join(libraries), str(dtype), layout)
     known = [f"  {key}" for key in _kernels if key.operation == operation.kind]
     if not known:
@@ -177,7 +177,7 @@ _modules: dict[tuple[str, str], str] = {
     ("cuda", "cudnn"): "actorflow.ops.cuda.cudnn",
 }
 _loaded: set[tuple[str, str]] = set()
-#: What could not be loaded where nobody had asked for it, and why.
+#: Libraries that no user asked for and that could not be loaded, and why.
 _failed: dict[tuple[str, str], Exception] = {}
 
 
@@ -248,7 +248,7 @@ def is_library_of(library: str, kind: str) -> bool:
     """Whether a library has kernels for a kind of device.
 
     Raises:
-        KernelNotFoundError: if it is no library of any kind of device.
+        KernelNotFoundError: if no kind of device has such a library.
     """
     known = _known()
     if (kind, library) in known:

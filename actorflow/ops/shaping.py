@@ -78,7 +78,7 @@ def expand_dims(x: Blob, axis: int | Sequence[int], name: str | None = None) -> 
 
     Args:
         x: Any shape and dtype.
-        axis: Where the new axes are in the result; negative ones count from its end.
+        axis: Positions of the new axes in the result; negative ones count from its end.
     Returns:
         Blob of the dtype of ``x``; on the CPU it shares the memory of ``x``.
     Raises:
@@ -122,14 +122,14 @@ class Transpose(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         shape = inputs[0].shape
         if sorted(self.axes) != list(range(len(shape))):
-            raise ShapeError(f"Transpose: axes {self.axes} are no permutation of the axes of x {inputs[0]}")
+            raise ShapeError(f"Transpose: axes {self.axes} are not a permutation of the axes of x {inputs[0]}")
         return (TensorSpec(tuple([shape[axis] for axis in self.axes]), inputs[0].dtype),)
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [None if grads[0] is None or not wanted[0] else apply(self.inverse(), grads[0])]
 
     def inverse(self) -> Transpose:
-        """What undoes it."""
+        """The transposition back."""
         return Transpose(tuple([self.axes.index(axis) for axis in range(len(self.axes))]))
 
 
@@ -205,11 +205,11 @@ class BroadcastTo(Operation):
 
 @dataclass(frozen=True)
 class Reduction(Operation):
-    """What combines the elements along axes.
+    """Base of the operations that combine the elements along axes.
 
     Attributes:
         axis: The axes; None for all.
-        keepdims: Whether they stay, with length 1.
+        keepdims: Keep the axes, with length 1.
     """
 
     axis: tuple[int, ...] | None = None
@@ -234,7 +234,7 @@ class Reduction(Operation):
         return tuple([1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes])
 
     def count(self, x: TensorSpec) -> int:
-        """How many elements of ``x`` make one of the result."""
+        """Number of elements of ``x`` that make one of the result."""
         return math.prod(x.shape[i] for i in self.axes(len(x.shape)))
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -256,12 +256,12 @@ class ReduceSum(Reduction):
 
 
 def summed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What sums and products of a dtype are given in, as by NumPy: integers in 64 bits."""
+    """Dtype of sums and products of a dtype, as in NumPy: integers in 64 bits."""
     return np.dtype({"i": np.int64, "u": np.uint64}.get(dtype.kind, dtype))
 
 
 def expand_like(reduction: Reduction, y: Blob, x: Blob) -> Blob:
-    """What has the shape of a reduction's result, with the axes that it lost: it broadcasts with ``x``."""
+    """A blob of the shape of a reduction's result, with the axes that it lost, so that it broadcasts with ``x``."""
     shape = reduction.reduced(x.spec, keepdims=True)
     return y if y.shape == shape else reshape(y, shape)
 
@@ -358,7 +358,7 @@ def concat(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
 
     Args:
         parts: One or more blobs of one dtype, and one shape but for the axis.
-        axis: Where they are joined, counted from the end if negative.
+        axis: Axis to join along, counted from the end if negative.
     Returns:
         Blob whose length along the axis is the sum of theirs.
     Raises:
@@ -375,7 +375,7 @@ def stack(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob
 
     Args:
         parts: One or more blobs of one type.
-        axis: Where the new axis is in the result, counted from its end if negative.
+        axis: Position of the new axis in the result, counted from its end if negative.
     Returns:
         Blob with one axis more, as long as there are parts.
     Raises:
@@ -394,8 +394,8 @@ def split(x: Blob, parts: int | Sequence[int], axis: int = 0, name: str | None =
 
     Args:
         x: At least one axis, any dtype.
-        parts: How many pieces of one length, or the length of each.
-        axis: Where it is cut, counted from the end if negative.
+        parts: Number of pieces of one length, or the length of each.
+        axis: Axis to cut along, counted from the end if negative.
     Returns:
         A blob for each piece.
     Raises:

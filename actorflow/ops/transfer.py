@@ -23,8 +23,8 @@ class Transfer(_Moved):
     """The same tensor on another device. One of the two is an accelerator, whose lane does it.
 
     Attributes:
-        source: Where the tensor is.
-        target: Where it is to be.
+        source: Place of the tensor.
+        target: Place that it is copied to.
     """
 
     source: Place
@@ -76,7 +76,7 @@ class Receive(Operation):
     Attributes:
         source: That rank.
         edge: Name of the edge; the other rank's `Send` has the same.
-        spec: What comes.
+        spec: Type of the tensor.
     """
 
     arguments = ()

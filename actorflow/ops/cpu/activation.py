@@ -114,7 +114,7 @@ def _tanh_down(operation: ops.TanhDown, inputs: list[Array], outputs: list[Array
 @in_float32
 def _leaky_relu(operation: ops.LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
     slope = operation.slope
-    if not slope:  # infinity times 0 is not a number
+    if not slope:  # infinity times 0 is NaN
         np.maximum(inputs[0], 0, out=outputs[0])
         return
     choose = np.maximum if slope <= 1 else np.minimum
@@ -242,7 +242,7 @@ def _gelu_exact(x: Array, out: Array) -> None:
     np.abs(x, out=size)
     tail(size, rest)
     np.abs(x, out=size)
-    np.minimum(size, 100, out=size)  # where the tail is 0: infinity would make it not a number
+    np.minimum(size, 100, out=size)  # where the tail is 0: infinity would make it NaN
     np.multiply(rest, size, out=rest)
     np.maximum(x, 0, out=out)
     np.subtract(out, rest, out=out)
@@ -274,7 +274,7 @@ def _normal_density(operation: ops.NormalDensity, inputs: list[Array], outputs: 
 
 
 def _probability(x: Array, out: Array) -> None:
-    """That a normal number is at most ``x``: its tail, or 1 less the tail, by the sign of ``x``."""
+    """The probability that a normal number is at most ``x``: its tail, or 1 less the tail, by the sign of ``x``."""
     tail(np.abs(x, out=scratch("size", x.shape, x.dtype)), out)
     whole = np.copysign(0.5, x, out=scratch("whole", x.shape, x.dtype))
     np.add(whole, 0.5, out=whole)
@@ -291,7 +291,7 @@ def _gelu_tanh(x: Array, out: Array) -> None:
 
 
 def _gelu_tanh_slope(x: Array, out: Array) -> None:
-    """``0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope``, of which the last is of what the tanh is taken of."""
+    """``0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope``, with the slope of the argument of the tanh."""
     t, slope = scratch("tanh", x.shape, x.dtype), scratch("slope", x.shape, x.dtype)
     _gelu_tanh(x, t)
     np.multiply(x, x, out=slope)

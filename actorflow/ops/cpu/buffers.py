@@ -1,4 +1,4 @@
-"""What the kernels share: scratch memory per thread, blocks that fit in a core's cache, exact masking, precision."""
+"""Scratch memory per thread, blocks that fit in a core's cache, exact masking, and precision, for all kernels."""
 
 from __future__ import annotations
 

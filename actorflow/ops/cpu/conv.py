@@ -7,7 +7,7 @@ whole images when they are small, so that the products are not tiny, and a part 
 A 1x1 convolution is one product. Where each group has one input channel (depthwise), there is nothing to multiply
 matrices for: see `actorflow.ops.cpu.depthwise`.
 
-What is narrower than float32 is multiplied in float32: columns are widened as they are gathered.
+Arrays narrower than float32 are multiplied in float32: columns are widened as they are gathered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from actorflow.ops.registry import kernel
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20
-#: A batch is cut into so many pieces at least, for several cores, unless they would be smaller than this.
+#: Least number of pieces of a batch, for several cores, unless they would be smaller than the second number.
 _FEWEST_PIECES, _LEAST_BYTES = 2, 1 << 20
 #: Runs of pieces that are computed one after the other, at most. A weight gradient has a partial sum for each; the
 #: pieces of a run, at least, pay for adding it up.
@@ -52,11 +52,11 @@ class _Geometry:
     """One convolution.
 
     Attributes:
-        windows: Where the kernel lies.
+        windows: Positions of the kernel.
         groups: Number of groups, after small ones are joined.
-        joined: How many groups are joined in one.
+        joined: Number of groups that are joined in one.
         channels: Input channels of a group.
-        dtype: What is computed in.
+        dtype: Dtype to compute in.
     """
 
     windows: Windows
@@ -166,11 +166,11 @@ def _geometry(
 
     Args:
         operation: One of the three.
-        weight_shape: Of the weight.
-        size: Of the images.
-        seen: What the weight is multiplied with.
+        weight_shape: Shape of the weight.
+        size: Size of the images.
+        seen: The array that the weight is multiplied with.
         is_exact: Whether products with the zeros of a joined weight are never used. Where they are, an infinite value
-            in one group would make others not a number, so nothing is joined then.
+            in one group would make others NaN, so nothing is joined then.
     """
     *kernel_size, channels, _ = weight_shape
     joined = _joined(operation.groups, channels)
@@ -182,7 +182,7 @@ def _geometry(
 
 
 def _joined(groups: int, channels: int) -> int:
-    """How many groups to join."""
+    """Number of groups to join."""
     most = max(1, _JOINED_CHANNELS // max(1, channels))
     return next(count for count in range(min(most, groups), 0, -1) if groups % count == 0)
 
@@ -348,7 +348,7 @@ def _columns(g: _Geometry, dy: Array, matrices: Array) -> Array:
 
 
 def _columns_in(order: tuple[int, ...], g: _Geometry, dy: Array, matrices: Array) -> Array:
-    """As `_columns`, with what an element of the kernel sees side by side in memory, its axes in some order."""
+    """Like `_columns`, with what an element of the kernel sees side by side in memory, its axes in some order."""
     windows = order[1:]
     rows = g.rows(dy.transpose(*windows, -1))
     columns = scratch("columns", (g.columns, len(rows)), g.dtype)

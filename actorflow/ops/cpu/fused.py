@@ -20,7 +20,7 @@ from actorflow.ops.registry import find_kernel, kernel
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
 
-#: What puts the parts of a reduction together.
+#: Functions that put the parts of a reduction together.
 _COMBINE: dict[type[Operation], np.ufunc] = {
     **dict.fromkeys((ops.CountNonzero, ops.ReduceMean, ReduceSum), np.add),
     ops.ReduceProd: np.multiply,
@@ -129,10 +129,10 @@ class _Reduced:
 
     Args:
         steps: The chain.
-        inputs: What it reads.
-        outputs: Buffers for the results that are no reductions.
-        shape: Of the chain, not ``()``; the blocks are cut along its first axis.
-        is_flat: Whether all arrays are taken as flat, and reduced as a whole.
+        inputs: Arrays that it reads.
+        outputs: Buffers for the results that are not reductions.
+        shape: Shape of the chain, not ``()``; the blocks are cut along its first axis.
+        is_flat: Take all arrays as flat, and reduce them as a whole.
     """
 
     def __init__(

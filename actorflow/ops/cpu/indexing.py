@@ -32,7 +32,7 @@ def _flip(operation: ops.Flip, inputs: list[Array], outputs: list[Array]) -> Non
 
 
 def inside(operation: ops.Pad | ops.PadDown, shape: tuple[int, ...]) -> Key:
-    """What is inside the border of an array of the padded shape."""
+    """The key of the part inside the border of an array of the padded shape."""
     return (*[slice(b, n - a) for n, (b, a) in zip(shape, operation.widths, strict=True)], ...)
 
 

@@ -39,7 +39,7 @@ class _Samples:
         return cls(operation.kind, labels, classes, operation.ignore, weights[0] if weights else None)
 
     def total(self) -> float:
-        """What all samples count together."""
+        """The total weight of all samples."""
         return self.labels.size if self.weights is None else float(self.weights.sum())
 
     def reduce(self, operation: ops.LabelLoss, losses: Array, out: Array) -> None:

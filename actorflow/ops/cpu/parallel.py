@@ -36,19 +36,19 @@ _MOST_PIECES = 24
 
 
 def even_cuts(count: int, pieces: int, unit: int = 1) -> list[slice]:
-    """``count`` rows in so many pieces of nearly the same size, of whole units but for the last; or in fewer pieces."""
+    """``count`` rows in at most ``pieces`` pieces of nearly the same size, of whole units but for the last."""
     units = -(-count // unit)
     pieces = max(1, min(pieces, units))
     return [slice(units * i // pieces * unit, min(count, units * (i + 1) // pieces * unit)) for i in range(pieces)]
 
 
 def element_ns(elements: int) -> float:
-    """About how long it takes one thread to read or write so many elements."""
+    """Estimated time of one thread to read or write a number of elements."""
     return elements * _ELEMENT_NS
 
 
 def product_ns(rows: int, depth: int, columns: int) -> float:
-    """About how long a product of matrices takes on one thread."""
+    """Estimated time of one thread for a product of matrices."""
     return rows * depth * columns * _PRODUCT_NS
 
 
@@ -56,10 +56,10 @@ def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, mul
     """Call ``work(piece)`` for all pieces, on idle cores, too.
 
     Args:
-        pieces: What can be computed in any order, and at once.
-        work: What computes one.
-        work_ns: About how long one thread takes for all of them.
-        multiplies: Whether it calls BLAS, which then keeps to one thread.
+        pieces: Pieces that can be computed in any order, and at once.
+        work: Computes one piece.
+        work_ns: Estimated time of one thread for all of them.
+        multiplies: It calls BLAS, which is then kept to one thread.
     """
     if multiplies and len(pieces) > 1:
         with blas_threads.single():

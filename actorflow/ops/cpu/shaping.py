@@ -16,7 +16,7 @@ def _reshape(operation: Reshape, inputs: list[Array], outputs: None) -> list[Arr
     shape = operation.infer(TensorSpec(x.shape, x.dtype))[0].shape
     if x.flags.c_contiguous:
         return [x.reshape(shape)]
-    # NumPy would give a view of a copy, whose memory nobody could tell from that of the pool.
+    # NumPy would give a view of a copy, whose memory could not be told from that of the pool.
     y = np.empty(shape, x.dtype)
     np.copyto(y.reshape(x.shape), x)
     return [y]

@@ -1,4 +1,4 @@
-"""What the kernels of convolution and pooling share: pieces that fit in the cache, and one pass per kernel offset."""
+"""Pieces of images that fit in the cache, and one pass per kernel offset, for convolution and pooling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Piece = tuple[slice, ...]
 
 
 class Tap(NamedTuple):
-    """What one kernel offset sees.
+    """Elements that one kernel offset sees.
 
     Attributes:
         offset: Index into the kernel.
@@ -35,9 +35,9 @@ def pieces(sizes: Sequence[int], item_bytes: float, piece_bytes: int, image_byte
 
     Args:
         sizes: (batch, *out).
-        item_bytes: What a window needs.
-        piece_bytes: What a piece may need: several whole images, or a part of one.
-        image_bytes: What an image (or a plane, or a row of it) may need to stay in one piece.
+        item_bytes: Memory of a window.
+        piece_bytes: Most memory of a piece: several whole images, or a part of one.
+        image_bytes: Most memory of an image (or a plane, or a row of it) that stays in one piece.
     Yields:
         The pieces in the order of memory.
     """
@@ -114,5 +114,5 @@ def as_matrix(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What sums of a floating dtype are computed in: float32 for narrower ones."""
+    """Dtype that sums of a floating dtype are computed in: float32 for narrower ones."""
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype

@@ -9,8 +9,8 @@ Elementwise kernels and array functions are CuPy's; what reduces, slides windows
 ``kernels/``, and that of chains that end in reductions is generated (`fused`). Number types are float16, float32
 and float64; sums and exponentials of float16 are computed in float32.
 
-One thing differs from the CPU, since a kernel cannot raise: a label that is no class makes the loss, its gradient for
-that sample and the accuracy not a number, and an index that is out of range picks what is not a number, or 0.
+One thing differs from the CPU, since a kernel cannot raise: a label that is not a class makes the loss, its gradient
+for that sample and the accuracy NaN, and an index that is out of range picks NaN, or 0.
 
 `actorflow.ops.cuda.cudnn` has convolutions of a second library; it is not imported here.
 """

@@ -57,12 +57,12 @@ Shape = tuple[int, ...]
 
 
 class _Convolution(NamedTuple):
-    """What a plan is made for: shapes with the channels last, of (images, filters, results) in cuDNN's words.
+    """Key of a plan: shapes with the channels last, of (images, filters, results) in cuDNN's words.
 
     Attributes:
         node: ``fprop``, ``dgrad`` or ``wgrad``.
         device: Number of the device.
-        dtype: Of all arrays.
+        dtype: Dtype of all arrays.
         image: (batch, *size, in).
         filter: (out, *kernel, in / groups), which says the number of groups.
         loss: (batch, *out size, out): also that of the result of ``fprop``.

@@ -36,10 +36,10 @@ def register_elementwise(
 
     Args:
         formulas: CUDA C for an element of the result, which is converted to its type.
-        dtypes: Of the first input.
+        dtypes: Dtypes of the first input.
         inputs: Parameters of the formulas, as in ``cupy.ElementwiseKernel``.
         result: Type of the result.
-        inplace: Whether the result may be written over the first input.
+        inplace: The result may be written over the first input.
     """
 
     def register(operation: type[Operation], formula: str) -> None:

@@ -46,11 +46,11 @@ VALUE_TYPES = {**C_TYPES, "bool": "bool"}
 
 
 class Statements(NamedTuple):
-    """What computes one element of all steps.
+    """CUDA C that computes one element of all steps.
 
     Attributes:
         lines: Statements.
-        names: Of the inputs, which are variables when the statements begin, and of what each step gives; "" for a
+        names: Names of the inputs, which are variables when the statements begin, and of the steps' values; "" for a
             reduction.
         numbers: Parameters of the operations, which are variables ``n0``, ``n1``, ... of their own types.
     """
@@ -164,7 +164,7 @@ class _Reduction(NamedTuple):
         dtype: What it is computed in, and what parts of it are kept in.
         out: The dtype of the result.
         term: CUDA C: what an element adds to it.
-        numbers: What combines with a value to that value; for a mean, also how many there are.
+        numbers: The neutral element; for a mean, also the number of elements.
     """
 
     combine: str
@@ -181,9 +181,9 @@ class _Prepared(NamedTuple):
         first: CUDA C of the first launch, which takes the inputs, ``sizes``, ``numbers``, those of the reductions, and
             the results.
         second: That of the second launch, which takes parts in the place of the inputs; "" if there is none.
-        sizes: What finds the elements of inputs that broadcast.
+        sizes: Numbers by which elements of inputs that broadcast are found.
         numbers: Parameters of the steps.
-        reductions: What is reduced.
+        reductions: The reductions.
         columns: Along which.
         tile: The tile of the first launch.
     """
@@ -202,7 +202,7 @@ def reduce_chain(operation: Fused, inputs: list[Array], outputs: list[Array]) ->
 
     Args:
         operation: The chain.
-        inputs: Of any strides; what is not contiguous is copied.
+        inputs: Arrays of any strides; those that are not contiguous are copied.
         outputs: Contiguous.
     """
     prepared = _prepared_reduction(operation, tuple([TensorSpec(x.shape, x.dtype) for x in inputs]))
@@ -301,11 +301,11 @@ def _source(
     """CUDA C of a kernel.
 
     Args:
-        parameters: What it takes before the numbers of the reductions.
-        outputs: What it takes behind these.
-        body: What computes the element ``i``.
-        reductions: What is then reduced.
-        is_last: Whether results come out, and not parts of them.
+        parameters: Parameters before the numbers of the reductions.
+        outputs: Parameters behind these.
+        body: Statements that compute the element ``i``.
+        reductions: Reductions of that element.
+        is_last: Whether it writes results, not parts of them.
     """
     # Reductions of one kind share their memory in the block.
     kinds = list(dict.fromkeys([(each.combine, VALUE_TYPES[each.dtype.name]) for each in reductions]))

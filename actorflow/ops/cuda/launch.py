@@ -1,4 +1,4 @@
-"""What the kernels share: CUDA C sources, elementwise kernels, and how they are launched."""
+"""CUDA C sources and elementwise kernels, and how they are launched."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def source(name: str) -> str:
 
 
 def index_type(largest: int) -> type[np.int32 | np.int64]:
-    """What INDEX is where the largest index, or count of threads, is so large."""
+    """The type of INDEX for a largest index, or count of threads."""
     return np.int32 if largest <= _MOST_NARROW else np.int64
 
 
@@ -110,7 +110,7 @@ def compiled(code: str, function: str, is_wide: bool, macros: Mapping[str, str])
         code: The source.
         function: Name of the ``extern "C"`` function in it.
         is_wide: Whether INDEX has 64 bits.
-        macros: What others are.
+        macros: Values of other macros.
     """
     defined = {"INDEX": "long long" if is_wide else "int", **macros}
     return cupy.RawKernel(code, function, (*OPTIONS, *(f"-D{macro}={text}" for macro, text in defined.items())))
@@ -127,8 +127,8 @@ def launch(
         grid: Number of blocks; none are launched for 0.
         block: Threads per block.
         args: Arrays, Python integers (which become INDEX), and NumPy scalars of exactly the parameter's type.
-        dtype: What SCALAR is.
-        types: What other macros are.
+        dtype: Value of the macro SCALAR.
+        types: Values of other macros.
     """
     if not grid:
         return
@@ -163,11 +163,11 @@ def elementwise(name: str, inputs: str, outputs: str, body: str) -> Any:
         name: For profilers.
         inputs: Parameters, as in ``cupy.ElementwiseKernel``; ``T`` is the dtype of the result.
         outputs: Likewise; to be given in each call, so that nothing is allocated.
-        body: CUDA C for one element; ``W`` is what to compute in.
+        body: CUDA C for one element; ``W`` is the type to compute in.
     """
     return elementwise_of_any(name, inputs, outputs, f"typedef Wider<T>::type W; {body}")
 
 
 def elementwise_of_any(name: str, inputs: str, outputs: str, body: str) -> Any:
-    """As `elementwise`, where no parameter need be called ``T``: ``body`` says itself what it computes in."""
+    """Like `elementwise`, but no parameter need be called ``T``, and ``body`` says which type it computes in."""
     return cupy.ElementwiseKernel(inputs, outputs, body, f"actorflow_{name}", preamble=_WIDER, options=OPTIONS)

@@ -51,7 +51,7 @@ _INFERENCE_DOWN = elementwise("normalize_by_constants_down", "T g, T scale, R r"
 
 
 class _Rows(NamedTuple):
-    """How an array is seen: as (rows, width), with statistics per column or per row."""
+    """An array seen as (rows, width), with statistics per column or per row."""
 
     rows: int
     width: int
@@ -65,11 +65,11 @@ class _Rows(NamedTuple):
         return contiguous(x).reshape(self.rows, self.width)
 
     def statistic(self, x: Array) -> Array:
-        """What broadcasts with the matrix."""
+        """A view that broadcasts with the matrix."""
         return contiguous(x).reshape((1, self.width) if self.axis == 0 else (self.rows, 1))
 
     def columns(self, axis: int) -> Columns:
-        """What is added up along an axis of the matrix."""
+        """The sums along an axis of the matrix."""
         return Columns.along((self.rows, self.width), axis)
 
     @property

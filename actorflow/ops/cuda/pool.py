@@ -43,7 +43,7 @@ def _max_pool_pick(operation: ops.MaxPoolPick, inputs: list[Array], outputs: lis
 
 
 def _counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows) -> tuple[int, ...]:
-    """What says how many elements of a window count: sizes with the border after the images, and whether it counts."""
+    """Numbers by which elements of a window are counted: sizes with the border behind, and whether it counts."""
     after = tuple(n + more for n, (_, more) in zip(w.size, w.pad, strict=True))
     return *three(after, 1), int(operation.count_pad)
 

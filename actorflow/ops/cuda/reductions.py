@@ -32,7 +32,7 @@ _LEAST_ELEMENTS = 8
 
 
 class Tile(NamedTuple):
-    """How a reduction is launched: ``grid`` blocks of ``block`` threads, each for ``columns`` columns.
+    """A launch of a reduction: ``grid`` blocks of ``block`` threads, each for ``columns`` columns.
 
     With ``parts`` above 1 each column is reduced in that many blocks, to be combined by a second launch.
     """
@@ -44,7 +44,7 @@ class Tile(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What is reduced: ``all`` columns of ``length`` elements, ``inner`` elements apart."""
+    """An array that is reduced: ``all`` columns of ``length`` elements, ``inner`` elements apart."""
 
     all: int
     length: int
@@ -92,7 +92,7 @@ def sum_axes(x: Array, axes: Sequence[int], out: Array, divisor: float = 1.0) ->
 
     Args:
         x: Any shape, floating; copied if it is not contiguous, or if the axes do not lie side by side.
-        axes: What is summed over.
+        axes: Axes to sum over.
         out: Contiguous, of the remaining shape; the dtype of ``x``, or one that is computed in ``x``'s dtype.
         divisor: Divides the sum, before it is rounded to the dtype of ``out``.
     """

@@ -6,12 +6,12 @@ from actorflow.ops.nn.windows import Windows
 
 
 def three(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
-    """Values of three axes: what is missing stands for leading ones."""
+    """Values of three axes; ``missing`` stands for leading axes that there are not."""
     return (*(missing,) * (3 - len(values)), *values)
 
 
 def arguments(w: Windows) -> tuple[int, ...]:
-    """What functions behind windows.cuh take from the sizes on."""
+    """Arguments of the functions behind windows.cuh, from the sizes on."""
     before = tuple(pad for pad, _ in w.pad)
     return (
         *three(w.size, 1),

@@ -183,11 +183,11 @@ def tanh(x: Blob, name: str | None = None) -> Blob:
 
 
 def leaky_relu(x: Blob, slope: float = 0.01, name: str | None = None) -> Blob:
-    """Relu that lets a share of what is not positive through: ``y = x`` where ``x > 0``, else ``slope * x``.
+    """Relu that lets a share of negative numbers through: ``y = x`` where ``x > 0``, else ``slope * x``.
 
     Args:
         x: Any shape, floating.
-        slope: Factor on what is not positive; not negative.
+        slope: Factor on negative numbers; not negative itself.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -203,7 +203,7 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> Blob:
 
     Args:
         x: Any shape, floating.
-        alpha: What ``-y`` tends to for small ``x``; not negative.
+        alpha: Limit of ``-y`` for small ``x``; not negative.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -234,7 +234,7 @@ class GeluDown(ActivationDown):
             m = times(p, apply(NormalDensity(), x))
             return plus(scaled(m, 2.0), scaled(times(square, m), -1.0))
 
-        def times_slope(v: Blob) -> Blob:  # of what the tanh is taken of
+        def times_slope(v: Blob) -> Blob:  # the slope of the argument of the tanh
             return plus(scaled(v, GELU_SLOPE), scaled(times(square, v), 3 * GELU_SLOPE * GELU_CUBIC))
 
         t = tanh(scaled(plus(x, scaled(times(square, x), GELU_CUBIC)), GELU_SLOPE))
@@ -352,7 +352,7 @@ def softplus(x: Blob, beta: float = 1.0, threshold: float = 20.0, name: str | No
 
     Args:
         x: Any shape, floating.
-        beta: How sharp the bend is; positive.
+        beta: Sharpness of the bend; positive.
         threshold: ``y = x`` where ``beta * x`` is more, as in PyTorch.
     Returns:
         Blob of the type of ``x``.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Convolution(Operation):
-    """What the three share; the parameters are those of `Conv`."""
+    """Base of the three operations; the parameters are those of `Conv`."""
 
     stride: PerAxis = 1
     pad: Pads = 0
@@ -42,7 +42,7 @@ class _Convolution(Operation):
     groups: int = 1
 
     def windows(self, size: Sequence[int], kernel: Sequence[int]) -> Windows:
-        """Where the kernel lies on images of this size; ``out`` is the size of the output.
+        """The windows of the kernel on images of this size; ``out`` is the size of the output.
 
         Raises:
             GraphError: if a parameter is out of range, `ShapeError` if the kernel is larger than the padded image.
@@ -191,7 +191,7 @@ def conv(
         stride: Step of the kernel: a number, or one for each spatial axis.
         pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
         dilation: Step between the elements that a kernel sees: a number, or one for each spatial axis.
-        groups: How many parts the channels are divided into.
+        groups: Number of parts that the channels are divided into.
     Returns:
         Blob of shape (batch, *out_size, out_channels), with
         ``out_size = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1``.
@@ -224,12 +224,12 @@ def conv_transpose(
         weight: Kernels of the convolution that is transposed, from out to in channels: shape (*kernel,
             out_channels / groups, in_channels), dtype of ``x``.
         stride: Step in the output from one element of ``x`` to the next: a number, or one for each spatial axis.
-        pad: What is cut off the output: a number, or for each spatial axis a number or (before, after).
+        pad: Elements to cut off the output: a number, or for each spatial axis a number or (before, after).
         dilation: Step in the output between the elements of a kernel.
-        groups: How many parts the channels are divided into.
-        output_pad: How much larger the output is at its far ends, less than the stride or the dilation: convolutions
-            with a stride give images of several sizes one size, and this chooses among them. What no element of ``x``
-            reaches is 0.
+        groups: Number of parts that the channels are divided into.
+        output_pad: Elements to add to the output at its far ends, less than the stride or the dilation: convolutions
+            with a stride give images of several sizes one size, and this chooses among them. Elements that no
+            element of ``x`` reaches are 0.
     Returns:
         Blob of shape (batch, *out_size, out_channels), with
         ``out_size = (size - 1) * stride - before - after + dilation * (kernel - 1) + 1 + output_pad``.

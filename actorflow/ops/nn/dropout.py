@@ -70,14 +70,14 @@ class DropoutDown(Operation):
 def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = None) -> Blob:
     """Elements zeroed at random, the others divided by ``1 - rate``, so that the expectation stays.
 
-    What is dropped depends on the seed and the number of the frame alone, not on timing, lanes or devices.
+    The mask depends on the seed and the number of the frame alone, not on timing, lanes or devices.
 
     Args:
         x: Any shape, floating.
         rate: The probability that an element is dropped, at least 0 and less than 1.
         seed: From 0 to 2**128 - 1; the default is derived from the name of ``x``, so dropouts of a graph differ.
     Returns:
-        Blob of the type of ``x``. (The op's second output is the mask of what was kept, bool.)
+        Blob of the type of ``x``. (The op's second output is the mask of kept elements, bool.)
     Raises:
         GraphError: if ``rate`` or ``seed`` is out of range.
         DTypeError: if ``x`` is not floating.

@@ -25,7 +25,7 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_reduction(kind: str, reduction: str) -> None:
-    """Check what becomes of the samples' losses."""
+    """Check the name of a reduction."""
     if reduction not in _REDUCTIONS:
         raise GraphError(f"{kind}: reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
 
@@ -46,7 +46,7 @@ def _check_labels(kind: str, labels: TensorSpec) -> None:
 
 @dataclass(frozen=True)
 class LabelLoss(Operation):
-    """What the losses of labels share: weights of the classes are an input more, where there are any.
+    """Base of the losses of labels. Weights of the classes, where there are any, are one more input.
 
     Attributes:
         reduction: "mean", "sum" or "none".
@@ -206,11 +206,11 @@ def softmax_loss(
         scale: Factor on the loss (lambda in Purine2).
         ignore: Samples with this label, which may be any integer, do not count.
     Returns:
-        0-d blob, dtype of ``x``, or one of the shape of ``labels`` for no reduction. The mean of no sample is not a
-        number.
+        0-d blob, dtype of ``x``, or one of the shape of ``labels`` for no reduction. The mean of no sample is
+        NaN.
     Raises:
         ShapeError, DTypeError: if ``x``, ``labels`` and ``weights`` do not fit.
-        GraphError: if there is no such reduction.
+        GraphError: if the reduction does not exist.
     Gradient: dx = g * (softmax(x) - one_hot(labels)) * weight / total weight; none for labels and weights.
     Source: Purine2 ``SoftmaxLoss``; `torch.nn.functional.cross_entropy`.
     """
@@ -241,15 +241,15 @@ def nll_loss(
 def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Blob:
     """The share of samples whose label is among the ``top`` largest predictions.
 
-    Of equal predictions the one of the lower class counts as the larger; one that is not a number counts as the
+    Of equal predictions the one of the lower class counts as the larger; NaN counts as the
     largest of all, so a diverged network never looks right. (`torch.topk` leaves the order of equal ones open.)
 
     Args:
         x: Predictions, shape (..., classes), floating; scores or probabilities.
         labels: Shape (...), integers from 0 to classes - 1; any other label fails the frame.
-        top: How many predictions count.
+        top: Number of predictions that count.
     Returns:
-        0-d float32 blob; not a number for an empty batch.
+        0-d float32 blob; NaN for an empty batch.
     Raises:
         ShapeError, DTypeError: if ``x`` and ``labels`` do not fit.
         GraphError: if ``top`` is not from 1 to the number of classes.
@@ -261,7 +261,7 @@ def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Bl
 
 @dataclass(frozen=True)
 class _Reduced(Operation):
-    """What a loss and its gradient share.
+    """Base of a loss and its gradient.
 
     Attributes:
         reduction: "mean", "sum" or "none".
@@ -272,7 +272,7 @@ class _Reduced(Operation):
     scale: float = 1.0
 
     def factor(self, size: int) -> float:
-        """What each of ``size`` elements counts."""
+        """The factor on each of ``size`` elements."""
         return self.scale / max(size, 1) if self.reduction == "mean" else self.scale
 
     def result_shape(self, x: TensorSpec) -> tuple[int, ...]:
@@ -281,7 +281,7 @@ class _Reduced(Operation):
 
 
 class PairLoss(_Reduced):
-    """A loss of each element of ``x`` and its target, and what becomes of them."""
+    """A loss of each element of ``x`` and its target, reduced or not."""
 
     arguments: ClassVar[tuple[str, ...]] = ("x", "target")
 
@@ -491,10 +491,10 @@ def mse_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1
         reduction: "mean", "sum", or "none" for the loss of each element.
         scale: Factor on the loss.
     Returns:
-        0-d blob, or one of the type of ``x`` for no reduction. The mean of no element is not a number.
+        0-d blob, or one of the type of ``x`` for no reduction. The mean of no element is NaN.
     Raises:
         ShapeError, DTypeError: if ``x`` and ``target`` differ.
-        GraphError: if there is no such reduction.
+        GraphError: if the reduction does not exist.
     Gradient: dx = 2 * g * (x - target) / size; dtarget = -dx.
     Source: `torch.nn.functional.mse_loss`.
     """
@@ -536,7 +536,7 @@ def huber_loss(
 
 
 def hinge_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
-    """What a score lacks to be on the right side by 1: ``max(1 - x * target, 0)``; by default the mean.
+    """The hinge loss, how far a score is from the right side by 1: ``max(1 - x * target, 0)``; by default the mean.
 
     Arguments, result and errors are those of `mse_loss`, but ``target`` says the side: -1 or 1.
 

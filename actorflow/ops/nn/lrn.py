@@ -40,7 +40,7 @@ class ChannelWindowSum(Operation):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many channels before and after."""
+        """Numbers of channels before and after."""
         before, after = self.size // 2, (self.size - 1) // 2
         return (after, before) if self.transposed else (before, after)
 
@@ -164,7 +164,7 @@ def lrn(
         size: Channels of the window; of an even one the longer side is before.
         k: Is added to the mean square.
     Returns:
-        Blob of the type of ``x``. (The op's second output is what the power is taken of.)
+        Blob of the type of ``x``. (The op's second output is the base of the power.)
     Raises:
         GraphError: if the window has no channel.
         ShapeError, DTypeError: if ``x`` has no channels or is not floating.

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 def check_epsilon(kind: str, epsilon: float) -> None:
-    """Check what is added to a variance."""
+    """Check the number that is added to a variance."""
     if not epsilon >= 0:
         raise GraphError(f"{kind}: epsilon must not be negative, got {epsilon}")
 
 
 def shape_is(kind: str, shape: tuple[int, ...], of: str, **inputs: TensorSpec) -> None:
-    """Check that inputs have the shape ``of`` what the message names."""
+    """Check that inputs have a shape; the message says that it is the shape ``of`` something."""
     for name, spec in inputs.items():
         if spec.shape != shape:
             raise ShapeError(f"{kind}: {name} must have the shape of {of} {shape}, got {spec}")
 
 
 def check_statistics(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], **inputs: TensorSpec) -> None:
-    """Check that statistics have a shape, and the `wide_dtype` of what they are of."""
+    """Check that statistics have a shape, and the `wide_dtype` of their array's dtype."""
     for name, spec in inputs.items():
         if spec != (shape, wide_dtype(dtype)):
             raise (ShapeError if spec.shape != shape else DTypeError)(
@@ -43,7 +43,7 @@ def check_statistics(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], **
 
 
 class _Normalized:
-    """What gradients of gradients are built from: ``x`` less its mean, over its deviation, of arrays that broadcast.
+    """``x`` less its mean, over its deviation, of arrays that broadcast: gradients of gradients are built from it.
 
     Half precision is computed in the dtype of the statistics.
     """
@@ -242,7 +242,7 @@ def batch_norm(
         running_variance: Likewise.
         scale: Shape (channels,), dtype of ``x``; None for 1.
         shift: Likewise; None for 0.
-        training: Whether to normalize by the batch.
+        training: Normalize by the batch.
         moves: Whether the running statistics get new values in training. A variable has one writer: where several
             batches are normalized in one graph, let one of them move the statistics.
         momentum: Share of the batch in the new running statistics.
@@ -251,7 +251,7 @@ def batch_norm(
         Blob of the type of ``x``.
     Raises:
         ShapeError, DTypeError: if the inputs do not fit.
-        GraphError: if epsilon or momentum is out of range, or a running statistic is no variable in training.
+        GraphError: if epsilon or momentum is out of range, or a running statistic is not a variable in training.
     Gradient: by x through the batch's statistics, too; by scale and shift; none by running statistics.
     Source: Ioffe and Szegedy, Batch normalization, 2015; `torch.nn.functional.batch_norm`.
     """
@@ -364,7 +364,7 @@ def layer_norm(
         x: Any shape, floating.
         scale: Shape of the last ``axes`` axes of ``x``, dtype of ``x``; None for 1.
         shift: Likewise; None for 0.
-        axes: How many axes, from the last one, are normalized over.
+        axes: Number of axes, from the last one, to normalize over.
         epsilon: Is added to the variance, which is divided by the number of elements.
     Returns:
         Blob of the type of ``x``.

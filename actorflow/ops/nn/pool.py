@@ -31,7 +31,7 @@ _CHANNELS_FIRST: Mapping[str, Layout] = {"nchw": Layout((CHANNELS_FIRST,), (CHAN
 
 @dataclass(frozen=True)
 class _Pool(Operation):
-    """What the pooling operations share.
+    """Base of the pooling operations.
 
     Attributes:
         kernel: Size of the window: a number for all spatial axes, or one for each.
@@ -48,7 +48,7 @@ class _Pool(Operation):
     ceil: bool = True
 
     def windows(self, size: Sequence[int]) -> Windows:
-        """Where the windows lie on images of this size; ``out`` is the size of the output."""
+        """The windows on images of this size; ``out`` is the size of the output."""
         found = self._slide(tuple(size), 1)
         if 0 in size:
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {tuple(size)}")
@@ -116,7 +116,7 @@ class MaxPoolDown(MaxPool):
 class MaxPoolPick(MaxPool):
     """The gradient of `MaxPoolDown`: what ``h`` has where each window's first maximum is in ``x``.
 
-    A window without a maximum (whose ``y`` is not a number) gives 0. ``x`` and ``y`` only say where.
+    A window without a maximum (whose ``y`` is NaN) gives 0. ``x`` and ``y`` only say where.
     """
 
     arguments = ("h", "x", "y")
@@ -271,7 +271,7 @@ def average_pool(
         stride: Step of the window; the default is the kernel.
         pad: Border around the images, as in `max_pool`.
         ceil: As in `max_pool`.
-        count_pad: Whether the border counts, as zeros. What a window covers beyond the border never counts.
+        count_pad: Whether the border counts, as zeros. Elements beyond the border never count.
     Returns:
         Blob of shape (batch, *out_size, channels), dtype of ``x``.
     Raises:

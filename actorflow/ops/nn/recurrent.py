@@ -121,7 +121,7 @@ def _gates_second(
 
 
 class SavedSequence(NamedTuple):
-    """What the gradient of a sequence is computed from: the last arguments of `LSTMDown`."""
+    """Blobs that the gradient of a sequence is computed from: the last arguments of `LSTMDown`."""
 
     x: Blob
     hidden: Blob
@@ -140,7 +140,7 @@ class SavedSequence(NamedTuple):
 
 
 class StepGradient(NamedTuple):
-    """One step back: what `LSTMGatesDown` was computed from, and what it gave for the gates."""
+    """One step back: the inputs of `LSTMGatesDown`, and the gradient by the gates that it gave."""
 
     g_hidden: Blob
     g_cell: Blob
@@ -161,7 +161,7 @@ def back_through(
     """The gradient of a sequence of at least one step, an op for each.
 
     Args:
-        saved: Of the sequence.
+        saved: The blobs of the sequence.
         g_y: The gradient by the hidden states.
         g_hidden: The gradient by the last hidden state.
         g_cell: The gradient by the last cell.
@@ -257,7 +257,7 @@ class LSTMDown(Operation):
 
 
 class _Terms:
-    """What the steps add to the gradient of `LSTMDown`, in the order of time."""
+    """Terms that the steps add to the gradient of `LSTMDown`, in the order of time."""
 
     def __init__(self) -> None:
         self.outer: list[Blob] = []
@@ -266,7 +266,7 @@ class _Terms:
         self._after: list[Blob] = []
 
     def add(self, outer: Blob, by_cell: Blob, by_new_cell: Blob, by_activations: Blob) -> None:
-        """What one step adds."""
+        """Add the terms of one step."""
         self.outer.append(outer)
         self.activations.append(by_activations)
         self._before.append(by_cell)
@@ -280,7 +280,7 @@ class _Terms:
 
 
 def _by_gates(saved: SavedSequence, grads: Sequence[Blob | None]) -> Sequence[Blob | None]:
-    """What reaches the gates of each step through the products of all steps at once; None where nothing does."""
+    """Gradients that reach the gates of each step through the products of all steps at once; None where none does."""
     c_x, _, _, c_weight_x, c_weight_h, c_bias = grads
     terms = []
     if c_x is not None:
@@ -296,7 +296,7 @@ def _by_gates(saved: SavedSequence, grads: Sequence[Blob | None]) -> Sequence[Bl
 
 @dataclass(frozen=True)
 class LSTMGates(Operation):
-    """What follows the products of one step: the new state from the gates before their activations.
+    """The new state of one step, from the gates before their activations.
 
     ``i, f, o`` are sigmoids and ``z`` a tanh of a quarter of ``gates`` each; ``cell = f * cell + i * z`` and
     ``hidden = o * tanh(cell)``. The third output is the gates' activations, for the gradient.

@@ -1,4 +1,4 @@
-"""What optimizers do: steps of variables, and gradients limited by the norm of all of them together."""
+"""Updates of variables by optimizers, and gradients limited by the norm of all of them together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a kernel slides over images of one, two or three spatial axes: what convolution and pooling share."""
+"""Windows that slide over images of one, two or three spatial axes, for convolution and pooling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.operation import Axes
 from actorflow.spec import TensorSpec
 
-#: What the axes of images and of a weight are permuted to for kernels of layout ``"nchw"``, whatever their number is.
+#: Order of the axes of images, and of a weight, for kernels of layout ``"nchw"``, whatever their number is.
 CHANNELS_FIRST: Axes = (0, -1, ...)
 WEIGHT_FIRST: Axes = (-1, -2, ...)
 
@@ -27,14 +27,14 @@ MOST_AXES = 3
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where the windows of one operation lie, each attribute axis by axis.
+    """Positions of the windows of one operation, each attribute axis by axis.
 
     Attributes:
-        size: Of the images.
+        size: Size of the images.
         kernel: Elements that a window sees.
-        stride: From one window to the next.
+        stride: Distance from one window to the next.
         pad: Border around the images, (before, after).
-        dilation: From one element that a window sees to the next.
+        dilation: Distance from one element that a window sees to the next.
         out: Number of windows.
     """
 
@@ -159,7 +159,7 @@ def as_pads(value: int | Sequence[int | Sequence[int]]) -> Pads:
 
 
 def _plain(value: Any) -> int:
-    plain: int = int(value) if isinstance(value, np.integer) else value  # what is no integer, `per_axis` says so
+    plain: int = int(value) if isinstance(value, np.integer) else value  # `per_axis` refuses the rest
     return plain
 
 

@@ -1,6 +1,6 @@
 """Kernels of `actorflow.ops.nn.conv`: oneDNN for float32, im2col and MKL for float64.
 
-Torch has no convolution that writes into a given buffer, so each result is copied once. What is too small for torch to
+Torch has no convolution that writes into a given buffer, so each result is copied once. An array too small for torch to
 win, and images of one channel, are left to NumPy's kernels.
 """
 

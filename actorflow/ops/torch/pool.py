@@ -39,7 +39,7 @@ def _supports_maximum(operation: MaxPool) -> bool:
 def _pool_kernel(
     operation: type[Operation], volumes: _Function, supports: Callable[[Any], bool]
 ) -> Callable[[_Function], _Function]:
-    """As `torch_kernel`, for images of rows and of planes; what is for volumes is given.
+    """Like `torch_kernel`, for images of rows and of planes; the function for volumes is given.
 
     Torch 2.13 writes poolings of volumes to memory as if their channels came first, whatever the strides are.
     """

@@ -1,4 +1,4 @@
-"""What torch's kernels share: arrays as tensors, and how many threads a call may use."""
+"""Arrays as tensors of torch, and the number of threads that a call may use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensor(array: Array) -> Any:
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):
         # Not a copy where only axes of length 1 have such strides: they mean nothing, and reshaping makes them anew.
         array = np.ascontiguousarray(array).reshape(-1).reshape(array.shape)
-    # `from_numpy` warns of what is read-only, and `from_dlpack` ends the process for a negative stride.
+    # `from_numpy` warns of read-only arrays, and `from_dlpack` ends the process for a negative stride.
     return torch.from_numpy(array) if array.flags.writeable else torch.from_dlpack(array)
 
 
@@ -46,7 +46,7 @@ def weights(array: Array) -> Any:
 
 
 def turned(array: Array) -> Any:
-    """As `weights`, of a copy with the channels last, as images have them: else torch makes one in twice the time."""
+    """Like `weights`, of a copy with the channels last, as images have them: torch takes twice the time to make one."""
     if not lies_last(array):
         return weights(array)
     flat = tensor(array).reshape(-1, array.shape[-1]).t().contiguous()
@@ -63,7 +63,7 @@ def within_share(function: _Function) -> _Function:
 
     ``torch.set_num_threads`` sets the calling thread's number, but also MKL's for the whole process and what threads
     that start later begin with, so that lanes would undo each other's, and the application's. OpenMP's own setting
-    belongs to one thread: it is lowered for the call and put back, and nobody else sees it.
+    belongs to one thread: it is lowered for the call and put back, and no other thread sees it.
     """
 
     @wraps(function)

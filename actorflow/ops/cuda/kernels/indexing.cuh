@@ -1,6 +1,6 @@
 // Picking by index along the middle axis of (outer, length, inner), and adding to what was picked.
 //
-// LABEL is the type of the indices. Negative ones count from the end; what is out of range is not a number, or 0.
+// LABEL is the type of the indices. Negative ones count from the end; an index out of range gives NaN, or 0.
 
 template <typename T> __device__ inline T missing() { return T(0); }
 template <> __device__ inline Half missing<Half>() { return Half(nanf("")); }

@@ -1,6 +1,6 @@
 // Losses and accuracy of samples (samples, classes) with one label each; needs reduce.cuh and softmax.cuh.
 //
-// A kernel cannot raise: what depends on a label that is no class becomes not a number.
+// A kernel cannot raise: what depends on a label that is not a class becomes NaN.
 
 __device__ inline WIDE not_a_number() { return WIDE(nan("")); }
 
@@ -87,7 +87,7 @@ extern "C" __global__ void nll_loss_down(
     const INDEX sample = e / classes;
     const LABEL label = labels[sample];
     const WIDE factor = share_of(g, label, classes, counts, total, sample, each, is_mean, scale);
-    // A sample whose label is no class gets what is not a number everywhere.
+    // A sample whose label is not a class gets NaN everywhere.
     dx[e] = SCALAR(factor != factor ? factor : is_class(label, classes) && e % classes == (INDEX)label ? -factor : 0);
   }
 }

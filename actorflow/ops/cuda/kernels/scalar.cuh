@@ -1,4 +1,4 @@
-// What all kernels share: number types and indices.
+// Number types and indices, for all kernels.
 //
 // SCALAR (Half, float or double) and INDEX (int or long long) are given to the compiler. All integer parameters of
 // kernels are of type INDEX, so nothing is said twice about sizes above 2^31.
@@ -19,7 +19,7 @@ struct Half {
 template <typename T> struct Wider { typedef float type; };
 template <> struct Wider<double> { typedef double type; };
 
-// What sums and exponentials are computed in: float for half and float, double for double.
+// The type that sums and exponentials are computed in: float for half and float, double for double.
 typedef Wider<SCALAR>::type WIDE;
 
 // Consecutive threads take consecutive elements; as many rounds as it needs.
