@@ -23,7 +23,7 @@ from actorflow.devices.blas import blas_threads
 from actorflow.devices.sim import SimOptions
 from actorflow.errors import ActorflowError, DeviceError
 from actorflow.place import Place
-from actorflow.testing.conformance.device_bench import Bench
+from actorflow.testing.conformance.device_bench import DeviceBench
 from actorflow.threads import in_thread, start_thread
 from actorflow.web.api import routes
 from actorflow.web.http import Writer
@@ -295,7 +295,7 @@ def answer(path: str) -> Callable[[System, Path], AbstractAsyncContextManager[Ca
 @asynccontextmanager
 async def conformance(system: System, folder: Path) -> AsyncIterator[Call]:
     """What checks of a device call in threads."""
-    bench = Bench(Place.parse("cpu"), None, PATIENCE_S, None)
+    bench = DeviceBench(Place.parse("cpu"), None, PATIENCE_S, None)
 
     async def call() -> int:
         return await bench.in_thread(lambda: 7, "a number")

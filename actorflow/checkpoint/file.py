@@ -252,7 +252,7 @@ class Part(NamedTuple):
     states: frozenset[str] = frozenset()  # names of what only a training needs
 
 
-class Found(NamedTuple):
+class Values(NamedTuple):
     """Values for some variables, found in files."""
 
     parts: list[Part]  # the files that were looked into
@@ -261,7 +261,7 @@ class Found(NamedTuple):
     problems: list[str]  # types that differ, in words
 
 
-def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Found:
+def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Values:
     """Look for variables in files, and read the files that have them; blocks.
 
     Args:
@@ -303,7 +303,7 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Found
                 code = dtype_code(variable.dtype) or str(variable.dtype)
                 problems.append(f"variable {variable.name!r} is {code}{list(variable.shape)}, the file has {tensor}")
         tensors.pop(part.path, None)
-    return Found(parts, arrays, [variable for variable, home in homes.items() if home is None], problems)
+    return Values(parts, arrays, [variable for variable, home in homes.items() if home is None], problems)
 
 
 def read_after(path: Path) -> str | None:
@@ -316,7 +316,12 @@ def read_after(path: Path) -> str | None:
 
 
 def check_fit(
-    what: str, found: Found, missing: Sequence[str], unexpected: Sequence[str], strict: bool, known: Collection[str]
+    what: str,
+    found: Values,
+    missing: Sequence[str],
+    unexpected: Sequence[str],
+    strict: bool,
+    known: Collection[str],
 ) -> None:
     """Check that what was found can be loaded.
 

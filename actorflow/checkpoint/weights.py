@@ -17,7 +17,7 @@ from actorflow.checkpoint.checkpoint import (
     metadata_of,
     to_the_end,
 )
-from actorflow.checkpoint.file import Found, Wanted, check_fit, find
+from actorflow.checkpoint.file import Values, Wanted, check_fit, find
 from actorflow.errors import GraphError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
@@ -160,7 +160,7 @@ def _storable(scope: Graph | Composite) -> dict[Variable, str]:
     return own
 
 
-def _read(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> tuple[Found, LoadedWeights]:
+def _read(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> tuple[Values, LoadedWeights]:
     """Read files and check that they fit; blocks."""
     graph, weights = _scope_of(scope), _weights(scope)
     before = prefix.rstrip("/") + "/" if prefix else ""

@@ -144,10 +144,10 @@ def _demo(arguments: argparse.Namespace) -> int:
         problem = "needs" if arguments.data_dir is None else "reads no files: leave out"
         print(f"actorflow demo: error: --data {arguments.data} {problem} --data-dir DIR", file=sys.stderr)
         return 2
-    from actorflow.cli.demo import Options, demo
+    from actorflow.cli.demo import DemoOptions, demo
 
     return demo(
-        Options(
+        DemoOptions(
             data=arguments.data,
             data_dir=arguments.data_dir,
             epochs=arguments.epochs or {"digits": 20, "fashion-mnist": 1}[arguments.data],

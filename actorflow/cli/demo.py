@@ -141,7 +141,7 @@ _USUAL_PORT = 8080
 
 
 @dataclass(frozen=True)
-class Options:
+class DemoOptions:
     """Arguments of the command line."""
 
     data: str  # ``digits`` or ``fashion-mnist``
@@ -154,7 +154,7 @@ class Options:
     serve: bool  # whether to go on serving it after the training
 
 
-def demo(options: Options) -> int:
+def demo(options: DemoOptions) -> int:
     """Load the images, train, test, and show where the time went.
 
     Returns:
@@ -179,14 +179,14 @@ def demo(options: Options) -> int:
     return 0
 
 
-def _load(options: Options) -> Dataset:
+def _load(options: DemoOptions) -> Dataset:
     if options.data == "digits":
         return digits(seed=options.seed)
     assert options.data_dir is not None
     return fashion_mnist(options.data_dir)
 
 
-async def _run(options: Options, training: Training, console: Console) -> None:
+async def _run(options: DemoOptions, training: Training, console: Console) -> None:
     async with AsyncExitStack() as stack:
         stack.enter_context(cancel_on_interrupt())
         await stack.enter_async_context(training.graph)

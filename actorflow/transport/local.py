@@ -26,7 +26,7 @@ from actorflow.transport.base import (
     check_reduction,
     flat,
 )
-from actorflow.transport.peers import Inbox, Liveness, given_up, has_left, liveness_of, lost_elsewhere
+from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, liveness_of, lost_elsewhere
 
 
 class Mail:
@@ -133,7 +133,7 @@ class LocalWorld:
         self.mail = Mail(None if seed is None else random.Random(seed))  # noqa: S311  no secret
         self.dead: set[int] = set()
         self.frozen: set[int] = set()
-        self.streams: dict[tuple[int, int, int], _Stream] = {}
+        self.streams: dict[tuple[int, int, int], _TaggedMessages] = {}
         self.reductions: dict[tuple[tuple[int, ...], int], _Reduction] = {}
         limit_s = liveness_of(liveness_s)
         self.transports = tuple(LocalTransport(self, rank, size, limit_s) for rank in range(size))
@@ -228,16 +228,16 @@ class LocalWorld:
             elif self.frozen:
                 transport.watch()
 
-    def stream(self, source: int, target: int, tag: int) -> _Stream:
+    def stream(self, source: int, target: int, tag: int) -> _TaggedMessages:
         """The messages of one tag from one rank to another."""
         key = source, target, tag
         stream = self.streams.get(key)
         if stream is None:
-            stream = self.streams[key] = _Stream(self, *key)
+            stream = self.streams[key] = _TaggedMessages(self, *key)
         return stream
 
 
-class _Stream:
+class _TaggedMessages:
     """Messages of one tag between two ranks that wait for the other side."""
 
     __slots__ = ("key", "receives", "sends", "world")
@@ -297,7 +297,7 @@ class LocalTransport(Transport):
         super().__init__(rank, size, _MAX_TAG, liveness_s)
         self.world = world
         self.closed = False
-        self.inbox = Inbox(partial(world.mail.put, ("listener", rank), rank))
+        self.inbox = NoteInbox(partial(world.mail.put, ("listener", rank), rank))
         self._groups: dict[tuple[int, ...], LocalGroup] = {}
         self._liveness = Liveness(liveness_s, self._ask)
         self._watched: asyncio.AbstractEventLoop | None = None

@@ -12,7 +12,7 @@ from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 from actorflow.transport.base import Listener, PeerError
 
 
-class Inbox:
+class NoteInbox:
     """Keeps what is for the listener while there is none, and its order.
 
     Args:

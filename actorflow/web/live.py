@@ -20,7 +20,7 @@ from actorflow.web.control import control_state
 from actorflow.web.http import CloseCode, Socket
 from actorflow.web.telemetry import Position, Telemetry
 from actorflow.web.vitals import Vitals
-from actorflow.web.wire import Structure, capture, encode_control, encode_heartbeat, encode_vitals
+from actorflow.web.wire import EncodedGraph, capture, encode_control, encode_heartbeat, encode_vitals
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -103,7 +103,7 @@ class LiveStream:
         self.clients: set[Client] = set()
         self._sockets: set[Socket] = set()
         self._closed = False
-        self._structure: Structure | None = None
+        self._structure: EncodedGraph | None = None
         self._capture: asyncio.Task[None] | None = None
         self._captured_revision = -1
         self._telemetry: Telemetry | None = None
@@ -308,8 +308,8 @@ class LiveStream:
             client.calls = telemetry.engine.trace.total
         return messages
 
-    async def structure(self) -> Structure:
-        """Structure of the graph at its present revision."""
+    async def structure(self) -> EncodedGraph:
+        """EncodedGraph of the graph at its present revision."""
         if self._structure is None or self._structure.revision != self.graph.revision:
             if self._capture is None:
                 self._capture = asyncio.create_task(self._capture_structure())

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from actorflow.trace.counters import NodeState, OpProfile
 from actorflow.trace.ring import Trace
-from actorflow.web.wire import OpStates, Structure, encode_calls, encode_states, encode_status
+from actorflow.web.wire import EncodedGraph, OpStates, encode_calls, encode_states, encode_status
 
 if TYPE_CHECKING:
     from actorflow.runtime.engine import Engine
@@ -166,7 +166,7 @@ class Telemetry:
         structure: The ops to follow, as the clients know them.
     """
 
-    def __init__(self, engine: Engine, structure: Structure, seq: int) -> None:
+    def __init__(self, engine: Engine, structure: EncodedGraph, seq: int) -> None:
         self.engine = engine
         self.structure = structure
         self.seq = seq + 1

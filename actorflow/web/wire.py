@@ -115,7 +115,7 @@ class FrameNumbers(Protocol):
     cancelled: int
 
 
-class Failure(Protocol):
+class FailedFrame(Protocol):
     """A failed frame, as ``engine.errors`` holds them."""
 
     @property
@@ -183,7 +183,7 @@ def encode_vitals(report: Mapping[str, Any], time_s: float) -> str:
 def encode_status(
     frames: FrameNumbers,
     curves: Mapping[str, Sequence[tuple[int, float]]],
-    failures: Iterable[Failure],
+    failures: Iterable[FailedFrame],
     notes: Iterable[NodeNote],
     *,
     base: int,
@@ -236,7 +236,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class Structure(NamedTuple):
+class EncodedGraph(NamedTuple):
     """A graph at one revision, encoded."""
 
     revision: int  # `Graph.revision` at the time
@@ -247,7 +247,7 @@ class Structure(NamedTuple):
     index_of: npt.NDArray[np.int64]  # index in the message's ``nodes`` by `Node.id`; -1 for ids that no node has
 
 
-def capture(name: str, revision: int, nodes: Sequence[Node]) -> Structure:
+def capture(name: str, revision: int, nodes: Sequence[Node]) -> EncodedGraph:
     """Describe a graph; safe in a thread, as it reads only what is replaced and never changed.
 
     Args:
@@ -269,7 +269,7 @@ def capture(name: str, revision: int, nodes: Sequence[Node]) -> Structure:
     head = json.dumps({"type": "graph", "name": name, "revision": revision, "edges": edges})
     message = f'{head[:-1]}, "nodes": [{encoded}]}}'
     op_index = np.flatnonzero(is_op).astype(np.uint32)
-    return Structure(revision, message, [node.name for node in nodes], ids[is_op], op_index, index_of)
+    return EncodedGraph(revision, message, [node.name for node in nodes], ids[is_op], op_index, index_of)
 
 
 def _describe(node: Node) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from actorflow.spec import TensorSpec
 from actorflow.threads import held_at_fork
 
 if TYPE_CHECKING:
-    from actorflow.devices.sim.timeline import Failure
+    from actorflow.devices.sim.timeline import WorkFailure
     from actorflow.place import Place
 
 #: Arrays start at multiples of this, as on CUDA.
@@ -39,7 +39,7 @@ class Block:
         self.low = low
         self.high = high
         self.region = region
-        self.failure: Failure | None = None
+        self.failure: WorkFailure | None = None
 
     def free(self) -> None:
         """Nobody refers to the array any more. Any thread may call it, within the arena's own lock too."""

@@ -41,7 +41,7 @@ class StreamClock:
         self.launched = 0
         self.seen = 0
         self.behind: dict[StreamClock, int] = {}
-        self.sources: deque[tuple[int, Source]] = deque()
+        self.sources: deque[tuple[int, HostSource]] = deque()
         self.late: list[tuple[int, RaceError]] = []
 
     def now(self) -> Mapping[StreamClock, int]:
@@ -78,7 +78,7 @@ def see(mark: Mapping[StreamClock, int]) -> None:
             clock.has_seen(number)
 
 
-class Source:
+class HostSource:
     """Host memory that a copy reads, which must not change before the host has seen the copy's end."""
 
     __slots__ = ("_array", "_by", "_checksum")
@@ -120,7 +120,7 @@ class Access:
     high: int
     writes: bool
     what: str
-    source: Source | None = None
+    source: HostSource | None = None
 
     def overlaps(self, low: int, high: int) -> bool:
         """True if it uses any of these addresses."""
@@ -205,7 +205,7 @@ class Use:
     low: int
     high: int
     writes: bool
-    source: Source | None = None
+    source: HostSource | None = None
 
 
 _Regions = dict[int, tuple[weakref.ref[npt.NDArray[Any]], Region]]
@@ -232,7 +232,7 @@ def host_use(array: npt.NDArray[Any], writes: bool, by: str) -> Use:
     region = known[1]
     # What a device still writes there changes lawfully.
     is_changing = any(access.writes and access.overlaps(low, high) for access in region.pending)
-    source = None if writes or is_changing else Source(array, by)
+    source = None if writes or is_changing else HostSource(array, by)
     return Use(region, low, high, writes, source)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from actorflow.devices.sim.memory import SimArray
 from actorflow.devices.sim.races import StreamClock, Use, host_use, see
-from actorflow.devices.sim.timeline import Arrays, Failure, Function, Launch, Mark, Timeline
+from actorflow.devices.sim.timeline import Arrays, Function, Launch, Mark, Timeline, WorkFailure
 from actorflow.devices.stream import Event, Stream
 from actorflow.errors import DeviceError, RaceError
 
@@ -74,7 +74,7 @@ class SimEvent(Event):
         self.passed = False
         self.busy_ns = 0
         self._number = behind[stream.clock]
-        self._failures: list[Failure] = []
+        self._failures: list[WorkFailure] = []
         self._error: DeviceError | None = None
         self._thread = threading.get_ident()
 
@@ -172,7 +172,7 @@ class SimStream(Stream):
         self.free_ns = 0
         self.unfinished = 0
         self.busy_ns = 0
-        self.failures: list[Failure] = []
+        self.failures: list[WorkFailure] = []
         self.captured: Captured | None = None
         self._awaited: list[SimEvent] = []
         self._is_closed = False
@@ -213,7 +213,7 @@ class SimStream(Stream):
         except RaceError as error:
             race = error
         with self.timeline.changed:
-            failure = None if race is None else Failure(self, by, race, is_raised=True)
+            failure = None if race is None else WorkFailure(self, by, race, is_raised=True)
             launch = Launch(self, by, cost_ns, self._awaited, failure)
             launch.prepare(function, reads, writes, uses)
             self.timeline.push(launch)

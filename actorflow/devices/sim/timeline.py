@@ -19,7 +19,7 @@ from actorflow.threads import held_at_fork, start_thread
 
 if TYPE_CHECKING:
     from actorflow.devices.sim.memory import Block
-    from actorflow.devices.sim.races import Source, Use
+    from actorflow.devices.sim.races import HostSource, Use
     from actorflow.devices.sim.stream import SimEvent, SimStream
 
 #: Of all timelines together: work that waits for other work is always the newer one.
@@ -139,7 +139,7 @@ Arrays = Sequence[SimArray | Array]
 Function = Callable[[list[Array], list[Array]], object]
 
 
-class Failure:
+class WorkFailure:
     """Why work on the device did not do what it should.
 
     Attributes:
@@ -152,7 +152,7 @@ class Failure:
     __slots__ = ("by", "error", "is_marked", "is_raised", "is_told", "root", "stream")
 
     def __init__(
-        self, stream: SimStream, by: str, error: DeviceError, root: Failure | None = None, is_raised: bool = False
+        self, stream: SimStream, by: str, error: DeviceError, root: WorkFailure | None = None, is_raised: bool = False
     ) -> None:
         self.stream = stream
         self.by = by
@@ -181,7 +181,7 @@ class Launch(Work):
     )
 
     def __init__(
-        self, stream: SimStream, by: str, cost_ns: int, awaited: list[SimEvent], failure: Failure | None
+        self, stream: SimStream, by: str, cost_ns: int, awaited: list[SimEvent], failure: WorkFailure | None
     ) -> None:
         start_ns = max(stream.free_ns, stream.timeline.clock())
         super().__init__(start_ns, start_ns + cost_ns)
@@ -195,7 +195,7 @@ class Launch(Work):
         self._outputs: list[Array] = []
         self._reads: list[Block] = []
         self._writes: list[Block] = []
-        self._sources: list[Source] = []
+        self._sources: list[HostSource] = []
 
     def prepare(self, function: Function, reads: Arrays, writes: Arrays, uses: Iterable[Use]) -> None:
         """Keep what `run` needs: the contents, not the arrays, which may be given back to a pool before."""
@@ -225,7 +225,7 @@ class Launch(Work):
         if self._failure is not None:
             stream.failures.append(self._failure)
 
-    def _skip(self) -> Failure | None:
+    def _skip(self) -> WorkFailure | None:
         blamed = next((block.failure for block in self._reads if block.failure is not None), None)
         if blamed is None:
             return None
@@ -233,9 +233,9 @@ class Launch(Work):
         error = DeviceError(f"{self._by} was skipped: it needs the result of {root.by}, which failed")
         error.__cause__ = root.error
         error.work = self._label
-        return Failure(self._stream, self._by, error, root)
+        return WorkFailure(self._stream, self._by, error, root)
 
-    def _call(self) -> Failure | None:
+    def _call(self) -> WorkFailure | None:
         assert self._function is not None
         try:
             for source in self._sources:
@@ -244,12 +244,12 @@ class Launch(Work):
             with np.errstate(all="ignore"):  # devices do not warn
                 self._function(self._inputs, self._outputs)
         except DeviceError as error:
-            return Failure(self._stream, self._by, error)
+            return WorkFailure(self._stream, self._by, error)
         except BaseException as error:  # noqa: BLE001  an event carries it to the host
             failed = DeviceError(f"{self._by} failed with {type(error).__name__}: {error}")
             failed.__cause__ = error
             failed.work = self._label
-            return Failure(self._stream, self._by, failed)
+            return WorkFailure(self._stream, self._by, failed)
         return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from actorflow.devices import Device, DeviceOptions, check_place
 from actorflow.place import Place
-from actorflow.testing.conformance.device_bench import Bench
+from actorflow.testing.conformance.device_bench import DeviceBench
 from actorflow.testing.conformance.device_graphs import GRAPHS
 from actorflow.testing.conformance.device_lanes import CLOSE, ERRORS, FENCES, LANES, LOOPS, PROMPT, RELEASE, SUBMIT
 from actorflow.testing.conformance.device_memory import ARRAYS, COPIES, MEMORY
@@ -19,9 +19,9 @@ from actorflow.testing.conformance.report import (
     Report,
     Requirement,
 )
+from actorflow.testing.conformance.transport_bench import RankBench
 from actorflow.testing.conformance.transport_ends import ENDS
 from actorflow.testing.conformance.transport_messages import EDGES, GROUPS, NOTES
-from actorflow.testing.conformance.transport_peers import Peers
 from actorflow.transport import Transport
 
 __all__ = ["Checked", "ConformanceError", "Report", "check_device", "check_transport"]
@@ -61,7 +61,7 @@ async def check_device(
     """
     place = Place.parse(place)
     check_place(place)
-    bench = Bench(place, options, patience_s, fail)
+    bench = DeviceBench(place, options, patience_s, fail)
     requirements = [requirement for topic in _OF_DEVICES for requirement in topic.requirements]
     return Report(
         place, bench.kind, tuple([await _checked(place, each, bench.check(each.check)) for each in requirements])
@@ -97,7 +97,7 @@ async def check_transport(
     Raises:
         ConformanceError: an `AssertionError`, for the first requirement that the transport breaks on this rank.
     """
-    peers = Peers(transport, asyncio.get_running_loop(), chunk_bytes, patience_s, measure_idle, freeze)
+    peers = RankBench(transport, asyncio.get_running_loop(), chunk_bytes, patience_s, measure_idle, freeze)
     who = f"rank {transport.rank} of {transport.size} over {transport.name}"
     try:
         requirements = [requirement for topic in _OF_TRANSPORTS for requirement in topic.requirements]

@@ -29,8 +29,12 @@ SMALL = TensorSpec.of((5, 3), "float32")
 LARGE = TensorSpec.of((1 << 19,), "float32")
 
 
-class Bench:
-    """Bench on which one device is checked.
+class Planted(Exception):  # noqa: N818
+    """Raised on purpose."""
+
+
+class DeviceBench:
+    """DeviceBench on which one device is checked.
 
     Attributes:
         patience_s: After how many seconds what has not happened counts as never happening.
@@ -181,7 +185,7 @@ class Ends:
         strangers: Names of other threads than the loop's that have told it.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: DeviceBench) -> None:
         self._bench = bench
         self._thread = threading.get_ident()
         self._changed = asyncio.Event()
@@ -222,7 +226,7 @@ def pattern(spec: TensorSpec, seed: int = 0) -> npt.NDArray[Any]:
     return numbers.astype(spec.dtype).reshape(spec.shape)
 
 
-async def follow(bench: Bench, lane: Lane, fence: Fence) -> None:
+async def follow(bench: DeviceBench, lane: Lane, fence: Fence) -> None:
     """Have what is submitted to a lane next run behind a fence, as the engine does."""
     if fence.lane is not lane and not lane.wait(fence):
         await bench.passes(fence)

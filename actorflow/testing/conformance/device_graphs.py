@@ -19,7 +19,7 @@ from actorflow.interchange import to_numpy
 from actorflow.ops import Copy, Scale, Sum, add, scale
 from actorflow.ops.transfer import Transfer
 from actorflow.spec import TensorSpec
-from actorflow.testing.conformance.device_bench import Bench
+from actorflow.testing.conformance.device_bench import DeviceBench, Planted
 from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect, same
 from actorflow.testing.faults import inject
 
@@ -30,12 +30,8 @@ _SPEC = TensorSpec.of((64, 64), "float32")
 _COUNT = 6
 
 
-class _Planted(Exception):  # noqa: N818  raised on purpose
-    pass
-
-
 @asynccontextmanager
-async def _graph(bench: Bench, **modes: Any) -> AsyncIterator[tuple[Graph, Blob]]:
+async def _graph(bench: DeviceBench, **modes: Any) -> AsyncIterator[tuple[Graph, Blob]]:
     """An empty graph on the device, with a source ``x``; closed at the end."""
     options = {bench.place: bench.options} if bench.options is not None else {}
     graph = Graph("conformance", **{"devices": options, **modes})
@@ -49,7 +45,7 @@ async def _graph(bench: Bench, **modes: Any) -> AsyncIterator[tuple[Graph, Blob]
     await _within(bench, graph.aclose(), "aclose()")
 
 
-async def _within(bench: Bench, what: Any, name: str) -> Any:
+async def _within(bench: DeviceBench, what: Any, name: str) -> Any:
     try:
         async with asyncio.timeout(bench.patience_s):
             return await what
@@ -57,12 +53,12 @@ async def _within(bench: Bench, what: Any, name: str) -> Any:
         raise Deviation(f"{name} ends", f"it still waits after {bench.patience_s:g} s") from None
 
 
-async def _run(bench: Bench, graph: Graph, number: int, **options: Any) -> Any:
+async def _run(bench: DeviceBench, graph: Graph, number: int, **options: Any) -> Any:
     """One run, fed with multiples of an array that `_x` gives."""
     return await _within(bench, graph.run({"x": _x(number)}, **options), "graph.run()")
 
 
-async def _runs(bench: Bench, graph: Graph, numbers: range, **options: Any) -> list[Any]:
+async def _runs(bench: DeviceBench, graph: Graph, numbers: range, **options: Any) -> list[Any]:
     """Runs that overlap."""
     runs = [_run(bench, graph, number, **options) for number in numbers]
     results: list[Any] = await asyncio.gather(*runs, return_exceptions=True)
@@ -83,7 +79,7 @@ def _chain(x: Blob, length: int = 8) -> Blob:
 
 
 @GRAPHS.requires("chain", "a chain of operations gives what it gives on the CPU, and its result lives on the device")
-async def _chains(bench: Bench) -> None:
+async def _chains(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         y = _chain(x)
         for number in range(3):
@@ -94,7 +90,7 @@ async def _chains(bench: Bench) -> None:
 
 
 @GRAPHS.requires("lanes", "branches on several lanes that meet again give what they give on the CPU, frame by frame")
-async def _fan_out(bench: Bench) -> None:
+async def _fan_out(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         start = scale(x, 2.0)
         branches = []
@@ -108,7 +104,7 @@ async def _fan_out(bench: Bench) -> None:
 
 
 @GRAPHS.requires("frames", "frames that overlap do not disturb each other")
-async def _frames(bench: Bench) -> None:
+async def _frames(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         y = add(_chain(x), scale(x, 2.0))
         for _ in range(3):
@@ -118,7 +114,7 @@ async def _frames(bench: Bench) -> None:
 
 
 @GRAPHS.requires("kept", "what was fetched is never overwritten, and can be fed again where it lives")
-async def _kept(bench: Bench) -> None:
+async def _kept(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         y = _chain(x)
         first = (await _run(bench, graph, 0))[y]
@@ -129,7 +125,7 @@ async def _kept(bench: Bench) -> None:
 
 
 @GRAPHS.requires("variables", "frames update a variable in turn; its value can be read and assigned from the host")
-async def _variables(bench: Bench) -> None:
+async def _variables(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         total = graph.variable("total", _SPEC.shape)
         [total, scale(x, 1.0)] >> graph.op("update", Sum()) >> [total]
@@ -148,7 +144,7 @@ async def _variables(bench: Bench) -> None:
 @GRAPHS.requires(
     "copies", "an operation on the CPU in the middle gets what the device computed, and the device its result"
 )
-async def _copies(bench: Bench) -> None:
+async def _copies(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         y = scale(x, 2.0)
         y = graph.op("on the host", Scale(4.0), force_cpu=True)(y)
@@ -163,7 +159,7 @@ async def _copies(bench: Bench) -> None:
 
 
 @GRAPHS.requires("peers", "two devices of the kind in one graph pass results on, directly or by way of the host")
-async def _peers(bench: Bench) -> None:
+async def _peers(bench: DeviceBench) -> None:
     other = bench.peer()
     async with _graph(bench) as (graph, x):
         there = graph.op("there", Scale(4.0), place=other)(scale(x, 2.0))
@@ -174,15 +170,15 @@ async def _peers(bench: Bench) -> None:
 
 
 @GRAPHS.requires("failure", "an operation that fails fails its frame alone: the graph stays usable")
-async def _failure(bench: Bench) -> None:
+async def _failure(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         y = scale(graph.op("fragile", Scale(2.0))(scale(x, 2.0)), 0.25)
         await _run(bench, graph, 0)
-        with inject(graph, "fragile", error=_Planted("planted"), times=1):
+        with inject(graph, "fragile", error=Planted("planted"), times=1):
             try:
                 await _run(bench, graph, 1)
             except OpError as error:
-                right = isinstance(error.__cause__, _Planted) and error.op.name == "fragile"
+                right = isinstance(error.__cause__, Planted) and error.op.name == "fragile"
                 expect(right, "OpError of op 'fragile', caused by the planted error", f"{error}")
             else:
                 raise Deviation("OpError of op 'fragile'", "the run ended well")
@@ -191,7 +187,7 @@ async def _failure(bench: Bench) -> None:
 
 
 @GRAPHS.requires("cancel", "a frame that is cancelled in the middle ends at once, and the graph stays usable")
-async def _cancel(bench: Bench) -> None:
+async def _cancel(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -213,7 +209,7 @@ async def _cancel(bench: Bench) -> None:
 
 
 @GRAPHS.requires("budget", "under a memory budget frames wait for memory, the budget holds, and results are the same")
-async def _budget(bench: Bench) -> None:
+async def _budget(bench: DeviceBench) -> None:
     budget = 5 * _SPEC.size_bytes
     async with _graph(bench, devices={bench.place: bench.changed(memory_budget=budget)}) as (graph, x):
         y = graph.op("end", Scale(2.0))(_chain(x))
@@ -234,7 +230,7 @@ async def _budget(bench: Bench) -> None:
 
 
 @GRAPHS.requires("pool", "a graph that has run a few times allocates nothing more")
-async def _pool(bench: Bench) -> None:
+async def _pool(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         graph.op("end", Copy())(_chain(x))
         for _ in range(5):
@@ -248,7 +244,7 @@ async def _pool(bench: Bench) -> None:
 
 
 @GRAPHS.requires("close", "aclose() leaves no thread behind, and the graph can run again")
-async def _close(bench: Bench) -> None:
+async def _close(bench: DeviceBench) -> None:
     gc.collect()
     async with _graph(bench) as (graph, x):
         before = set(threading.enumerate())
@@ -261,7 +257,7 @@ async def _close(bench: Bench) -> None:
 
 
 @GRAPHS.requires("kernels", "the device computes: it has a kernel for at least one operation")
-async def _kernels(bench: Bench) -> None:
+async def _kernels(bench: DeviceBench) -> None:
     async with _graph(bench) as (graph, x):
         scale(x, 2.0)
         on = [op.place for op in graph.compile().ops if op.kernel is not None]

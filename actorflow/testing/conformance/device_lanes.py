@@ -17,7 +17,17 @@ import numpy as np
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.errors import DeviceError
 from actorflow.place import Place
-from actorflow.testing.conformance.device_bench import LARGE, SMALL, Bench, Ends, follow, nothing, pattern, turns
+from actorflow.testing.conformance.device_bench import (
+    LARGE,
+    SMALL,
+    DeviceBench,
+    Ends,
+    Planted,
+    follow,
+    nothing,
+    pattern,
+    turns,
+)
 from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect, same
 
 #: What is checked before anything waits for work.
@@ -38,7 +48,7 @@ def copy_out(device: Device, lane: Lane, array: Any, target: Any) -> Fence:
     return lane.submit(lambda _: device.copy_out(array, target), None, nothing, False)
 
 
-def keep_busy(bench: Bench, device: Device, lane: Lane, count: int = 3) -> None:
+def keep_busy(bench: DeviceBench, device: Device, lane: Lane, count: int = 3) -> None:
     """Enqueue copies that matter to nobody, so that what comes behind them begins late."""
     array, source = device.allocate(LARGE), pattern(LARGE)
     bench.keep(array, source)
@@ -47,7 +57,7 @@ def keep_busy(bench: Bench, device: Device, lane: Lane, count: int = 3) -> None:
 
 
 @SUBMIT.requires("at_once", "submit() does not wait for the work")
-async def _at_once(bench: Bench) -> None:
+async def _at_once(bench: DeviceBench) -> None:
     bench.threads_only()
     async with bench.device() as device:
         gate, lane, ends = bench.gate(), device.lane("main"), Ends(bench)
@@ -68,7 +78,7 @@ async def _names(device: Device) -> None:
 
 
 @LANES.requires("order", "work on one lane is done in the order of submission, each piece once")
-async def _order(bench: Bench) -> None:
+async def _order(bench: DeviceBench) -> None:
     count = 50
     async with bench.device() as device:
         lane, array, ends = device.lane("main"), device.allocate(SMALL), Ends(bench)
@@ -99,7 +109,7 @@ async def _order(bench: Bench) -> None:
 
 
 @LANES.requires("independent", "work on one lane does not wait for work on another")
-async def _independent(bench: Bench) -> None:
+async def _independent(bench: DeviceBench) -> None:
     bench.threads_only()
     async with bench.device() as device:
         gate = bench.gate()
@@ -114,7 +124,7 @@ async def _independent(bench: Bench) -> None:
 @LANES.requires(
     "wait_held", "wait() does not wait on the host; where it says True, the lane does, for as long as it takes"
 )
-async def _wait_held(bench: Bench) -> None:
+async def _wait_held(bench: DeviceBench) -> None:
     bench.threads_only()
     async with bench.device() as device:
         first, second = device.lane("inbound"), device.lane("main")
@@ -140,7 +150,7 @@ async def _wait_held(bench: Bench) -> None:
 
 
 @LANES.requires("wait", "where wait(fence) says True, later work of the lane runs behind the fence, on the device")
-async def _wait(bench: Bench, device: Device) -> None:
+async def _wait(bench: DeviceBench, device: Device) -> None:
     first, second = device.lane("inbound"), device.lane("main")
     array = device.upload(pattern(LARGE))
     for i in range(3):  # written on one lane, then read on the other; then the other way round
@@ -157,7 +167,7 @@ async def _wait(bench: Bench, device: Device) -> None:
 
 
 @LANES.requires("wait_past", "wait() for work that has ended holds nothing up")
-async def _wait_past(bench: Bench, device: Device) -> None:
+async def _wait_past(bench: DeviceBench, device: Device) -> None:
     past = device.lane("inbound").submit(nothing, None, nothing, True)
     await bench.passes(past)
     lane = device.lane("main")
@@ -166,8 +176,8 @@ async def _wait_past(bench: Bench, device: Device) -> None:
 
 
 @LANES.requires("wait_foreign", "wait() for another device's fence says False, or waits for it")
-async def _wait_foreign(bench: Bench) -> None:
-    host = Bench(Place(), None, bench.patience_s, None)
+async def _wait_foreign(bench: DeviceBench) -> None:
+    host = DeviceBench(Place(), None, bench.patience_s, None)
     async with bench.device() as device, host.device() as cpu:
         gate, lane = host.gate(), device.lane("main")
         foreign = cpu.lane("main").submit(gate, None, nothing, True)
@@ -182,7 +192,7 @@ async def _wait_foreign(bench: Bench) -> None:
 
 
 @LANES.requires("concurrent", "work on many lanes at once, ordered by wait() alone, gives what it gives one by one")
-async def _concurrent(bench: Bench) -> None:
+async def _concurrent(bench: DeviceBench) -> None:
     rounds = 12
     async with bench.device() as device:
         lanes = [device.lane(name) for name in ("inbound", "main", "main-1", "outbound")]
@@ -211,7 +221,7 @@ async def _concurrent(bench: Bench) -> None:
 
 
 @LANES.requires("closed", "submit() on a closed lane raises DeviceError")
-async def _closed(bench: Bench, device: Device) -> None:
+async def _closed(bench: DeviceBench, device: Device) -> None:
     lane = device.lane("main")
     await bench.passes(lane.submit(nothing, None, nothing, True))
     lane.close()
@@ -233,10 +243,6 @@ PROMPT = Topic("fences")
 ERRORS = Topic("errors")
 
 
-class _Planted(Exception):  # noqa: N818  raised on purpose
-    pass
-
-
 class _PlantedBase(BaseException):
     pass
 
@@ -244,7 +250,7 @@ class _PlantedBase(BaseException):
 @FENCES.requires(
     "not_early", "neither waiters nor passed() are called, nor is the fence done, before the work has ended"
 )
-async def _not_early(bench: Bench) -> None:
+async def _not_early(bench: DeviceBench) -> None:
     async with bench.device() as device:
         lane, ends, early = device.lane("main"), Ends(bench), set()
         source, target = pattern(LARGE, 1), np.zeros(LARGE.shape, LARGE.dtype)
@@ -273,7 +279,7 @@ async def _not_early(bench: Bench) -> None:
     await _not_early_in_threads(bench)
 
 
-async def _turn(bench: Bench, until: Callable[[], bool]) -> None:
+async def _turn(bench: DeviceBench, until: Callable[[], bool]) -> None:
     """Let the loop turn until something is so, or for as long as patience lasts."""
     with suppress(TimeoutError):
         async with asyncio.timeout(bench.patience_s):
@@ -281,7 +287,7 @@ async def _turn(bench: Bench, until: Callable[[], bool]) -> None:
                 await asyncio.sleep(0)
 
 
-async def _not_early_in_threads(bench: Bench) -> None:
+async def _not_early_in_threads(bench: DeviceBench) -> None:
     if bench.kind.is_stream:
         return
     async with bench.device() as device:
@@ -302,7 +308,7 @@ async def _not_early_in_threads(bench: Bench) -> None:
 
 
 @FENCES.requires("state", "a fence has its lane and argument, and once told begun, done, no error and its time")
-async def _state(bench: Bench, device: Device) -> None:
+async def _state(bench: DeviceBench, device: Device) -> None:
     lane, ends, argument = device.lane("main"), Ends(bench), object()
     fence = lane.submit(nothing, argument, ends, True)
     expect(fence.lane is lane, "fence.lane is the lane", repr(fence.lane))
@@ -315,7 +321,7 @@ async def _state(bench: Bench, device: Device) -> None:
 
 
 @FENCES.requires("once", "passed() is called once for each piece of work, on the loop's thread")
-async def _once(bench: Bench) -> None:
+async def _once(bench: DeviceBench) -> None:
     ends = Ends(bench)
     async with bench.device() as device:
         lane = device.lane("main")
@@ -332,7 +338,7 @@ async def _once(bench: Bench) -> None:
 
 
 @FENCES.requires("waiters", "each waiter is called once, on the loop, soon after the end, whenever it was added")
-async def _waiters(bench: Bench, device: Device) -> None:
+async def _waiters(bench: DeviceBench, device: Device) -> None:
     lane, ends, thread = device.lane("main"), Ends(bench), threading.get_ident()
     calls: list[tuple[str, bool]] = []
     all_called = asyncio.Event()
@@ -365,7 +371,7 @@ async def _waiters(bench: Bench, device: Device) -> None:
 
 
 @FENCES.requires("waiters_first", "a fence's waiters are called before passed()")
-async def _waiters_first(bench: Bench, device: Device) -> None:
+async def _waiters_first(bench: DeviceBench, device: Device) -> None:
     lane, ends = device.lane("main"), Ends(bench)
     calls: list[str] = []
 
@@ -382,7 +388,7 @@ async def _waiters_first(bench: Bench, device: Device) -> None:
 
 
 @FENCES.requires("not_lost", "the loop is told in the end of work that is not urgent and that nobody waits for")
-async def _not_lost(bench: Bench, device: Device) -> None:
+async def _not_lost(bench: DeviceBench, device: Device) -> None:
     ends = Ends(bench)
     for _ in range(5):
         fences = [device.lane(name).submit(nothing, None, ends, False) for name in ("main", "main-1", "main")]
@@ -390,7 +396,7 @@ async def _not_lost(bench: Bench, device: Device) -> None:
 
 
 @PROMPT.requires("urgent", "the loop is told of urgent work, or work with a waiter, though work behind it is not done")
-async def _urgent(bench: Bench) -> None:
+async def _urgent(bench: DeviceBench) -> None:
     bench.threads_only()
     async with bench.device() as device:
         lane, ends = device.lane("main"), Ends(bench)
@@ -411,9 +417,9 @@ async def _urgent(bench: Bench) -> None:
 
 
 @ERRORS.requires("work", "what work raises is its fence's error, and what comes behind is done all the same")
-async def _work(bench: Bench, device: Device) -> None:
+async def _work(bench: DeviceBench, device: Device) -> None:
     lane, ends = device.lane("main"), Ends(bench)
-    for planted in (_Planted("planted"), _PlantedBase("planted")):
+    for planted in (Planted("planted"), _PlantedBase("planted")):
 
         def fail(_: Any, error: BaseException = planted) -> None:
             raise error
@@ -430,13 +436,13 @@ async def _work(bench: Bench, device: Device) -> None:
 
 
 @ERRORS.requires("told", "the loop is told of an error without delay, though it is not urgent")
-async def _told(bench: Bench) -> None:
+async def _told(bench: DeviceBench) -> None:
     bench.threads_only()
     async with bench.device() as device:
         lane, ends, first, gate = device.lane("main"), Ends(bench), bench.gate(), bench.gate()
 
         def fail(_: Any) -> None:
-            raise _Planted
+            raise Planted
 
         lane.submit(first, None, ends, False)
         failed = lane.submit(fail, None, ends, False)
@@ -449,20 +455,20 @@ async def _told(bench: Bench) -> None:
 
 
 @ERRORS.requires("waiters", "waiters of failed work are called")
-async def _waiters_of_failed(bench: Bench, device: Device) -> None:
+async def _waiters_of_failed(bench: DeviceBench, device: Device) -> None:
     called = asyncio.Event()
 
     def fail(_: Any) -> None:
-        raise _Planted
+        raise Planted
 
     fence = device.lane("main").submit(fail, None, nothing, False)
     fence.add_waiter(called.set)
     await bench.until(called, "a waiter on the fence of work that raised is called")
-    expect(isinstance(fence.error, _Planted), "the fence's error is what was raised", repr(fence.error))
+    expect(isinstance(fence.error, Planted), "the fence's error is what was raised", repr(fence.error))
 
 
 @ERRORS.requires("on_device", "work that fails on the device has a DeviceError as its fence's error, and does end")
-async def _on_device(bench: Bench) -> None:
+async def _on_device(bench: DeviceBench) -> None:
     if bench.fail is None:
         raise NotApplicable("no work is known that fails on the device (fail=)")
     fail = bench.fail
@@ -484,7 +490,7 @@ RELEASE = Topic("release")
 CLOSE = Topic("close")
 
 
-async def _on_other_loop(bench: Bench, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _on_other_loop(bench: DeviceBench, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a coroutine on a loop of its own, in a thread, and close that loop."""
 
     def run() -> None:
@@ -495,7 +501,7 @@ async def _on_other_loop(bench: Bench, main: Callable[[], Coroutine[Any, Any, No
 
 
 @LOOPS.requires("bind", "after bind() to another loop, with nothing pending, that loop is told")
-async def _bind(bench: Bench, device: Device) -> None:
+async def _bind(bench: DeviceBench, device: Device) -> None:
     array, source = device.allocate(SMALL), pattern(SMALL, 3)
 
     async def use() -> None:
@@ -514,7 +520,7 @@ async def _bind(bench: Bench, device: Device) -> None:
 
 
 @LOOPS.requires("closed", "work whose loop was closed meanwhile is told to the loop that the device is bound to next")
-async def _loop_closed(bench: Bench, device: Device) -> None:
+async def _loop_closed(bench: DeviceBench, device: Device) -> None:
     ends, gate = Ends(bench), bench.gate()
     source, array = pattern(LARGE, 3), device.allocate(LARGE)
     left: list[Fence] = []
@@ -537,7 +543,7 @@ async def _loop_closed(bench: Bench, device: Device) -> None:
 
 
 @RELEASE.requires("work", "when work has been told, the lane keeps neither it nor its argument nor its end alive")
-async def _release_work(bench: Bench) -> None:
+async def _release_work(bench: DeviceBench) -> None:
     class Thing:
         def work(self, _: Any) -> None:
             """Nothing."""
@@ -567,7 +573,7 @@ async def _release_work(bench: Bench) -> None:
 
 
 @RELEASE.requires("array", "the memory of an array that nobody refers to is free, once work that uses it has ended")
-async def _release_array(bench: Bench, device: Device) -> None:
+async def _release_array(bench: DeviceBench, device: Device) -> None:
     lane = device.lane("main")
     for i in range(4):
         array, source, target = device.allocate(LARGE), pattern(LARGE, i), np.zeros(LARGE.shape, LARGE.dtype)
@@ -584,7 +590,7 @@ async def _release_array(bench: Bench, device: Device) -> None:
 
 
 @CLOSE.requires("finishes", "work that was submitted before close() is done, and the loop is told")
-async def _finishes(bench: Bench) -> None:
+async def _finishes(bench: DeviceBench) -> None:
     ends = Ends(bench)
     source, target = pattern(LARGE, 4), np.zeros(LARGE.shape, LARGE.dtype)
     device = _open(bench)
@@ -608,7 +614,7 @@ async def _finishes(bench: Bench) -> None:
 
 
 @CLOSE.requires("unused", "a device that was opened and never used can be closed")
-async def _unused(bench: Bench) -> None:
+async def _unused(bench: DeviceBench) -> None:
     device = _open(bench)
     device.close()
     await bench.in_thread(device.join, "join() after close()")
@@ -619,7 +625,7 @@ async def _unused(bench: Bench) -> None:
 
 
 @CLOSE.requires("threads", "after close() and join() no thread of the device is left")
-async def _threads(bench: Bench) -> None:
+async def _threads(bench: DeviceBench) -> None:
     await bench.in_thread(lambda: None, "nothing")
     before = set(threading.enumerate())
     device = _open(bench)
@@ -633,7 +639,7 @@ async def _threads(bench: Bench) -> None:
 
 
 @CLOSE.requires("apart", "closing one device leaves another on the same place alone")
-async def _devices_apart(bench: Bench, device: Device) -> None:
+async def _devices_apart(bench: DeviceBench, device: Device) -> None:
     array = device.upload(pattern(SMALL))
     lane = device.lane("main")
     await bench.passes(lane.submit(nothing, None, nothing, True))
@@ -644,7 +650,7 @@ async def _devices_apart(bench: Bench, device: Device) -> None:
 
 
 @CLOSE.requires("forgotten", "a closed device that nobody refers to is gone")
-async def _forgotten(bench: Bench) -> None:
+async def _forgotten(bench: DeviceBench) -> None:
     device = _open(bench)
     await bench.passes(device.lane("main").submit(nothing, None, nothing, True))
     device.close()
@@ -656,7 +662,7 @@ async def _forgotten(bench: Bench) -> None:
     expect(reference() is None, "no reference to it is left", "something keeps it alive")
 
 
-def _open(bench: Bench) -> Device:
+def _open(bench: DeviceBench) -> Device:
     device = open_device(bench.place, bench.options)
     device.bind(asyncio.get_running_loop())
     return device

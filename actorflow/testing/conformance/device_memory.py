@@ -14,7 +14,7 @@ from actorflow.devices.stream import StreamDevice, StreamPool
 from actorflow.errors import OutOfMemoryError
 from actorflow.interchange import to_numpy
 from actorflow.spec import TensorSpec
-from actorflow.testing.conformance.device_bench import LARGE, SMALL, Bench, nothing, pattern, take
+from actorflow.testing.conformance.device_bench import LARGE, SMALL, DeviceBench, nothing, pattern, take
 from actorflow.testing.conformance.device_lanes import copy_in, copy_out, keep_busy
 from actorflow.testing.conformance.report import NotApplicable, Topic, expect, same
 
@@ -35,7 +35,7 @@ _TOO_LARGE = TensorSpec.of((1 << 60,), "uint8")
 
 
 @ARRAYS.requires("device", "the class says what the device is, and the device has its place, options and memory")
-async def _device(bench: Bench, device: Device) -> None:
+async def _device(bench: DeviceBench, device: Device) -> None:
     kind = type(device)
     expect(device.place == bench.place, f"place {str(bench.place)!r}", repr(device.place))
     expect(isinstance(device.options, kind.options_type), f"options of type {kind.options_type}", repr(device.options))
@@ -111,7 +111,7 @@ COPIES = Topic("copies")
 
 
 @COPIES.requires("in", "copy_in() copies every element of a host array, strided ones too")
-async def _in(bench: Bench, device: Device) -> None:
+async def _in(bench: DeviceBench, device: Device) -> None:
     lane = device.lane("inbound")
     for spec in SPECS:
         source, array = pattern(spec, 1), device.upload(pattern(spec))
@@ -124,7 +124,7 @@ async def _in(bench: Bench, device: Device) -> None:
 
 
 @COPIES.requires("out", "copy_out() copies every element to a host array, and nothing beside it")
-async def _out(bench: Bench, device: Device) -> None:
+async def _out(bench: DeviceBench, device: Device) -> None:
     lane = device.lane("outbound")
     for spec in SPECS:
         array, frame = device.upload(pattern(spec, 1)), pattern(TensorSpec((3, *spec.shape), spec.dtype))
@@ -136,7 +136,7 @@ async def _out(bench: Bench, device: Device) -> None:
 
 
 @COPIES.requires("apart", "arrays of the device do not share memory")
-async def _copies_apart(bench: Bench, device: Device) -> None:
+async def _copies_apart(bench: DeviceBench, device: Device) -> None:
     lane = device.lane("inbound")
     sources = [pattern(spec, i) for i, spec in enumerate(SPECS)]
     arrays = [device.allocate(spec) for spec in SPECS]
@@ -147,7 +147,7 @@ async def _copies_apart(bench: Bench, device: Device) -> None:
 
 
 @COPIES.requires("both_ways", "copies in both directions at once, on their lanes, do not disturb each other")
-async def _both_ways(bench: Bench, device: Device) -> None:
+async def _both_ways(bench: DeviceBench, device: Device) -> None:
     inbound, outbound = device.lane("inbound"), device.lane("outbound")
     sources = [pattern(LARGE, i) for i in range(6)]
     held = [device.upload(source) for source in sources]
@@ -165,7 +165,7 @@ async def _both_ways(bench: Bench, device: Device) -> None:
 
 
 @COPIES.requires("adopt", "adopt() takes an array of the device without a copy, and None is its answer to other values")
-async def _adopt(bench: Bench, device: Device) -> None:
+async def _adopt(bench: DeviceBench, device: Device) -> None:
     array = device.upload(pattern(SMALL))
     adopted = device.adopt(array)
     expect(adopted is not None and device.is_array(adopted), "an array of the device", repr(adopted))
@@ -180,7 +180,7 @@ async def _adopt(bench: Bench, device: Device) -> None:
 
 
 @COPIES.requires("staging", "a device with is_staged has host memory that its copies start from")
-async def _staging(bench: Bench) -> None:
+async def _staging(bench: DeviceBench) -> None:
     if not bench.kind.is_staged:
         raise NotApplicable("is_staged is False")
     async with bench.device() as device:
@@ -198,14 +198,14 @@ async def _staging(bench: Bench) -> None:
 
 
 @COPIES.requires("peer", "copy_peer() copies every element of an array of another device of the kind")
-async def _peer(bench: Bench) -> None:
+async def _peer(bench: DeviceBench) -> None:
     if bench.kind.copy_peer is Device.copy_peer:
         raise NotApplicable("copy_peer() is not overridden")
     async with bench.device() as device, bench.device(bench.peer()) as other:
         await _copy_peers(bench, device, other)
 
 
-async def _copy_peers(bench: Bench, device: Device, other: Device) -> None:
+async def _copy_peers(bench: DeviceBench, device: Device, other: Device) -> None:
     for spec in SPECS:
         source, array = other.upload(pattern(spec, 3)), device.upload(pattern(spec))
         await bench.passes(_copy_peer(device, source, array), f"copy_peer() of {spec}")
@@ -233,7 +233,7 @@ _BUDGET = 4 * _UNIT.size_bytes
 
 
 @MEMORY.requires("counts", "the pool counts a buffer from its allocation until nobody refers to it")
-async def _counts(bench: Bench, device: Device) -> None:
+async def _counts(bench: DeviceBench, device: Device) -> None:
     memory = device.memory
     before = memory.held_bytes
     taken = [await _take(bench, device, spec) for spec in (_UNIT, _PAIR)]
@@ -250,7 +250,7 @@ async def _counts(bench: Bench, device: Device) -> None:
 
 
 @MEMORY.requires("apart", "buffers that were taken and not given back do not share memory")
-async def _buffers_apart(bench: Bench, device: Device) -> None:
+async def _buffers_apart(bench: DeviceBench, device: Device) -> None:
     await _fill(bench, device, [_UNIT] * 3)
     lane, sources, arrays = device.lane("main"), [pattern(_UNIT, i) for i in range(6)], []
     for source in sources:
@@ -263,7 +263,7 @@ async def _buffers_apart(bench: Bench, device: Device) -> None:
 
 
 @MEMORY.requires("again", "a buffer that was given back is used again")
-async def _again(bench: Bench, device: Device) -> None:
+async def _again(bench: DeviceBench, device: Device) -> None:
     for _ in range(5):
         bucket, buffer = await _take(bench, device, _UNIT)
         bucket.give_back(buffer)
@@ -275,7 +275,7 @@ async def _again(bench: Bench, device: Device) -> None:
 
 
 @MEMORY.requires("views", "what is given back as a view, or as another type, is not handed out")
-async def _views(bench: Bench, device: Device) -> None:
+async def _views(bench: DeviceBench, device: Device) -> None:
     bucket, array = await _take(bench, device, _UNIT)
     if hasattr(array, "reshape"):
         view = array.reshape(_UNIT.shape)
@@ -291,7 +291,7 @@ async def _views(bench: Bench, device: Device) -> None:
 
 
 @MEMORY.requires("in_use", "a buffer that launched work still uses is not overwritten by another lane's work")
-async def _in_use(bench: Bench, device: Device) -> None:
+async def _in_use(bench: DeviceBench, device: Device) -> None:
     first, second = device.lane("main"), device.lane("main-1")
     for i in range(3):
         one, two = pattern(LARGE, 2 * i + 1), pattern(LARGE, 2 * i + 2)
@@ -318,13 +318,13 @@ def _use(device: Device, lane: Any, source: Any, target: Any) -> list[Fence]:
     return [lane.submit(work, None, nothing, True)]
 
 
-async def _all_pass(bench: Bench, fences: list[Fence]) -> None:
+async def _all_pass(bench: DeviceBench, fences: list[Fence]) -> None:
     for fence in fences:
         await bench.passes(fence, "work on buffers of the pool")
 
 
 @MEMORY.requires("trim", "trim() gives the free buffers up")
-async def _trim(bench: Bench, device: Device) -> None:
+async def _trim(bench: DeviceBench, device: Device) -> None:
     await _fill(bench, device, [_UNIT, _UNIT, _PAIR])
     device.memory.trim()
     gc.collect()
@@ -333,7 +333,7 @@ async def _trim(bench: Bench, device: Device) -> None:
 
 
 @MEMORY.requires("budget", "free buffers are given up rather than pass the budget, and what fits is given out")
-async def _budget(bench: Bench) -> None:
+async def _budget(bench: DeviceBench) -> None:
     async with bench.device(memory_budget=_BUDGET) as device:
         limit = device.memory.budget_bytes
         expect(limit == _BUDGET, f"the budget of the options, {_BUDGET:,} bytes", repr(limit))
@@ -346,7 +346,7 @@ async def _budget(bench: Bench) -> None:
 
 
 @MEMORY.requires("retire", "retire() lets go of a buffer once no work uses it any more")
-async def _retire(bench: Bench, device: Device) -> None:
+async def _retire(bench: DeviceBench, device: Device) -> None:
     array = device.upload(pattern(SMALL))
     device.memory.adopt(array)
     lane = device.lane("main")
@@ -363,7 +363,7 @@ async def _retire(bench: Bench, device: Device) -> None:
     expect(held == 0, "nothing held when that work has ended", f"{held:,} bytes")
 
 
-async def _take(bench: Bench, device: Device, spec: TensorSpec) -> tuple[Any, Any]:
+async def _take(bench: DeviceBench, device: Device, spec: TensorSpec) -> tuple[Any, Any]:
     """A bucket and a buffer of it, taken as work of a lane, as the engine does."""
     lane, taken = device.lane("main"), []
     fence = lane.submit(lambda _: taken.append(take(device, spec, lane)), None, nothing, True)
@@ -372,7 +372,7 @@ async def _take(bench: Bench, device: Device, spec: TensorSpec) -> tuple[Any, An
     return result
 
 
-async def _fill(bench: Bench, device: Device, specs: list[TensorSpec]) -> None:
+async def _fill(bench: DeviceBench, device: Device, specs: list[TensorSpec]) -> None:
     """Take buffers, and give all of them back."""
     taken = [await _take(bench, device, spec) for spec in specs]
     while taken:

@@ -12,7 +12,7 @@ import numpy as np
 
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect
-from actorflow.testing.conformance.transport_peers import Peers, content
+from actorflow.testing.conformance.transport_bench import RankBench, content
 from actorflow.transport import PeerError
 
 ENDS = Topic("ends")
@@ -24,7 +24,7 @@ _MOST_OF_A_CORE = 0.05
 @ENDS.requires(
     "bind", "bind() to the same loop changes nothing; to another one while something is under way, it raises"
 )
-async def _bind(peers: Peers) -> None:
+async def _bind(peers: RankBench) -> None:
     peers.transport.bind(peers.loop)
     other, tag, buffer = peers.partner(), peers.tag(), bytearray(10)
     received = peers.receive(other, tag, buffer)
@@ -42,7 +42,7 @@ async def _bind(peers: Peers) -> None:
 
 
 @ENDS.requires("idle", "waiting takes no processor time")
-async def _idle(peers: Peers) -> None:
+async def _idle(peers: RankBench) -> None:
     if not peers.measure_idle:
         raise NotApplicable("not asked for")
     others = peers.others
@@ -58,7 +58,7 @@ async def _idle(peers: Peers) -> None:
 
 
 @ENDS.requires("callbacks", "callbacks come once, on the loop, never within the call that asked for them")
-async def _callbacks(peers: Peers) -> None:
+async def _callbacks(peers: RankBench) -> None:
     if peers.transport.size > 1:
         await peers.exchange(100)
         await peers.barrier()
@@ -67,20 +67,20 @@ async def _callbacks(peers: Peers) -> None:
 
 
 @ENDS.requires("leaves", "what a rank leaves undone fails for the others, what it has done its part of does not")
-async def _leaves(peers: Peers) -> None:
+async def _leaves(peers: RankBench) -> None:
     if peers.freeze is not None:
         raise NotApplicable("the last rank is frozen instead")
     await _end_of_one(peers, PeerFailedError, _close_at_once)
 
 
 @ENDS.requires("frozen", "a rank that does not answer any more is lost to the others, which go on")
-async def _frozen(peers: Peers) -> None:
+async def _frozen(peers: RankBench) -> None:
     if peers.freeze is None:
         raise NotApplicable("the last rank leaves instead")
     await _end_of_one(peers, PeerLostError, _stand_still)
 
 
-async def _end_of_one(peers: Peers, kind: type[PeerError], end: Callable[[Peers], Awaitable[None]]) -> None:
+async def _end_of_one(peers: RankBench, kind: type[PeerError], end: Callable[[RankBench], Awaitable[None]]) -> None:
     """The last rank ends in some way; the others check what becomes of what they have under way with it."""
     transport, last = peers.transport, peers.transport.size - 1
     everybody, own, sizes = range(transport.size), transport.rank, (0, 10, peers.chunk_bytes * 5 // 2)
@@ -112,7 +112,7 @@ async def _end_of_one(peers: Peers, kind: type[PeerError], end: Callable[[Peers]
     expect(total[0] == last, f"a sum over the {last} that are left", str(total[0]))
 
 
-def _messages(peers: Peers, rank: int, tag: int, size: int) -> list[asyncio.Future[Any]]:
+def _messages(peers: RankBench, rank: int, tag: int, size: int) -> list[asyncio.Future[Any]]:
     """Messages in which the other rank takes no part, two each way."""
     sent = [peers.send(rank, tag, bytes(size)) for _ in range(2)]
     return sent + [peers.receive(rank, tag, bytearray(size)) for _ in range(2)]
@@ -129,7 +129,7 @@ async def _fail(undone: list[list[asyncio.Future[Any]]], kind: type[PeerError], 
             raise Deviation(f"{kind.__name__} of rank {rank}", f"{result!r}")
 
 
-async def _close_at_once(peers: Peers) -> None:
+async def _close_at_once(peers: RankBench) -> None:
     """Close, with messages under way."""
     called: list[object] = []
     for rank in peers.others:
@@ -139,12 +139,12 @@ async def _close_at_once(peers: Peers) -> None:
     await _closed(peers, called)
 
 
-async def _stand_still(peers: Peers) -> None:
+async def _stand_still(peers: RankBench) -> None:
     assert peers.freeze is not None
     peers.freeze()
 
 
-async def _closed(peers: Peers, called: list[object]) -> None:
+async def _closed(peers: RankBench, called: list[object]) -> None:
     """Close, and check that nothing is called back any more."""
     before = len(called)  # another rank may have closed already
     peers.call(peers.transport.close)
@@ -154,7 +154,7 @@ async def _closed(peers: Peers, called: list[object]) -> None:
 
 
 @ENDS.requires("close", "close() gives up what is under way, calls nothing back, and may be called again")
-async def _close(peers: Peers) -> None:
+async def _close(peers: RankBench) -> None:
     called: list[object] = []
     transport, buffer = peers.transport, bytearray(peers.chunk_bytes * 2)
     others = [rank for rank in range(transport.size) if rank != transport.rank and rank not in peers.ends]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from actorflow.errors import TransportError
 from actorflow.testing.conformance.report import Deviation, Topic, expect, same
-from actorflow.testing.conformance.transport_peers import Peers, content, fails
+from actorflow.testing.conformance.transport_bench import RankBench, content, fails
 
 EDGES = Topic("edges")
 
@@ -21,13 +21,13 @@ _MANY = 200
 
 
 @EDGES.requires("sizes", "messages of all sizes arrive as they were sent")
-async def _sizes(peers: Peers) -> None:
+async def _sizes(peers: RankBench) -> None:
     for size in (*_SIZES, peers.chunk_bytes, peers.chunk_bytes + 1, 2 * peers.chunk_bytes, 5 * peers.chunk_bytes // 2):
         await peers.exchange(size, size)
 
 
 @EDGES.requires("order", "messages of one tag arrive in the order in which they were sent, whatever their sizes")
-async def _order(peers: Peers) -> None:
+async def _order(peers: RankBench) -> None:
     tag, own = peers.tag(), peers.transport.rank
     sizes = [1, 70_000, 10, peers.chunk_bytes + 5, 3, 0, 100_000, 2] * 2
     buffers = {rank: [bytearray(size) for size in sizes] for rank in peers.others}
@@ -52,7 +52,7 @@ def _record(order: list[int], number: int, _: object) -> None:
 
 
 @EDGES.requires("tags", "messages of different tags do not wait for each other, and are not mistaken")
-async def _tags(peers: Peers) -> None:
+async def _tags(peers: RankBench) -> None:
     tags, own = [*(peers.tag() for _ in range(8)), peers.transport.max_tag], peers.transport.rank
     sent = [peers.send(rank, tag, content(own, 50, tag)) for tag in tags for rank in peers.others]
     for tag in reversed(tags):
@@ -64,7 +64,7 @@ async def _tags(peers: Peers) -> None:
 
 
 @EDGES.requires("empty", "an empty message tells the other side so, whatever the size of its buffer")
-async def _empty(peers: Peers) -> None:
+async def _empty(peers: RankBench) -> None:
     tag, own = peers.tag(), peers.transport.rank
     for size in (0, 100, 100_000, peers.chunk_bytes * 2):
         data = [b"", content(own, size), b"", content(own, size)]
@@ -79,7 +79,7 @@ async def _empty(peers: Peers) -> None:
 
 
 @EDGES.requires("views", "read-only memory and memory of other types are sent, and filled, as bytes")
-async def _views(peers: Peers) -> None:
+async def _views(peers: RankBench) -> None:
     tag = peers.tag()
     values = np.arange(12.0).reshape(3, 4) + peers.transport.rank
     values.flags.writeable = False
@@ -93,7 +93,7 @@ async def _views(peers: Peers) -> None:
 
 
 @EDGES.requires("wrong_size", "a message of another size than expected fails its receive, not those after it")
-async def _wrong_size(peers: Peers) -> None:
+async def _wrong_size(peers: RankBench) -> None:
     tag, own = peers.tag(), peers.transport.rank
     sent = [peers.send(rank, tag, content(own, size)) for size in (10, 30, 20) for rank in peers.others]
     for rank in peers.others:
@@ -107,7 +107,7 @@ async def _wrong_size(peers: Peers) -> None:
 
 
 @EDGES.requires("many", "many messages are under way at once, in both directions")
-async def _many(peers: Peers) -> None:
+async def _many(peers: RankBench) -> None:
     tags, own = [peers.tag() for _ in range(5)], peers.transport.rank
     buffers = {rank: [bytearray(2_000) for _ in range(_MANY)] for rank in peers.others}
     received = [peers.receive(rank, tags[i % 5], its[i]) for rank, its in buffers.items() for i in range(_MANY)]
@@ -119,7 +119,7 @@ async def _many(peers: Peers) -> None:
 
 
 @EDGES.requires("credit", "a send is done after the other side has asked for the message, not before")
-async def _credit(peers: Peers) -> None:
+async def _credit(peers: RankBench) -> None:
     other = peers.partner()
     for size in (0, 1, 5_000, peers.chunk_bytes + 1):
         tag, ready = peers.tag(), peers.tag()
@@ -134,7 +134,7 @@ async def _credit(peers: Peers) -> None:
 
 
 @EDGES.requires("reuse", "the memory of a message may change once its send is done")
-async def _reuse(peers: Peers) -> None:
+async def _reuse(peers: RankBench) -> None:
     other, tag, own = peers.partner(), peers.tag(), peers.transport.rank
     data, buffer = bytearray(100_000), bytearray(100_000)
     for i in range(20):
@@ -147,7 +147,7 @@ async def _reuse(peers: Peers) -> None:
 
 
 @EDGES.requires("address", "ranks that are not there, this one, and tags out of range are refused at once")
-async def _address(peers: Peers) -> None:
+async def _address(peers: RankBench) -> None:
     transport, buffer = peers.transport, memoryview(bytearray(1))
     wrong = [(transport.rank, 1), (-1, 1), (transport.size, 1)]
     if transport.size > 1:
@@ -167,7 +167,7 @@ _NOTE_SIZES = (0, 1, 100, 4_000, 5_000, 1 << 20, 7, 100_000, 3)
 
 
 @NOTES.requires("kept", "notes that come before somebody listens are kept")
-async def _kept(peers: Peers) -> None:
+async def _kept(peers: RankBench) -> None:
     for rank in range(peers.transport.size):
         peers.call(peers.transport.post, rank, b"first")
     await peers.turns()
@@ -178,7 +178,7 @@ async def _kept(peers: Peers) -> None:
 
 
 @NOTES.requires("order", "notes of any size arrive in the order in which their rank posted them, from this rank, too")
-async def _note_order(peers: Peers) -> None:
+async def _note_order(peers: RankBench) -> None:
     own = peers.transport.rank
     for i, size in enumerate(_NOTE_SIZES):
         for rank in range(peers.transport.size):
@@ -190,7 +190,7 @@ async def _note_order(peers: Peers) -> None:
 
 
 @NOTES.requires("beside", "notes and messages do not hinder each other")
-async def _beside(peers: Peers) -> None:
+async def _beside(peers: RankBench) -> None:
     known = 1 + len(_NOTE_SIZES)
     for i in range(50):
         for rank in range(peers.transport.size):
@@ -225,7 +225,7 @@ def _dtypes() -> list[np.dtype[Any]]:
 
 
 @GROUPS.requires("dtypes", "sums, maxima and minima of all dtypes")
-async def _dtypes_of_all(peers: Peers) -> None:
+async def _dtypes_of_all(peers: RankBench) -> None:
     ranks = range(peers.transport.size)
     for dtype in _dtypes():
         for operation, combine in _COMBINE.items():
@@ -239,7 +239,7 @@ async def _dtypes_of_all(peers: Peers) -> None:
 
 
 @GROUPS.requires("shapes", "no axes, no elements, several axes, and more than a message carries")
-async def _shapes(peers: Peers) -> None:
+async def _shapes(peers: RankBench) -> None:
     ranks = range(peers.transport.size)
     for shape in ((), (0,), (3, 0, 2), (2, 3, 5), (peers.chunk_bytes * 5 // 16,)):
         source = np.full(shape, peers.transport.rank + 1.0)
@@ -249,7 +249,7 @@ async def _shapes(peers: Peers) -> None:
 
 
 @GROUPS.requires("in_place", "the target may be the source")
-async def _in_place(peers: Peers) -> None:
+async def _in_place(peers: RankBench) -> None:
     ranks = range(peers.transport.size)
     for dtype in _dtypes():
         array = _part(peers.transport.rank, 1_000, dtype)
@@ -258,7 +258,7 @@ async def _in_place(peers: Peers) -> None:
 
 
 @GROUPS.requires("overlap", "calls overlap, and may end in any order")
-async def _overlap(peers: Peers) -> None:
+async def _overlap(peers: RankBench) -> None:
     ranks = range(peers.transport.size)
     sizes = [1, 200_000, 10, 50_000, 3] * 3
     targets = [np.zeros(size, np.float32) for size in sizes]
@@ -273,7 +273,7 @@ async def _overlap(peers: Peers) -> None:
 
 
 @GROUPS.requires("same_bits", "the result is the same to the last bit on all ranks, for NaN and zeros with signs, too")
-async def _same_bits(peers: Peers) -> None:
+async def _same_bits(peers: RankBench) -> None:
     ranks, others = range(peers.transport.size), peers.others
     special = np.array([np.nan, 0.0, -0.0, np.inf, -np.inf, 1e-40])
     for dtype in ("float16", "float32", "float64"):
@@ -297,7 +297,7 @@ async def _same_bits(peers: Peers) -> None:
 
 
 @GROUPS.requires("subgroups", "groups of some ranks compute by themselves, and beside each other")
-async def _subgroups(peers: Peers) -> None:
+async def _subgroups(peers: RankBench) -> None:
     own = peers.transport.rank
     count = peers.transport.size
     groups: list[tuple[int, ...]] = [(a, b) for a in range(count) for b in range(a + 1, count)]
@@ -316,7 +316,7 @@ async def _subgroups(peers: Peers) -> None:
 
 
 @GROUPS.requires("refused", "what cannot be reduced, and groups without this rank, are refused at once")
-async def _refused(peers: Peers) -> None:
+async def _refused(peers: RankBench) -> None:
     transport, array = peers.transport, np.zeros(4)
     everybody = transport.group(range(transport.size))
     wrong = [

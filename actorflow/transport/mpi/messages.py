@@ -14,7 +14,7 @@ from mpi4py import MPI
 from actorflow.errors import TransportError
 from actorflow.transport.base import Received, Sent
 from actorflow.transport.mpi.deaths import Failures
-from actorflow.transport.mpi.progress import Bell
+from actorflow.transport.mpi.polling import Bell
 from actorflow.transport.mpi.requests import Call, Ended, Entry, Parts, Row, Table, chunks
 
 
@@ -37,7 +37,7 @@ class Edges:
     def __init__(self, comm: MPI.Intracomm, link: Link) -> None:
         self.comm = comm
         self.link = link
-        self._streams: dict[tuple[int, int], _Stream] = {}
+        self._streams: dict[tuple[int, int], _TaggedReceives] = {}
         self._later: dict[tuple[int, int], deque[_Outgoing]] = {}  # behind a message in parts
 
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
@@ -54,7 +54,7 @@ class Edges:
         """See `Transport.receive`."""
         stream = self._streams.get((rank, tag))
         if stream is None:
-            stream = self._streams[rank, tag] = _Stream(self, rank, tag)
+            stream = self._streams[rank, tag] = _TaggedReceives(self, rank, tag)
         stream.add(_Incoming(buffer, done))
         self.link.bell.nudge(rank)
 
@@ -120,7 +120,7 @@ class _Incoming:
         self.has_ended = False
 
 
-class _Stream:
+class _TaggedReceives:
     """Messages of one rank with one tag that are wanted; each is told of when those before it have been.
 
     The chunks of a message have one tag: what is wanted after a large one is asked for when that has come.

@@ -23,9 +23,9 @@ from actorflow.transport.mpi.groups import MPIGroup, Operations
 from actorflow.transport.mpi.job import end_interrupted, end_without, exit_status
 from actorflow.transport.mpi.library import bytes_on_device, finalize_without_fence, knows_cuda
 from actorflow.transport.mpi.messages import Edges, Link, Notes
-from actorflow.transport.mpi.progress import Bell, Progress
+from actorflow.transport.mpi.polling import Bell, Poller
 from actorflow.transport.mpi.requests import Table
-from actorflow.transport.peers import Inbox, Liveness, given_up, has_left, liveness_of, lost_elsewhere
+from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, liveness_of, lost_elsewhere
 
 #: Some MPIs copy a message in one call, during which the loop stands still: half a millisecond for so much. The count
 #: of bytes of a message of MPI ends at 2 GiB.
@@ -70,9 +70,9 @@ class MPITransport(Transport):
         self._comms = [comm, comm.Dup(), comm.Dup(), comm.Dup()]
         for_edges, for_notes, self._for_all, self._for_groups = self._comms
         bell = Bell(comm, host, shared)
-        self._progress = Progress(self, bell, crowded=len(bell.neighbours) >= _cores())
-        self._table, self._note_table = Table(self._progress.wake), Table(self._progress.wake)
-        self._inbox = Inbox(self._note_table.call_soon)
+        self._poller = Poller(self, bell, crowded=len(bell.neighbours) >= _cores())
+        self._table, self._note_table = Table(self._poller.wake), Table(self._poller.wake)
+        self._inbox = NoteInbox(self._note_table.call_soon)
         self._failures = Failures(for_notes, self._inbox.ends)
         self._link = Link(self._table, bell, self._failures, chunk_bytes)
         self._edges = Edges(for_edges, self._link)
@@ -107,7 +107,7 @@ class MPITransport(Transport):
         self._loop = loop
         self._table.bind(loop)
         self._note_table.bind(loop)
-        self._progress.bind(loop)
+        self._poller.bind(loop)
         self._look_for_lost(loop)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class MPITransport(Transport):
         """Give up what is under way, and tell the others."""
         if self._has_left:
             return
-        self._progress.close()
+        self._poller.close()
         if self._next_look is not None:
             self._next_look.cancel()
         if self._inbox.listener is not None:

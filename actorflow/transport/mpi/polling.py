@@ -35,7 +35,7 @@ _HEARTBEAT_S = 0.5
 
 
 class State(Enum):
-    """State of `Progress`."""
+    """State of `Poller`."""
 
     UNBOUND = "unbound"
     SPINNING = "spinning"
@@ -43,8 +43,8 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Watched(Protocol):
-    """Interface of what `Progress` polls."""
+class Polled(Protocol):
+    """Interface of what `Poller` polls."""
 
     def poll(self, whole: bool = False) -> bool:
         """Let MPI go on, and call back for what has ended, or for some of it; whether anything has."""
@@ -70,7 +70,7 @@ class Doorbell(Protocol):
     def drain(self) -> None: ...
 
 
-class Progress:
+class Poller:
     """Spins, parks and wakes.
 
     While there is news, it looks at every turn of the loop, so the application gets its turns, too. After some looks
@@ -83,7 +83,7 @@ class Progress:
         crowded: Whether the ranks of this host leave no core to others.
     """
 
-    def __init__(self, watched: Watched, bell: Doorbell, crowded: bool) -> None:
+    def __init__(self, watched: Polled, bell: Doorbell, crowded: bool) -> None:
         self._watched = watched
         self._bell = bell
         self._crowded = crowded

@@ -1,4 +1,4 @@
-"""Peers over which a transport is checked: messages that can be awaited, and an eye on how callbacks come."""
+"""Bench on which a transport is checked: messages that can be awaited, and an eye on how callbacks come."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TURNS = 300
 _TAGS = 1_000
 
 
-class Peers(Listener):
+class RankBench(Listener):
     """One rank of a transport that is checked, and how it reaches the others.
 
     Attributes:
@@ -76,7 +76,7 @@ class Peers(Listener):
         """The next requirement: its tags are its own on all ranks, whatever they have checked before."""
         self._next_tag = number * _TAGS
 
-    async def within_patience(self, check: Callable[[Peers], Awaitable[None]]) -> None:
+    async def within_patience(self, check: Callable[[RankBench], Awaitable[None]]) -> None:
         """Check a requirement; raises Deviation if that does not end."""
         try:
             async with asyncio.timeout(self.patience_s):
