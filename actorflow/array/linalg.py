@@ -95,13 +95,9 @@ def _vecdot(x1: Value, x2: Value, axis: int) -> Value:
     return np.asarray(vecdot(x1, x2, axis=axis))
 
 
-def _tensordot(x1: Value, x2: Value, axes: Any) -> Value:
-    return np.tensordot(x1, x2, axes=axes)
-
-
 MATMUL = Primitive("matmul", np.matmul, into=True, threaded=True)
 _VECDOT = Primitive("vecdot", _vecdot)
-_TENSORDOT = Primitive("tensordot", _tensordot)
+_TENSORDOT = Primitive("tensordot", lambda x1, x2, axes: np.tensordot(x1, x2, axes=axes))
 
 
 def product_dtype(name: str, one: DType, other: DType) -> DType:
@@ -336,13 +332,9 @@ def matrix_power(x: Array, n: int, /) -> Array:
 
 def diagonal(x: Array, /, *, offset: int = 0) -> Array:
     """The diagonals of matrices, ``offset`` to the right of the main one."""
-    node = _matrix("diagonal", x)
-    return simple(_DIAGONAL, x, (*node.shape[:-2], _length_of_diagonal(node.shape, offset)), int(offset))
-
-
-def _length_of_diagonal(shape: Shape, offset: int) -> int:
-    rows, columns = shape[-2:]
-    return max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    *lead, rows, columns = _matrix("diagonal", x).shape
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    return simple(_DIAGONAL, x, (*lead, length), int(offset))
 
 
 def trace(x: Array, /, *, offset: int = 0, dtype: npt.DTypeLike | None = None) -> Array:
@@ -403,11 +395,7 @@ def _rank(x: Value, *rtol: Value) -> Value:
 
 
 def _pinv(x: Value, *rtol: Value) -> Value:
-    return np.linalg.pinv(x, rtol=rtol[0]) if rtol else np.linalg.pinv(x, rtol=_pinv_rtol(x))
-
-
-def _pinv_rtol(x: Value) -> float:
-    return float(max(x.shape[-2:]) * np.finfo(x.dtype).eps)
+    return np.linalg.pinv(x, rtol=rtol[0] if rtol else float(max(x.shape[-2:]) * np.finfo(x.dtype).eps))
 
 
 _MATRIX_RANK = Primitive("matrix_rank", _rank)

@@ -24,7 +24,7 @@ from actorflow.ops.reductions import is_certain, may_be_uncertain
 #: Elements of a block. Measured from 4 Ki to 512 Ki: with smaller ones, threads wait for each other after each call.
 BLOCK = 131_072
 _alone = [np.empty(0)]
-#: What ``getrefcount(values[i])`` says of an array that only the list refers to.
+#: Reference count of ``values[i]``, an array that only the list refers to.
 _IN_ONE_LIST = getrefcount(_alone[0])
 #: Blocks that a thread computes at a time, so that another one can take a share.
 _SHARE = 4
@@ -116,7 +116,7 @@ class Chain:
                 self.results[i] = self._total(i, parts)
 
     def _total(self, i: int, parts: list[Any]) -> Value:
-        """A reduction, of those of its parts."""
+        """The whole of a reduction, from its parts."""
         step = self.steps[i]
         assert isinstance(step.op, Reduction)
         total = parts[0]
@@ -269,7 +269,7 @@ class ChainUnit(StepUnit):
                 if self._steps[i].op.elementwise:
                     reused = self._reused.get(i)
                     self._results[i] = take(node.shape, node.dtype) if reused is None else self._values[reused]
-            step = self._steps[0]  # only a reduction by itself comes first
+            step = self._steps[0]  # a chain begins with a reduction only if it is nothing else
             shape = step.shape if step.op.elementwise else self._spec(step.arguments[0]).shape
             self._chain = Chain(self._steps, self._values, shape, self._results)
         except MemoryError as error:
@@ -301,7 +301,7 @@ class ChainUnit(StepUnit):
 
     def end_share(self, share: tuple[int, int]) -> bool:
         self._left -= share[1] - share[0]
-        if self._failed:  # what nobody has taken is not run any more
+        if self._failed:  # parts that no thread has taken are not run any more
             self._left -= self._shares - self._next + sum([stop - start for start, stop in self._returned])
             self._next, self._returned = self._shares, []
         return self._left == 0
@@ -330,7 +330,7 @@ class ChainUnit(StepUnit):
         except StepError as error:
             self._failed = {0: (error.step, error.__cause__ or error)}
         except BaseException as error:  # an interrupt, for this thread
-            if self._reused:  # what was being written over is lost
+            if self._reused:  # the input that was being written over is lost
                 self._failed = {0: (next(iter(self._produced)), error)}
             raise
 
@@ -359,7 +359,7 @@ class ChainUnit(StepUnit):
             return False
         if not isinstance(step.op, Elementwise) or not (last < i or (last == i and step.op.aligned)):
             return False
-        # A total that is not certain takes the inputs once more.
+        # The total of an uncertain reduction reads the inputs once more.
         first = len(self._values)
         return not any(
             isinstance(each.op, Reduction)

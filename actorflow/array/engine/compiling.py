@@ -1,4 +1,4 @@
-"""Records that are computed together on devices: as a graph that is made once for all that have the same structure."""
+"""Graphs for records that devices compute together: one for all records of the same structure."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Computation:
         return (TensorSpec(read.shape, read.dtype), self._place) if isinstance(read, np.ndarray) else read
 
     def compile(self, **modes: Any) -> Compiled:
-        """A graph for it.
+        """Make a graph for it.
 
         Args:
             modes: Of the graph.
@@ -131,7 +131,7 @@ class Computation:
             spec, place = self._source(read)
             values.append(plain.blob(f"x{i}", spec.shape, spec.dtype, place))
             feeds.append((i, values[-1]))
-        ends: list[int] = []  # the ids of what is made for a step are lower
+        ends: list[int] = []  # nodes made for a step have lower ids
         for step, place in zip(self._steps, self._places, strict=True):
             values.append(self._translated(plain, step, place, [values[a] for a in step.arguments]))
             ends.append(plain.size)
@@ -157,7 +157,7 @@ class Computation:
     def _at_place(self, graph: Graph, blob: Blob, place: Place) -> Blob:
         """A blob that the graph computes, where its value is to live; a view where that is possible."""
         if blob.producers and blob.place == place:
-            return blob  # else what is fed would be fetched as it was fed
+            return blob  # a fed blob is never fetched as it was fed
         with graph.at(place):
             moved: Blob = graph.apply(ops.Reshape(blob.shape), blob)
         return moved

@@ -35,14 +35,14 @@ class DeviceMemory(Memory):
         self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def count(self, value: Any) -> None:
-        """Count the memory of an array of the device from now on, once, whatever views there are."""
+        """Count the memory of an array of the device from now on, once for all its views."""
         buffer = value if value.base is None else value.base
         if self._known.get(id(buffer)) is not buffer:
             self._known[id(buffer)] = buffer
             self.pool.adopt(buffer)
 
     def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
-        """The error of something that does not fit."""
+        """The error of an array or a unit that does not fit."""
         return OutOfMemoryError(f"on {self._place}: {super().no_room(what, size_bytes)}")
 
 
@@ -64,11 +64,11 @@ class Devices:
         self._options = dict(options)
         self._memories: dict[Place, DeviceMemory] = {}
         self._lock = held_at_fork(threading.Lock(), is_outer=True)
-        self._running: list[Service] = []  # one, or none
+        self._running: list[Service] = []  # at most one
         self._end = weakref.finalize(self, _close, self._lock, self._running)
 
     def memory(self, place: Place) -> DeviceMemory:
-        """The memory of a device. With the evaluator's lock held."""
+        """The memory of a device. With the session's lock held."""
         memory = self._memories.get(place)
         if memory is None:
             options = self._options.get(place)
@@ -77,7 +77,7 @@ class Devices:
         return memory
 
     def peak_bytes(self, computation: Computation, place: Place) -> int:
-        """Most bytes that a computation takes on its device. With the evaluator's lock held."""
+        """Most bytes that a computation takes on its device. With the session's lock held."""
         known = self._peaks.get(computation.key)
         if known is None:
             compiled = computation.compile()
@@ -91,13 +91,15 @@ class Devices:
         """Have the service run a coroutine. From any thread."""
         with self._lock:
             if not self._running:
-                from actorflow.array.engine.service import Service  # the runtime is of use here alone
+                from actorflow.array.engine.service import (
+                    Service,
+                )  # loads the runtime of graphs, which only devices need
 
                 self._running.append(Service(self._budget_bytes, self._options, self._capture))
             self._running[0].submit(work)
 
     def forget_parent(self) -> None:
-        """This is the child of a fork, which does not have the service's thread."""
+        """Forget the service, whose thread the child of a fork does not have."""
         self._end.detach()
         self._running = []
         self._end = weakref.finalize(self, _close, self._lock, self._running)

@@ -16,7 +16,7 @@ from actorflow.ops.shaping import Reduction
 from actorflow.place import Place
 from actorflow.plan.validate import needed_ops
 
-#: Of one chain: the arguments of a kernel are limited, and so is what can be compiled in reasonable time.
+#: Limits of one chain: of the arguments of a kernel, and of the time to compile it.
 _MOST_STEPS, _MOST_INPUTS, _MOST_RESULTS = 32, 8, 8
 
 
@@ -35,7 +35,7 @@ class Joined(NamedTuple):
 
 
 def join(source: Graph, wanted: Iterable[Blob], target: Graph) -> Joined:
-    """Make what blobs of a graph need anew, each chain of elementwise ops of an accelerator as one.
+    """Copy the part of a graph that blobs need, each chain of elementwise ops of an accelerator as one op.
 
     Reductions of a chain's values that go along the same axes are part of it.
 
@@ -68,7 +68,7 @@ def join(source: Graph, wanted: Iterable[Blob], target: Graph) -> Joined:
 
 
 def _copy(joined: Joined, op: Op) -> None:
-    """The op as it is."""
+    """Copy an op as it is."""
     made = joined.graph.op(op.name, op.operation, op.place)
     joined.origins[op.name] = (op,)
     made(*[_input(joined, blob) for blob in op.inputs])
@@ -76,7 +76,7 @@ def _copy(joined: Joined, op: Op) -> None:
 
 
 def _fuse(joined: Joined, group: Sequence[Op], results: Sequence[Op]) -> None:
-    """The ops as one."""
+    """Copy ops as one."""
     inputs = list(dict.fromkeys(_outer(group)))
     positions = {blob: i for i, blob in enumerate(inputs)}
     steps: list[FusedStep] = []
@@ -123,7 +123,7 @@ def _is_number(op: Op) -> bool:
 
 
 def _groups(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    """The ops in groups, in an order in which these can run.
+    """Group the ops, in an order in which the groups can run.
 
     An op's level is how many edges lie on the longest way to it that cannot be fused. Only ops of one level are
     joined, so no two groups wait for each other.
@@ -165,7 +165,7 @@ def _is_link(before: Op, op: Op) -> bool:
 
 
 def _parts(group: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    """A group in pieces, each within the limits, whose reductions go along the same axes."""
+    """Divide a group into parts within the limits, whose reductions go along the same axes."""
     part: list[Op] = []
     others: list[Op] = []  # reductions along other axes: nothing in the group reads them
     along: FusedColumns | None = None

@@ -1,4 +1,4 @@
-"""Ctrl-C while values are computed: it waits until the evaluator's state is whole again.
+"""Ctrl-C while values are computed: it waits until the session's state is consistent.
 
 Python calls the handlers of signals in the main thread, between any two of its instructions. One that raises would
 leave records half planned, or an array half updated, for whoever asks next.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-# What `signal` makes of these looks for an enum of each handler, which takes several times as long as all else here.
+# The functions of `signal` look for an enum of each handler, which takes several times as long as all else here.
 from _signal import getsignal, signal  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterable
 from signal import SIGINT
@@ -32,7 +32,7 @@ class _State:
 
     @classmethod
     def forget_parent(cls) -> None:
-        """This is the child of a fork, whose main thread is the one that forked, perhaps in the middle of a guard."""
+        """Start afresh in the child of a fork, whose main thread is the one that forked, perhaps within a guard."""
         cls.main = threading.main_thread()
         cls.frame, cls.is_noted, cls.is_open = None, False, False
         if cls.handler is not None:
@@ -52,7 +52,7 @@ def _note(signum: int, frame: FrameType | None) -> None:
 
 
 def interruptible(function: Callable[..., Any], arguments: Iterable[Any], **options: Any) -> Any:
-    """Call a function that may take long in Python; interrupts are for it."""
+    """Call a function that may run Python code for long; Ctrl-C interrupts it."""
     if threading.get_ident() != _State.main.ident or _State.is_open:
         return function(*arguments, **options)
     _State.is_open = True
@@ -64,7 +64,7 @@ def interruptible(function: Callable[..., Any], arguments: Iterable[Any], **opti
 
 
 def check_interrupt() -> None:
-    """Call the application's handler, which usually raises, if there was an interrupt. Where the state is whole."""
+    """Call the application's handler, which usually raises, if Ctrl-C came. Only where the state is consistent."""
     if _State.is_noted and threading.current_thread() is _State.main:
         frame, _State.frame, _State.is_noted = _State.frame, None, False
         _State.handler(SIGINT, frame)
@@ -101,9 +101,9 @@ class Guard:
         self._lock.release()
         if self._was_open:
             _State.is_open = True
-        if self._holds and _State.handler is not None:  # else this is the child of a fork, which has forgotten it
+        if self._holds and _State.handler is not None:  # None in the child of a fork
             handler, _State.handler = _State.handler, None
-            signal(SIGINT, handler)  # first: nothing is noted any more once it has been looked at
+            signal(SIGINT, handler)  # before the look at what was noted, so that nothing is missed
             if _State.is_noted:
                 frame, _State.frame, _State.is_noted = _State.frame, None, False
                 handler(SIGINT, frame)

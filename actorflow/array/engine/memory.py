@@ -1,4 +1,4 @@
-"""The memory of a session's values: buffers used again, a budget."""
+"""The memory of a session's values: reused buffers, and a budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actorflow.devices.memory import UNSHARED, Pool
 from actorflow.errors import GraphError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 
-#: Buffers from this size on are used again; below it, the C library's allocator is as quick.
+#: Size from which on buffers are reused; below it, the C library's allocator is as quick.
 _POOLED_BYTES = 1_048_576
 #: Free buffers that are kept.
 _KEPT_BYTES = 256 * 1024 * 1024
@@ -61,13 +61,13 @@ class Memory:
                 self.count(each)
 
     def reclaim(self, value: Any) -> None:
-        """A record has let go of its value. Any thread may call it, the garbage collector included."""
+        """Keep the memory of a value that a record has let go of. Any thread may call it, also when collecting."""
         if type(value) is np.ndarray and value.nbytes >= _POOLED_BYTES and self._ended_bytes < _KEPT_BYTES:
             self._ended_bytes += value.nbytes
             self._ended.append(value)
 
     def reclaim_all(self, values: list[Any]) -> None:
-        """A unit has let go of what it read and computed; empties the list."""
+        """Keep the memory of values that a unit has let go of; empties the list."""
         while values:
             value = values.pop()
             if value is not None:
@@ -85,7 +85,7 @@ class Memory:
         return buffer
 
     def sort_out(self) -> None:
-        """Take the buffers of ended records back that nobody else refers to."""
+        """Take back the buffers of ended records that have no other references."""
         self._ended_bytes = 0
         while self._ended:
             value = self._ended.popleft()

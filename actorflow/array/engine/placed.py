@@ -98,13 +98,13 @@ class PlacedUnit(StepUnit):
     async def compute_on(self, service: Service) -> None:
         """Compute it, and tell the session."""
         if not await self._compute(service, self._computation) and len(self._produced) > 1:
-            for i in self._produced:  # what failed may not concern all of them
+            for i in self._produced:  # the failure may concern only some of them
                 await self._compute(service, self._computation.with_results((i,)))
         self.elapsed_ns = perf_counter_ns() - self._begun_ns
         self.evaluator.take_back(self)
 
     async def _compute(self, service: Service, computation: Computation) -> bool:
-        """Compute some of the results; whether that went well."""
+        """Compute some of the results; return whether that went well."""
         failed: tuple[int, BaseException]
         try:
             values = await service.compute(computation, self._values)

@@ -36,14 +36,14 @@ _ALONE, _JOINED, _CHAINED, _PLACED = range(4)
 _LONG = 1 << 19
 #: Elements that another operation touches up to which it is not worth a thread of its own.
 _SMALL = 1 << 15
-#: Multiplications up to which a product of matrices is not, as it uses all cores by itself.
+#: Multiplications up to which a product of matrices is not worth one, as it uses all cores by itself.
 _SMALL_PRODUCT = 1 << 28
-#: Multiplications in the time of one elementwise operation.
+#: Multiplications that take as long as one elementwise operation on one element.
 _PRODUCTS = 64
-#: Elements that a sequence touches, and operations that it has, at most: somebody may wait for one in the middle.
+#: Most elements that a sequence touches, and most of its operations: somebody may wait for one in the middle.
 _MOST_WORK = 1 << 23
 _MOST_STEPS = 4_096
-#: Records on a way through what a device computes at a time: graphs are made for it, and kept.
+#: Longest way through the records that a device computes as one graph.
 _DEEPEST = 256
 #: Elements of a constant up to which it is compared with others.
 _COMPARED = 64
@@ -94,7 +94,7 @@ def collect(roots: Iterable[Node], evaluator: Evaluator) -> Found:
 
 
 def between_sessions(roots: Iterable[Node]) -> list[Node]:
-    """The records, and what they need that records of other sessions read, in the order in which they were made.
+    """The records, and those that they need from other sessions, in the order in which they were made.
 
     Computed one after the other, none of them waits for another session's computation within its own.
     """
@@ -133,15 +133,15 @@ def _calibrate() -> int:
     return _references(nodes)[0] * len(held)
 
 
-#: What `_references` says of a record that is in a list and in a dictionary, and that nothing refers to.
+#: Reference count, as `_references` gives it, of a record that only a list and a dictionary refer to.
 _UNREFERRED = _calibrate()
 
 
 def window(nodes: list[Node], memory_of: Callable[[Node], Memory]) -> list[Node]:
-    """The first of the records, as many as fit together, without those that never fit and what depends on these."""
+    """The first of the records that fit together, without those that never fit and their dependents."""
     chosen: list[Node] = []
     skipped: set[Node] = set()
-    rooms: dict[Memory, tuple[int, int]] = {}  # in all, and what is left
+    rooms: dict[Memory, tuple[int, int]] = {}  # total and left
     for node in nodes:
         memory = memory_of(node)
         size_bytes = bytes_of(node)

@@ -17,7 +17,7 @@ from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 
 _NONE: list[int] = []
-#: Bytes of a value from which on it is worth finding out whether its memory can be used again.
+#: Bytes of a value from which on reuse of its memory is worth a check.
 _REUSED_BYTES = 4_096
 #: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
 _COPIED_BYTES = 65_536
@@ -94,7 +94,7 @@ class Sequence(Unit):
             self.claimed_bytes = sum([*map(bytes_of, nodes)])
         self._types = types
         self._buffers: dict[int, Value] = {}
-        self._foreign: set[int] = set()  # of the results, those whose memory was another value's before
+        self._foreign: set[int] = set()  # results in the memory of other values
         self._times = [0] * count
         self._next = 0
         self._spoiled = -1  # the step that writes over what it reads
@@ -148,7 +148,7 @@ class Sequence(Unit):
                 profile = profiles[step[0].name] = OpProfile()
             if i not in failed:
                 profile.add(elapsed_ns)
-            elif failed[i][0] == i:  # and not for what it reads
+            elif failed[i][0] == i:  # not because of its inputs
                 profile.failed += 1
         errors: dict[int, Error] = {}
         for i in self._produced if failed else ():
@@ -175,7 +175,7 @@ class Sequence(Unit):
                 except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
                     failed[i] = i, error
                 except BaseException as error:  # an interrupt, for this thread
-                    if i == self._spoiled:  # what was being written over may be lost
+                    if i == self._spoiled:  # the value that was being written over may be lost
                         failed[i] = i, error
                         self._next = i + 1
                     raise

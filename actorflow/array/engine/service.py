@@ -40,11 +40,11 @@ class Service:
     def __init__(self, budget_bytes: int | None, options: dict[Place, DeviceOptions], capture: bool) -> None:
         self._budget_bytes = budget_bytes
         self._capture = capture
-        self._variants: dict[Hashable, set[Hashable]] = {}  # the numbers that a structure has come with
+        self._variants: dict[Hashable, set[Hashable]] = {}  # sets of numbers, by structure
         self._options = options
         self._devices: dict[Place, Device] = {}
         self._graphs: Cache[Compiled] = Cache(_MOST_GRAPHS)
-        self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: what these devices have computed
+        self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: values computed by these devices
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None
         started: Future[None] = Future()

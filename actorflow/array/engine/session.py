@@ -1,4 +1,4 @@
-"""Sessions: what computes the arrays that belong together, when, and within which memory."""
+"""Sessions, which compute the arrays that belong to them, in threads and within memory of their own."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _MOST_PENDING = 20_000
 #: The same under a budget, where all of them are looked through again and again.
 _MOST_PENDING_IN_BUDGET = 1_000
-#: Operations that the thread that asks computes without units, at most, and elements of each result and input. To plan
-#: them, hand them over and note their end takes several times as long; with more of them it does not.
+#: Most operations, and most elements of their results and inputs, that the thread that asks computes without units. To
+#: plan and hand over so few takes several times as long as to compute them.
 _FEW, _SMALL = 8, 1 << 14
 #: Elements to be computed from which on a worker does not wait for a pause of the recording.
 _PLENTY = 16 * 1024 * 1024
@@ -77,7 +77,7 @@ class Session(Evaluator):
         computed: Operations computed.
         shared: Operations that were not computed since an equal one was.
         memory: Memory of values on the CPU.
-        devices: What computes on accelerators.
+        devices: Accelerators, their memory and their service.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Session(Evaluator):
     # -- recording ----------------------------------------------------------------------------------------------
 
     def notice(self, node: Node) -> None:
-        """Much has been recorded: have a worker look at it. Called while recording."""
+        """Have a worker look at the records, of which there are many. Called while recording."""
         if self.dry_run:
             super().notice(node)
         elif self.sequential:
@@ -178,7 +178,7 @@ class Session(Evaluator):
                 self._watching = self._workers > 0
 
     def _forget(self) -> None:
-        """Drop what was recorded and is not to be computed any more."""
+        """Drop the records that need not be computed any more."""
         with Guard(self._changed):
             self._count_recorded()
             pending = self.pending
@@ -198,7 +198,7 @@ class Session(Evaluator):
             if not self.is_limited:
                 return memory.take(shape, dtype)
             size_bytes = TensorSpec(shape, dtype).size_bytes
-            # What is recorded needs room to be computed in, too.
+            # Records need room for their values, too.
             if self._has_room(size_bytes) or (Node.placing is not None and self._fit((), size_bytes)):
                 return memory.take(shape, dtype)
             self._drain(guard)
@@ -356,7 +356,7 @@ class Session(Evaluator):
 
     def _fit(self, nodes: Iterable[Node], size_bytes: int = 0) -> bool:
         """Return whether these bytes fit beside all that was recorded or is asked for: then any order will do."""
-        # Twice what is asked for, where that was recorded lately; but other sessions may read what no array shows.
+        # Recent records count twice if they are asked for; but other sessions may read records that no array shows.
         if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
             return True
         needs = {self.memory: size_bytes}
@@ -408,7 +408,7 @@ class Session(Evaluator):
         return bool(first)
 
     def _prepare(self, roots: list[Node], forced: bool) -> None:
-        """Make units of what must be computed for records; put them first if somebody waits for them."""
+        """Make units of all that records need; put them first if somebody waits for them."""
         if not roots:
             return
         found = collect(roots, self)
@@ -441,7 +441,7 @@ class Session(Evaluator):
                     source.followers.append(unit)
                     if forced and not source.forced:
                         self._put_first([source])
-        except BaseException:  # an interrupt: as if it had not been tried
+        except BaseException:  # an interrupt: undo it
             for unit in units:
                 unit.finish()
             raise
@@ -469,7 +469,7 @@ class Session(Evaluator):
 
     def _work_once(self, forced: bool) -> bool:
         """Run a part of a unit, or plan more, if there is something to do."""
-        if self._over:  # its end was interrupted
+        if self._over:  # the end of a unit was interrupted
             self._settle()
             return True
         taken = self._take(forced and not self._asked)
@@ -520,7 +520,7 @@ class Session(Evaluator):
             if unit.queued and forced and not unit.forced:
                 return None
             heappop(self._ready)
-            if not unit.queued:  # it was put first, and has been taken
+            if not unit.queued:  # it was pushed twice, and has been taken
                 continue
             unit.queued = False
             error = unit.failed_source
@@ -553,7 +553,7 @@ class Session(Evaluator):
         self._settle()
 
     def _settle(self) -> None:
-        """Hand on the results of units that are over. An interrupt in the middle leaves it to the next caller."""
+        """Hand on the results of units that are over; after an interrupt, the next caller goes on."""
         while self._over:
             unit = self._over[-1]
             if not unit.ended:
@@ -571,12 +571,12 @@ class Session(Evaluator):
             for node in [node for node in self._callbacks if node.done]:
                 for callback in self._callbacks.pop(node):
                     callback()
-            if self._callbacks:  # the threads that compute now may only care for what they wait for
+            if self._callbacks:  # threads that compute now may stop once they have what they wait for
                 self._call_workers(cores())
         self._changed.notify_all()
 
     def take_back(self, unit: Unit) -> None:
-        """The devices have computed a unit. Without the lock, on their thread."""
+        """End a unit that the devices have computed. Without the lock, on their thread."""
         with self._changed:
             self._end(unit)
             if self._ready:
@@ -670,7 +670,7 @@ def _is_small(node: Node) -> bool:
     )
 
 
-#: As it is written in ``with session(memory_budget=...):``.
+#: The name for blocks: ``with session(memory_budget=...):``.
 session = Session
 Evaluator.default = Session()
 

@@ -31,7 +31,7 @@ class Owner(Protocol):
     profile: dict[str, OpProfile]
 
     def take_back(self, unit: Unit) -> None:
-        """The devices have computed a unit. Without the lock, on their thread."""
+        """End a unit that the devices have computed. Without the lock, on their thread."""
 
 
 class Unit(ABC):
@@ -111,7 +111,7 @@ class Unit(ABC):
 
     @property
     def failed_source(self) -> Error | None:
-        """Why a value that it reads is missing, if one is."""
+        """The reason why a value that it reads is missing, if one is."""
         for read in self.reads:
             if type(read) is Node and read.error is not None:
                 return read.error
@@ -139,7 +139,7 @@ class Unit(ABC):
         """Name of what it computes."""
 
     def gather(self) -> None:
-        """Take the inputs' values, and let go of the records: those that nobody else refers to end here."""
+        """Take the inputs' values and let go of the records; those without other references end here."""
         self._values = [read.value if type(read) is Node else read for read in self.reads]
         self.reads = []
         for node in self.nodes:
@@ -170,12 +170,12 @@ class Unit(ABC):
         return 0, 1
 
     def return_share(self, share: tuple[int, int]) -> bool:
-        """A part was interrupted: let another thread run it; False if that is not possible any more."""
+        """Have another thread run an interrupted part; False if that is no longer possible."""
         self._is_taken = False
         return True
 
     def end_share(self, share: tuple[int, int]) -> bool:
-        """A part has been run; whether it was the last one."""
+        """Note that a part has been run; return whether it was the last one."""
         return True
 
     @abstractmethod
@@ -202,7 +202,7 @@ class Unit(ABC):
         self.finish()
 
     def fail(self, error: Error) -> None:
-        """There will be no results."""
+        """End with an error instead of results."""
         for node in self.nodes:
             node.error = error
             node.inputs = ()
@@ -222,7 +222,7 @@ class Unit(ABC):
     ) -> Error:
         """The error of a step; a step before may have handed it on."""
         if cause.__traceback__ is not None:
-            clear_frames(cause.__traceback__)  # they refer to values
+            clear_frames(cause.__traceback__)  # frames refer to values
         if isinstance(cause, OpError | OutOfMemoryError):
             return cause
         return failure(name, (self._codes[step], self._instructions[step]), inputs, cause, place)
@@ -273,7 +273,7 @@ class StepUnit(Unit):
         return self.explain(step, self._steps[step].name, inputs, cause, place)
 
     def _spec(self, position: int) -> TensorSpec:
-        """Type of what a step reads."""
+        """Type of an input of a step."""
         first = len(self._values)
         found = self._steps[position - first] if position >= first else self._values[position]
         return TensorSpec((), np.dtype(object)) if type(found) is tuple else TensorSpec(found.shape, found.dtype)

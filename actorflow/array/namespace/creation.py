@@ -126,12 +126,8 @@ def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | No
 # -- constants --------------------------------------------------------------------------------------------------
 
 
-def _range(*arguments: Any) -> Value:
-    return np.arange(*arguments[:-1])
-
-
 FULL = Primitive("full", lambda value, shape: np.full(shape, value))
-_ARANGE = Primitive("arange", _range)
+_ARANGE = Primitive("arange", lambda *params: np.arange(*params[:-1]))
 _LINSPACE = Primitive("linspace", np.linspace)
 _EYE = Primitive("eye", np.eye)
 _TRIL = Primitive("tril", np.tril)

@@ -270,16 +270,8 @@ def _part_shape(shape: Shape, key: Any) -> Shape:
     return tuple(part.shape)
 
 
-def _take(x: Value, indices: Value, axis: int) -> Value:
-    return np.take(x, indices, axis=axis)
-
-
-def _take_along(x: Value, indices: Value, axis: int) -> Value:
-    return np.take_along_axis(x, indices, axis=axis)
-
-
-TAKE = Primitive("take", _take)
-TAKE_ALONG = Primitive("take_along_axis", _take_along)
+TAKE = Primitive("take", lambda x, indices, axis: np.take(x, indices, axis=axis))
+TAKE_ALONG = Primitive("take_along_axis", lambda x, indices, axis: np.take_along_axis(x, indices, axis=axis))
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:

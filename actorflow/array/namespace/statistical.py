@@ -246,16 +246,8 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     return simple(_ARGSORT, x, node.shape, axis, bool(descending), bool(stable), dtype=np.dtype(np.intp))
 
 
-def _search(x1: Value, x2: Value, side: Any) -> Value:
-    return np.searchsorted(x1, x2, side=side)
-
-
-def _search_sorted_by(x1: Value, x2: Value, sorter: Value, side: Any) -> Value:
-    return np.searchsorted(x1, x2, side=side, sorter=sorter)
-
-
-_SEARCH = Primitive("searchsorted", _search)
-_SEARCH_BY = Primitive("searchsorted", _search_sorted_by)
+_SEARCH = Primitive("searchsorted", np.searchsorted)
+_SEARCH_BY = Primitive("searchsorted", lambda x1, x2, sorter, side: np.searchsorted(x1, x2, side, sorter))
 
 
 def searchsorted(x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None) -> Array:

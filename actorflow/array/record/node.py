@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PACKAGE = str(Path(__file__).parents[2])
 #: The CPU, compared by identity.
 HOST = Place()
-#: Elements to be computed from which on a worker looks at what was recorded; what is less is not worth a thread.
+#: Elements to be computed from which on a worker looks at the records; fewer are not worth a thread.
 WORTH_A_LOOK = 65_536
 _numbers = count()
 _OBJECT = np.dtype(object)
@@ -80,7 +80,7 @@ class Node:
         "value",
     )
 
-    #: What shows records to the user; set where it is defined, since it is built on records.
+    #: `Array`; set where it is defined, since it is built on records.
     array_type: ClassVar[type[Array]]
     #: Number of dry runs there are.
     dry_runs: ClassVar[int] = 0
@@ -110,7 +110,7 @@ class Node:
         self.error: OpError | OutOfMemoryError | None = None
         self.unit: Any = None
         self.handle: weakref.ref[Array] | None = None
-        if op is None:  # what was given cannot fail: nobody asks where
+        if op is None:  # a given value cannot fail, so its line is never needed
             return
         # Three frames are always those of this package.
         frame = sys._getframe(3)
@@ -187,7 +187,7 @@ class Step(NamedTuple):
 
 
 class Evaluator:
-    """Takes what is recorded. This one is a dry run, which computes nothing; `Session` computes.
+    """Keeper of records. This class is a dry run, which computes nothing; `Session` computes.
 
     Attributes:
         dry_run: Whether nothing is computed.
@@ -201,12 +201,18 @@ class Evaluator:
         reclaim: Called with the value of a record that has ended, from any thread.
     """
 
-    sequential = is_limited = False
-    #: What new arrays belong to outside of all sessions; set where sessions are defined.
+    # Slots, since these are read for each record, and a session has too many attributes for shared keys.
+    __slots__ = (
+        *("__weakref__", "count", "dry_run", "is_limited", "load", "pending", "reclaim", "recorded_bytes"),
+        *("sequential", "threshold"),
+    )
+
+    #: The evaluator of new arrays outside of all sessions; set where sessions are defined.
     default: ClassVar[Evaluator]
 
     def __init__(self, dry_run: bool = True) -> None:
         self.dry_run = dry_run
+        self.sequential = self.is_limited = False
         if dry_run:
             Node.dry_runs += 1
             weakref.finalize(self, _end_dry_run)
@@ -219,7 +225,7 @@ class Evaluator:
         self.reclaim: Callable[[Any], None] = _ignore
 
     def notice(self, node: Node) -> None:
-        """Much has been recorded. Called while recording."""
+        """Drop the records. Called while recording, when there are many."""
         self.pending.clear()
         self.load = 0
 
@@ -293,7 +299,7 @@ def record(
             inputs, place = Node.placing(op, inputs, False)
     if evaluator is None:
         evaluator = next(each for each in inputs if type(each) is Node).evaluator
-    if Node.dry_runs:  # what depends on an array without a value has none either
+    if Node.dry_runs:  # a result of an array without a value has none either
         dry = next((each.evaluator for each in inputs if type(each) is Node and each.evaluator.dry_run), None)
         traced = _tracing.get()
         evaluator = dry or (traced[0] if traced is not None else evaluator)
@@ -323,7 +329,7 @@ def bytes_of(node: Node) -> int:
     """Bytes that a record's value takes, or somewhat more; of several values, a guess."""
     op = node.op
     if op is not None and op.view and len(node.inputs) == 1:
-        # A view of most of memory that is another value's own stays one.
+        # A view of most of the memory of another value stays a view.
         read = node.inputs[0]
         if type(read) is Node and node.size * 2 >= read.size and _has_own_memory(read):
             return 0
@@ -372,7 +378,7 @@ def replace(array: Array, by: Array) -> None:
 
 
 def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Place = HOST) -> Array:
-    """An array whose value is there already, and that nobody else writes, or its copy on another device.
+    """An array whose value is there already, and is never written, or its copy on another device.
 
     Args:
         value: The value, in the host's memory.
@@ -397,7 +403,7 @@ def failure(
 
 
 def site_of(origin: Origin) -> Site:
-    """The line that an origin is in."""
+    """The line of an origin."""
     code, instruction = origin
     line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
     return Site(code.co_filename, line or code.co_firstlineno, code.co_name)

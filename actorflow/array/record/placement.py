@@ -82,7 +82,7 @@ def home_of(node: Node) -> Place:
 
 
 def transfer(array: Array, place: Place) -> Array:
-    """The array on a place; itself if it is there. What is recorded in a dry run may be computed with others."""
+    """The array on a place; itself if it lives there, but in a dry run, which may stand for other arrays."""
     node = array._node
     return array if node.place is place and not node.evaluator.dry_run else _moved(node, place)
 
@@ -129,7 +129,7 @@ def _placed(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> tuple[tupl
                 break
     else:
         if place is None:
-            return inputs, HOST  # made on the CPU; who makes it copies it
+            return inputs, HOST  # made on the CPU, and copied by its maker
         if wanted is None or wanted is place or op is PART:
             return inputs, place
     if wanted is None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from actorflow.array.namespace.creation import asarray
-from actorflow.array.record.node import Evaluator, Node, tracing
+from actorflow.array.record.node import Evaluator, Node
 from actorflow.errors import DTypeError
 from actorflow.spec import TensorSpec
 
@@ -175,7 +174,3 @@ class StandIns:
         node = Node(None, (), leaf.shape, leaf.dtype, (), self.evaluator)
         self.nodes.append(node)
         return node.show()
-
-    def traced(self) -> AbstractContextManager[list[Node]]:
-        """Record in the dry run whatever is recorded inside; gives the records whose values are asked for."""
-        return tracing(self.evaluator)

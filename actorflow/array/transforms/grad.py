@@ -11,7 +11,7 @@ import numpy as np
 from actorflow.array.namespace.creation import asarray, zeros_like
 from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.operate import unary
-from actorflow.array.record.node import Node
+from actorflow.array.record.node import Node, tracing
 from actorflow.array.transforms.cache import Cache
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, unflatten
 from actorflow.array.transforms.derivatives import depends, pull_back
@@ -140,7 +140,7 @@ class _Differentiated(NamedTuple):
         wanted = [node for start, end, _ in spans for node in _floating(by_leaf[start:end])]
         if not wanted:
             raise DTypeError("grad: none of the arguments to differentiate by is a floating array")
-        with stand_ins.traced() as asked:
+        with tracing(stand_ins.evaluator) as asked:
             found = arguments.call(function, leaves)
             if has_aux and not (isinstance(found, tuple) and len(found) == 2):
                 raise DTypeError(f"grad: with has_aux the function must return a pair, got {type(found).__name__}")

@@ -69,7 +69,8 @@ class Recipe:
             nodes.append(node)
         if not evaluator.dry_run:
             for i in self._kept:
-                _keep(nodes[self._given + i])
+                node = nodes[self._given + i]
+                node.handle = _Keeper(node)  # type: ignore[assignment]
         return self._shown([nodes[i] for i in self._outputs], evaluator)
 
     def _shown(self, nodes: list[Node], evaluator: Evaluator) -> list[Array]:
@@ -181,7 +182,3 @@ class _Keeper:
     @property
     def _node(self) -> Node | None:
         return self._of()
-
-
-def _keep(node: Node) -> None:
-    node.handle = _Keeper(node)  # type: ignore[assignment]

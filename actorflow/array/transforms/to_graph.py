@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actorflow.array.record.node import Node
+from actorflow.array.record.node import Node, tracing
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths, signature_of
 from actorflow.array.transforms.recipe import captured_array
 from actorflow.array.transforms.translation import translate_all
@@ -53,7 +53,7 @@ def to_graph(
             known[stand_ins.nodes[-1]] = graph.blob(path, leaf.shape, leaf.dtype)
         else:
             leaves.append(leaf)
-    with stand_ins.traced():
+    with tracing(stand_ins.evaluator):
         found, nesting = flatten(arguments.call(function, leaves))
     wrong = [each for each in found if not is_array(each)]
     if wrong:

@@ -109,10 +109,6 @@ def _added_at(g: Array, shape: tuple[int, ...], key: tuple[Any, ...]) -> Array:
     return _recorded_add_at(g, shape, tuple(template), tuple(arrays))
 
 
-def _key(template: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    return key_of(template, arrays)
-
-
 @rule("getitem")
 def _getitem(at: Application, g: Array) -> Grads:
     x, *arrays = at.inputs
@@ -120,21 +116,21 @@ def _getitem(at: Application, g: Array) -> Grads:
     if arrays:
         found = _recorded_add_at(g, x.shape, template, tuple(arrays))
     else:
-        found = write_index(xp.zeros_like(x, dtype=g.dtype), _key(template, ()), g)
+        found = write_index(xp.zeros_like(x, dtype=g.dtype), key_of(template, ()), g)
     return [found, *[None] * len(arrays)]
 
 
 @rule("add_at")
 def _add_at_rule(at: Application, g: Array) -> Grads:
     _, *arrays = at.inputs
-    return [read_index(g, _key(at.params[0], tuple(arrays))), *[None] * len(arrays)]
+    return [read_index(g, key_of(at.params[0], tuple(arrays))), *[None] * len(arrays)]
 
 
 @rule("setitem")
 def _setitem(at: Application, g: Array) -> Grads:
     """Nothing to what was written over, and to the values what is still there of them."""
     _, value, *arrays = at.inputs
-    key = _key(at.params[0], tuple(arrays))
+    key = key_of(at.params[0], tuple(arrays))
     kept = write_index(g, key, 0)
     if any(each.dtype.kind == "b" for each in arrays):
         return [kept, _of_mask(g, kept, value, key), *[None] * len(arrays)]
