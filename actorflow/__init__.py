@@ -113,40 +113,9 @@ _HOMES = {
     "runtime.program": ("Result",),
     "runtime.stream": ("FrameStream",),
     "runtime.pause": ("Pause",),
-    "errors": (
-        "ActorflowError",
-        "AxisError",
-        "CheckpointError",
-        "CycleError",
-        "DTypeError",
-        "DataError",
-        "DeviceError",
-        "DeviceUnavailableError",
-        "FeedError",
-        "GraphError",
-        "KernelNotFoundError",
-        "MissingExtraError",
-        "OpError",
-        "OpTimeoutError",
-        "OutOfMemoryError",
-        "PeerFailedError",
-        "PeerLostError",
-        "PipelineError",
-        "PlaceError",
-        "RaceError",
-        "RunCancelledError",
-        "RunTimeoutError",
-        "ShapeError",
-        "StageError",
-        "StageTimeoutError",
-        "StallError",
-        "TransportError",
-    ),
     "trace.statistics": ("GraphStatistics",),
     "transport.world": ("world",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 __all__ = [
     "ActorflowError",
     "AxisError",
@@ -215,6 +184,8 @@ __all__ = [
     "world",
     "__version__",
 ]
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF |= {name: "errors" for name in __all__ if name.endswith("Error")}
 
 
 if not TYPE_CHECKING:  # for which any name would be one that is there

@@ -94,7 +94,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     out, or a blob's.
 
     Args:
-        name: What was asked for, a text or anything else.
+        name: The wanted name, a text or anything else.
         known: The names that there are.
     """
     if not isinstance(name, str) or not name:
@@ -109,7 +109,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def text_of(value: object, describe: Callable[[Any], str] = str) -> str:
-    """What ``describe`` makes of a value of the user's, in a message that must be made whatever its methods raise."""
+    """Text of a value of the user's for a message, which must be made whatever the value's methods raise."""
     try:
         return describe(value)
     except BaseException as error:  # noqa: BLE001  an object's own methods may raise anything
@@ -227,7 +227,7 @@ class DTypeError(GraphError, TypeError):
 
 
 class PlaceError(GraphError):
-    """Places do not fit, or a text is no place."""
+    """Places do not fit, or a text is not a place."""
 
 
 class FeedError(GraphError):
@@ -307,7 +307,7 @@ class OpError(ActorflowError, RuntimeError):
             What the function or kernel returns; a coroutine for an async function.
         Raises:
             What it raises.
-            GraphError: if the inputs are not there: after a timeout, which is no failed call, or in another process.
+            GraphError: if the inputs are not there: after a timeout, which is not a failed call, or in another process.
         """
         if self._replay is None:
             raise GraphError(f"op {self.op_name!r} cannot be replayed: its inputs were not kept")
@@ -389,9 +389,9 @@ class StageError(ActorflowError, RuntimeError):
 
     Attributes:
         stage: Name of the stage.
-        number: Of the item in the stage, counted from 0 in this iteration, in a source from 0 in this epoch; None if no
-            item is to blame.
-        item: What the stage was called with; None if it failed before there was an item, as sources do.
+        number: Number of the item in the stage, from 0 in this iteration, in a source from 0 in this epoch; None if
+            no item is to blame.
+        item: Argument of the stage's function; None if it failed before there was an item, as sources do.
     """
 
     def __init__(self, stage: str, kind: str, site: object, number: int | None, item: Any, what: str) -> None:

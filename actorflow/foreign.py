@@ -155,7 +155,7 @@ def missing(module: str, name: str) -> NoReturn:
 
     Args:
         module: One of the package's, whose ``__getattr__`` calls this.
-        name: Of the attribute.
+        name: Name of the attribute.
     Raises:
         AttributeError, ImportError: always.
     """

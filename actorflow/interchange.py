@@ -23,9 +23,9 @@ _KINDS = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm",
 #: Torch's floating dtypes that NumPy has.
 _FLOATS = {"torch.float16", "torch.float32", "torch.float64"}
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
-#: What exporters and NumPy raise where memory cannot be shared.
+#: Errors of exporters and of NumPy where memory cannot be shared.
 _REFUSALS = (AttributeError, BufferError, NotImplementedError, RuntimeError, TypeError, ValueError)
-#: What NumPy makes an array of without asking for a protocol.
+#: Types that NumPy makes an array of without asking for a protocol.
 _PLAIN = (np.ndarray, np.generic, list, tuple, int, float, complex)
 
 
@@ -41,7 +41,7 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
     Returns:
         Array of the same shape and dtype. Blocks until the device has computed it.
     Raises:
-        DTypeError: if it is no array, or NumPy has no such dtype.
+        DTypeError: if it is not an array, or NumPy has no such dtype.
         GraphError: if its memory can neither be shared nor copied.
     """
     if isinstance(value, np.ndarray | np.generic):
@@ -67,7 +67,7 @@ def from_host_exchange(value: Any, what: str) -> npt.NDArray[Any]:
 
     Args:
         value: The value.
-        what: What it is, for messages.
+        what: Description of the value, for messages.
     Raises:
         PlaceError: if it is in the memory of another device.
         DTypeError: if NumPy has no such dtype.
@@ -100,7 +100,7 @@ def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -
         value: An array or what NumPy makes one of. Arrays of other libraries are taken without a copy, too, see
             `actorflow.interchange`.
         spec: The type that is wanted.
-        what: What the value is, for messages.
+        what: Description of the value, for messages.
         narrow: Treat an array as Python numbers are.
     Raises:
         ShapeError, DTypeError: if the value does not fit.

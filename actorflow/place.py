@@ -1,4 +1,4 @@
-"""Where a tensor lives and an operation runs."""
+"""Places: devices of machines, on which tensors live and operations run."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:
-    """What ``work()`` returns or raises, called in a thread of the loop's executor with the caller's context.
+    """Call ``work()`` in a thread of the loop's executor, with the caller's context; returns or raises what it does.
 
     Raises:
         DeviceError: if the executor has no thread and the system none to give; the work is not done then.
@@ -81,7 +81,7 @@ async def in_thread(work: Callable[[], _T]) -> _T:
 
 
 class Heir(Protocol):
-    """Whoever a child inherits from its parent, and has something to forget."""
+    """An object that a child inherits from its parent, and that has something to forget."""
 
     def forget_parent(self) -> None:
         """This is the child of a fork: threads, and what they were at, are the parent's. Starts and awaits nothing."""

@@ -104,7 +104,7 @@ class Composite(Generic[Top]):
             like: Blob whose graph, dtype and place it takes.
             name: Its name in the composite's scope.
             shape: Its shape; a later build that needs another one is an error.
-            init: How its first value is made.
+            init: Its first value, as for `Graph.variable`.
             dtype: Its dtype, where that is not the one of ``like``.
         Raises:
             ShapeError: if an earlier build made it with another shape.

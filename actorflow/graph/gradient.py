@@ -126,7 +126,7 @@ def _smooth(op: Op) -> Sequence[Blob]:
 
 
 def _cycle(open_ops: list[Op], closing: Op) -> tuple[list[str], dict[str, object]]:
-    """What a `CycleError` is told."""
+    """Arguments of a `CycleError`."""
     cycle = [*open_ops[open_ops.index(closing) :], closing]
     return [op.name for op in cycle], {op.name: op.site for op in cycle}
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from actorflow.trace.recording import Recording
     from actorflow.trace.statistics import GraphStatistics
 
-    #: What may be fetched: a blob, an op (run it), a sub-graph (run all its ops), or a name.
+    #: A target to fetch: a blob, an op (run it), a sub-graph (run all its ops), or a name.
     Target: TypeAlias = Blob | Op | "Graph" | str
     #: One of these, or several; None for the sinks.
     Fetch: TypeAlias = Target | Iterable[Target] | None
@@ -232,18 +232,18 @@ class Graph:
 
         Args:
             name: Unique in this graph, or in the scope of the ``with`` block around the call.
-            operation: What it computes, an instance: ``af.ops.Inner()``.
+            operation: The operation, an instance: ``af.ops.Inner()``.
             place: Where it runs; the default is that of `at`.
             lane: Name of the device's FIFO that it runs on. By default the one of `at`; without one, the plan keeps
                 chains on a lane and spreads what is independent over as many lanes as there are cores.
-            priority: Fire it, and what leads to it, before others that are ready, as if so many ops more followed it.
+            priority: Fire it, and what leads to it, before other ready ops, as if this many more ops followed it.
             timeout: Longest time of one call in seconds; past it the run fails with `OpTimeoutError`.
-            retries: How often a failed call is repeated before its failure counts.
+            retries: Number of times that a failed call is repeated before its failure counts.
             backoff: Seconds before the first repetition; each further one waits twice as long, a day at most.
             libraries: Kernel libraries to prefer for it; the default is that of `at`, then the graph's.
             force_cpu: Compute on the CPU, wherever the arrays live.
         Raises:
-            GraphError: if the name is taken or no name, or ``operation`` is no `Operation`.
+            GraphError: if the name is taken or no name, or ``operation`` is not an `Operation`.
         """
         attempts = attempts_of(timeout, retries, backoff)
         hints = hints_of(libraries, force_cpu)
@@ -321,7 +321,7 @@ class Graph:
             place: Where it runs; the default is that of `at`.
             lane: As for `op`.
             inputs: Blobs to connect at once: by ``op(*inputs)`` if ``outputs`` are given, else by ``inputs >> op``.
-            concurrency: How many frames may be in an async function at once; by default as many as there are. They
+            concurrency: Most frames in an async function at once; by default as many as there are. They
                 start in the order of the frames. A plain function has one frame at a time.
             priority: As for `op`.
             timeout: As for `op`.
@@ -353,7 +353,7 @@ class Graph:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.
 
         Args:
-            operation: What is computed.
+            operation: The operation, an instance.
             inputs: The blobs it reads.
             name: Name of the op, made unique; the default is the operation's kind in lower case.
         Returns:
@@ -372,7 +372,7 @@ class Graph:
         To run a part only, `run` with ``fetch`` is enough.
 
         Args:
-            sinks: What is to be kept, with all that it needs: blobs, ops, sub-graphs or their names.
+            sinks: Blobs, ops, sub-graphs or their names, which are kept with all that they need.
         Raises:
             GraphError: if one of them is not in this graph.
         """
@@ -493,7 +493,7 @@ class Graph:
 
     @property
     def sinks(self) -> tuple[Blob, ...]:
-        """Blobs that are fetched by default: written by an op, read by none, no variables."""
+        """Blobs that are fetched by default: written by an op, read by none, and not variables."""
         return tuple(
             b
             for b in self.nodes
@@ -580,7 +580,7 @@ class Graph:
 
     @property
     def engine(self) -> Engine:
-        """What runs this graph: lanes, profile, frames in flight. Made on first use."""
+        """The engine that runs this graph, made on first use; `statistics` gives its figures."""
         root = self.root
         if root._engine is None:
             from actorflow.runtime.engine import Engine  # the runtime is built on graphs
@@ -601,7 +601,7 @@ class Graph:
         return self._runnable().plan(_targets(fetch))
 
     def memory_cost(self, fetch: Fetch = None) -> Footprint:
-        """How much memory the variables and one frame take; printing it shows what takes how much.
+        """Memory of the variables and of one frame; printing it shows the largest values.
 
         Args:
             fetch: As for `run`.
@@ -673,7 +673,7 @@ class Graph:
             feeds: Feeds as for `run`, from an iterable or an async iterable. The next one is asked for when there is
                 room for a further frame, so a slow consumer slows its source down.
             fetch: As for `run`.
-            in_flight: How many frames may overlap; the attribute of this name of what is returned changes it.
+            in_flight: Most frames that overlap; the attribute of this name of the returned stream changes it.
             atomic: As for `run`.
         Returns:
             An async generator of results.
@@ -708,7 +708,7 @@ class Graph:
 
     @property
     def paused(self) -> Pause | None:
-        """How the graph is paused; None if it is not."""
+        """Reason of a pause and number of waiting runs; None if the graph is not paused."""
         return self.engine.queue.pause
 
     @property
@@ -733,7 +733,7 @@ class Graph:
         self._runnable().queue.open()
 
     def step(self, frames: int = 1) -> None:
-        """Let so many more frames of a paused graph start: of runs and streams that wait, in turn, or that come next.
+        """Let ``frames`` more frames of a paused graph start: of waiting runs and streams, in turn, or of later ones.
 
         Raises:
             GraphError: if the graph is not paused.
@@ -822,7 +822,7 @@ class Graph:
 
         Args:
             tracer_provider: Whose spans; the default is the global one.
-            min_us: Calls that took less than so many microseconds have no span, unless they are async functions.
+            min_us: Calls that took fewer microseconds have no span, unless they are async functions.
             max_calls: Most calls of a frame that have a span, the longest ones; 0 for frames alone.
             nest_streams: Put frames of streams below the current span, as those of `run` are.
         Raises:
@@ -862,13 +862,13 @@ class Graph:
         return found if found is target else None
 
     def _names(self) -> list[str]:
-        """What nodes and sub-graphs are called here."""
+        """Names of nodes and sub-graphs, relative to this graph."""
         store, prefix = self._store, self._prefix
         return [name.removeprefix(prefix) for name in (*store.nodes, *store.scopes) if name.startswith(prefix)]
 
     @property
     def _innermost(self) -> Graph:
-        """Where what is made in this graph goes: to the current scope, if that lies in it."""
+        """The scope that new nodes of this graph go to: the current one, if it lies in this graph."""
         current = self.root._scope_stack[-1]
         return current if self.parent is None or current.name.startswith(self._prefix) else self
 
@@ -937,7 +937,7 @@ def _checked_operation(name: str | None, operation: object) -> Operation:
             hint = ": give an instance, not the class"
         elif callable(operation):
             hint = ": graph.function() makes ops of functions"
-        raise GraphError(f"{'op' if name is None else f'op {name!r}'}: {operation!r} is no Operation{hint}")
+        raise GraphError(f"{'op' if name is None else f'op {name!r}'}: {operation!r} is not an Operation{hint}")
     return operation
 
 
@@ -945,7 +945,7 @@ def _checked_name(name: object, what: str) -> str:
     """A name as it may be given.
 
     Raises:
-        GraphError: if it is none.
+        GraphError: if it is not a name.
     """
     if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
         raise GraphError(f"{name!r} cannot name a {what}: a name is printable, not empty and has no '/'")
@@ -953,7 +953,7 @@ def _checked_name(name: object, what: str) -> str:
 
 
 def _targets(fetch: Fetch) -> tuple[Target, ...] | None:
-    """What is fetched, one or several, as several."""
+    """One or several targets as a tuple."""
     if fetch is None:
         return None
     return tuple(fetch) if isinstance(fetch, Iterable) and not isinstance(fetch, str) else (fetch,)

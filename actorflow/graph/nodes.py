@@ -22,7 +22,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-_Before = tuple[int, int, tuple["Blob", ...], tuple["Blob", ...], bool, tuple[TensorSpec, ...] | None]
 
 _Blobs = TypeVar("_Blobs", bound="Blob | Sequence[Blob]")
 
@@ -61,7 +60,7 @@ def _site(filename: str, line: int, function: str) -> Site:
 
 
 class Node:
-    """What blobs and ops have in common.
+    """Base of blobs and ops.
 
     Attributes:
         graph: The graph or sub-graph that the node was created in.
@@ -144,8 +143,8 @@ class Variable(Blob):
     from `value` stays as it was.
 
     Attributes:
-        replica_of: The variable that this one is kept equal to, on another place; None if it is no copy. A checkpoint
-            that has no value of its own for it gives it that one's.
+        replica_of: The variable on another place that this one is kept equal to; None if it is not a copy. A checkpoint
+            without a value for it gives it that of the other.
         is_state: Whether only a training needs it, as an optimizer's rate, steps and moments: weights are saved without
             it.
     """
@@ -227,11 +226,11 @@ class Op(Node):
     Connect it by ``[x, w] >> op >> [y]``, or call it, ``y = op(x, w)``, to have the output blobs made.
 
     Attributes:
-        operation: What it computes.
+        operation: The mathematics that it computes.
         lane: Name of the FIFO of its device that it runs on; None leaves the choice to the plan.
         attempts: Its timeout and retries, if it has any.
         hints: Which kernels the user prefers, if any.
-        priority: How many ops the path behind it counts for in addition, where ready ops compete.
+        priority: Number of ops by which the path behind it counts as longer, where ready ops compete.
         inputs: Blobs it reads, empty before they are connected.
         outputs: Blobs it writes.
     """
@@ -271,12 +270,7 @@ class Op(Node):
         Raises:
             GraphError: if the inputs do not fit (`ShapeError`, `DTypeError`), or are connected already.
         """
-        before = self._begin()
-        try:
-            return self._call(inputs)
-        except BaseException:
-            self._undo(before)
-            raise
+        return self._or_undo(self._call, inputs)
 
     def _call(self, inputs: Sequence[Blob]) -> Any:
         self._check_no_outputs()
@@ -297,12 +291,7 @@ class Op(Node):
         blobs = as_blobs(inputs)
         if blobs is None:
             return NotImplemented
-        before = self._begin()
-        try:
-            self._connect_inputs(blobs)
-        except BaseException:
-            self._undo(before)
-            raise
+        self._or_undo(self._connect_inputs, blobs)
         return self
 
     def __rshift__(self, outputs: _Blobs) -> _Blobs:
@@ -314,12 +303,7 @@ class Op(Node):
         blobs = as_blobs(outputs)
         if blobs is None:
             return NotImplemented
-        before = self._begin()
-        try:
-            self._connect_outputs(blobs)
-        except BaseException:
-            self._undo(before)
-            raise
+        self._or_undo(self._connect_outputs, blobs)
         return outputs
 
     @property
@@ -332,25 +316,25 @@ class Op(Node):
         """Whether the operation has outputs; a function may have none."""
         return bool(self._inferred)
 
-    def _begin(self) -> _Before:
-        """Begin a connection: what `_undo` needs to know of the graph and the op."""
+    def _or_undo(self, connect: Callable[[Sequence[Blob]], Any], blobs: Sequence[Blob]) -> Any:
+        """Connect blobs; if that fails, leave the graph as it was.
+
+        An op that has no other connection leaves the graph then: in ``graph.op(...)(x)`` it was made for this one, and
+        its name is free for another try. A later connection that succeeds brings it back.
+        """
         store = self.graph._store
         if store.has_lost(self):
             store.put_back(self)
-        return store.next_id, len(store.scopes), self.inputs, self.outputs, self._connected, self._inferred
-
-    def _undo(self, before: _Before) -> None:
-        """Undo a connection that has failed.
-
-        An op that has no other leaves the graph then: in ``graph.op(...)(x)`` it was made for this one, and its name is
-        free for another try. A connection that succeeds later brings it back.
-        """
-        store = self.graph._store
-        first_id, scopes, inputs, outputs, connected, inferred = before
-        store.undo(first_id, scopes)
-        if not inputs and not outputs:
-            store.withdraw(self)
-        self.inputs, self.outputs, self._connected, self._inferred = inputs, outputs, connected, inferred
+        first_id, scopes = store.next_id, len(store.scopes)
+        before = self.inputs, self.outputs, self._connected, self._inferred
+        try:
+            return connect(blobs)
+        except BaseException:
+            store.undo(first_id, scopes)
+            if not before[0] and not before[1]:
+                store.withdraw(self)
+            self.inputs, self.outputs, self._connected, self._inferred = before
+            raise
 
     def _where(self) -> str:
         return f"op {self.name!r} ({self.operation})"

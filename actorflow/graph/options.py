@@ -1,4 +1,4 @@
-"""How graphs run and ops are tried: what the user chose, checked."""
+"""Checked settings of graphs and ops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_WAIT_S = 86_400.0
 
 
 class Attempts(NamedTuple):
-    """How an op is tried: how long a call may take, how often a failed one is repeated, the first wait before that."""
+    """Time limit of an op's calls, number of repetitions of a failed one, and the first wait before a repetition."""
 
     timeout_s: float | None
     retries: int
@@ -29,7 +29,7 @@ class Attempts(NamedTuple):
         """Seconds before a call that has failed again is repeated: doubled each time, a day at most.
 
         Args:
-            failures: How often it had failed before.
+            failures: Number of failures before this one.
         """
         doubled = self.backoff_s * 2.0 ** min(failures, 64)
         return max(self.backoff_s, min(doubled, _LONGEST_WAIT_S))
@@ -48,7 +48,7 @@ class Hints(NamedTuple):
 
 
 class GraphOptions(NamedTuple):
-    """How a graph runs; see `Graph`."""
+    """Settings of a root graph; see `Graph`."""
 
     memory_budget_bytes: int | None = None
     sequential: bool = False
@@ -103,7 +103,7 @@ def hints_of(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:
     """Preferred kernels, if any are.
 
     Raises:
-        GraphError: if the libraries are no list.
+        GraphError: if the libraries are not a list.
     """
     if isinstance(libraries, str):
         raise GraphError(f"libraries must be a list, libraries=[{libraries!r}]")
@@ -116,7 +116,7 @@ def device_options_of(devices: Mapping[Place | str, DeviceOptions]) -> Mapping[P
     """Options by place, which may be given by its text.
 
     Raises:
-        GraphError: if they are no `DeviceOptions`; `PlaceError` if a text is no place.
+        GraphError: if they are not `DeviceOptions`; `PlaceError` if a text is not a place.
     """
     for place, options in devices.items():
         if not isinstance(options, DeviceOptions):

@@ -1,4 +1,4 @@
-"""What a root graph and its sub-graphs share: nodes and scopes by full name, and the count of changes."""
+"""Nodes and sub-graphs of one root by full name, and undo of calls that failed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Store:
         self._withdrawn: set[int] = set()  # ids of ops
 
     def find(self, full: str) -> Blob | Op | Graph | None:
-        """What has that name; None if nothing has."""
+        """The node or sub-graph of that name; None if there is none."""
         return self.nodes.get(full) or self.scopes.get(full)
 
     def take_id(self) -> int:
@@ -115,7 +115,7 @@ class Store:
             self._restores.clear()
 
     def undo(self, first_id: int, scopes: int) -> None:
-        """Delete all nodes from an id on, all but so many of the first sub-graphs, and free their names."""
+        """Delete all nodes from an id on and all but the first ``scopes`` sub-graphs, and free their names."""
         for full in [*islice(self.scopes, scopes, None)]:
             del self.scopes[full]
         nodes = [node for node in self.nodes.values() if node.id >= first_id]

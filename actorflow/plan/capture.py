@@ -47,13 +47,13 @@ def may_be_captured(op: PlannedOp) -> bool:
 def find_segments(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[tuple[int, ...]]:
     """Runs of at least two ops that may be captured as one.
 
-    The ops are taken in an order in which each comes behind what it reads: first whatever is no part of a segment and
-    can be taken, so that a segment begins as late as it may; then, on one lane, all that can be taken one behind the
-    other. What is taken without a break is a segment, and so the order in which they are taken has no cycle.
+    The ops are taken in an order in which each comes behind what it reads: first all those that can be taken and are
+    not in a segment, so that a segment begins as late as it may; then, on one lane, all that can be taken one behind
+    the other. What is taken without a break is a segment, so the order in which they are taken has no cycle.
 
     Args:
         ops: In a topological order, with their lanes.
-        slots: What they read and write.
+        slots: Values that they read and write.
     Returns:
         Indices of the ops of each segment, ascending.
     """
@@ -96,7 +96,7 @@ def find_segments(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[tuple
 
 
 def _waits(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
-    """How many messages each op waits for from other ops."""
+    """Number of messages from other ops that each op waits for."""
     waits = [0] * len(ops)
     for op in ops:
         for slot in op.outputs:

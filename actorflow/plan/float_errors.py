@@ -19,7 +19,7 @@ from actorflow.plan.plan import Plan
 
 
 class Traps(NamedTuple):
-    """What is an error.
+    """Results that are errors.
 
     Attributes:
         nan: A NaN in a result, where no input has one.
@@ -41,7 +41,7 @@ _variable = _settings()
 
 
 def traps_here() -> Traps | None:
-    """What `np.errstate` makes an error around the caller; None if nothing."""
+    """Results that `np.errstate` makes errors around the caller; None if none are."""
     if _variable is not None and _variable.get(None) is None:  # as nearly always, and a tenth of the time of the other
         return None
     state = np.geterr()

@@ -35,14 +35,14 @@ _WIDER = {"bfloat16": ("float32", "float64"), "float16": ("float32", "float64"),
 
 
 class Choice(NamedTuple):
-    """How an op is computed.
+    """Kernel and place of an op, and the form in which it takes its arrays.
 
     Attributes:
         place: Where.
         kernel: By what; None for functions, which are their own.
-        layout: What its arrays are permuted to; None for the usual order of axes.
-        dtype: What its arrays are cast to; None for their own dtype.
-        note: What is not as the user asked; empty where all is.
+        layout: Layout that its arrays are permuted to; None for the usual order of axes.
+        dtype: Type that its arrays are cast to; None for their own dtype.
+        note: Text that says what is not as the user asked; empty where all is.
     """
 
     place: Place
@@ -56,8 +56,8 @@ class Selector:
     """Chooses for the ops of one graph.
 
     Args:
-        hints: What the user prefers for the whole graph.
-        options: How the graph uses its devices.
+        hints: The user's preferences for the whole graph.
+        options: Options of the graph's devices.
     """
 
     def __init__(self, hints: Hints | None, options: Mapping[Place, DeviceOptions]) -> None:
@@ -67,7 +67,7 @@ class Selector:
         self._last: tuple[Operation, Place, np.dtype[Any], Hints | None, Choice] | None = None
 
     def choose(self, op: Op, operation: Operation, place: Place, dtype: np.dtype[Any]) -> Choice:
-        """How to compute ``operation``, the op's or one that the plan adds to it, on arrays of ``dtype``.
+        """Choose how to compute ``operation``, the op's or one that the plan adds to it, on arrays of ``dtype``.
 
         Raises:
             KernelNotFoundError: naming the op, and listing what is registered for its operation, if neither the device

@@ -1,4 +1,4 @@
-"""How much memory a plan takes. Pure: works on the plan's ops and slots alone."""
+"""Memory that a plan takes. Pure: works on the plan's ops and slots alone."""
 
 from __future__ import annotations
 

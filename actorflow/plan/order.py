@@ -57,8 +57,8 @@ def assign_lanes(
 
     Args:
         ops: In a topological order; copies between devices have their lanes already.
-        slots: What they read and write.
-        lengths: What `remaining_lengths` gives.
+        slots: Values that they read and write.
+        lengths: Result of `remaining_lengths`.
         capture: Whether devices that can capture get one lane, so that as much as possible is launched as one.
     """
     writers: list[PlannedOp | None] = [None] * len(slots)
@@ -69,7 +69,7 @@ def assign_lanes(
     for op in ops:
         if op.lane is not None:
             continue
-        if op.place is not place:  # or the hashes of so many equal places would take most of the time
+        if op.place is not place:  # hashes of many equal places would take most of the time
             place = op.place
             load = loads.setdefault(place, _lanes(place, capture))
         if op.node.lane is not None:

@@ -17,7 +17,7 @@ from actorflow.spec import TensorSpec
 
 @dataclass(slots=True)
 class Slot:
-    """Where one value of a frame is kept.
+    """Place in a frame for one value.
 
     Attributes:
         index: Position in the frame.
@@ -28,7 +28,7 @@ class Slot:
         is_fed: The value comes from the application.
         is_fetched: The value goes to the application.
         updates: The variable whose new value it is.
-        readers: How many read it; the last one gives its buffer back.
+        readers: Number of readers; the last one gives its buffer back.
     """
 
     index: int
@@ -50,14 +50,14 @@ class PlannedOp:
         index: Position in the order of the plan, a topological one.
         node: The op; for what the plan inserted, the op that it was inserted for.
         shown_as: The node whose state it shows: the op, or the blob that is summed, copied or converted.
-        operation: What it computes.
+        operation: The mathematics that it computes.
         place: Where it runs.
         kernel: The chosen kernel; None for functions, which are their own, and for transfers, which devices do.
         inputs: Slots that it reads.
         outputs: Slots that it writes.
-        waits: How many messages it waits for.
+        waits: Number of messages that it waits for.
         lane: The lane of its device that it runs on when it is not short; None before it is chosen.
-        note: What is not as the user asked.
+        note: Text that says what is not as the user asked.
     """
 
     index: int
@@ -75,7 +75,7 @@ class PlannedOp:
 
 @dataclass(slots=True)
 class Plan:
-    """How one selection of a graph's ops runs.
+    """Order, kernels, places and values of a selection of a graph's ops.
 
     Attributes:
         graph: The root graph.
@@ -86,9 +86,9 @@ class Plan:
         fetches: Slot of each blob that is returned.
         reads: Slot of each variable that is read or awaited.
         updates: Variables that the plan writes.
-        notes: What is not as the user asked, with the names of the ops that it is true of.
+        notes: Texts that say what is not as the user asked, each with the names of its ops.
         segments: Indices of the ops that are launched as one.
-        identity: What all ranks must agree on, if messages are exchanged among them; see `actorflow.plan.ranks`.
+        identity: Digest that all ranks must agree on, if messages are exchanged among them; see `actorflow.plan.ranks`.
     """
 
     graph: Graph
@@ -104,7 +104,7 @@ class Plan:
     identity: Identity | None = None
 
     def footprint(self, place: Place | None = None) -> Footprint:
-        """How much memory one frame takes, on one place or on all together."""
+        """Memory that one frame takes, on one place or on all together."""
         return footprint(self.ops, self.slots, place)
 
     def summary(self) -> str:

@@ -37,9 +37,8 @@ REDUCE = "reduce"
 def collector_paused() -> Iterator[None]:
     """Keep the collector from running inside the ``with`` block, unless the application has turned it off anyway.
 
-    For synchronous code that makes very many objects and keeps nearly all of them. The collector runs whenever so many
-    have been made, looks at all of them again and finds nothing: with a million ops that is half of the time. What it
-    would have freed, it frees after the block.
+    For synchronous code that makes very many objects and keeps nearly all of them: the collector looks at all of them
+    again and again and finds nothing, which takes half of the time with a million ops.
     """
     if not gc.isenabled():
         yield
@@ -414,7 +413,7 @@ class _Planner:
         return form
 
     def _expected(self, blob: Blob) -> int:
-        """How many producers of a blob the plan runs: all of them, but for variables, whose updates are chosen."""
+        """Number of producers of a blob that the plan runs: all of them, but for variables, whose updates are chosen."""
         if not isinstance(blob, Variable):
             return len(blob.producers)
         if self._chosen is None:

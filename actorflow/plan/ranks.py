@@ -52,7 +52,7 @@ class Identity(NamedTuple):
 
     Attributes:
         digest: Equal on all ranks, or they have different graphs.
-        lines: What it is the digest of, compressed: a line per op, sorted.
+        lines: The text that was digested, compressed: a line per op, sorted.
         ranks: Those that messages go to or come from.
     """
 

@@ -1,4 +1,4 @@
-"""What is checked of a graph before it is planned, and the order that its ops are planned in."""
+"""Checks of a graph before it is planned, and the order in which its ops are planned."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_places(ops: Iterable[Op], fetched: Iterable[Blob], world: Transport) -
     last: Place | None = None
     for nodes in chain(((op, *op.inputs, *op.outputs) for op in ops), [fetched]):
         for node in nodes:
-            if node.place is not last:  # or the hashes of so many equal places would take most of the time
+            if node.place is not last:  # hashes of many equal places would take most of the time
                 last = node.place
                 if last not in seen:
                     seen.add(last)

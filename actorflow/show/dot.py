@@ -62,7 +62,7 @@ def plan_dot(plan: Plan, *, times: bool = False) -> str:
 
 
 def to_svg(dot: str) -> str:
-    """What is given in Graphviz's language as SVG; its program ``dot`` draws it, so this waits for a process.
+    """Draw a text in Graphviz's language as SVG; its program ``dot`` does it, so this waits for a process.
 
     Raises:
         MissingExtraError: if there is no such program.

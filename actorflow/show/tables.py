@@ -74,7 +74,7 @@ def plan_table(plan: Plan) -> str:
 
 
 def step_name(op: PlannedOp) -> str:
-    """What a step of a plan is called: by its op, or by what the plan does to a blob."""
+    """Name of a step of a plan: its op's, or one made of what the plan does to a blob."""
     if op.shown_as is op.node:
         return op.node.name
     what = {"Stage": "copy", "Transfer": "copy"}.get(op.operation.kind, op.operation.kind.lower())
@@ -88,7 +88,7 @@ def _segment(plan: Plan, segment: Sequence[int]) -> str:
 
 
 def kernel_name(op: PlannedOp) -> str:
-    """What a step of a plan computes with."""
+    """Name of the kernel or function of a step of a plan."""
     if op.kernel is not None:
         return f"{op.kernel.key.library}.{op.kernel.key.operation}"
     return "function" if isinstance(op.operation, Function) else str(op.operation)

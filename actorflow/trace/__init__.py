@@ -1,1 +1,1 @@
-"""What happened: calls in a ring, counters, recordings and their files, analysis, spans."""
+"""Records of what ran: calls in a ring, counters, recordings and their files, analysis, spans."""

@@ -1,4 +1,4 @@
-"""Where the time of a trace went: lanes, ops, frames, idle stretches, and what a frame's latency consists of."""
+"""Analysis of a recording: times of lanes, ops and frames, idle stretches, and the critical path of a frame."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class LaneTimes(NamedTuple):
     """One lane, or another track that calls run on.
 
     Attributes:
-        name: Which one.
+        name: Its name.
         calls: Calls that ran on it.
-        busy_ns: How long at least one of them ran.
-        share: Of the trace's span.
+        busy_ns: Time in which at least one of them ran.
+        share: Share of the trace's span in which it was busy.
         longest_idle_ns: Between two of its calls.
     """
 
@@ -36,14 +36,14 @@ class OpTimes(NamedTuple):
     """The calls of one op, failed ones among them.
 
     Attributes:
-        name: Which one.
-        calls: How many.
-        failed: How many of them have failed.
+        name: Its name.
+        calls: Number of calls.
+        failed: Number of failed ones.
         total_ns: Their times together.
         mean_ns: Their mean.
         p50_ns: Their median.
-        p99_ns: What 99% of them do not exceed.
-        share: Of the times of all calls.
+        p99_ns: Their 99th percentile.
+        share: Share of the times of all calls.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Gap(NamedTuple):
 
     Attributes:
         start_ns: When it began.
-        length_ns: How long it was.
+        length_ns: Its length.
         before: The op whose call ended last before it, and its frame.
         after: The op whose call ended it, and its frame.
     """
@@ -76,11 +76,11 @@ class PathCall(NamedTuple):
     """One call on a frame's critical path.
 
     Attributes:
-        name: Of the op.
-        track: What it ran on.
+        name: Name of the op.
+        track: Lane or other track that it ran on.
         waited_ns: From the end of the call that it follows, or from the begin of the frame.
-        behind_ns: How much of that its track was busy with other calls.
-        elapsed_ns: How long it took.
+        behind_ns: Part of that in which its track was busy with other calls.
+        elapsed_ns: Its own time.
         failed: Whether it has failed.
     """
 
@@ -96,11 +96,11 @@ class Frames(NamedTuple):
     """The frames of a trace.
 
     Attributes:
-        total: How many.
+        total: Number of frames.
         p50_ns: Median time from the begin of a frame's first call to the end of its last.
         p99_ns: 99th percentile of it.
-        overlap: How many were in flight at a time, in the mean over the time in which any was.
-        most: How many were in flight at most.
+        overlap: Mean number in flight over the time in which any was.
+        most: Largest number in flight.
         median: Number of a frame with the median latency.
         slowest: Number of the one that took longest.
     """
@@ -115,14 +115,14 @@ class Frames(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """What a trace says.
+    """Result of `analyse`.
 
     Attributes:
         span_ns: From the begin of the first call to the end of the last.
-        calls: How many it has.
-        failed: How many of them have failed.
-        lost: How many came before that it does not have.
-        idle_ns: How much of the span nothing ran.
+        calls: Number of calls.
+        failed: Number of failed ones.
+        lost: Number of earlier calls that it does not have.
+        idle_ns: Time of the span in which nothing ran.
         lanes: Busy ones first.
         ops: Costly ones first.
         gaps: Long ones first.
@@ -150,7 +150,7 @@ def analyse(recording: Recording, *, frame: int | None = None, gaps: int = 5) ->
     Args:
         recording: The calls, at least one.
         frame: Number of the frame whose critical path is wanted; by default one with the median latency.
-        gaps: How many idle stretches are wanted.
+        gaps: Number of idle stretches to return.
     Raises:
         GraphError: if there is no call, or none of that frame.
     """
@@ -214,7 +214,7 @@ def _ops(recording: Recording) -> Iterator[OpTimes]:
 
 
 def _gaps(recording: Recording, most: int) -> tuple[int, list[Gap]]:
-    """How long nothing ran in all, and the longest stretches of it."""
+    """Total time in which nothing ran, and the longest stretches of it."""
     begins, ends = _busy(recording.start_ns, recording.end_ns)
     lengths = begins[1:] - ends[:-1]
     by_end, by_start = np.argsort(recording.end_ns, kind="stable"), np.argsort(recording.start_ns, kind="stable")
@@ -298,7 +298,7 @@ def _path(recording: Recording, frame: int) -> list[PathCall]:
 
 
 class _Busy:
-    """How much of any stretch of time a track was busy."""
+    """Busy time of a track within any stretch of time."""
 
     def __init__(self, recording: Recording, track: int) -> None:
         rows = recording.track == track

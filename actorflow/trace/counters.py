@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 
 class NodeState(IntEnum):
-    """What a node does in the latest frame that touched it."""
+    """State of a node in the latest frame that touched it."""
 
     IDLE = 0
     WAITING = 1
@@ -23,7 +24,7 @@ class NodeState(IntEnum):
 
 
 class NodeNote(NamedTuple):
-    """What those who watch are told of a node; ``node_id`` is its `Node.id`."""
+    """A remark on a node for watchers; ``node_id`` is its `Node.id`."""
 
     node_id: int
     text: str
@@ -38,6 +39,7 @@ class FailureRecord(NamedTuple):
     message: str
 
 
+@dataclass(slots=True, eq=False)
 class OpProfile:
     """Calls and time of one op since its graph was made; always kept.
 
@@ -49,13 +51,10 @@ class OpProfile:
         last_ns: Wall time of the latest of them.
     """
 
-    __slots__ = ("calls", "failed", "last_ns", "total_ns")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.failed = 0
-        self.total_ns = 0
-        self.last_ns = 0
+    calls: int = 0
+    failed: int = 0
+    total_ns: int = 0
+    last_ns: int = 0
 
     def add(self, elapsed_ns: int) -> None:
         """A call has ended well."""
@@ -64,8 +63,9 @@ class OpProfile:
         self.last_ns = elapsed_ns
 
 
+@dataclass(slots=True, eq=False)
 class SegmentProfile:
-    """What became of the calls of one segment: ops that are launched as one (``af.Graph(..., capture=True)``).
+    """Calls of one segment, ops that are launched as one (``af.Graph(..., capture=True)``), by how they were launched.
 
     Calls that are neither captures nor replays were launched op by op, since their arrays were at new addresses.
 
@@ -77,26 +77,21 @@ class SegmentProfile:
         refusal: Why the device cannot capture it; None if it can, as far as is known.
     """
 
-    __slots__ = ("calls", "captures", "ops", "refusal", "replays")
-
-    def __init__(self, ops: tuple[str, ...]) -> None:
-        self.ops = ops
-        self.calls = 0
-        self.captures = 0
-        self.replays = 0
-        self.refusal: str | None = None
+    ops: tuple[str, ...]
+    calls: int = 0
+    captures: int = 0
+    replays: int = 0
+    refusal: str | None = None
 
 
+@dataclass(slots=True, eq=False)
 class FrameCounts:
     """Frames of one graph, by what became of them."""
 
-    __slots__ = ("cancelled", "failed", "finished", "started")
-
-    def __init__(self) -> None:
-        self.started = 0
-        self.finished = 0
-        self.failed = 0
-        self.cancelled = 0
+    started: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -113,7 +108,7 @@ class Monitor:
     Attributes:
         states: `NodeState` of each op, by node id.
         dirty: 1 for each op whose state or profile changed since anybody looked.
-        messages: What other ranks say of messages between them, by rank: `Node.id` of the blob, the rank that it comes
+        messages: Reports of other ranks on messages between them, by rank: `Node.id` of the blob, the rank that it comes
             from or goes to, whether the rank sends, and in how many frames it waits.
     """
 
@@ -126,7 +121,7 @@ class Monitor:
         self._watchers: weakref.WeakSet[Changes] = weakref.WeakSet()
 
     def changes(self) -> Changes:
-        """What changes from now on, for one watcher."""
+        """The changes from now on, for one watcher."""
         changes = Changes(self)
         self._watchers.add(changes)
         return changes

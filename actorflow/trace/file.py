@@ -21,7 +21,7 @@ from actorflow.errors import DataError
 from actorflow.trace.recording import Recording
 
 _GZIP = b"\x1f\x8b"
-#: What values of other types and sizes than they should have raise.
+#: Errors of values that have other types and sizes than they should have.
 _WRONG = (AttributeError, TypeError, ValueError, OverflowError)
 #: Microseconds from the first time to the last, at most: 146 years, of which nanoseconds fit into 64 bits.
 _MOST_US = 2.0**62 / 1e3
@@ -37,12 +37,12 @@ def read_trace(path: str | PathLike[str]) -> Recording:
 
     Raises:
         OSError: if the file cannot be read.
-        DataError: if it is empty, cut off, no trace, or has no event with a length.
+        DataError: if it is empty, cut off, not a trace, or has no event with a length.
     """
     document = _document(Path(path))
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise DataError(f'{path} is JSON, but no trace: expected a list of events, or an object with "traceEvents"')
+        raise DataError(f'{path} is JSON, but not a trace: expected a list of events, or an object with "traceEvents"')
     about = document.get("otherData", {}) if isinstance(document, dict) else {}
     said = about.get("actorflow") if isinstance(about, dict) else None
     ours = said if isinstance(said, dict) else None
@@ -52,9 +52,9 @@ def read_trace(path: str | PathLike[str]) -> Recording:
             if isinstance(event, dict):
                 spans.take(event)
     except KeyError as error:
-        raise DataError(f"{path} is no trace: event {event} has no {error}") from error
+        raise DataError(f"{path} is not a trace: event {event} has no {error}") from error
     except _WRONG as error:
-        raise DataError(f"{path} is no trace: event {event} cannot be read: {error}") from error
+        raise DataError(f"{path} is not a trace: event {event} cannot be read: {error}") from error
     if not spans.rows:
         raise DataError(
             f"{path} has no calls: none of its {len(events)} events has a length"
@@ -82,7 +82,7 @@ def _document(path: Path) -> Any:
     except json.JSONDecodeError as error:
         return _unclosed(path, text, error)
     except (ValueError, RecursionError) as error:  # bytes that are no text, numbers of thousands of digits
-        raise DataError(f"{path} is no trace: it is not JSON ({error})") from error
+        raise DataError(f"{path} is not a trace: it is not JSON ({error})") from error
 
 
 def _unclosed(path: Path, text: str, error: json.JSONDecodeError) -> Any:
@@ -94,10 +94,10 @@ def _unclosed(path: Path, text: str, error: json.JSONDecodeError) -> Any:
         except json.JSONDecodeError:
             pass
     if text.lstrip()[0] not in "[{":
-        raise DataError(f"{path} is no trace: it is not JSON ({error})") from error
+        raise DataError(f"{path} is not a trace: it is not JSON ({error})") from error
     if error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated"):
         raise DataError(f"{path} is cut off after {len(text):,} characters: {error}") from error
-    raise DataError(f"{path} is no trace: it is not JSON ({error})") from error
+    raise DataError(f"{path} is not a trace: it is not JSON ({error})") from error
 
 
 class _Spans:
@@ -143,7 +143,7 @@ class _Spans:
                 self._processes[event.get("pid")] = label
 
     def recording(self, about: Mapping[str, Any] | None) -> Recording:
-        """What was found, with what a file of ours says besides.
+        """The calls found so far, with what a file of ours says besides.
 
         Raises:
             AttributeError, TypeError, ValueError, OverflowError: if that is not what it should be.

@@ -156,7 +156,7 @@ class TraceCopy:
         return cls(graph.name, graph.nodes, trace.since(0), tuple(trace.tracks), trace.origin_ns, trace.origin_s)
 
     def recording(self) -> Recording:
-        """Find out what the calls were of."""
+        """The recording: finds the nodes of the calls."""
         *_, recording = self._steps()
         assert isinstance(recording, Recording)
         return recording
@@ -201,7 +201,7 @@ class TraceCopy:
 
 
 def _befores(node: Node, index: dict[int, int]) -> tuple[int, ...]:
-    """The nodes whose calls come right before a node's: what writes its inputs, and copies and sums of those."""
+    """Indices of nodes whose calls come right before a node's: those that write its inputs, their copies and sums."""
     blobs = node.inputs if isinstance(node, Op) else [node] if isinstance(node, Blob) else []
     before = [writer.id for blob in blobs for writer in (*blob.producers, blob)]
     return tuple(dict.fromkeys([index[i] for i in before if i in index and i != node.id]))

@@ -37,7 +37,7 @@ class Calls:
         node: `Node.id` of what it shows up as.
         frame: Number of its frame; -1 if it belongs to none.
         lost: Number of calls before these that are not kept any more.
-        errors: What failed calls have raised, in brief, by their place in the arrays.
+        errors: Errors of failed calls in brief, by their position in the arrays.
     """
 
     start_ns: _Ints
@@ -60,7 +60,7 @@ class Calls:
 
 
 def in_brief(error: BaseException) -> str:
-    """What a call has raised, as a trace keeps it: its type and the first line of its message, not too long."""
+    """Text of an error as a trace keeps it: its type and the first line of its message, shortened."""
     kind, text = type(error).__name__, text_of(error).partition("\n")[0]
     brief = f"{kind}: {text}" if text else kind
     return brief if len(brief) <= _MAX_TEXT else f"{brief[: _MAX_TEXT - 3]}..."
@@ -73,7 +73,7 @@ class Trace:
     the texts of the newest 1,024 failed ones.
 
     Args:
-        capacity: How many calls it has room for, a power of two; each takes 32 bytes.
+        capacity: Number of calls that it has room for, a power of two; each takes 32 bytes.
 
     Attributes:
         tracks: Names of what calls run on: the loop, lanes.
@@ -99,7 +99,7 @@ class Trace:
         self.origin_s = time.time()
 
     def key(self, node_id: int, track: str = "loop") -> int:
-        """What `add` is told of a node on a track, which is made where it is new."""
+        """The key of a node on a track for `add`; a new track is made."""
         number = self._numbers.get(track)
         if number is None:
             number = self._numbers[track] = len(self.tracks)
@@ -111,13 +111,13 @@ class Trace:
         return self.tracks[key >> _TRACK_SHIFT]
 
     def add(self, end_ns: int, elapsed_ns: int, key: int, frame: int) -> None:
-        """A call has ended."""
+        """Enter a call that has ended."""
         total = self.total
         pack_call(self.buffer, (total & self.mask) * CALL_BYTES, end_ns, elapsed_ns, key, frame)
         self.total = total + 1
 
     def add_failed(self, end_ns: int, elapsed_ns: int, key: int, frame: int, text: str) -> None:
-        """A call has failed; ``text`` is what it has raised (`in_brief`)."""
+        """Enter a call that has failed; ``text`` is its error (`in_brief`)."""
         self._errors.append((self.total, text))
         self.add(end_ns, elapsed_ns, key | _FAILED, frame)
 

@@ -80,7 +80,7 @@ class Instrumentation:
 
     Args:
         graph: A root graph.
-        version: Of this package.
+        version: Version of this package.
         tracer_provider: Whose spans; None for the one that is set globally.
         min_us: Calls that took less have no span.
         max_calls: Most calls of one frame that have one.
@@ -148,10 +148,10 @@ class FrameSpans:
     """The span of one frame, and those below it.
 
     Args:
-        instrumentation: What is wanted.
-        frame: Which one.
-        span: That of the frame.
-        context: What that is current in.
+        instrumentation: Settings and tracer.
+        frame: The frame.
+        span: Span of the frame.
+        context: Context in which that span is current.
     """
 
     __slots__ = ("_by_frame", "_calls_left", "_failed", "_from", "_live", "_offset_ns", "_span", "context")
@@ -254,7 +254,7 @@ def _clock_offset_ns() -> int:
 
 
 def _note(span: Span, error: BaseException | None, time_ns: int | None = None) -> None:
-    """Record how what a span is of has ended, if not well. A cancellation is no error."""
+    """Record in a span how its frame or call ended, if not well. A cancellation is not an error."""
     if error is None or isinstance(error, asyncio.CancelledError):
         if error is not None:
             span.set_attribute("actorflow.end", "cancelled")

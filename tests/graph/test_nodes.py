@@ -205,13 +205,15 @@ class TestMistakes:
         assert [node.name for node in graph.nodes] == ["x", "y", "z", "a"]
 
     def test_a_class_is_no_operation(self, graph: af.Graph) -> None:
-        with pytest.raises(af.GraphError, match=r"op 'a': <class .*Copy'> is no Operation: give an instance"):
+        with pytest.raises(af.GraphError, match=r"op 'a': <class .*Copy'> is not an Operation: give an instance"):
             graph.op("a", ops.Copy)  # type: ignore[arg-type]
-        with pytest.raises(af.GraphError, match=r"op 'a': <built-in .*> is no Operation: graph\.function\(\) makes"):
+        with pytest.raises(
+            af.GraphError, match=r"op 'a': <built-in .*> is not an Operation: graph\.function\(\) makes"
+        ):
             graph.op("a", len)  # type: ignore[arg-type]
-        with pytest.raises(af.GraphError, match=r"op 'a': 3 is no Operation$"):
+        with pytest.raises(af.GraphError, match=r"op 'a': 3 is not an Operation$"):
             graph.op("a", 3)  # type: ignore[arg-type]
-        with pytest.raises(af.GraphError, match=r"op: <class .*is no Operation: give an instance"):
+        with pytest.raises(af.GraphError, match=r"op: <class .*is not an Operation: give an instance"):
             graph.apply(ops.Copy, graph.blob("x", 3))  # type: ignore[arg-type]
         assert "a" not in graph
 
