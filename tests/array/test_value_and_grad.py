@@ -288,6 +288,14 @@ class TestRecipesThatAreKept:
         assert float(slope(self.X, 0.0)[0]) == pytest.approx(np.pi)
         assert float(slope(self.X, -0.0)[0]) == pytest.approx(-np.pi)
 
+    def test_a_recipe_is_recorded_where_its_arrays_live(self, calls: Calls) -> None:
+        slope = af.grad(lambda x: xp.sum(x * x + xp.zeros(2)), cache=True)
+        with xp.session():
+            for device in ("cpu", "sim:0", "cpu"):
+                found = slope(xp.asarray([1.0, 2.0], device=device))
+                assert (str(found.device), found.to_numpy().tolist()) == (device, [2.0, 4.0])
+        assert calls.count == 1
+
     def test_by_default_nothing_is_kept(self, calls: Calls) -> None:
         both = af.value_and_grad(lambda x: xp.sum(x))
         for _ in range(3):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.array.engine.chains import ChainUnit
-from actorflow.array.engine.placed import PlacedUnit
+from actorflow.array.engine.device_unit import DeviceUnit
 from actorflow.array.engine.sequences import Sequence
 from actorflow.array.engine.units import Unit
 from actorflow.array.record.node import Evaluator, Input, Node, bytes_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from actorflow.array.engine.memory import Memory
 
 #: Ways in which a record is joined with others: not at all, in a sequence, in a chain, on a device.
-_ALONE, _JOINED, _CHAINED, _PLACED = range(4)
+_ALONE, _JOINED, _CHAINED, _ON_DEVICE = range(4)
 #: Elements of an elementwise operation or a reduction from which on it is computed in blocks, by several threads.
 _LONG = 1 << 19
 #: Elements that another operation touches up to which it is not worth a thread of its own.
@@ -211,11 +211,11 @@ def _constant(value: Input) -> Any:
     return (value.dtype, value.shape, value.tobytes()) if value.size <= _COMPARED else id(value)
 
 
-_UNITS: dict[int, type[Sequence | ChainUnit | PlacedUnit]] = {
+_UNITS: dict[int, type[Sequence | ChainUnit | DeviceUnit]] = {
     _ALONE: Sequence,
     _JOINED: Sequence,
     _CHAINED: ChainUnit,
-    _PLACED: PlacedUnit,
+    _ON_DEVICE: DeviceUnit,
 }
 
 
@@ -224,7 +224,7 @@ def _measure(node: Node) -> tuple[int, int]:
     op, inputs = node.op, node.inputs
     assert op is not None
     if Node.placing is not None and accelerator_of(node) is not None:
-        return _PLACED, node.size
+        return _ON_DEVICE, node.size
     if op.elementwise:
         return _CHAINED if node.size >= _LONG else _JOINED, node.size
     if op.reduction:
@@ -325,7 +325,7 @@ class _Groups:
                 at += 1
             level = max(level, at)
         self._kinds[node], self._levels[node] = kind, level
-        if kind == _PLACED:
+        if kind == _ON_DEVICE:
             self._depths[node] = 1 + max([self._depths[read] for read in chained], default=0)
         if kind == _JOINED:
             self.groups[node] = self.sequence(node, level, touched)
@@ -334,7 +334,7 @@ class _Groups:
 
     def _are_together(self, node: Node, read: Node, kind: int) -> bool:
         """Return whether one device computes a record together with one that it reads."""
-        if kind != _PLACED or accelerator_of(node) is not accelerator_of(read):
+        if kind != _ON_DEVICE or accelerator_of(node) is not accelerator_of(read):
             return False
         return self._depths[read] < _DEEPEST or read.dtype.hasobject
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actorflow.array.engine.service import Service
 
 
-class PlacedUnit(StepUnit):
+class DeviceUnit(StepUnit):
     """Records that one device computes; also those that copy its arrays to the CPU.
 
     The thread that runs it only hands it to the devices; it ends when these have computed it.
