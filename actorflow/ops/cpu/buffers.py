@@ -86,7 +86,8 @@ def matrix(array: Array) -> Array:
 _F = TypeVar("_F", bound=Callable[..., None])
 
 
-def _is_half(array: Array) -> bool:
+def is_half(array: Array) -> bool:
+    """Whether an array is of float16 or bfloat16."""
     return array.itemsize == 2 and array.dtype.kind in "fV"
 
 
@@ -98,11 +99,11 @@ def in_float32(function: _F) -> _F:
 
     @wraps(function)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        if not any(_is_half(array) for array in (*inputs, *outputs)):
+        if not any(is_half(array) for array in (*inputs, *outputs)):
             function(operation, inputs, outputs)
             return
-        wide = [np.empty(y.shape, np.float32) if _is_half(y) else y for y in outputs]
-        function(operation, [x.astype(np.float32) if _is_half(x) else x for x in inputs], wide)
+        wide = [np.empty(y.shape, np.float32) if is_half(y) else y for y in outputs]
+        function(operation, [x.astype(np.float32) if is_half(x) else x for x in inputs], wide)
         with np.errstate(over="ignore"):  # beyond float16's range is infinity
             for result, output in zip(wide, outputs, strict=True):
                 if result is not output:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops import reductions as ops
-from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.buffers import Array, is_half
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction, summed_dtype
@@ -22,7 +22,7 @@ _SHORT_RUN = 512
 
 def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     """The sum over axes, as an array of its own; of integers in 64 bits, of less than float32 in float32."""
-    wide = summed_dtype(wide_dtype(x.dtype) if _is_half(x) else x.dtype)
+    wide = summed_dtype(wide_dtype(x.dtype) if is_half(x) else x.dtype)
     columns = _columns(x, axes)
     if columns is None or x.dtype not in (np.float32, np.float64):
         return np.asarray(_reduced(np.add, x, axes, wide, keepdims))
@@ -43,10 +43,6 @@ def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
 def _reduced(ufunc: np.ufunc, x: Array, axes: tuple[int, ...], dtype: np.dtype[Any], keepdims: bool) -> Any:
     # Any ufunc: the types of the known ones ask for `keepdims` as a literal.
     return ufunc.reduce(x, axis=axes, dtype=dtype, keepdims=keepdims)
-
-
-def _is_half(x: Array) -> bool:
-    return x.dtype.kind in "fV" and x.itemsize == 2
 
 
 def _columns(x: Array, axes: tuple[int, ...]) -> tuple[int, int, int] | None:
@@ -110,7 +106,7 @@ _register(ops.ReduceAll, np.logical_and)
 @kernel(ops.ReduceProd)
 def _prod(operation: ops.ReduceProd, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
-    wide = wide_dtype(x.dtype) if _is_half(x) else y.dtype
+    wide = wide_dtype(x.dtype) if is_half(x) else y.dtype
     with np.errstate(all="ignore"):
         total = _reduced(np.multiply, x, operation.axes(x.ndim), wide, operation.keepdims)
         np.copyto(y, total, casting="unsafe")

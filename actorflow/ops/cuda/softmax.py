@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch
 from actorflow.ops.cuda.reductions import Columns
 from actorflow.ops.nn.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
+from actorflow.ops.operation import Operation
 
 
-def _launch(function: str, axis: int, inputs: list[Array], y: Array) -> None:
-    columns = Columns.along(y.shape, axis)
-    tile = columns.softmax_tile()
-    args = (*(contiguous(x) for x in inputs), y, *columns, tile.columns)
-    launch("softmax", function, tile.grid, tile.block, args, y.dtype)
+def _register(operation: type[Operation], function: str, inplace: bool) -> None:
+    @kernel(operation, dtypes=FLOATS, inplace=inplace)
+    def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        columns = Columns.along(outputs[0].shape, operation.axis)
+        tile = columns.softmax_tile()
+        args = (*(contiguous(x) for x in inputs), outputs[0], *columns, tile.columns)
+        launch("softmax", function, tile.grid, tile.block, args, outputs[0].dtype)
 
 
-@kernel(Softmax, dtypes=FLOATS, inplace=True)
-def _softmax(operation: Softmax, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("softmax", operation.axis, inputs, outputs[0])
-
-
-@kernel(SoftmaxDown, dtypes=FLOATS, inplace=True)
-def _softmax_down(operation: SoftmaxDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("softmax_down", operation.axis, inputs, outputs[0])
-
-
-@kernel(LogSoftmax, dtypes=FLOATS, inplace=True)
-def _log_softmax(operation: LogSoftmax, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("log_softmax", operation.axis, inputs, outputs[0])
-
-
-@kernel(LogSoftmaxDown, dtypes=FLOATS)
-def _log_softmax_down(operation: LogSoftmaxDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("log_softmax_down", operation.axis, inputs, outputs[0])
-
-
-@kernel(Centered, dtypes=FLOATS)
-def _centered(operation: Centered, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("centered", operation.axis, inputs, outputs[0])
+_register(Softmax, "softmax", inplace=True)
+_register(SoftmaxDown, "softmax_down", inplace=True)
+_register(LogSoftmax, "log_softmax", inplace=True)
+_register(LogSoftmaxDown, "log_softmax_down", inplace=False)
+_register(Centered, "centered", inplace=False)

@@ -34,15 +34,18 @@ def _check_pair(kind: str, axis: int, **inputs: TensorSpec) -> TensorSpec:
 
 
 @dataclass(frozen=True)
-class Softmax(Operation):
-    """``y = exp(x) / sum(exp(x))`` along an axis; see `softmax`."""
-
+class _Softmax(Operation):
     axis: int = -1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_dtype("Softmax", x=inputs[0])
-        _check_axis("Softmax", self.axis, inputs[0])
+        same_dtype(self.kind, x=inputs[0])
+        _check_axis(self.kind, self.axis, inputs[0])
         return inputs
+
+
+@dataclass(frozen=True)
+class Softmax(_Softmax):
+    """``y = exp(x) / sum(exp(x))`` along an axis; see `softmax`."""
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(SoftmaxDown(self.axis), grads[0], op.outputs[0])]
@@ -73,15 +76,8 @@ class SoftmaxDown(Operation):
 
 
 @dataclass(frozen=True)
-class LogSoftmax(Operation):
+class LogSoftmax(_Softmax):
     """``y = x - log(sum(exp(x)))`` along an axis; see `log_softmax`."""
-
-    axis: int = -1
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_dtype("LogSoftmax", x=inputs[0])
-        _check_axis("LogSoftmax", self.axis, inputs[0])
-        return inputs
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(LogSoftmaxDown(self.axis), grads[0], op.outputs[0])]
