@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 class IndexArray(NamedTuple):
-    """Stands in a key for the array at this position among the inputs."""
+    """Stand-in, within a key, for the index array at this position among the inputs."""
 
     position: int
 

@@ -122,14 +122,14 @@ _together = lru_cache(maxsize=4_096)(broadcast)
 
 
 def is_there(node: Node) -> bool:
-    """Return whether a record's value is there, so that what needs little of it can be computed at once."""
+    """Return whether a record's value is there, so that single elements can be computed at once."""
     if Node.placing is not None and default_place() is not HOST:
         return False
     return type(node.value) is np.ndarray and not Node.dry_runs and not node.evaluator.sequential
 
 
 def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, evaluator: Evaluator) -> Array:
-    """An operation on single numbers that are there, computed at once: to record and plan it would take longer."""
+    """The result of an operation on single numbers that are there: recording and planning would take longer."""
     out = np.empty((), dtype)
     values = [each.value if type(each) is Node else each for each in inputs]
     try:

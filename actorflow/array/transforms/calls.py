@@ -128,7 +128,7 @@ class Arguments:
         self.structure = Structure(tuple, (), tuple(structures))
 
     def key(self, name: str) -> Hashable:
-        """Structure, shapes and dtypes of arrays, and everything else: equal for calls that record the same.
+        """A key of structure, shapes, dtypes and all other leaves; equal keys record the same.
 
         Raises:
             DTypeError: if a leaf is neither an array nor hashable; the message begins with ``name``.
@@ -170,7 +170,7 @@ class StandIns:
         self.first = Node(None, (), (), np.dtype(np.bool_), (), self.evaluator).number
 
     def of(self, leaf: Any) -> Array:
-        """One for an array, or for a `TensorSpec`."""
+        """A stand-in for an array or a `TensorSpec`."""
         node = Node(None, (), leaf.shape, leaf.dtype, (), self.evaluator)
         self.nodes.append(node)
         return node.show()

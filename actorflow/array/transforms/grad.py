@@ -110,7 +110,7 @@ def _position(i: int, count: int) -> int:
 
 
 class _Differentiated(NamedTuple):
-    """A call of a function, and its way back, to be recorded on the arrays of other calls.
+    """The records of a call of a function and of its gradients, to be made again on other arrays.
 
     Attributes:
         recipe: The operations.
@@ -200,7 +200,7 @@ def _slopes(value: Any, wanted: Sequence[Node]) -> list[Array]:
 
 
 def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
-    """Results of the tracing, each another one: copies of arguments, and of what comes twice."""
+    """Distinct results: arguments, and arrays that come twice, are copied."""
     known = set(stand_ins.nodes)
     found = []
     for x in results:
@@ -212,7 +212,7 @@ def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
 
 
 def _shown(node: Node) -> Array:
-    """The argument itself, whatever the function has assigned to the array that stood for it."""
+    """The argument as it was given, whatever the function has assigned to its array."""
     array = object.__new__(Node.array_type)
     array._node = node
     return array

@@ -145,7 +145,7 @@ class Replay:
         self._ops = [(_operation_of(op, plan.slots), op.inputs, op.outputs) for op in plan.ops]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """Record it: arrays for ``inputs``, in order, give those for ``outputs``."""
+        """Record it on arrays for ``inputs``; returns those for ``outputs``."""
         from actorflow.array.namespace.creation import full
 
         fed = zip(self._feeds.values(), arrays, strict=True)

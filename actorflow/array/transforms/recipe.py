@@ -169,7 +169,7 @@ def _is_cheap(op: Primitive) -> bool:
 
 
 class _Keeper:
-    """Stands for an array of the user: a record whose value is computed once, and kept as long as it is read."""
+    """Stand-in for an array of the user, so that a record's value is computed once and kept while it is read."""
 
     __slots__ = ("_of",)
 

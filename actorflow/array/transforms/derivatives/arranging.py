@@ -1,4 +1,4 @@
-"""Rules of what arranges, reads and writes elements."""
+"""Rules of operations that arrange, read and write elements."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _add_at_rule(at: Application, g: Array) -> Grads:
 
 @rule("setitem")
 def _setitem(at: Application, g: Array) -> Grads:
-    """Nothing to what was written over, and to the values what is still there of them."""
+    """Elements that were written over have no gradient, nor values that were written over later."""
     _, value, *arrays = at.inputs
     key = key_of(at.params[0], tuple(arrays))
     kept = write_index(g, key, 0)
@@ -145,7 +145,7 @@ def _setitem(at: Application, g: Array) -> Grads:
 
 
 def _of_mask(g: Array, kept: Array, value: Any, key: tuple[Any, ...]) -> Array:
-    """The gradient of what is written where a mask says: how many elements that are, only the data shows."""
+    """The gradient of values written by a mask, whose number of elements depends on the data."""
     written = g - kept
     if math.prod(value.shape) == 1:
         return xp.reshape(xp.sum(written), value.shape)

@@ -96,7 +96,7 @@ def _divide(at: Application, g: Array) -> Grads:
 
 @rule("pow")
 def _pow(at: Application, g: Array) -> Grads:
-    """As in PyTorch, 0 where the exponent is 0, and by the exponent 0 where the base is 0 and the exponent positive."""
+    """0 where the exponent is 0; by the exponent also where the base is 0 and the exponent positive (as PyTorch)."""
     a, b = at.inputs
     by_base = xp.where(b == 0.0, 0.0, b) * a ** xp.where(b == 0.0, 1.0, b - 1.0)
     is_zero = xp.logical_and(a == 0.0, xp.real(b) >= 0.0) if b.dtype.kind == "c" else (a == 0.0) & (b >= 0.0)
@@ -122,7 +122,7 @@ def _copysign(at: Application, g: Array) -> Grads:
 
 @rule("hypot")
 def _hypot(at: Application, g: Array) -> Grads:
-    """0 at the origin, as that of the norm."""
+    """The gradient at the origin is 0, as that of the norm."""
     share = g / xp.where(at.output == 0.0, 1.0, at.output)
     return [share * x for x in at.inputs]
 
@@ -142,14 +142,14 @@ def _logaddexp(at: Application, g: Array) -> Grads:
 
 @rule("maximum")
 def _maximum(at: Application, g: Array) -> Grads:
-    """Half to each where they are equal."""
+    """Equal elements share the gradient by halves."""
     a, b = at.inputs
     return [_of_greater(a, b, g), _of_greater(b, a, g)]
 
 
 @rule("minimum")
 def _minimum(at: Application, g: Array) -> Grads:
-    """Half to each where they are equal."""
+    """Equal elements share the gradient by halves."""
     a, b = at.inputs
     return [_of_greater(b, a, g), _of_greater(a, b, g)]
 
@@ -160,7 +160,7 @@ def _of_greater(a: Array, b: Array, g: Array) -> Array:
 
 @rule("clip")
 def _clip(at: Application, g: Array) -> Grads:
-    """All to the array where it is at the bound."""
+    """The gradient at a bound is the array's."""
     stays = at.inputs[0] == at.output
     return [xp.where(stays, g, 0.0), xp.where(stays, 0.0, g)]
 
@@ -173,6 +173,6 @@ def _where(at: Application, g: Array) -> Grads:
 
 @rule("std")
 def _root(at: Application, g: Array) -> Grads:
-    """0 at 0: the deviation of equal numbers has no slope, as in PyTorch."""
+    """The gradient at 0, the deviation of equal numbers, is 0, as in PyTorch."""
     y = at.output
     return [xp.where(y == 0.0, 0.0, g * 0.5 / xp.where(y == 0.0, 1.0, y))]

@@ -1,4 +1,4 @@
-"""Rules of the Fourier transforms: each is linear, so it is its adjoint that counts."""
+"""Rules of the Fourier transforms, which are linear: each rule is the adjoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SWAPPED: dict[str, Norm] = {"backward": "forward", "forward": "backward", "orth
 
 
 def _resized(x: Array, length: int, axis: int) -> Array:
-    """Cut, or filled up with zeros, at the end of an axis."""
+    """The array cut, or filled up with zeros, at the end of an axis."""
     lead = (slice(None),) * axis
     if x.shape[axis] >= length:
         return x[(*lead, slice(0, length))]

@@ -32,7 +32,7 @@ def _real(dtype: DType) -> DType:
 
 
 def _columns(x: Array) -> Array:
-    """Vectors as the factors of a matrix's columns."""
+    """Vectors as factors of the columns of matrices."""
     return x[..., None, :]
 
 
@@ -207,7 +207,7 @@ def _eigh(at: Application, grads: tuple[Array | None, ...]) -> Grads:
 
 
 def _gaps(values: Array) -> Array:
-    """``values[j] - values[i]``; infinite on the diagonal, so that nothing is left there."""
+    """``values[j] - values[i]``; infinite on the diagonal, so that a division by it gives 0 there."""
     gaps = _columns(values) - _rows(values)
     return xp.where(xp.eye(values.shape[-1], dtype=xp.bool), math.inf, gaps)
 
@@ -325,7 +325,7 @@ def _pinv(at: Application, g: Array) -> Grads:
 
 @rule("vector_norm")
 def _vector_norm(at: Application, g: Array) -> Grads:
-    """0 at the origin."""
+    """The gradient at the origin is 0."""
     [x], (axes, keepdims, order) = at.inputs, at.params
     if order == 0:
         return [None]

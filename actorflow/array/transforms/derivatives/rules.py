@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Application(NamedTuple):
-    """One use of an operation, as its rule sees it.
+    """A use of an operation, for its rule.
 
     Attributes:
-        inputs: What it read.
+        inputs: Its inputs.
         params: The operation's parameters, as it was recorded with.
         output: Its result; a tuple for an operation with several.
     """
@@ -99,7 +99,7 @@ def transposed(x: Array) -> Array:
 
 
 def pull_back(seeds: Sequence[tuple[Array, Array]], wanted: Sequence[Array]) -> list[Array | None]:
-    """The gradients of arrays for those of what was computed from them.
+    """The gradients of arrays, from those of results that were computed from them.
 
     Args:
         seeds: Results, floating, with their gradients, of the same types.
@@ -123,7 +123,7 @@ def pull_back(seeds: Sequence[tuple[Array, Array]], wanted: Sequence[Array]) -> 
 
 
 def pulled_back(function: Any, arrays: Sequence[Array], grad: Array) -> list[Array | None]:
-    """The gradients of arrays for that of a function of them: rules of operations that are made of others."""
+    """The gradients of arrays, from that of a function of them: for rules of operations made of others."""
     return pull_back([(function(*arrays), grad)], arrays)
 
 

@@ -1,4 +1,4 @@
-"""Rules of reductions, and of what goes along an axis."""
+"""Rules of reductions, and of operations along an axis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _sum(at: Application, g: Array) -> Grads:
 
 @rule("max", "min")
 def _extreme(at: Application, g: Array) -> Grads:
-    """Equal shares for the elements that are the extreme, as PyTorch's ``amax``."""
+    """The elements that are the extreme share the gradient equally, as in PyTorch's ``amax``."""
     [x], (axes, keepdims, _) = at.inputs, at.params
     found = xp.astype(x == spread(at.output, x, axes, keepdims), x.dtype)
     return [found * (spread(g, x, axes, keepdims) / xp.sum(found, axis=axes, keepdims=True))]
@@ -42,7 +42,7 @@ def _extreme(at: Application, g: Array) -> Grads:
 
 @rule("prod")
 def _prod(at: Application, g: Array) -> Grads:
-    """The product of the others: that of those before and that of those behind, so that zeros do no harm."""
+    """The product of the other elements is that of those before times that of those behind: zeros do no harm."""
     [x], (axes, keepdims, _) = at.inputs, at.params
     rest = [i for i in range(x.ndim) if i not in axes]
     count = math.prod([x.shape[i] for i in axes])
