@@ -63,7 +63,7 @@ _LAYERS = {
     **dict.fromkeys(["SmoothL1Loss", "HuberLoss"], "af.ops.huber_loss(x, target)"),
     **dict.fromkeys(["BCELoss", "BinaryCrossentropy"], "af.ops.binary_cross_entropy(x, target)"),
     "BCEWithLogitsLoss": "af.ops.binary_cross_entropy_with_logits(x, target)",
-    **dict.fromkeys(["Module", "Layer", "Model"], _COMPOSITE),
+    **dict.fromkeys(["Module", "Model"], _COMPOSITE),
     **dict.fromkeys(["ModuleList", "ModuleDict"], "a plain list in an attribute of an af.Composite"),
     "Parameter": _VARIABLE,
     **dict.fromkeys(["RNN", "GRU", "SimpleRNN", "GRUCell", "RNNCell"], _LSTM),

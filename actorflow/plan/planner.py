@@ -413,7 +413,7 @@ class _Planner:
         return form
 
     def _expected(self, blob: Blob) -> int:
-        """Number of producers of a blob that the plan runs: all of them, but for variables, whose updates are chosen."""
+        """Number of producers of a blob in the plan: all of them, but for variables, whose updates are chosen."""
         if not isinstance(blob, Variable):
             return len(blob.producers)
         if self._chosen is None:

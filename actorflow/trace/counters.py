@@ -108,8 +108,8 @@ class Monitor:
     Attributes:
         states: `NodeState` of each op, by node id.
         dirty: 1 for each op whose state or profile changed since anybody looked.
-        messages: Reports of other ranks on messages between them, by rank: `Node.id` of the blob, the rank that it comes
-            from or goes to, whether the rank sends, and in how many frames it waits.
+        messages: Reports of other ranks on messages between them, by rank: `Node.id` of the blob, the rank that it
+            comes from or goes to, whether the rank sends, and in how many frames it waits.
     """
 
     __slots__ = ("_watchers", "dirty", "messages", "states")
