@@ -151,14 +151,15 @@ class _Reduced:
         rows = max(1, _REDUCED_BLOCK // max(1, math.prod(shape[1:])))
         self.blocks = [slice(i, min(i + rows, shape[0])) for i in range(0, max(1, shape[0]), rows)]
         self._parts: dict[int, list[Any]] = {}
-        #: Reductions whose blocks are kept as they are, and reduced when they are joined: see `may_be_parted`.
-        self._joined: set[int] = set()
+        #: Values of reductions that cannot be put together from parts, which are reduced once all are there.
+        self._whole: dict[int, Array] = {}
         for i, step in enumerate(steps):
             if isinstance(step.operation, Reduction):
                 self._parts[i] = [None] * len(self.blocks)
                 is_cut = len(self.blocks) > 1 and 0 in self._axes(step.operation)
                 if is_cut and not ops.may_be_parted(_COMBINE[type(step.operation)], step.dtype):
-                    self._joined.add(i)
+                    dtypes = [*[x.dtype for x in inputs], *[each.dtype for each in steps]]
+                    self._whole[i] = np.empty(shape, dtypes[step.arguments[0]])
 
     def _shaped(self, x: Array) -> Array:
         return x.reshape(self._shape) if self._is_flat else np.broadcast_to(x, self._shape)
@@ -174,7 +175,10 @@ class _Reduced:
         values = self._values(block)
         for i, parts in self._parts.items():
             value = values[self._steps[i].arguments[0]]
-            parts[number] = value.copy() if i in self._joined else self._part(i, value)
+            if i in self._whole:
+                self._whole[i][block] = value
+            else:
+                parts[number] = self._part(i, value)
 
     def _values(self, block: slice) -> list[Any]:
         """The inputs' and the steps' values of a block, in memory that the next one takes; outputs are written."""
@@ -209,8 +213,8 @@ class _Reduced:
         with np.errstate(all="ignore"):
             if len(parts) == 1:
                 (total,) = parts
-            elif i in self._joined:
-                total = self._part(i, np.concatenate(parts))
+            elif i in self._whole:
+                total = self._part(i, self._whole[i])
             elif 0 in axes:
                 ufunc = _COMBINE[type(operation)]
                 total = ufunc.reduce(np.stack(parts), axis=0)
