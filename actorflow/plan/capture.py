@@ -1,4 +1,4 @@
-"""Which ops of a plan may be captured and replayed as one. Pure: works on the plan's ops and slots alone.
+"""Segments: ops of a plan that are captured and replayed as one. Pure: works on the plan's ops and slots alone.
 
 A segment is what a device with streams launches as one: ops of one lane, in the order of the plan. It begins when all
 that its ops read from elsewhere is there, and what it writes is announced together, so nothing that is needed within
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from actorflow.devices import device_kind
 from actorflow.place import Place
+from actorflow.plan.order import messages_awaited
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -60,7 +61,7 @@ def find_segments(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[tuple
     capturable = [may_be_captured(op) for op in ops]
     if not any(capturable):
         return []
-    waits = _waits(ops, slots)
+    waits = messages_awaited(ops, slots)
     others: deque[int] = deque()
     lanes: defaultdict[_Lane, deque[int]] = defaultdict(deque)
 
@@ -93,13 +94,3 @@ def find_segments(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[tuple
             segment.append(take(queue))
         if len(segment) > 1:
             segments.append(tuple(sorted(segment)))
-
-
-def _waits(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
-    """Number of messages from other ops that each op waits for."""
-    waits = [0] * len(ops)
-    for op in ops:
-        for slot in op.outputs:
-            for consumer in slots[slot].consumers:
-                waits[consumer] += 1
-    return waits

@@ -1,4 +1,4 @@
-"""Which kernel computes an op, where, and what must be converted for it. Pure: nothing here runs.
+"""Choice of kernels and places for ops, and of the forms that they take their arrays in. Pure: nothing here runs.
 
 The libraries that the user named come first, then the device's own. Where none of them has a kernel for the op as it
 is, the arrays are converted: to another layout, then to a wider dtype. Where the device has none at all, the op moves
@@ -38,8 +38,8 @@ class Choice(NamedTuple):
     """Kernel and place of an op, and the form in which it takes its arrays.
 
     Attributes:
-        place: Where.
-        kernel: By what; None for functions, which are their own.
+        place: The place.
+        kernel: The kernel; None for functions, which are their own.
         layout: Layout that its arrays are permuted to; None for the usual order of axes.
         dtype: Type that its arrays are cast to; None for their own dtype.
         note: Text that says what is not as the user asked; empty where all is.

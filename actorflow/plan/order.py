@@ -106,21 +106,23 @@ def _lanes(place: Place, capture: bool) -> dict[str, int]:
     return dict.fromkeys([DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))], 0)
 
 
+def messages_awaited(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
+    """Number of messages from other ops that each op waits for."""
+    waits = [0] * len(ops)
+    for op in ops:
+        for slot in op.outputs:
+            for consumer in slots[slot].consumers:
+                waits[consumer] += 1
+    return waits
+
+
 def depth_first(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
     """A topological order in which what has been begun is ended first, so that little is held at once.
 
     Returns:
         Indices of ``ops``.
     """
-    waits = [0] * len(ops)
-    for slot in slots:
-        for consumer in slot.consumers:
-            waits[consumer] += 1
-    writers = {slot: op.index for op in ops for slot in op.outputs}
-    for slot in slots:
-        if slot.index not in writers:  # there from the start
-            for consumer in slot.consumers:
-                waits[consumer] -= 1
+    waits = messages_awaited(ops, slots)
     stack = [op.index for op in reversed(ops) if not waits[op.index]]
     order = []
     while stack:

@@ -1,4 +1,4 @@
-"""Which edges of a graph lead from one rank to another, and what all ranks must have alike."""
+"""Edges of a graph from one rank to another, and the identity of a graph that all ranks must agree on."""
 
 from __future__ import annotations
 
