@@ -32,7 +32,7 @@ _Operator = Callable[["Array", Any], "Array"]
 _NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
 
 
-def _operators(symbol: str, op: Elementwise) -> tuple[_Operator, _Operator, Callable[[Any, Any], Any]]:
+def _operators(name: str, symbol: str, op: Elementwise) -> tuple[_Operator, _Operator, Callable[[Any, Any], Any]]:
     """The methods of an operator: with the array on the left, on the right, and in place."""
 
     def left(self: Array, other: Any, /) -> Array:
@@ -44,6 +44,9 @@ def _operators(symbol: str, op: Elementwise) -> tuple[_Operator, _Operator, Call
     def in_place(self: Array, other: Any, /) -> Array:
         return self._in_place(symbol, binary(op, self, other)) if _is_operand(other) else NotImplemented
 
+    for method, prefix in ((left, ""), (right, "r"), (in_place, "i")):
+        method.__name__ = f"__{prefix}{name}__"
+        method.__qualname__ = f"Array.{method.__name__}"
     return left, right, in_place
 
 
@@ -303,18 +306,18 @@ class Array:
     def __invert__(self) -> Array:
         return unary(ew.BITWISE_INVERT, self)
 
-    __add__, __radd__, __iadd__ = _operators("+=", ew.ADD)
-    __sub__, __rsub__, __isub__ = _operators("-=", ew.SUBTRACT)
-    __mul__, __rmul__, __imul__ = _operators("*=", ew.MULTIPLY)
-    __truediv__, __rtruediv__, __itruediv__ = _operators("/=", ew.DIVIDE)
-    __floordiv__, __rfloordiv__, __ifloordiv__ = _operators("//=", ew.FLOOR_DIVIDE)
-    __mod__, __rmod__, __imod__ = _operators("%=", ew.REMAINDER)
-    __pow__, __rpow__, __ipow__ = _operators("**=", ew.POW)
-    __and__, __rand__, __iand__ = _operators("&=", ew.BITWISE_AND)
-    __or__, __ror__, __ior__ = _operators("|=", ew.BITWISE_OR)
-    __xor__, __rxor__, __ixor__ = _operators("^=", ew.BITWISE_XOR)
-    __lshift__, __rlshift__, __ilshift__ = _operators("<<=", ew.BITWISE_LEFT_SHIFT)
-    __rshift__, __rrshift__, __irshift__ = _operators(">>=", ew.BITWISE_RIGHT_SHIFT)
+    __add__, __radd__, __iadd__ = _operators("add", "+=", ew.ADD)
+    __sub__, __rsub__, __isub__ = _operators("sub", "-=", ew.SUBTRACT)
+    __mul__, __rmul__, __imul__ = _operators("mul", "*=", ew.MULTIPLY)
+    __truediv__, __rtruediv__, __itruediv__ = _operators("truediv", "/=", ew.DIVIDE)
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _operators("floordiv", "//=", ew.FLOOR_DIVIDE)
+    __mod__, __rmod__, __imod__ = _operators("mod", "%=", ew.REMAINDER)
+    __pow__, __rpow__, __ipow__ = _operators("pow", "**=", ew.POW)
+    __and__, __rand__, __iand__ = _operators("and", "&=", ew.BITWISE_AND)
+    __or__, __ror__, __ior__ = _operators("or", "|=", ew.BITWISE_OR)
+    __xor__, __rxor__, __ixor__ = _operators("xor", "^=", ew.BITWISE_XOR)
+    __lshift__, __rlshift__, __ilshift__ = _operators("lshift", "<<=", ew.BITWISE_LEFT_SHIFT)
+    __rshift__, __rrshift__, __irshift__ = _operators("rshift", ">>=", ew.BITWISE_RIGHT_SHIFT)
 
     def __lt__(self, other: Any, /) -> Array:
         return binary(ew.LESS, self, other) if _is_operand(other) else NotImplemented
