@@ -137,30 +137,56 @@ def _injections(engine: Engine) -> tuple[Injection, ...]:
     return faulty.injections if isinstance(faulty, _FaultyBuild) else ()
 
 
-class _FaultyKernel(KernelActor):
-    __slots__ = ("injections",)
+class _Faulty(OpActor):
+    """What injections strike, each kind of actor where it does its work."""
+
+    __slots__ = ()
 
     injections: list[Injection]
 
+    def strike(self, frame: Frame) -> None:
+        """Called on the loop's or the lane's thread."""
+        for injection in self.injections:
+            if injection.strikes(frame.number):
+                if injection.delay_s is not None:
+                    _delay(self, frame, injection.delay_s)
+                injection.raise_error()
+
+
+class _FaultyKernel(_Faulty, KernelActor):
+    __slots__ = ("injections",)
+
     def compute(self, frame: Frame) -> None:
-        _strike(self, self.injections, frame)
+        self.strike(frame)
         super().compute(frame)
 
 
-class _FaultyFunction(FunctionActor):
+class _FaultyFunction(_Faulty, FunctionActor):
     __slots__ = ("injections",)
 
-    injections: list[Injection]
-
     def compute(self, frame: Frame) -> None:
-        _strike(self, self.injections, frame)
+        self.strike(frame)
         super().compute(frame)
 
 
-class _FaultyAsync(AsyncActor):
+class _FaultyStreamKernel(_Faulty, StreamKernelActor):
     __slots__ = ("injections",)
 
-    injections: list[Injection]
+    def launch(self, frame: Frame) -> None:
+        self.strike(frame)
+        super().launch(frame)
+
+
+class _FaultyStreamFunction(_Faulty, StreamFunctionActor):
+    __slots__ = ("injections",)
+
+    def launch(self, frame: Frame) -> None:
+        self.strike(frame)
+        super().launch(frame)
+
+
+class _FaultyAsync(_Faulty, AsyncActor):
+    __slots__ = ("injections",)
 
     def call(self, frame: Frame) -> Coroutine[Any, Any, Any]:
         striking = [injection for injection in self.injections if injection.strikes(frame.number)]
@@ -176,40 +202,11 @@ class _FaultyAsync(AsyncActor):
         return await self.fn(*inputs)
 
 
-def _strike(actor: OpActor, injections: list[Injection], frame: Frame) -> None:
-    """On the loop's or the lane's thread."""
-    for injection in injections:
-        if injection.strikes(frame.number):
-            if injection.delay_s is not None:
-                _delay(actor, frame, injection.delay_s)
-            injection.raise_error()
-
-
 def _delay(actor: OpActor, frame: Frame, delay_s: float) -> None:
     if asyncio._get_running_loop() is None:
         sleep_in_thread(frame.ended.get_loop(), actor.lane, delay_s)
     else:
         time.sleep(delay_s)
-
-
-class _FaultyStreamKernel(StreamKernelActor):
-    __slots__ = ("injections",)
-
-    injections: list[Injection]
-
-    def launch(self, frame: Frame) -> None:
-        _strike(self, self.injections, frame)
-        super().launch(frame)
-
-
-class _FaultyStreamFunction(StreamFunctionActor):
-    __slots__ = ("injections",)
-
-    injections: list[Injection]
-
-    def launch(self, frame: Frame) -> None:
-        _strike(self, self.injections, frame)
-        super().launch(frame)
 
 
 class _FaultyBuilder(Builder):
@@ -226,13 +223,12 @@ class _FaultyBuilder(Builder):
 
     def op_actor(self, op: PlannedOp, index: int) -> OpActor:
         actor = super().op_actor(op, index)
-        if not isinstance(
-            actor, _FaultyKernel | _FaultyFunction | _FaultyAsync | _FaultyStreamKernel | _FaultyStreamFunction
-        ):
+        if not isinstance(actor, _Faulty):
             return actor  # a copy between devices
         # What the plan inserted bears the name of an op, but is none.
-        actor.injections = [i for i in self.injections if i.op is op.node and op.shown_as is op.node]
-        if any(injection.delay_s is not None for injection in actor.injections):
+        faulty: Any = actor  # whose slots mypy does not see through _Faulty
+        faulty.injections = [i for i in self.injections if i.op is op.node and op.shown_as is op.node]
+        if any(injection.delay_s is not None for injection in faulty.injections):
             actor.inline_ns = -1
         return actor
 

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices.sim.races import Access, Region, Use
@@ -128,49 +127,26 @@ class SimArray:
         place: The device.
         base: None if it owns its memory, else the array that does.
         block: Its memory.
+        contents: Its elements, for work that runs on the device: nobody else may look.
+        shape, dtype, ndim, size, nbytes, itemsize: As those of NumPy's arrays.
     """
 
-    __slots__ = ("__weakref__", "_contents", "base", "block", "place")
+    __slots__ = (
+        *("__weakref__", "base", "block", "contents", "place"),
+        *("dtype", "itemsize", "nbytes", "ndim", "shape", "size"),
+    )
 
     def __init__(self, place: Place, block: Block, contents: npt.NDArray[Any], base: SimArray | None = None) -> None:
         self.place = place
         self.block = block
         self.base = base
-        self._contents = contents
+        self.contents = contents
+        self.shape, self.dtype, self.ndim = contents.shape, contents.dtype, contents.ndim
+        self.size, self.nbytes, self.itemsize = contents.size, contents.nbytes, contents.itemsize
 
     def __del__(self) -> None:
         if getattr(self, "base", self) is None:
             self.block.free()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each axis."""
-        return self._contents.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        return self._contents.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return self._contents.ndim
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._contents.size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self._contents.nbytes
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return self._contents.itemsize
 
     def reshape(self, *shape: int | tuple[int, ...]) -> SimArray:
         """A view with another shape; no work for the device.
@@ -180,7 +156,7 @@ class SimArray:
         """
         axes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         try:
-            view = self._contents.reshape(axes)  # type: ignore[arg-type]
+            view = self.contents.reshape(axes)  # type: ignore[arg-type]
         except ValueError as error:
             raise ShapeError(f"{self!r} has {math.prod(self.shape)} elements, no shape {axes} has") from error
         return SimArray(self.place, self.block, view, self if self.base is None else self.base)
@@ -198,17 +174,12 @@ class SimArray:
         """
         if self.block.region is not None:
             self.block.region.check(None, "the host", self.block.low, self.block.high, writes=False)
-        return self._contents.copy()
+        return self.contents.copy()
 
     def use(self, writes: bool) -> Use | None:
         """Describe what work on this array does with memory; None if that is not noted."""
         region = self.block.region
         return None if region is None else Use(region, self.block.low, self.block.high, writes)
-
-    @property
-    def contents(self) -> npt.NDArray[Any]:
-        """Its elements, for work that runs on the device: nobody else may look."""
-        return self._contents
 
     def __repr__(self) -> str:
         return f"<SimArray {TensorSpec(self.shape, self.dtype)} on {self.place}>"
@@ -216,29 +187,14 @@ class SimArray:
     __hash__ = object.__hash__
 
 
-#: What Python and NumPy would call on an array that they can read.
-_REFUSED = [
-    "__array__",
-    "__array_function__",
-    "__array_ufunc__",
-    "__bool__",
-    "__buffer__",
-    "__complex__",
-    "__contains__",
-    "__float__",
-    "__getitem__",
-    "__index__",
-    "__int__",
-    "__iter__",
-    "__matmul__",
-    "__reduce_ex__",
-    "__rmatmul__",
-    "__round__",
-    "__setitem__",
-]
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor")
-_REFUSED += [f"__{prefix}{name}__" for name in (*_OPERATORS, "divmod") for prefix in ("", "r")]
-_REFUSED += [f"__i{name}__" for name in (*_OPERATORS, "matmul")]
-_REFUSED += [f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")]
+#: Methods that Python and NumPy would call on an array that they can read.
+_REFUSED = [
+    *("array", "array_function", "array_ufunc", "bool", "buffer", "complex", "contains", "float", "getitem", "index"),
+    *("int", "iter", "matmul", "reduce_ex", "rmatmul", "round", "setitem", "neg", "pos", "abs", "invert"),
+    *("eq", "ne", "lt", "le", "gt", "ge"),
+    *[f"{prefix}{name}" for name in (*_OPERATORS, "divmod") for prefix in ("", "r")],
+    *[f"i{name}" for name in (*_OPERATORS, "matmul")],
+]
 for _name in _REFUSED:
-    setattr(SimArray, _name, _refuse)
+    setattr(SimArray, f"__{_name}__", _refuse)

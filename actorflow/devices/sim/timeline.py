@@ -166,20 +166,6 @@ class WorkFailure:
 class Launch(Work):
     """Work on a stream."""
 
-    __slots__ = (
-        "_awaited",
-        "_by",
-        "_failure",
-        "_function",
-        "_inputs",
-        "_label",
-        "_outputs",
-        "_reads",
-        "_sources",
-        "_stream",
-        "_writes",
-    )
-
     def __init__(
         self, stream: SimStream, by: str, cost_ns: int, awaited: list[SimEvent], failure: WorkFailure | None
     ) -> None:
