@@ -504,11 +504,7 @@ class StreamPool(Pool):
 
 
 class StreamBucket(Bucket):
-    """Source of the buffers of one slot of a program, to which they are given back.
-
-    Attributes:
-        users: All lanes whose work uses it.
-    """
+    """Source of the buffers of one slot of a program, to which they are given back."""
 
     __slots__ = ("_stream_pool", "lane", "users")
 
@@ -516,7 +512,7 @@ class StreamBucket(Bucket):
         super().__init__(pool, spec)
         self._stream_pool = pool
         self.lane = lane
-        self.users = users
+        self.users = users  # all lanes whose work uses it
 
     def take(self) -> Any:
         return self._stream_pool.take(self.spec, self.lane)

@@ -35,16 +35,12 @@ _GAIN = 1.1
 
 
 class Member:
-    """A lane's thread in the team.
-
-    Attributes:
-        at_work: Whether it has something to do. Its own thread alone sets it.
-    """
+    """A lane's thread in the team."""
 
     __slots__ = ("at_work",)
 
     def __init__(self) -> None:
-        self.at_work = False
+        self.at_work = False  # whether it has something to do. Its own thread alone sets it
 
 
 def _current_core_function() -> Callable[[], int | None]:

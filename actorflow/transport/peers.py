@@ -17,14 +17,11 @@ class NoteInbox:
 
     Args:
         later: Has the loop call something soon.
-
-    Attributes:
-        listener: Who is told, if somebody listens.
     """
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later
-        self.listener: Listener | None = None
+        self.listener: Listener | None = None  # who is told, if somebody listens
         self.ends: dict[int, PeerError] = {}
         self._untold: deque[tuple[int, bytes | None]] = deque()  # None for the end of a rank
         self._told: set[int] = set()

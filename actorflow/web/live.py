@@ -37,10 +37,7 @@ class Client:
     """One connected browser and what it has been told.
 
     Attributes:
-        timeline: Whether it has asked for calls.
         calls: Up to which position of the trace it has been told of them; None for nothing yet.
-        vitals: What it is to be told next of how the process is.
-        control: What it has been told of who has paused the graph, and the like.
     """
 
     def __init__(self, socket: Socket) -> None:
@@ -48,10 +45,10 @@ class Client:
         self.wake = asyncio.Event()
         self.telemetry: Telemetry | None = None
         self.position: Position | None = None
-        self.timeline = False
+        self.timeline = False  # whether it has asked for calls
         self.calls: int | None = None
-        self.vitals: str | None = None
-        self.control = _UNTOUCHED
+        self.vitals: str | None = None  # what it is to be told next of how the process is
+        self.control = _UNTOUCHED  # what it has been told of who has paused the graph, and the like
 
     def forget(self) -> None:
         """Send a snapshot next."""

@@ -95,16 +95,14 @@ class _Parts:
     """Bounded parts of one program.
 
     Attributes:
-        ops: The program's ops, which its frames have as well.
         blobs: Ids of the blobs; not of variables, whose values outlive frames.
-        turnstiles: What limits functions, with the ops' ids.
     """
 
     def __init__(self, ops: Sequence[OpActor]) -> None:
-        self.ops = ops
+        self.ops = ops  # the program's ops, which its frames have as well
         slots: list[int] = []
         blobs: list[int] = []
-        self.turnstiles: dict[int, Turnstile] = {}
+        self.turnstiles: dict[int, Turnstile] = {}  # what limits functions, with the ops' ids
         for actor in _each(ops):
             if actor.node_id != actor.node.id:
                 continue  # it copies, sums or sends for the op

@@ -125,9 +125,6 @@ class CudaStream(Stream):
     Args:
         priority: Lower numbers go first; CUDA clamps it to what the device has.
         timed: Whether its marks know how long the work in front of them took.
-
-    Attributes:
-        timed: As above; may be changed at any time.
     """
 
     def __init__(self, events: EventPool, priority: int = 0, timed: bool = False) -> None:
@@ -135,7 +132,7 @@ class CudaStream(Stream):
         self._runtime = events.cupy.cuda.runtime
         with events.cupy.cuda.Device(events.index):
             self.raw = events.cupy.cuda.Stream(non_blocking=True, priority=priority)
-        self.timed = timed
+        self.timed = timed  # may be changed at any time
         self._begin: Any | None = None
         self._failure: str | None = None
         self._context = _Current(self._runtime, events.index, self)

@@ -27,21 +27,18 @@ class StreamClock:
     """Order of one stream: what its work comes behind.
 
     Attributes:
-        where: The lane and the device, for messages.
-        seen: Number of the newest work whose end the host has seen.
         behind: For other streams, number of the newest work that all later work of this one comes behind.
-        sources: Host memory of copies that the host has not seen end.
         late: What was found wrong with those when the host saw their end, with the number of the copy.
     """
 
     __slots__ = ("behind", "late", "launched", "seen", "sources", "where")
 
     def __init__(self, where: str) -> None:
-        self.where = where
+        self.where = where  # the lane and the device, for messages
         self.launched = 0
-        self.seen = 0
+        self.seen = 0  # number of the newest work whose end the host has seen
         self.behind: dict[StreamClock, int] = {}
-        self.sources: deque[tuple[int, HostSource]] = deque()
+        self.sources: deque[tuple[int, HostSource]] = deque()  # host memory of copies that the host has not seen end
         self.late: list[tuple[int, RaceError]] = []
 
     def now(self) -> Mapping[StreamClock, int]:

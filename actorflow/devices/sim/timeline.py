@@ -27,16 +27,12 @@ _order = count()
 
 
 class Work(ABC):
-    """Something that ends at a moment of the model.
-
-    Attributes:
-        start_ns: When it begins, on the model's clock.
-    """
+    """Something that ends at a moment of the model."""
 
     __slots__ = ("finish_ns", "start_ns")
 
     def __init__(self, start_ns: int, finish_ns: int) -> None:
-        self.start_ns = start_ns
+        self.start_ns = start_ns  # when it begins, on the model's clock
         self.finish_ns = finish_ns
 
     @abstractmethod
@@ -57,15 +53,12 @@ class Timeline:
 
     Args:
         clock: Where the time comes from, in nanoseconds.
-
-    Attributes:
-        changed: Told whenever work was launched or has ended.
     """
 
     def __init__(self, name: str, clock: Callable[[], int]) -> None:
         self.clock = clock
         # Its lock is one that the garbage collector may take again.
-        self.changed = held_at_fork(threading.Condition())
+        self.changed = held_at_fork(threading.Condition())  # told whenever work was launched or has ended
         self._name = name
         self._heap: list[tuple[int, int, Work]] = []
         self._thread: threading.Thread | None = None
@@ -144,9 +137,6 @@ class WorkFailure:
 
     Attributes:
         root: The failure for whose sake the work was skipped; itself if it was not skipped.
-        is_raised: Whether it was raised when the work was launched, so that no event needs to.
-        is_marked: Whether an event carries it to the host.
-        is_told: Whether that event has been asked.
     """
 
     __slots__ = ("by", "error", "is_marked", "is_raised", "is_told", "root", "stream")
@@ -158,9 +148,9 @@ class WorkFailure:
         self.by = by
         self.error = error
         self.root = self if root is None else root
-        self.is_raised = is_raised
-        self.is_marked = False
-        self.is_told = False
+        self.is_raised = is_raised  # whether it was raised when the work was launched, so that no event needs to
+        self.is_marked = False  # whether an event carries it to the host
+        self.is_told = False  # whether that event has been asked
 
 
 class Launch(Work):

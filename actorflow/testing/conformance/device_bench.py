@@ -34,20 +34,15 @@ class Planted(Exception):  # noqa: N818
 
 
 class DeviceBench:
-    """DeviceBench on which one device is checked.
-
-    Attributes:
-        patience_s: After how many seconds what has not happened counts as never happening.
-        fail: Launches work that fails on the device, if such work is known.
-    """
+    """Bench on which one device is checked."""
 
     def __init__(
         self, place: Place, options: DeviceOptions | None, patience_s: float, fail: Callable[[Device], object] | None
     ) -> None:
         self.place = place
         self.options = options
-        self.patience_s = patience_s
-        self.fail = fail
+        self.patience_s = patience_s  # after how many seconds what has not happened counts as never happening
+        self.fail = fail  # launches work that fails on the device, if such work is known
         self.kind = device_kind(place.kind)
         self._gates: list[Gate] = []
         self._kept: list[Any] = []
@@ -179,18 +174,14 @@ class Gate:
 
 
 class Ends:
-    """The fences that the loop has been told of, in the order in which it was told.
-
-    Attributes:
-        strangers: Names of other threads than the loop's that have told it.
-    """
+    """The fences that the loop has been told of, in the order in which it was told."""
 
     def __init__(self, bench: DeviceBench) -> None:
         self._bench = bench
         self._thread = threading.get_ident()
         self._changed = asyncio.Event()
         self.told: list[Fence] = []
-        self.strangers: set[str] = set()
+        self.strangers: set[str] = set()  # names of other threads than the loop's that have told it
 
     def __call__(self, fence: Fence) -> None:
         self.told.append(fence)

@@ -20,16 +20,7 @@ _TAGS = 1_000
 
 
 class RankBench(Listener):
-    """One rank of a transport that is checked, and how it reaches the others.
-
-    Attributes:
-        loop: The loop that callbacks must come on.
-        chunk_bytes: Messages larger than this are tried.
-        patience_s: After how many seconds what has not happened counts as never happening.
-        measure_idle: Whether the time that waiting takes is measured.
-        freeze: What makes this rank stand still, if that is to be checked.
-        is_out: Whether this rank has ended before the others, and checks nothing more.
-    """
+    """One rank of a transport that is checked, and how it reaches the others."""
 
     def __init__(
         self,
@@ -41,12 +32,12 @@ class RankBench(Listener):
         freeze: Callable[[], object] | None,
     ) -> None:
         self.transport = transport
-        self.loop = loop
-        self.chunk_bytes = chunk_bytes
-        self.patience_s = patience_s
-        self.measure_idle = measure_idle
-        self.freeze = freeze
-        self.is_out = False
+        self.loop = loop  # the loop that callbacks must come on
+        self.chunk_bytes = chunk_bytes  # messages larger than this are tried
+        self.patience_s = patience_s  # after how many seconds what has not happened counts as never happening
+        self.measure_idle = measure_idle  # whether the time that waiting takes is measured
+        self.freeze = freeze  # what makes this rank stand still, if that is to be checked
+        self.is_out = False  # whether this rank has ended before the others, and checks nothing more
         self.notes: dict[int, list[bytes]] = {rank: [] for rank in range(transport.size)}
         self.ends: dict[int, PeerError] = {}
         self.faults: list[str] = []

@@ -25,14 +25,11 @@ class Failures:
 
     Args:
         ends: How ranks have ended, as far as this rank has heard.
-
-    Attributes:
-        dead: Those that the MPI knows to be.
     """
 
     def __init__(self, comm: MPI.Intracomm, ends: Mapping[int, PeerError]) -> None:
         self.ends = ends
-        self.dead: set[int] = set()
+        self.dead: set[int] = set()  # those that the MPI knows to be
         self._told: set[int] = set()
         self._comm = comm
         self._group = comm.Get_group()

@@ -220,14 +220,11 @@ class Bell:
         comm: Of all ranks, which make their bells together.
         host: Address by which the other hosts reach this one; None for that of its route to others.
         shared: Look at ranks of the same host in shared memory.
-
-    Attributes:
-        neighbours: The ranks of this host, this one included.
     """
 
     def __init__(self, comm: MPI.Intracomm, host: str | None = None, shared: bool = True) -> None:
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.neighbours = frozenset(node.allgather(comm.rank))
+        self.neighbours = frozenset(node.allgather(comm.rank))  # the ranks of this host, this one included
         remove_names(node)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)

@@ -55,15 +55,10 @@ class Table:
 
     Args:
         wake: Called when one has been started.
-
-    Attributes:
-        sends: How many of them are not receives.
-        loop: The one that callbacks come on.
-        through: How many have ended, by `Entry.kind`.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.sends = 0
+        self.sends = 0  # how many of them are not receives
         self._wake = wake
         self._is_closed = False
         self._pages = deque([_Page(0)])  # the next to be looked at first
@@ -71,8 +66,8 @@ class Table:
         self._count = 0
         self._dropped: list[tuple[MPI.Request, Entry]] = []
         self._gone: dict[int, Mapping[Hashable, int]] = {}
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.through: Counter[Hashable] = Counter()
+        self.loop: asyncio.AbstractEventLoop | None = None  # the one that callbacks come on
+        self.through: Counter[Hashable] = Counter()  # how many have ended, by `Entry.kind`
 
     def __len__(self) -> int:
         return self._count
