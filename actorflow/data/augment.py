@@ -111,7 +111,7 @@ class Mirror:
     """Images turned left to right, at random.
 
     Args:
-        probability: Of that, from 0 to 1.
+        probability: Probability of that, from 0 to 1.
 
     Raises:
         DataError: if it is out of range.
@@ -184,7 +184,7 @@ class CenterCrop:
 
 
 def _room(images: Images, height: int, width: int, padding: int) -> tuple[int, int]:
-    """How far down and how far right a part can be moved."""
+    """Pixels by which a part can be moved down and right."""
     down, right = images.shape[1] + 2 * padding - height, images.shape[2] + 2 * padding - width
     if down < 0 or right < 0:
         around = f" and a padding of {padding}" if padding else ""
@@ -237,7 +237,7 @@ class Normalize:
     Args:
         mean: A number, one for each channel, or one for each pixel and channel.
         std: Likewise; not 0.
-        dtype: Of the result, floating.
+        dtype: Floating dtype of the result.
 
     Attributes:
         mean, std: Arrays of the dtype.
@@ -264,7 +264,7 @@ class Normalize:
         scale: bool = True,
         dtype: npt.DTypeLike = np.float32,
     ) -> Normalize:
-        """What gives these images a mean of 0 and a standard deviation of 1.
+        """The normalization that gives these images a mean of 0 and a standard deviation of 1.
 
         Args:
             images: Those to learn from: an array, or files of images; shape (count, ..., channels).

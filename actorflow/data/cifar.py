@@ -147,7 +147,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name in the file stands for."""
+        """The object that a name in the file stands for."""
         try:
             return self._ALLOWED[module, name]
         except KeyError:

@@ -18,7 +18,7 @@ class Batch(NamedTuple):
     Attributes:
         images: float32, shape (batch, ...).
         labels: int64, shape (batch,).
-        valid: How many rows count; those after them only fill the batch.
+        valid: Number of rows that count; those after them only fill the batch.
     """
 
     images: npt.NDArray[np.float32]
@@ -99,7 +99,7 @@ class Dataset:
     """A data set of labelled images.
 
     Attributes:
-        name: What it is called.
+        name: Name in messages.
         train: The part to learn from.
         test: The part to measure with.
         classes: Name of each class; labels are positions in it.

@@ -71,7 +71,7 @@ def label_of(record: Buffer) -> int:
     """The label of a ``Datum`` alone: nothing is decoded or copied.
 
     Raises:
-        DataError: if it is no such message.
+        DataError: if it is not such a message.
     """
     label: int = _read(record, "Datum", _DATUM, _FLOAT_DATA)[0].get(_LABEL, 0)
     return label
@@ -128,7 +128,7 @@ def _read(
 
 @contextmanager
 def _checked(what: str) -> Iterator[None]:
-    """Raises DataError for bytes that are no such message."""
+    """Raise DataError for bytes that are not such a message."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -136,7 +136,7 @@ def _checked(what: str) -> Iterator[None]:
 
 
 def _dimensions(message: memoryview) -> list[int]:
-    """What a ``BlobShape`` says."""
+    """The shape in a ``BlobShape``."""
     found: list[int] = []
     for number, value in _fields(message):
         if number == _DIM:

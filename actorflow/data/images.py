@@ -190,7 +190,7 @@ def decoded(
         file: The file, or its content.
         what: Its name in messages.
         channels: 3 for colors, 1 for grey; None for what the image has.
-        fit: What is done to Pillow's image before.
+        fit: Function that is applied to Pillow's image before.
     Raises:
         DataError: if it cannot be decoded, or has more than 8 bits per channel.
         MissingExtraError: if Pillow is not installed.
@@ -250,5 +250,5 @@ def _images_below(folder: Path) -> list[str]:
 
 
 def _sides(image: npt.NDArray[Any]) -> str:
-    """As errors say it: width x height."""
+    """Text for errors: width x height."""
     return f"{image.shape[1]}x{image.shape[0]}"

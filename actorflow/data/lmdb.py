@@ -242,7 +242,7 @@ def image_label(
         interval: Records from the beginning of one batch to that of the next; by default ``batch_size``, all of them.
         crop_size: Height and width of the part; None for the whole image.
         bgr: As for `read_datum`, and for a mean that is read from a file.
-        seed: Of mirroring and cropping.
+        seed: Seed of mirroring and cropping.
     Raises:
         DataError: if the database or the mean cannot be read or do not fit each other, or a number is out of range.
         MissingExtraError: if ``lmdb`` is not installed (extra ``lmdb``).
@@ -306,7 +306,7 @@ def _of_color(image: npt.NDArray[Any], color: bool | None) -> npt.NDArray[Any]:
 
 
 def _numbers(rows: Any, count: int) -> npt.NDArray[Any]:
-    """The numbers that an index of an array of so many elements is about."""
+    """The rows that an index of an array of ``count`` elements selects."""
     if isinstance(rows, slice) or np.asarray(rows).dtype.kind not in "iu":
         chosen: npt.NDArray[Any] = np.arange(count)[rows]
         return chosen
@@ -329,9 +329,9 @@ class _Environment:
     """A database that this process has open: LMDB allows that once, so that all that read it share it.
 
     Attributes:
-        pid: The process.
+        pid: Id of the process.
         handle: LMDB's environment.
-        keys: Of all records, in order.
+        keys: Keys of all records, in order.
     """
 
     def __init__(self, path: Path) -> None:

@@ -107,7 +107,7 @@ def Loader(  # noqa: N802  it was a class
 
 @dataclass(frozen=True, eq=False)
 class _Cut:
-    """How a data set is cut into batches: called with an epoch, it gives the rows of its batches."""
+    """Cuts a data set into batches: called with an epoch, it gives the rows of its batches."""
 
     columns: Mapping[Any, Column]
     transforms: Mapping[Any, Transform]
@@ -124,7 +124,7 @@ class _Cut:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the batches of an epoch depend on."""
+        """Settings that the batches of an epoch depend on."""
         return {**asdict(self.sampler), "size": self.size, "drop_last": self.drop_last}
 
     def feed(self, batch: tuple[int, int, Rows, int]) -> Feed:
@@ -195,7 +195,7 @@ class Batches(Pipeline[Feed]):
 
     @property
     def fills_up(self) -> bool:
-        """Whether the last batch of an epoch has examples that only fill it."""
+        """True if the last batch of an epoch has examples that only fill it."""
         return not self._cut.drop_last and len(self.sampler) % self._cut.size != 0
 
     def counted(self) -> Counted:
@@ -314,5 +314,5 @@ class Counted:
 
 
 def _name(key: Any) -> str:
-    """Of a blob, or a name itself."""
+    """The name of a blob, or a name itself."""
     return str(getattr(key, "name", key))

@@ -139,7 +139,6 @@ class Loader(Generic[T]):
 
     @property
     def _is_running(self) -> bool:
-        """Whether somebody iterates."""
         run, iteration = self._run, None if self._iteration is None else self._iteration()
         return run is not None and run.ended_ns is None and iteration is not None and not run.loop.is_closed()
 
@@ -259,7 +258,7 @@ class Loader(Generic[T]):
         return () if self._resources is None else tuple(self._resources.skips.records)
 
     def stats(self) -> LoaderStats:
-        """What every stage has done so far, over all iterations; cheap enough to be asked for again and again."""
+        """Statistics of all stages, over all iterations; cheap enough for polling."""
         elapsed_ns, wait_ns, delivered = self._elapsed_ns, self._wait_ns, self._delivered
         run = self._run
         if run is not None:
@@ -295,7 +294,7 @@ class Iteration(AsyncIterator[T]):
     """One iteration of a loader. Dropping it stops what is under way; `aclose` also waits for the end.
 
     Attributes:
-        run: What is iterated.
+        run: The run that is iterated.
     """
 
     def __init__(self, loader: Loader[T], run: Run) -> None:
@@ -353,13 +352,11 @@ class Feeding:
 
     Args:
         loader: Gives the items.
-        blobs: What their parts are fed to.
-        parts: What their parts are fed to, by key.
+        blobs: Blobs that the parts of items are fed to.
+        parts: The same by key, for items that are mappings.
 
     Attributes:
-        name: What errors call it, as they name stages.
-        kind: As above.
-        site: The line of user code that made it.
+        name, kind, site: Names in errors, as stages have them.
 
     Raises:
         PipelineError: unless either is given.
@@ -378,7 +375,6 @@ class Feeding:
 
     @property
     def blobs(self) -> tuple[Blob | str, ...]:
-        """What is fed."""
         return self._blobs or tuple(self._parts.values())
 
     def __aiter__(self) -> AsyncIterator[dict[Any, Any]]:

@@ -1,4 +1,4 @@
-"""How pipelines are written down: each method adds a stage and gives a new pipeline."""
+"""Pipelines as users write them: each method adds a stage and gives a new pipeline."""
 
 from __future__ import annotations
 
@@ -323,8 +323,8 @@ class Pipeline(Loader[T]):
         """Feeds for `Graph.stream`, `Trainer.steps` and the like.
 
         Args:
-            blobs: What the parts of each item, a tuple, are fed to; a single blob is fed the item itself.
-            parts: What the parts of each item, a mapping, are fed to, by key.
+            blobs: Blobs that the parts of each item, a tuple, are fed to; a single blob is fed the item itself.
+            parts: Blobs that the parts of each item, a mapping, are fed to, by key.
         Raises:
             PipelineError: if neither or both are given.
         """
@@ -399,7 +399,7 @@ def source(
             `load_state_dict` goes on in the middle by these; a sequence by numbers; others are taken up again from
             their start, and what went out before is dropped.
         shuffle: Whether the items of a sequence come in another order each epoch.
-        seed: Of these orders.
+        seed: Seed of these orders.
         sampler: The order of a sequence's items, instead.
         executor: Where it is iterated: "loop", "thread", or "auto" for the loop if it takes less than 100 us per item.
         name: For messages and statistics.

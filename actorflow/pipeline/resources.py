@@ -1,4 +1,4 @@
-"""What the runs of one loader share."""
+"""Counts, kept items, processes and devices that the runs of one loader share."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class LoaderResources:
         stages: All of its stages.
 
     Attributes:
-        stats: What is counted of each stage.
+        stats: Counts of each stage.
         skips: Items left out.
-        caches: What caches have kept.
+        caches: Items that caches have kept.
     """
 
     def __init__(self, stages: list[Stage]) -> None:

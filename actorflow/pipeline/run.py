@@ -56,7 +56,7 @@ class _PipelineDispatcher(Dispatcher):
 
 
 class _Outlet:
-    """Where the application takes its items from."""
+    """The inbox that the application takes its items from."""
 
     def __init__(self, run: Run, capacity: int) -> None:
         self.inbox = Inbox(self, capacity)
@@ -79,13 +79,13 @@ class Run:
         context: Copy of the application's, which all stages run in.
         actors: All stages, also those of earlier epochs.
         outlet: Items that the application has not taken yet.
-        waiter: What the application waits on.
+        waiter: Future that the application waits on.
         delivered: Items that it has taken.
         taken: Items that have come through to it where it takes them in another thread; else None.
-        drained: What waits, there, until all have come through.
+        drained: Awaited there until all have come through.
         recent: Positions behind the last of them.
         wait_ns: Time in which it waited.
-        is_lost: Whether this is the child of a fork, and the run its parent's.
+        is_lost: True in the child of a fork, where the run is its parent's.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -138,7 +138,7 @@ class Run:
             actor.is_over = True
 
     def place(self, delivered: int | None = None) -> Any:
-        """The position behind so many items, by default behind all that the application has got.
+        """The position behind n items, by default behind all that the application has got.
 
         Raises:
             PipelineError: if it is not known any more.
@@ -187,7 +187,7 @@ class Run:
 
     @property
     def error(self) -> BaseException | None:
-        """Why the stream has ended, once it has."""
+        """The error that the stream has ended with, if any."""
         return None if self.outlet.end is None else self.outlet.end.error
 
     # -- what stages start --------------------------------------------------------------------------------------
@@ -240,7 +240,6 @@ class Run:
 
     @property
     def has_threads(self) -> bool:
-        """Whether there are threads that have not ended."""
         return any(lane.is_alive for lane in self._lanes)
 
     async def tasks_ended(self) -> None:

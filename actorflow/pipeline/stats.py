@@ -1,4 +1,4 @@
-"""What is counted of each stage, and which of them holds up the others."""
+"""Statistics of each stage, and the stage that holds up the others."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _LITTLE = 0.05
 
 @dataclass(frozen=True)
 class StageSnapshot:
-    """What is known of one stage, over all iterations of its loader.
+    """Statistics of one stage, over all iterations of its loader.
 
     Attributes:
-        name: Of the stage; unique in its loader.
-        kind: What it does.
+        name: Name of the stage; unique in its loader.
+        kind: Name of the method that added it.
         site: The line of user code that added it.
         concurrency: Calls that may run at once.
         running: Calls that run now.
         held: Items that it holds now, waiting ones and those in calls.
         peak_held: Most items that it has held.
         queued: Items that wait for it.
-        room: How many may wait; the stage in front stops then. 0 where none waits: in front of a source, say.
+        room: Most items that may wait; the stage in front stops then. 0 in front of a source, say.
         held_bytes: Bytes that it holds, where it bounds them.
         peak_bytes: Most bytes that it has held, where it bounds them.
         items_in: Items taken.
@@ -89,7 +89,7 @@ class StageSnapshot:
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """What is known of a loader.
+    """Statistics of a loader.
 
     Attributes:
         stages: In the order of the data.
@@ -97,7 +97,7 @@ class LoaderStats:
         elapsed_s: Time that it was iterated.
         wait_s: Time of that in which the application waited for an item.
         queued: Items that wait for the application.
-        room: How many may wait; the last stage stops then.
+        room: Most items that may wait; the last stage stops then.
     """
 
     stages: tuple[StageSnapshot, ...]
@@ -131,7 +131,7 @@ class LoaderStats:
 
 
 class StageStats:
-    """What is counted of one stage; kept by its loader, since a stage has another actor in each run."""
+    """Counts of one stage; kept by its loader, since a stage has another actor in each run."""
 
     def __init__(self, name: str, kind: str, site: Site, concurrency: int) -> None:
         self.name = name
@@ -166,11 +166,9 @@ class StageStats:
         self.durations.extend(repeat(each_ns, count))
 
     def holds(self, count: int) -> None:
-        """The stage holds so many items."""
         self.peak_held = max(self.peak_held, count)
 
     def holds_bytes(self, count: int) -> None:
-        """The stage holds so many bytes."""
         self.held_bytes = count
         self.peak_bytes = max(self.peak_bytes, count)
 
@@ -183,7 +181,6 @@ class StageStats:
             self.held_bytes = 0
 
     def snapshot(self, elapsed_ns: int) -> StageSnapshot:
-        """What is known now."""
         times = sorted(self.durations)
         actor = self.actor
         held, queued, room = (0, 0, 0) if actor is None else (actor.held, actor.queued, actor.room)
@@ -213,7 +210,7 @@ def bottleneck(stats: LoaderStats, executors: Sequence[str]) -> str:
     """Which stage to widen, in words.
 
     Args:
-        stats: Of the loader.
+        stats: Statistics of the loader.
         executors: Where each stage's calls run: "loop", "thread", "process", "task", or "" for stages without calls.
     """
     if not stats.delivered:

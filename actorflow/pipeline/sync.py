@@ -131,7 +131,7 @@ def iterate(loader: Loader[Any], ahead: int) -> Iterator[Any]:
 
 
 def blocking(loader: Loader[Any], ahead: int) -> Iterator[Any]:
-    """The rest of an epoch; whoever asks for an item waits for it, a running loop, too."""
+    """The rest of an epoch; blocks for each item, in a running loop, too."""
     bridge = _Bridge(loader, ahead)
     try:
         while True:

@@ -28,19 +28,16 @@ _Arguments = ParamSpec("_Arguments")
 
 
 class Named(Protocol):
-    """What errors say of a stage."""
+    """A stage as errors name it."""
 
     @property
-    def name(self) -> str:
-        """For messages."""
+    def name(self) -> str: ...
 
     @property
-    def kind(self) -> str:
-        """What it does."""
+    def kind(self) -> str: ...
 
     @property
-    def site(self) -> Site:
-        """The line of user code that added it."""
+    def site(self) -> Site: ...
 
 
 def stage_error(stage: Named, error: BaseException, number: int | None = None, item: Any = UNMADE) -> StageError:
@@ -49,20 +46,20 @@ def stage_error(stage: Named, error: BaseException, number: int | None = None, i
 
 
 def caught(stage: Named, error: BaseException, number: int | None = None, item: Any = UNMADE) -> StageError:
-    """What the user's code has raised, as the stage's error; what ends programs leaves the loop.
+    """The stage's error for an exception of the user's code; one that ends programs leaves the loop.
 
     Args:
-        stage: That has called it.
-        error: What it has raised.
-        number: Of the item that it was called for.
-        item: That item, if it is there.
+        stage: The stage that called the code.
+        error: The exception.
+        number: Number of the item that the code was called for.
+        item: The item, if it is there.
     """
     leave_loop(error)
     return stage_error(stage, error, number, item)
 
 
 def ends_task(error: BaseException, task: asyncio.Task[Any]) -> bool:
-    """Whether an error in a task means the task itself, rather than a call that it awaits.
+    """Return whether an error in a task means the task itself, rather than a call that it awaits.
 
     It does if somebody has cancelled the task, or its coroutine is being closed: then the task does not run.
     """

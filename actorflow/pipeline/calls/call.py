@@ -63,7 +63,7 @@ class Call(Stage):
         return self.actor(build, self, self.options, source, state=state)
 
     def for_processes(self) -> Callable[[Any], Any]:
-        """What processes call for each item: something that pickle can send."""
+        """The function that processes call for each item; pickle can send it."""
         return self.options.fn
 
     @abstractmethod
@@ -126,7 +126,6 @@ class CallActor(StageActor):
         self._share = 1  # items that one job has, in another process
 
     def make_order(self, state: Any) -> InOrder | Unordered:
-        """In which order results go out."""
         return InOrder(self, state) if self.how.ordered else Unordered(self, state)
 
     # -- what subclasses bring ----------------------------------------------------------------------------------
@@ -182,7 +181,6 @@ class CallActor(StageActor):
         self._begin_waiting()
 
     def _has_room(self) -> bool:
-        """Whether another item may be accepted."""
         return (
             len(self.waiting) < self._share
             and self.running < self._limit()
@@ -269,7 +267,7 @@ class CallActor(StageActor):
         """Await calls of items in the inbox, as long as these do not have to wait for anything."""
 
     def _is_inline(self) -> bool:
-        """Whether a call now would be on the loop; one that may take longer than a hand-over to a thread is not."""
+        """Return whether a call now would be on the loop: if it takes less than a hand-over to a thread."""
         executor = self.how.executor
         if executor == "loop":
             return True
@@ -360,7 +358,7 @@ class CallActor(StageActor):
         self.stats.running -= 1
 
     def _units(self, job: Job) -> int:
-        """How many outputs a call has to show for its time."""
+        """Number of outputs that a call gave in its time."""
         return 1
 
     def _timed(self, elapsed_ns: int, count: int) -> None:

@@ -43,7 +43,7 @@ class ExpandActor(CallActor):
     """Takes a few items at a time from what the function returns, as there is room for them."""
 
     def open(self, slot: Slot) -> Any:
-        """What gives the outputs of an item; an iterator, or an async one."""
+        """An iterator of the outputs of an item."""
         return iterated(self.how.fn(slot.value))
 
     def call(self, slot: Slot) -> _More:
@@ -85,7 +85,7 @@ class ExpandActor(CallActor):
         return _More([], False)
 
     def open_async(self, slot: Slot) -> Any:
-        """What gives the outputs of an item, or an awaitable of it."""
+        """An iterable of the outputs of an item, or an awaitable of one."""
         return self.how.fn(slot.value)
 
     def take(self, slot: Slot, result: Any) -> None:

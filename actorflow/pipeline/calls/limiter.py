@@ -23,7 +23,7 @@ class Limiter:
 
     Args:
         limit: Calls at once, at least 1.
-        name: What is limited.
+        name: For messages.
 
     Attributes:
         running: Calls that run now.
@@ -41,7 +41,7 @@ class Limiter:
         forget_in_child(self)
 
     def enter(self, stage: StageActor) -> bool:
-        """Whether a stage may begin a call; otherwise it is woken when it may try again."""
+        """Let a stage begin a call, or return False and wake it when it may try again."""
         if self.running < self.limit:
             self.running += 1
             return True

@@ -299,7 +299,7 @@ class ChunkActor(MapActor):
         return Wait.CALLS if chunks else Wait.GET
 
     def _is_placed(self) -> bool:
-        """Whether there are items with places of their own, or there always will be."""
+        """Return whether items have places of their own."""
         return self._has_marks or bool(self.order.slots)
 
     def _has_room(self) -> bool:
@@ -364,7 +364,7 @@ class ChunkActor(MapActor):
         self.wake()
 
     def _emit(self) -> int:
-        """Give what is there and whose turn it is; says how many items that was."""
+        """Give the results that are there, in order; return for how many items."""
         chunks, out = self._chunks, self.out
         before = self._open
         while chunks and not self.is_over:

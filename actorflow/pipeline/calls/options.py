@@ -86,17 +86,17 @@ class Options:
 
     @cached_property
     def is_async(self) -> bool:
-        """Whether the function is a coroutine function or an async generator function."""
+        """True for coroutine functions and async generator functions."""
         return gives_awaitable(self.fn)
 
     @cached_property
     def place(self) -> str:
-        """Where calls run: "task", or an `Executor`."""
+        """The executor of calls; "task" for async functions."""
         return "task" if self.is_async else self.executor
 
     @cached_property
     def attempts(self) -> Attempts:
-        """How often failed calls are repeated, and when; how long a call may take."""
+        """Repetitions of failed calls, and the time limit of each call."""
         return attempts_of(self.timeout, self.retries, self.backoff) or Attempts(None, 0, 0.0)
 
     @cached_property
@@ -106,7 +106,6 @@ class Options:
 
     @cached_property
     def policy(self) -> Policy:
-        """How many failures the stage goes on with."""
         return Policy.of(self.on_error)
 
     @cached_property
@@ -116,7 +115,7 @@ class Options:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether each call needs nothing but the function: no limit of time, number or failures, no other order."""
+        """True if a call needs nothing but the function: no limit of time, number or failures, no other order."""
         return self.ordered and self.timeout_s is None and self.limiter is None and not self.policy.is_limited
 
 
@@ -129,11 +128,11 @@ def gives_awaitable(fn: Any) -> bool:
 
 @dataclass(frozen=True)
 class Policy:
-    """How many failures a stage goes on with.
+    """The failures that a stage goes on with.
 
     Attributes:
-        most: So many; None for any number.
-        share: Of all items so far, once there were 100 of them; None for no such limit.
+        most: Most failures; None for any number.
+        share: Most failures as a share of all items so far, which count as 100 at least; None for no such limit.
     """
 
     most: int | None = 0
@@ -141,10 +140,10 @@ class Policy:
 
     @classmethod
     def of(cls, on_error: str | float) -> Policy:
-        """What ``on_error=`` says.
+        """The policy that ``on_error=`` asks for.
 
         Raises:
-            PipelineError: if it says nothing.
+            PipelineError: if it asks for none.
         """
         if on_error == "raise":
             return cls()
@@ -160,11 +159,11 @@ class Policy:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the number of failures so far matters."""
+        """True if the number of failures so far matters."""
         return bool(self.most) or self.share is not None
 
     def allows(self, seen: int, skipped: int) -> bool:
-        """Whether the latest of ``skipped`` failures among ``seen`` items may be left out."""
+        """Return whether the latest of ``skipped`` failures among ``seen`` items may be left out."""
         if self.most is not None and skipped > self.most:
             return False
         return self.share is None or skipped <= self.share * max(seen, _FEW)
@@ -174,11 +173,11 @@ class Skip(NamedTuple):
     """An item that was left out.
 
     Attributes:
-        time_s: When, in seconds since the epoch.
-        stage: Where.
-        number: Of the item in the stage, counted from 0 in this iteration.
-        item: How it shows, shortened.
-        error: What its call raised, as text.
+        time_s: Time of the failure, in seconds since the epoch.
+        stage: Name of the stage.
+        number: Number of the item in the stage, counted from 0 in this iteration.
+        item: Text of the item, shortened.
+        error: Text of the error.
     """
 
     time_s: float

@@ -1,4 +1,4 @@
-"""In which order the results of calls go out, and which positions they go out with.
+"""The order in which the results of calls go out, and their positions.
 
 In order, a position is that of the input, with how many outputs of an item have gone out where there can be several.
 When results go out as they come, it also says which of the items behind the oldest one have gone out. Then the order
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SlotState(Enum):
-    """Where an item is: WAITING -> RUNNING -> DONE; RESTING before a repeated call, PAUSED if more will come of it."""
+    """States of an item: WAITING -> RUNNING -> DONE; RESTING before a repeated call, PAUSED if more will come of it."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -66,7 +66,7 @@ class InOrder:
 
     Args:
         actor: The stage.
-        state: What a position was saved as.
+        state: A position as plain data.
 
     Attributes:
         slots: Items in the stage, oldest first.
@@ -90,7 +90,7 @@ class InOrder:
 
     @staticmethod
     def front(how: Any, state: Any) -> Any:
-        """What a saved position says of the stages in front."""
+        """The part of a saved position that is for the stages in front."""
         return state[0] if state is not None and (how.expands or how.policy.is_limited) else state
 
     def accept(self, value: Any, before: Any, after: Any) -> Slot:
@@ -112,21 +112,21 @@ class InOrder:
         return len(self.slots)
 
     def has_room(self, limit: int) -> bool:
-        """Whether there is room for another item, while up to ``limit`` are in calls."""
+        """Return whether there is room for another item, while up to ``limit`` are in calls."""
         return len(self.slots) < limit + self._actor.how.waiting_results
 
     def gained(self, slot: Slot) -> None:
         """An item has outputs, or its last call has ended."""
 
     def is_due(self) -> bool:
-        """Whether `emit` would find something to do."""
+        """Return whether `emit` would find something to do."""
         if not self.slots or len(self._actor.out.items) >= self._actor.out.capacity:
             return False
         slot = self.slots[0]
         return bool(slot.outputs) or slot.state in (SlotState.DONE, SlotState.PAUSED)
 
     def emit(self) -> bool:
-        """Give what can be given; whether something is left that there is no room for."""
+        """Give the results that are next; return whether one is left that there is no room for."""
         actor, out, slots = self._actor, self._actor.out, self.slots
         given = 0
         while slots:
@@ -212,7 +212,7 @@ class Unordered:
 
     @staticmethod
     def front(how: Any, state: Any) -> Any:  # noqa: ARG004
-        """What a saved position says of the stages in front."""
+        """The part of a saved position that is for the stages in front."""
         return None if state is None else state[0]
 
     def accept(self, value: Any, before: Any, after: Any) -> Slot:
@@ -230,7 +230,7 @@ class Unordered:
         return slot
 
     def has_room(self, limit: int) -> bool:
-        """Whether there is room for another item, while up to ``limit`` are in calls."""
+        """Return whether there is room for another item, while up to ``limit`` are in calls."""
         if self.accepted <= self._reach:  # it is to go out next
             return True
         room = limit + self._actor.how.waiting_results
@@ -242,7 +242,7 @@ class Unordered:
             self._ready.append(slot)
 
     def is_due(self) -> bool:
-        """Whether `emit` would find something to do."""
+        """Return whether `emit` would find something to do."""
         out = self._actor.out
         if len(out.items) >= out.capacity:
             return False
@@ -250,7 +250,7 @@ class Unordered:
         return slot is not None and (bool(slot.outputs) or slot.state in (SlotState.DONE, SlotState.PAUSED))
 
     def emit(self) -> bool:
-        """Give what can be given; whether something is left that there is no room for."""
+        """Give the results that are next; return whether one is left that there is no room for."""
         actor, out = self._actor, self._actor.out
         while (slot := self._pick()) is not None:
             if slot.outputs:
@@ -280,7 +280,7 @@ class Unordered:
         return False
 
     def _pick(self) -> Slot | None:
-        """The item whose turn it is."""
+        """The item that is next."""
         if self._known:
             index = self._known[0] - self._origin
             return self.slots[index] if 0 <= index < len(self.slots) else None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CallTasks:
-    """As many tasks as calls run at once: one for each item would cost more than most of a short call.
+    """The tasks of a stage, one for each call that runs at once: one for each item would cost more than a short call.
 
     Args:
         actor: The stage; each task takes its jobs, and awaits its bursts when there are none.

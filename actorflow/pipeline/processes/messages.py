@@ -82,6 +82,6 @@ def reading() -> Generator[memoryview, None, Message]:
 
 
 def open_message(message: Message) -> Any:
-    """What a message holds; its large arrays are the message's buffers."""
+    """The value in a message; its large arrays are the message's buffers."""
     body, buffers = message
     return pickle.loads(body, buffers=buffers)  # noqa: S301  both processes are this program

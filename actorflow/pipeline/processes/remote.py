@@ -1,4 +1,4 @@
-"""What a process does that calls a function for others."""
+"""The program of a worker process: it calls a function for items that it is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actorflow.pipeline.processes.messages import Message, gathered, open_messag
 
 
 class Answer(NamedTuple):
-    """What became of some items."""
+    """Results of some items, or errors."""
 
     elapsed_ns: int  # of the calls together
     results: list[Any]  # one for each item; `gathered` on the way
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
 
 def serve(link: socket.socket) -> None:
-    """Call for items as they come, until nobody is at the other end.
+    """Call for items as they come, until the other end is closed.
 
     The first message is the function, the others are lists of items; each gets its answer, the first one an empty one.
     """

@@ -80,12 +80,11 @@ class WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended."""
         return bool(self._process.is_alive())
 
     @property
     def exit_code(self) -> int | None:
-        """What the process, whose end of the socket is closed, ends with; waits for that."""
+        """Exit code of the process, whose end of the socket is closed; waits for its end."""
         self._process.kill()  # nothing if it has ended, as it nearly always has
         self._process.join()
         code: int | None = self._process.exitcode
@@ -111,7 +110,7 @@ class WorkerProcess:
                 loop.add_writer(self._link.fileno(), self._write)
 
     def leave(self) -> None:
-        """The loop shall look no more; what comes until it does again waits."""
+        """Have the loop watch no more; answers that come meanwhile wait."""
         loop, self._loop = self._loop, None
         self._stop_time()
         if loop is not None and not loop.is_closed():
@@ -128,7 +127,7 @@ class WorkerProcess:
             self._link.close()
 
     def forget_parent(self) -> None:
-        """This is the child of a fork: leave the process, and the loop that watches its socket, to the parent."""
+        """Leave the process, and the loop that watches its socket, to the parent, in the child of a fork."""
         self._loop = None
         self._link.close()
 
@@ -300,7 +299,7 @@ class ProcessPool:
         return request
 
     def forget(self, requests: Iterable[Request]) -> None:
-        """Nobody waits for these any more: calls that run go on, and what they give is dropped."""
+        """Drop the results of requests: calls that run go on."""
         for request in requests:
             request.is_wanted = False
         if not any(request.is_wanted for worker in self._workers for request in worker.requests):

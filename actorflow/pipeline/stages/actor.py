@@ -1,4 +1,4 @@
-"""What all stages of a running pipeline have in common: an inbox with room, an end, and how they are fired.
+"""The common part of all stages of a running pipeline: an inbox with room, an end, and how they are fired.
 
 Sequence of one item, for ``source.map(f)`` with f too long for the loop::
 
@@ -52,7 +52,7 @@ MARK = _Mark.MARK
 
 
 class Wait(Enum):
-    """What a stage waits for: nothing, an item, room for one, or calls that run."""
+    """Things that a stage waits for: nothing, an item, room for one, or calls that run."""
 
     NOTHING = 0
     GET = 1
@@ -68,7 +68,7 @@ class End:
 
 
 class Owner(Protocol):
-    """Who takes items out of an inbox."""
+    """A taker of items out of an inbox."""
 
     def wake(self) -> None:
         """An item, or the end, has come."""
@@ -79,9 +79,9 @@ class Inbox:
 
     Attributes:
         items: Items with their positions.
-        capacity: How many there may be: the credit of the stage in front.
-        least: What that is where items take long to make; None if it never changes.
-        end: What came behind the last one, once it has.
+        capacity: Most items: the credit of the stage in front.
+        least: The capacity where items take long to make; None if it never changes.
+        end: The end of the stream, once it has come.
         owner: The stage.
         source: The stage in front, which is woken when there is room.
     """
@@ -114,13 +114,13 @@ class StageActor(ABC):
     """One stage of a running pipeline.
 
     Attributes:
-        run: What it is a part of.
-        stats: What is counted of the stage, over all runs.
+        run: The run that it is a part of.
+        stats: Counts of the stage, over all runs.
         inboxes: One for each stream that it reads.
-        out: Where its items go.
+        out: The inbox that its items go to.
         start: The position before its first item in this run.
-        is_over: Whether it has ended or was stopped; it does nothing more.
-        burst_size: How many items it may give at once.
+        is_over: True once it has ended or was stopped; it does nothing more.
+        burst_size: Most items that it gives at once.
     """
 
     burst_size = 1
@@ -174,7 +174,7 @@ class StageActor(ABC):
     def step(self, now: int) -> Wait:
         """Take items and give items for at most `SLICE_NS`; says what is waited for then.
 
-        Who stops for the time alone wakes himself.
+        A stage that stops because its time slice is over must wake itself.
         """
 
     # -- ending -------------------------------------------------------------------------------------------------
@@ -191,14 +191,14 @@ class StageActor(ABC):
         return caught(self.stats, error, number, item)
 
     def crash(self, error: BaseException) -> None:
-        """Something has gone wrong that is no failed call; what is over already cannot end with it."""
+        """End the run with an error other than that of a failed call; if the stage is over already, report it."""
         if self.is_over:
             self.report(error)
         else:
             self.finish(error if isinstance(error, StageError) else self.caught(error))
 
     def report(self, error: BaseException) -> None:
-        """Something has gone wrong that nobody waits for: say so."""
+        """Tell the loop of an error that nothing waits for."""
         message = f"stage {self.stats.name!r} has ended, and something went wrong behind that"
         self.run.loop.call_exception_handler({"message": message, "exception": error})
         if not self.run.loop.is_closed():
@@ -244,5 +244,5 @@ class StageActor(ABC):
 
     @property
     def room(self) -> int:
-        """How many items may wait for the stage."""
+        """Most items that may wait for the stage."""
         return sum(inbox.capacity for inbox in self.inboxes)

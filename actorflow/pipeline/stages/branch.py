@@ -20,11 +20,11 @@ from actorflow.pipeline.stages.stage import Build, Stage
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Branch(Stage):
-    """Where branches part.
+    """The stage at which branches part.
 
     Attributes:
-        key: Gives the key of an item.
-        keys: Of the branches, in order.
+        key: Function that gives the key of an item.
+        keys: Keys of the branches, in order.
     """
 
     kind: ClassVar[str] = "branch"
@@ -46,7 +46,7 @@ class Branch(Stage):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BranchStart(Stage):
-    """Where one branch begins."""
+    """The beginning of one branch."""
 
     kind: ClassVar[str] = "port"
     keeps_marks: ClassVar[bool] = True
@@ -61,11 +61,11 @@ class BranchStart(Stage):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BranchJoin(Stage):
-    """Where branches come together again; ``upstream`` are the branches' last stages.
+    """The stage at which branches come together again; ``upstream`` are the branches' last stages.
 
     Attributes:
-        split: Where they part.
-        ports: Where they begin.
+        split: The stage at which they part.
+        ports: Their beginnings.
     """
 
     kind: ClassVar[str] = "join"
@@ -113,7 +113,6 @@ class _StartActor(StageActor):
 
     @property
     def has_room(self) -> bool:
-        """Whether another item may come."""
         return len(self.out.items) < self.out.capacity
 
     def give(self, value: Any, passed: _Passed) -> None:
@@ -139,9 +138,9 @@ class _BranchActor(StageActor):
     """Gives each item to its branch.
 
     Attributes:
-        ports: Where the branches begin.
+        ports: Beginnings of the branches.
         turns: Branch and position of each item whose results have not come together yet.
-        has_ended: Whether all have been given.
+        has_ended: True once all items have been given.
     """
 
     ports: list[_StartActor]
@@ -236,7 +235,7 @@ class _JoinedActor(JoinActor):
         return self._last_item() if self._split.has_ended else None
 
     def _last_item(self) -> tuple[Any, Any] | None:
-        """What the branches still give when no item will come: in their order."""
+        """An item that the branches still give when none comes any more: in their order."""
         for index, inbox in enumerate(self.inboxes):
             if inbox.items:
                 return self.taken(index), (tuple(self.at), self._latest)

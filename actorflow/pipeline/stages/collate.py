@@ -115,7 +115,7 @@ def _joined(items: Sequence[Any], join: Callable[[Sequence[npt.NDArray[Any]]], A
 
 
 def _form(item: Any) -> Any:
-    """What must be the same in all rows."""
+    """The form that must be the same in all rows."""
     if isinstance(item, _ARRAYS):
         return "array"
     if isinstance(item, Mapping):

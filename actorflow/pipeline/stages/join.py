@@ -62,7 +62,7 @@ class JoinActor(StageActor):
         return value
 
     def has_ended(self, inbox: Inbox) -> bool:
-        """Whether nothing more comes of a stream; an error ends all of them."""
+        """Return whether a stream has ended; an error ends all of them."""
         if inbox.items or inbox.end is None:
             return False
         if inbox.end.error is not None and not self.is_over:

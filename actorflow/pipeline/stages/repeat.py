@@ -26,12 +26,12 @@ class Repeat(Stage):
         return _RepeatActor(self, build, front.front(self, None if state is None else state[1]), done, state is None)
 
     def front_build(self, build: Build, done: int) -> Build:
-        """What the stages in front are built for when they begin for the next time."""
+        """Settings for building the stages in front once more."""
         return replace(build, epoch=build.epoch * (self.times or 1) + done)
 
 
 class _RepeatActor(PassActor):
-    """When the stages in front have ended, it has them built anew."""
+    """Builds the stages in front again when they have ended."""
 
     def __init__(self, stage: Repeat, build: Build, source: StageActor, done: int, is_fresh: bool) -> None:
         super().__init__(stage, build, source)

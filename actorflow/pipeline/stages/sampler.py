@@ -59,7 +59,7 @@ class Sampler:
 
     Attributes:
         count: Examples of the data set, at least 1.
-        seed: Of the permutations, not negative; None for the examples in order.
+        seed: Seed of the permutations, not negative; None for the examples in order.
         offset: Which of every ``interval`` examples of the order are taken, from 0 to ``interval - 1``.
         interval: Of so many samplers with the same seed, one for each machine say, each takes another share of the
             epoch. The shares are of one size: up to ``interval - 1`` examples at the epoch's end are left out.
@@ -84,7 +84,7 @@ class Sampler:
             raise DataError(f"Sampler: expected a seed that is not negative, got {self.seed}")
 
     def __len__(self) -> int:
-        """How many examples an epoch has."""
+        """Number of examples of an epoch."""
         return self.count // self.interval
 
     def rows(self, epoch: int) -> Rows:

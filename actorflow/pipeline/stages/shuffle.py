@@ -68,7 +68,7 @@ def _mixed(word: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Basis:
-    """What the buffer held at some time; positions after it tell only how many items have gone out since."""
+    """Contents of the buffer at some time; positions after it only count the items that have gone out since."""
 
     held: list[tuple[int, Any]]  # number of each item in the buffer, and the position before it
     number: int  # of the first item that has come since

@@ -1,4 +1,4 @@
-"""Where items come from: sequences, iterables, async iterables, functions that give one of these for an epoch."""
+"""Sources of items: sequences, iterables, async iterables, functions that give one of these for an epoch."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Source(Stage):
     """`source`.
 
     Attributes:
-        data: What gives the items.
+        data: The sequence, iterable or function that gives the items.
         sampler: In which order they are taken out of a sequence.
-        place: Where it is iterated: "auto", "loop" or "thread".
-        order: What the items depend on besides, as text; a saved position must agree with it.
+        place: Executor of the iteration: "auto", "loop" or "thread".
+        order: Text of other settings that the items depend on; a saved position must agree with it.
     """
 
     kind: ClassVar[str] = "source"
@@ -95,24 +95,24 @@ async def _asynchronous() -> None:
 
 
 class _Opening:
-    """How the items of one epoch are iterated, from any of them on.
+    """An iteration of the items of one epoch, from any of them on.
 
     It asks the data all that must be known of it, so that there is one place where the user's answers can be wrong.
 
     Args:
-        source: Which stage.
-        epoch: Which epoch.
+        source: The stage.
+        epoch: The epoch.
         state: The position that was saved; None for the beginning.
 
     Attributes:
-        data: What is iterated.
+        data: The iterable.
         start: The position before the first item: how many are behind it, with what the source says itself if it knows
             its place.
-        states: Of such a source: what it said behind each item that waits to go out.
-        seeks: Whether it can begin at any item, without giving those before it.
+        states: Its states behind each item that waits to go out.
+        seeks: True if it can begin at any item, without giving those before it.
 
     Raises:
-        PipelineError: if it is no iterable.
+        PipelineError: if it is not an iterable.
     """
 
     def __init__(self, source: Source, epoch: int, state: Any) -> None:
@@ -234,7 +234,7 @@ class _SourceActor(ExpandActor):
         self._begin_waiting()
 
     def _gives(self) -> bool:
-        """Whether items can go out one by one, without anything in between."""
+        """Return whether items can go out one by one, without anything in between."""
         slot = self.waiting[0]
         return (
             slot.iterator is not None
@@ -273,7 +273,7 @@ class _SourceActor(ExpandActor):
 
 
 def is_indexable(data: Any) -> TypeGuard[Indexed[Any]]:
-    """Whether items can be taken by number."""
+    """Return whether items can be taken by number."""
     return hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, Mapping | set | frozenset)
 
 

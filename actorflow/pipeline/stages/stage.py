@@ -23,13 +23,13 @@ class Stage:
     """One stage of a pipeline.
 
     Class attributes:
-        kind: What it does, in one word: the method that adds it.
-        keeps_marks: Whether it may stand in a branch.
+        kind: Name of the method that adds it.
+        keeps_marks: True if it may stand in a branch.
 
     Attributes:
         name: For messages and statistics.
         site: The line of user code that added it.
-        upstream: Where its items come from.
+        upstream: Stages that its items come from.
     """
 
     kind: ClassVar[str]
@@ -46,12 +46,12 @@ class Stage:
 
     @property
     def executor(self) -> str:
-        """Where its calls run; nothing if it calls nothing of the user."""
+        """The executor of its calls; empty if it calls nothing of the user."""
         return ""
 
     @property
     def shape(self) -> str:
-        """What a saved position must agree with, besides the stages in front."""
+        """Text that a saved position must agree with, besides that of the stages in front."""
         return self.kind
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Stage:
         """An actor for this stage, and for those in front of it.
 
         Args:
-            build: What they are built for.
+            build: The run, epoch and so on.
             state: The position to go on at, as `StageActor.freeze` gave it; None for the beginning.
         """
 
@@ -74,13 +74,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Build:
-    """What actors are built for.
+    """Settings that actors are built with.
 
     Attributes:
-        run: The run that they are a part of.
-        resources: What the runs of one loader share.
-        epoch: Of the data; seeds of shuffles depend on it.
-        ports: Where branches begin.
+        epoch: Number of the epoch; seeds of shuffles depend on it.
+        ports: Beginnings of branches.
     """
 
     run: Run
@@ -89,7 +87,6 @@ class Build:
     ports: Mapping[Stage, StageActor] = field(default_factory=dict)
 
     def stats(self, stage: Stage) -> StageStats:
-        """What is counted of a stage."""
         return self.resources.stats[stage]
 
     def front(self, stage: Stage, state: Any) -> StageActor:
@@ -115,7 +112,7 @@ def walk(stage: Stage) -> list[Stage]:
 
 
 def signature(stage: Stage) -> str:
-    """What a saved position must agree with."""
+    """Text that a saved position must agree with."""
     return " -> ".join(part.shape for part in walk(stage))
 
 

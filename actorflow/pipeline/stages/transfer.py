@@ -75,10 +75,10 @@ class _Allowance:
         self._loop = loop
 
     def take(self, size_bytes: int, wake: Callable[[], None]) -> bool:
-        """Whether an item may be copied now; otherwise ``wake`` is called when it may be tried again.
+        """Take memory for an item, or return False and call ``wake`` when it may be tried again.
 
         Raises:
-            OutOfMemoryError: if it never may.
+            OutOfMemoryError: if it can never be taken.
         """
         place, budget = self._place, self._budget
         variables = sum(variable.spec.size_bytes for variable in self._graph.variables if variable.place == place)
@@ -266,7 +266,7 @@ class _TransferActor(StageActor):
 
 
 def _launch(copy: _Copy) -> None:
-    """As the lane's work."""
+    """Copy, on the lane."""
     device, source = copy.device, copy.source if copy.staged is None else copy.staged
     if copy.target is None:
         assert isinstance(device, StreamDevice)
