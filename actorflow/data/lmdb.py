@@ -329,14 +329,13 @@ class _Environment:
     """A database that this process has open: LMDB allows that once, so that all that read it share it.
 
     Attributes:
-        pid: Id of the process.
         handle: LMDB's environment.
         keys: Keys of all records, in order.
     """
 
     def __init__(self, path: Path) -> None:
         library = require("lmdb", extra="lmdb", purpose="reading LMDB databases")
-        self.pid = os.getpid()
+        self.pid = os.getpid()  # id of the process
         try:
             self.handle = library.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, create=False)
             with self.handle.begin() as transaction, transaction.cursor() as cursor:

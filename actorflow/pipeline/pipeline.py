@@ -45,7 +45,7 @@ class Pipeline(Loader[T]):
             async for batch in loader: ...
 
     A method adds a stage and gives a new pipeline; the old one stays what it is. Nothing runs before somebody iterates.
-    Items keep their order unless a stage is told otherwise.
+    Items keep their order unless a stage is told otherwise. A stage's ``name=`` is for messages and statistics.
     """
 
     # -- calls --------------------------------------------------------------------------------------------------
@@ -76,7 +76,6 @@ class Pipeline(Loader[T]):
                 part of the items so far, which count as 100 at least.
             limiter: Bounds these calls together with those of other stages.
             buffer: Results that may wait for their turn, besides those in calls; ``concurrency`` by default.
-            name: For messages and statistics; the function's by default.
         Raises:
             PipelineError: if something is out of range or does not go together.
         """
@@ -145,7 +144,6 @@ class Pipeline(Loader[T]):
                 of different shapes; ``list`` leaves the list.
             concurrency: Batches that are made at once.
             executor: Where ``collate`` runs, as for `map`.
-            name: For messages and statistics.
         """
         check_at_least("size", size, 1)
         grouped = self._add(Group, name, size=size, drop_last=drop_last)
@@ -167,7 +165,6 @@ class Pipeline(Loader[T]):
             size: Items that are held. The more, the better they are mixed; a sequence is mixed wholly, and at no cost,
                 by ``source(..., shuffle=True)``.
             seed: The same seed gives the same order.
-            name: For messages and statistics.
         """
         check_at_least("size", size, 1)
         check_at_least("seed", seed, 0)
@@ -195,7 +192,6 @@ class Pipeline(Loader[T]):
             world: Number of shares.
             even: Whether all shares get as many items, so that no rank waits for one in vain; up to ``world - 1`` items
                 at the end are left out then.
-            name: For messages and statistics.
         """
         check_at_least("world", world, 1)
         check_at_least("rank", rank, 0)
@@ -220,7 +216,6 @@ class Pipeline(Loader[T]):
         Args:
             size_bytes: If the items take more, the iteration fails.
             size: Bytes of an item; by default those of arrays, texts and byte strings in it.
-            name: For messages and statistics.
         """
         if size_bytes is not None:
             check_at_least("size_bytes", size_bytes, 1)
@@ -241,7 +236,6 @@ class Pipeline(Loader[T]):
             size_bytes: Most bytes that these take. An item that does not fit waits in front, and so do all stages
                 there; one that is larger than all the room is held alone.
             size: Bytes of an item; by default those of arrays, texts and byte strings in it.
-            name: For messages and statistics.
         """
         check_at_least("count", count, 1)
         if size_bytes is not None:
@@ -257,7 +251,6 @@ class Pipeline(Loader[T]):
             place: Where to; nothing happens on the CPU.
             graph: The graph that will be fed: its device is used, and the copies count against its memory budget there.
             in_flight: Items that are copied at once.
-            name: For messages and statistics.
         Raises:
             PlaceError, DeviceUnavailableError: if there is no such device.
         """
@@ -287,7 +280,6 @@ class Pipeline(Loader[T]):
             key: Gives the key of an item; runs on the loop.
             branches: By key, what adds stages to a pipeline: map, filter, flat_map, batch, unbatch, shuffle, skip,
                 enumerate and prefetch, all in order.
-            name: For messages and statistics.
         Raises:
             PipelineError: if a branch has other stages. An item whose key has no branch ends the iteration.
         """
@@ -402,7 +394,6 @@ def source(
         seed: Seed of these orders.
         sampler: The order of a sequence's items, instead.
         executor: Where it is iterated: "loop", "thread", or "auto" for the loop if it takes less than 100 us per item.
-        name: For messages and statistics.
     Raises:
         PipelineError: if it is nothing of that, or something other than a sequence is to be shuffled.
     """
@@ -440,7 +431,6 @@ def zip_(*pipelines: Pipeline[Any], strict: bool = False, name: str = "zip") -> 
     Args:
         pipelines: At least one.
         strict: Whether it is an error if they are not of one length.
-        name: For messages and statistics.
     """
     return _join(Zip, pipelines, name, strict=strict)
 

@@ -26,14 +26,12 @@ class LoaderResources:
 
     Attributes:
         stats: Counts of each stage.
-        skips: Items left out.
-        caches: Items that caches have kept.
     """
 
     def __init__(self, stages: list[Stage]) -> None:
         self.stats = {stage: StageStats(stage.name, stage.kind, stage.site, stage.concurrency) for stage in stages}
-        self.skips = Skips()
-        self.caches: dict[Stage, Any] = {}
+        self.skips = Skips()  # items left out
+        self.caches: dict[Stage, Any] = {}  # items that caches have kept
         self._pools: dict[Stage, ProcessPool] = {}
         self._devices: dict[Stage, Device] = {}
         self._used: set[Stage] = set()

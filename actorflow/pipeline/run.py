@@ -76,35 +76,26 @@ class Run:
         loop: The loop that it runs on.
 
     Attributes:
-        context: Copy of the application's, which all stages run in.
-        actors: All stages, also those of earlier epochs.
-        outlet: Items that the application has not taken yet.
-        waiter: Future that the application waits on.
-        delivered: Items that it has taken.
         taken: Items that have come through to it where it takes them in another thread; else None.
-        drained: Awaited there until all have come through.
-        recent: Positions behind the last of them.
-        wait_ns: Time in which it waited.
-        is_lost: True in the child of a fork, where the run is its parent's.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.context = contextvars.copy_context()
+        self.context = contextvars.copy_context()  # copy of the application's, which all stages run in
         self.dispatcher = _PipelineDispatcher(loop, self.context)
-        self.actors: list[StageActor] = []
+        self.actors: list[StageActor] = []  # all stages, also those of earlier epochs
         self._outlet = _Outlet(self, 1)
-        self.outlet = self._outlet.inbox
-        self.waiter: asyncio.Future[None] | None = None
-        self.delivered = 0
+        self.outlet = self._outlet.inbox  # items that the application has not taken yet
+        self.waiter: asyncio.Future[None] | None = None  # future that the application waits on
+        self.delivered = 0  # items that it has taken
         self.taken: int | None = None
-        self.drained: Callable[[], Awaitable[None]] | None = None
+        self.drained: Callable[[], Awaitable[None]] | None = None  # awaited there until all have come through
         self.thread = threading.get_ident()
-        self.recent: deque[Any] = deque(maxlen=_KEPT)
-        self.wait_ns = 0
+        self.recent: deque[Any] = deque(maxlen=_KEPT)  # positions behind the last of them
+        self.wait_ns = 0  # time in which it waited
         self.started_ns = perf_counter_ns()
         self.ended_ns: int | None = None
-        self.is_lost = False
+        self.is_lost = False  # true in the child of a fork, where the run is its parent's
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[Any]] = set()
         self._lanes: list[WorkerLane] = []

@@ -99,24 +99,20 @@ class CallActor(StageActor):
     """Calls a function for each item. Subclasses say what becomes of what it returns.
 
     Attributes:
-        how: The function, and the settings of its calls.
         pool: The processes that call it, if any do.
-        order: In which order results go out.
-        waiting: Items whose call is to begin, or to be repeated.
-        running: Calls that run.
         cost_ns: Expected time of a call: the smaller one of the last two times, as for ops.
     """
 
     def __init__(self, build: Build, stage: Stage, how: Options, *sources: StageActor, state: Any) -> None:
         super().__init__(build.run, build.stats(stage), len(sources), max(2, how.concurrency))
-        self.how = how
+        self.how = how  # the function, and the settings of its calls
         self.pool = build.resources.pool(stage) if isinstance(stage, Call) and how.executor == "process" else None
         self.burst_size = BURST if self.pool is not None else min(BURST, how.concurrency)
         self.reads(*sources)
-        self.order = self.make_order(state)
+        self.order = self.make_order(state)  # in which order results go out
         self.start = self.order.start
-        self.waiting: deque[Slot] = deque()
-        self.running = 0
+        self.waiting: deque[Slot] = deque()  # items whose call is to begin, or to be repeated
+        self.running = 0  # calls that run
         self.cost_ns = self._last_ns = 0 if how.executor == "loop" else FOREVER_NS
         self.lane: WorkerLane | None = None
         self.tasks: CallTasks | None = None

@@ -26,14 +26,11 @@ class MapActor(CallActor):
     """One output for each item: what the function returns, or the item if the function says so.
 
     What a filter's function returns is made a bool where the function runs, as a part of the call: it may fail, too.
-
-    Attributes:
-        is_filter: Whether the function says which items to keep.
     """
 
     def __init__(self, *args: Any, is_filter: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.is_filter = is_filter
+        self.is_filter = is_filter  # whether the function says which items to keep
         self._is_plain = self.how.is_plain and self.how.place in ("auto", "loop")
         self._passes = False  # whether items pass through at the moment: decided once a turn
 

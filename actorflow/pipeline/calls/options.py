@@ -131,11 +131,10 @@ class Policy:
     """The failures that a stage goes on with.
 
     Attributes:
-        most: Most failures; None for any number.
         share: Most failures as a share of all items so far, which count as 100 at least; None for no such limit.
     """
 
-    most: int | None = 0
+    most: int | None = 0  # most failures; None for any number
     share: float | None = None
 
     @classmethod
@@ -188,14 +187,10 @@ class Skip(NamedTuple):
 
 
 class Skips:
-    """Items left out by all stages of a loader; the newest are kept.
-
-    Attributes:
-        records: The newest.
-    """
+    """Items left out by all stages of a loader; the newest are kept."""
 
     def __init__(self) -> None:
-        self.records: deque[Skip] = deque(maxlen=_KEPT)
+        self.records: deque[Skip] = deque(maxlen=_KEPT)  # the newest
         self._told: set[str] = set()
 
     def add(self, stage: str, number: int, item: Any, error: BaseException) -> None:

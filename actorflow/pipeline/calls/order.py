@@ -62,30 +62,19 @@ class _Place(NamedTuple):
 
 
 class InOrder:
-    """Results go out in the order of the items.
-
-    Args:
-        actor: The stage.
-        state: A position as plain data.
-
-    Attributes:
-        slots: Items in the stage, oldest first.
-        start: The position before the first one.
-        accepted: Items that have come.
-        seen: As in the stage's positions.
-        skipped: As there.
-    """
+    """Results go out in the order of the items; begins at a position as plain data."""
 
     def __init__(self, actor: CallActor, state: Any) -> None:
-        self.slots: deque[Slot] = deque()
-        self.seen = self.skipped = 0
+        self.slots: deque[Slot] = deque()  # items in the stage, oldest first
+        self.seen = self.skipped = 0  # as in the stage's positions
         self._actor = actor
-        self.accepted = 0
+        self.accepted = 0  # items that have come
         self._is_simple = not (actor.how.expands or actor.how.policy.is_limited)
         self._skip = 0
         at = actor.upstream.start
         if state is not None and not self._is_simple:
             _, self._skip, self.seen, self.skipped = state
+        # The position before the first item.
         self.start = at if self._is_simple else _Place(at, self._skip, self.seen, self.skipped)
 
     @staticmethod

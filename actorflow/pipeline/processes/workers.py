@@ -53,13 +53,10 @@ class WorkerProcess:
         function: The message with the function.
         lost: Called with the worker and an error when a request takes too long or an answer cannot be read, and with
             None when the process has ended by itself.
-
-    Attributes:
-        requests: Requests without an answer, the running one first.
     """
 
     def __init__(self, function: list[memoryview], lost: Callable[[WorkerProcess, BaseException | None], None]) -> None:
-        self.requests: deque[Request] = deque()
+        self.requests: deque[Request] = deque()  # requests without an answer, the running one first
         self._lost = lost
         self._link, far = socket.socketpair()
         self._link.setblocking(False)

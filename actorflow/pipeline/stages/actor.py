@@ -75,27 +75,18 @@ class Owner(Protocol):
 
 
 class Inbox:
-    """Items that wait for a stage.
-
-    Attributes:
-        items: Items with their positions.
-        capacity: Most items: the credit of the stage in front.
-        least: The capacity where items take long to make; None if it never changes.
-        end: The end of the stream, once it has come.
-        owner: The stage.
-        source: The stage in front, which is woken when there is room.
-    """
+    """Items that wait for a stage."""
 
     __slots__ = ("capacity", "end", "items", "least", "owner", "source")
 
-    source: StageActor
+    source: StageActor  # the stage in front, which is woken when there is room
 
     def __init__(self, owner: Owner, capacity: int) -> None:
-        self.items: deque[tuple[Any, Any]] = deque()
-        self.capacity = capacity
-        self.least: int | None = capacity
-        self.end: End | None = None
-        self.owner = owner
+        self.items: deque[tuple[Any, Any]] = deque()  # items with their positions
+        self.capacity = capacity  # most items: the credit of the stage in front
+        self.least: int | None = capacity  # the capacity where items take long to make; None if it never changes
+        self.end: End | None = None  # the end of the stream, once it has come
+        self.owner = owner  # the stage
 
     def connect(self, source: StageActor) -> None:
         """Name the stage in front; there is room for what it may give at once."""
@@ -114,24 +105,18 @@ class StageActor(ABC):
     """One stage of a running pipeline.
 
     Attributes:
-        run: The run that it is a part of.
-        stats: Counts of the stage, over all runs.
-        inboxes: One for each stream that it reads.
-        out: The inbox that its items go to.
-        start: The position before its first item in this run.
-        is_over: True once it has ended or was stopped; it does nothing more.
         burst_size: Most items that it gives at once.
     """
 
     burst_size = 1
-    start: Any
-    out: Inbox
+    start: Any  # the position before its first item in this run
+    out: Inbox  # the inbox that its items go to
 
     def __init__(self, run: Run, stats: StageStats, inputs: int = 1, capacity: int = 2) -> None:
-        self.run = run
-        self.stats = stats
-        self.inboxes = tuple(Inbox(self, capacity) for _ in range(inputs))
-        self.is_over = False
+        self.run = run  # the run that it is a part of
+        self.stats = stats  # counts of the stage, over all runs
+        self.inboxes = tuple(Inbox(self, capacity) for _ in range(inputs))  # one for each stream that it reads
+        self.is_over = False  # true once it has ended or was stopped; it does nothing more
         self._is_ready = False
         stats.actor = self
         run.actors.append(self)

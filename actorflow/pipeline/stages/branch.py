@@ -20,17 +20,12 @@ from actorflow.pipeline.stages.stage import Build, Stage
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Branch(Stage):
-    """The stage at which branches part.
-
-    Attributes:
-        key: Function that gives the key of an item.
-        keys: Keys of the branches, in order.
-    """
+    """The stage at which branches part."""
 
     kind: ClassVar[str] = "branch"
 
-    key: Callable[[Any], Any]
-    keys: tuple[Any, ...]
+    key: Callable[[Any], Any]  # function that gives the key of an item
+    keys: tuple[Any, ...]  # keys of the branches, in order
 
     @property
     def executor(self) -> str:
@@ -61,17 +56,12 @@ class BranchStart(Stage):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BranchJoin(Stage):
-    """The stage at which branches come together again; ``upstream`` are the branches' last stages.
-
-    Attributes:
-        split: The stage at which they part.
-        ports: Their beginnings.
-    """
+    """The stage at which branches come together again; ``upstream`` are the branches' last stages."""
 
     kind: ClassVar[str] = "join"
 
-    split: Branch
-    ports: tuple[BranchStart, ...]
+    split: Branch  # the stage at which they part
+    ports: tuple[BranchStart, ...]  # their beginnings
 
     def within(self, again: Callable[[Stage], Stage]) -> Stage:
         split, ports = again(self.split), [again(port) for port in self.ports]
@@ -138,18 +128,16 @@ class _BranchActor(StageActor):
     """Gives each item to its branch.
 
     Attributes:
-        ports: Beginnings of the branches.
         turns: Branch and position of each item whose results have not come together yet.
-        has_ended: True once all items have been given.
     """
 
-    ports: list[_StartActor]
+    ports: list[_StartActor]  # beginnings of the branches
 
     def __init__(self, stage: Branch, build: Build, source: StageActor, number: int) -> None:
         super().__init__(build.run, build.stats(stage))
         self.reads(source)
         self.turns: deque[tuple[int, _Passed]] = deque()
-        self.has_ended = False
+        self.has_ended = False  # true once all items have been given
         self._stage = stage
         self._indices = {key: index for index, key in enumerate(stage.keys)}
         self._number = number

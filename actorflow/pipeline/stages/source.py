@@ -47,21 +47,14 @@ class Resumable(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Source(Stage):
-    """`source`.
-
-    Attributes:
-        data: The sequence, iterable or function that gives the items.
-        sampler: In which order they are taken out of a sequence.
-        place: Executor of the iteration: "auto", "loop" or "thread".
-        order: Text of other settings that the items depend on; a saved position must agree with it.
-    """
+    """`source`."""
 
     kind: ClassVar[str] = "source"
 
-    data: Any
-    sampler: Sampler | None = None
-    place: Executor = "auto"
-    order: str = ""
+    data: Any  # the sequence, iterable or function that gives the items
+    sampler: Sampler | None = None  # in which order they are taken out of a sequence
+    place: Executor = "auto"  # executor of the iteration: "auto", "loop" or "thread"
+    order: str = ""  # text of other settings that the items depend on; a saved position must agree with it
 
     @property
     def executor(self) -> str:
@@ -105,10 +98,8 @@ class _Opening:
         state: The position that was saved; None for the beginning.
 
     Attributes:
-        data: The iterable.
         start: The position before the first item: how many are behind it, with what the source says itself if it knows
             its place.
-        states: Its states behind each item that waits to go out.
         seeks: True if it can begin at any item, without giving those before it.
 
     Raises:
@@ -119,10 +110,10 @@ class _Opening:
         data = source.data
         if callable(data) and not isinstance(data, Iterable | AsyncIterable):
             data = data(epoch)
-        self.data = data
+        self.data = data  # the iterable
         self.sampler = source.sampler
         self.epoch = epoch
-        self.states: deque[Any] = deque()
+        self.states: deque[Any] = deque()  # its states behind each item that waits to go out
         self.is_async = isinstance(data, AsyncIterable)
         if not (self.is_async or isinstance(data, Iterable) or is_indexable(data)):
             raise PipelineError(f"expected an iterable, got {shown(data)} for epoch {epoch}")

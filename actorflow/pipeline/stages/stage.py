@@ -25,19 +25,14 @@ class Stage:
     Class attributes:
         kind: Name of the method that adds it.
         keeps_marks: True if it may stand in a branch.
-
-    Attributes:
-        name: For messages and statistics.
-        site: The line of user code that added it.
-        upstream: Stages that its items come from.
     """
 
     kind: ClassVar[str]
     keeps_marks: ClassVar[bool] = False
 
-    name: str
-    site: Site
-    upstream: tuple[Stage, ...] = ()
+    name: str  # for messages and statistics
+    site: Site  # the line of user code that added it
+    upstream: tuple[Stage, ...] = ()  # stages that its items come from
 
     @property
     def concurrency(self) -> int:
@@ -74,17 +69,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Build:
-    """Settings that actors are built with.
-
-    Attributes:
-        epoch: Number of the epoch; seeds of shuffles depend on it.
-        ports: Beginnings of branches.
-    """
+    """Settings that actors are built with."""
 
     run: Run
     resources: LoaderResources
-    epoch: int
-    ports: Mapping[Stage, StageActor] = field(default_factory=dict)
+    epoch: int  # number of the epoch; seeds of shuffles depend on it
+    ports: Mapping[Stage, StageActor] = field(default_factory=dict)  # beginnings of branches
 
     def stats(self, stage: Stage) -> StageStats:
         return self.resources.stats[stage]
