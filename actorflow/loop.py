@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
-    """Run a coroutine on a new event loop, uvloop's when it is installed, and close it: ``asyncio.run`` for programs.
+    """Run a coroutine on a new event loop, uvloop's when it is installed, and close it, as ``asyncio.run`` does.
 
     Args:
         main: The program.

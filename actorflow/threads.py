@@ -74,7 +74,7 @@ async def in_thread(work: Callable[[], _T]) -> _T:
     try:
         asyncio.get_running_loop().run_in_executor(None, call)
     except (RuntimeError, MemoryError) as error:
-        # The executor has queued it all the same: a thread that it has may have taken it, else none ever must.
+        # The executor has queued the call all the same: unless a thread has taken it already, none may.
         if outcome.cancel():
             raise DeviceError(f"a thread of the event loop's executor cannot be started: {error}") from error
     return await asyncio.wrap_future(outcome)
@@ -84,7 +84,7 @@ class Heir(Protocol):
     """An object that a child inherits from its parent, and that has something to forget."""
 
     def forget_parent(self) -> None:
-        """This is the child of a fork: threads, and what they were at, are the parent's. Starts and awaits nothing."""
+        """Forget threads and their work, which are the parent's. Called in the child; starts and awaits nothing."""
 
 
 class Lock(Protocol):
@@ -97,29 +97,28 @@ class Lock(Protocol):
 
 _H = TypeVar("_H", bound=Heir)
 _L = TypeVar("_L", bound=Lock)
-# By weak references, in order. A dictionary and not a `WeakSet`: to copy it takes one step, as a thread may add to it.
+# Weak references, in order. Not a `WeakSet`: a dictionary is copied in one step, while another thread may add to it.
 _heirs: dict[weakref.ref[Any], None] = {}
 _outer: dict[weakref.ref[Any], None] = {}
 _inner: dict[weakref.ref[Any], None] = {}
-# Threads fork one after the other: none may switch the collector on, or release the locks, within another one's fork.
+# Held during a fork: no thread may enable the collector or release the locks within the fork of another one.
 _turn = threading.RLock()
-# The forks that are under way: whether the collector ran before, and the locks that were taken. A signal's handler may
-# fork within one.
+# Forks under way, several if a signal's handler forks within one: whether the collector was enabled, and locks taken.
 _forks: list[tuple[bool, list[Any]]] = []
 
 
 def forget_in_child(heir: _H) -> _H:
-    """Have `Heir.forget_parent` called in each child of a fork, as long as the heir is there; returns it."""
+    """Have `Heir.forget_parent` called in each child of a fork while the object is alive; returns the object."""
     _note(_heirs, heir)
     return heir
 
 
 def held_at_fork(lock: _L, *, is_outer: bool = False) -> _L:
-    """Have each fork wait for a lock; returns it.
+    """Have each fork wait for a lock and hold it; returns the lock.
 
     Args:
-        lock: Within it no other one is taken; at most such a one, if it is an outer one.
-        is_outer: Whether locks of the other kind are taken within it.
+        lock: A lock; no other one is taken while it is held, unless it is an outer one.
+        is_outer: Whether inner locks are taken while it is held.
     """
     _note(_outer if is_outer else _inner, lock)
     return lock
@@ -137,7 +136,7 @@ def _before() -> None:
     _turn.acquire()
     held: list[Any] = []
     _forks.append((gc.isenabled(), held))
-    gc.disable()  # what it finds may want one of the locks
+    gc.disable()  # a finalizer may want one of the locks
     held.extend(lock for lock in (*_alive(_outer), *_alive(_inner)) if lock.acquire(timeout=_PATIENCE_S))
 
 
