@@ -336,7 +336,7 @@ CASES = {
     "helped": Case("devices.team", helped, "actorflow-team", 16.0),
     "looked after": Case("runtime.limits", looked_after, "actorflow-watchdog", 2.0),
     "arrays": Case(
-        "array.engine.runner", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]
+        "array.engine.session", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]
     ),
     "placed arrays": Case(
         "array.engine.service",

@@ -43,9 +43,10 @@ def begin(work: Callable[[], object], *, leaves: bool = False) -> int:
     child = os.fork()
     if child:
         return child
+    faulthandler.unregister(signal.SIGALRM)  # its parent may be a child of a fork, too
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, chain=True)  # says where it hangs, and lets the signal kill it
     signal.alarm(PATIENCE_S)
-    faulthandler.dump_traceback_later(0.9 * PATIENCE_S)  # says where it hangs
     code = 1
     try:
         work()
