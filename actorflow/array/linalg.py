@@ -244,7 +244,6 @@ _QR = Primitive("qr", lambda x, mode: tuple(np.linalg.qr(x, mode=mode)), results
 _SVD = Primitive("svd", lambda x, full: tuple(np.linalg.svd(x, full_matrices=full)), results=_svd_results)
 _POWER = Primitive("matrix_power", np.linalg.matrix_power)
 _DIAGONAL = Primitive("diagonal", lambda x, offset: np.linalg.diagonal(x, offset=offset))
-_TRACE = Primitive("trace", lambda x, offset, dtype: np.linalg.trace(x, offset=offset, dtype=dtype))
 _OUTER = Primitive("outer", np.linalg.outer)
 _CROSS = Primitive("cross", lambda a, b, axis: np.linalg.cross(a, b, axis=axis))
 

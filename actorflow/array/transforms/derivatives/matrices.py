@@ -99,12 +99,6 @@ def _diagonal(at: Application, g: Array) -> Grads:
     return [found]
 
 
-@rule("trace")
-def _trace(at: Application, g: Array) -> Grads:
-    [x], offset = at.inputs, at.params[0]
-    return [g[..., None, None] * xp.eye(*x.shape[-2:], k=offset, dtype=x.dtype)]
-
-
 @rule("matrix_power")
 def _matrix_power(at: Application, g: Array) -> Grads:
     n = at.params[0]
