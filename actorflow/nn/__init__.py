@@ -1,4 +1,4 @@
-"""Layers, initializers, models and optimizers."""
+"""Networks and their training: layers, initializers, known models, optimizers, trainers, several places."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""For tests of what users write themselves: conformance suites, which raise AssertionError, and what happens seldom."""
+"""Tools for tests of what users write: conformance suites, planted faults, a virtual clock, checked gradients."""
 
 from actorflow.testing.clock import virtual_time_loop
 from actorflow.testing.conformance import ConformanceError, Report, check_device, check_transport

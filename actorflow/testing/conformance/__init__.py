@@ -1,4 +1,4 @@
-"""Conformance suites: what every device and every transport must do, whether it comes with this package or not."""
+"""Conformance suites: what every device and every transport must do, of this package or of others."""
 
 from __future__ import annotations
 
