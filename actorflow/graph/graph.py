@@ -323,10 +323,7 @@ class Graph:
             inputs: Blobs to connect at once: by ``op(*inputs)`` if ``outputs`` are given, else by ``inputs >> op``.
             concurrency: Most frames in an async function at once; by default as many as there are. They
                 start in the order of the frames. A plain function has one frame at a time.
-            priority: As for `op`.
-            timeout: As for `op`.
-            retries: As for `op`.
-            backoff: As for `op`.
+            priority, timeout, retries, backoff: As for `op`.
         """
         if callable(name):
             return self.function()(name)
@@ -347,7 +344,7 @@ class Graph:
 
         if fn is not None:
             return op_of(fn)
-        return lambda fn: op_of(fn, name or getattr(fn, "__name__", type(fn).__name__))
+        return lambda fn: op_of(fn, getattr(fn, "__name__", type(fn).__name__) if name is None else name)
 
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.

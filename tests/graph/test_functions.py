@@ -90,6 +90,7 @@ class TestDecorators:
             lambda: graph.function("f", inputs=[x])(abs),
             lambda: graph.function("f", abs, SPEC, inputs=x),
             lambda: graph.function("f", abs, inputs=["x"]),  # type: ignore[list-item]
+            lambda: graph.function("")(abs),
             lambda: graph.function("f")(3),  # type: ignore[arg-type]
             lambda: graph.function(retries=-1)(abs),
         ):
