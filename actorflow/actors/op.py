@@ -109,23 +109,21 @@ class OpActor(ABC):
     )
 
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
-        self.index = wiring.mailbox
-        self.node = wiring.node
-        self.node_id = wiring.node_id
-        self.key = wiring.key
-        self.inputs = wiring.inputs
-        self.outputs = outputs = wiring.outputs
-        self.unread = wiring.unread
-        self.followers = wiring.followers
-        self.lane = wiring.lane
-        self.profile = wiring.profile
-        self.inline_ns = INLINE_NS if wiring.inline_ns is None else wiring.inline_ns
-        self.read = _reader([blob.slot for blob in wiring.inputs])
-        self.freed = wiring.inputs + wiring.unread
+        self.index, node, self.node_id, self.key, inputs, outputs, unread, followers, lane, profile, inline_ns = wiring
+        self.node = node
+        self.inputs = inputs
+        self.outputs = outputs
+        self.unread = unread
+        self.followers = followers
+        self.lane = lane
+        self.profile = profile
+        self.inline_ns = INLINE_NS if inline_ns is None else inline_ns
+        self.read = _reader([blob.slot for blob in inputs])
+        self.freed = inputs + unread
         self.updates = tuple([blob for blob in outputs if isinstance(blob, UpdateActor)])
-        self.ends = bool(self.updates) or not wiring.followers
+        self.ends = bool(self.updates) or not followers
         self.turnstile = turnstile
-        self.attempts = None if wiring.node.attempts is None else OpAttempts(self, wiring.node.attempts)
+        self.attempts = None if node.attempts is None else OpAttempts(self, node.attempts)
         self.cost_ns = self.last_ns = FOREVER_NS
 
     @property

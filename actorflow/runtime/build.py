@@ -34,6 +34,9 @@ from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
 from actorflow.trace.counters import OpProfile, SegmentProfile
 
+#: Operations whose ops exchange messages with other ranks.
+_MESSAGES = (Send, Receive, AllReduce)
+
 
 def build(plan: Plan, resources: Resources, builder: type[Builder] | None = None) -> Program:
     """Make a plan ready to run.
@@ -78,13 +81,10 @@ class Builder:
         self.blobs: list[BlobActor] = []
         for slot in plan.slots:  # those that an op reads stand before those that it writes
             self.blobs.append(self._blob_actor(slot, writers.get(slot.index)))
-        self._accounts = [
-            (resources.profile.setdefault(op.shown_as.id, OpProfile()), resources.trace.key(op.shown_as.id, _track(op)))
-            for op in plan.ops
-        ]
         self.pending = [op.waits for op in plan.ops]
         self.ops: list[Any] = [None] * len(plan.ops)
-        self.receivers: list[Any] = [None] * len(plan.ops)
+        self.receivers = self.ops if not plan.segments else [*self.ops]
+        self._is_sequential = plan.graph.options.sequential
         self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
         for unit in self._units():
             for index in reversed(unit):
@@ -93,7 +93,7 @@ class Builder:
                 joined = self._segment_actor(unit)
                 for index in unit:
                     self.receivers[index] = joined
-        self.fired: list[OpActor] = [*dict.fromkeys(self.receivers)]
+        self.fired: list[OpActor] = self.ops if not plan.segments else [*dict.fromkeys(self.receivers)]
         if self.exchange is not None:
             self.exchange.connect([actor for actor in self.fired if isinstance(actor, ChannelActor)])
 
@@ -203,25 +203,28 @@ class Builder:
         resources, slots = self._resources, self._plan.slots
         device = resources.device(op.place)
         assert op.lane is not None
-        speaks = isinstance(op.operation, Send | Receive | AllReduce)
-        is_sequential = self._plan.graph.options.sequential and not speaks
+        speaks = isinstance(op.operation, _MESSAGES)
+        is_sequential = self._is_sequential and not speaks
         followers = [self.receivers[i] for slot in op.outputs for i in slots[slot].consumers]
         if is_sequential and self._next is not None:
             followers.append(self._next)
             self.pending[self._next.index] += 1
-        profile, key = self._accounts[index]
-        wiring = Wiring(
-            mailbox=index,
-            node=op.node,
-            node_id=op.shown_as.id,
-            key=key,
-            inputs=tuple([self.blobs[slot] for slot in op.inputs]),
-            outputs=tuple([self.blobs[slot] for slot in op.outputs]),
-            unread=tuple([self.blobs[slot] for slot in op.outputs if not slots[slot].readers]),
-            followers=tuple(followers),
-            lane=ChannelLane(op.lane) if speaks else device.lane(op.lane),
-            profile=profile,
-            inline_ns=FOREVER_NS if is_sequential else None,
+        blobs, node_id = self.blobs, op.shown_as.id
+        profile = resources.profile.get(node_id)
+        if profile is None:
+            profile = resources.profile[node_id] = OpProfile()
+        wiring = Wiring(  # by position, as there are very many
+            index,
+            op.node,
+            node_id,
+            resources.trace.key(node_id, _track(op)),
+            tuple([blobs[slot] for slot in op.inputs]),
+            tuple([blobs[slot] for slot in op.outputs]),
+            tuple([blobs[slot] for slot in op.outputs if not slots[slot].readers]),
+            tuple(followers),
+            ChannelLane(op.lane) if speaks else device.lane(op.lane),
+            profile,
+            FOREVER_NS if is_sequential else None,
         )
         if speaks:
             return self._channel_actor(op, wiring)
@@ -245,10 +248,8 @@ class Builder:
         assert isinstance(operation, AllReduce)
         return AllReduceActor(wiring, exchange, operation, bucket)
 
-    def _on_stream(self, op: PlannedOp, device: Device, wiring: Wiring) -> dict[str, Any]:
-        """What an actor of an op on a stream is made from besides."""
-        if not device.is_stream:
-            return {}
+    def _on_stream(self, op: PlannedOp, device: Device) -> dict[str, Any]:
+        """Further arguments of the actor of an op on a stream."""
         at_once = self._resources.budget is None and op.node.attempts is None
         here = [self.blobs[slot] for slot in op.inputs if self._plan.slots[slot].place == op.place]
         label = f"copy of {op.shown_as.name}" if isinstance(op.operation, Transfer) else op.node.name
@@ -260,20 +261,18 @@ class Builder:
         specs = operation.specs
         if specs is None:
             specs = tuple([self._plan.slots[slot].spec for slot in op.outputs])
-        kind = self.stream_function_kind if device.is_stream else self.function_kind
-        return (self.async_kind if operation.is_async else kind)(
-            wiring,
-            fn=operation.fn,
-            specs=specs,
-            turnstile=self._resources.turnstile(op.node),
-            **({} if operation.is_async else self._on_stream(op, device, wiring)),
-        )
+        turnstile = self._resources.turnstile(op.node)
+        if device.is_stream and not operation.is_async:
+            more = self._on_stream(op, device)
+            return self.stream_function_kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
+        kind = self.async_kind if operation.is_async else self.function_kind
+        return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile)
 
     def _kernel_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> KernelActor:
         resources, slots = self._resources, self._plan.slots
         operation, kernel = op.operation, op.kernel
         kind: type[KernelActor] = self.stream_kernel_kind if device.is_stream else self.kernel_kind
-        more = self._on_stream(op, device, wiring)
+        more = self._on_stream(op, device) if device.is_stream else {}
         if isinstance(operation, Stage):
             kernel, kind = _made(operation.kind, device, np.copyto), StagingActor
         elif isinstance(operation, Transfer):
