@@ -18,7 +18,7 @@ import numpy.typing as npt
 from actorflow.errors import CheckpointError, require
 from actorflow.graph.nodes import Variable
 
-#: How the names of folders end that a killed process left behind, after the name of the file they were made for.
+#: End of the names of folders that a killed process left behind, after the name of the file they were made for.
 LEFTOVER = r"\.\d+-\d+\.tmp"
 
 _numbers = itertools.count()
@@ -38,7 +38,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     try:
         temporary = folder / path.name
         write(temporary)
-        # Who writes by way of a temporary file gives it that one's mode: the owner's alone.
+        # A writer that goes by way of a temporary file gives it that one's mode: the owner's alone.
         temporary.chmod(folder.stat().st_mode & 0o666)
         _sync(temporary, os.O_RDWR)  # Windows wants to write what it flushes
         os.replace(temporary, path)

@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 class _Saved(NamedTuple):
-    """A checkpoint: what so many ranks have saved at a step."""
+    """A checkpoint: what ``size`` ranks have saved at a step."""
 
     step: int
     size: int
@@ -52,7 +52,7 @@ class _Saved(NamedTuple):
 
 #: The files by rank.
 _Files = dict[int, Path]
-#: What each rank has told of the files that it sees: step, number of ranks, and which of them.
+#: Files that each rank sees, as it has told: step, number of ranks, and which of them.
 _Seen = Sequence[Sequence[tuple[int, int, list[int]]]]
 
 
@@ -75,7 +75,7 @@ class Checkpoints:
     Args:
         graph: Any graph of the root; all variables of the root are saved.
         folder: Made when something is saved.
-        keep: How many are kept, at least 1; None for all. A rank deletes a file when all ranks have so many later ones.
+        keep: How many are kept, at least 1; None for all. A rank deletes a file when all ranks have as many later ones.
 
     Attributes:
         folder: As given, or this rank's within.

@@ -1,6 +1,6 @@
 """Face of a device to the engine: lanes of work, fences that prove its end, memory, copies.
 
-A lane is a FIFO. Submitting to it returns at once with a fence; the engine hands the fence to whoever uses the result.
+A lane is a FIFO. Submitting to it returns at once with a fence; the engine hands the fence to the users of the result.
 A consumer on the same lane needs nothing more, since the order of the FIFO is the proof. A consumer on another lane of
 the same accelerator asks its lane to wait on the device (`Lane.wait`). Everybody else lets the loop see the fence
 pass (`Fence.add_waiter`). CPU worker threads and CUDA streams with events both have this form; what accelerators with

@@ -34,9 +34,9 @@ def _count_in_lists(lists: int) -> int:
     return getrefcount(inputs[0])
 
 
-#: What ``getrefcount(inputs[0])`` says of a buffer that is in the list ``inputs`` and in one more.
+#: Value of ``getrefcount(inputs[0])`` for a buffer that is in the list ``inputs`` and in one more.
 IN_TWO_LISTS = _count_in_lists(2)
-#: What ``getrefcount(buffer)`` says of a buffer held by one local variable only; it differs between Python versions.
+#: Value of ``getrefcount(buffer)`` for a buffer held by one local variable only; it differs between Python versions.
 UNSHARED = _count_unshared()
 
 

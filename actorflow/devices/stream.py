@@ -38,9 +38,9 @@ from actorflow.threads import start_thread
 if TYPE_CHECKING:
     from actorflow.devices.segment import Segment
 
-#: How often the loop looks at an event that does not pass before a thread waits for it.
+#: Number of looks of the loop at an event that does not pass, before a thread waits for it.
 _MAX_IDLE_POLLS = 200
-#: How long it looks away from events that no thread can wait for, in seconds.
+#: Seconds between two looks at events that no thread can wait for.
 _POLL_S = 0.001
 
 
@@ -328,7 +328,7 @@ class _Watcher:
             loop.call_soon(self._look)
             return
         self._idle_polls = 0
-        # Of a closed lane there is no thread any more: it would outlive `join`.
+        # A closed lane starts no thread any more: it would outlive `join`.
         if self._is_closed or not self._has_thread():
             loop.call_later(_POLL_S, self._look)
         else:

@@ -30,7 +30,7 @@ from actorflow.threads import forget_in_child, held_at_fork, start_thread
 
 _P = TypeVar("_P")
 
-#: How much faster than one thread spread work must be to be worth the processor's time that it costs.
+#: Spread work must be faster than one thread by this factor to be worth the processor's time that it costs.
 _GAIN = 1.1
 
 

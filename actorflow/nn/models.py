@@ -440,7 +440,7 @@ class GoogLeNet(Composite):
             for key, widths in _INCEPTIONS.items()
         }
         low, high = (Pool("max", 3, 2, name=f"pool{stage}") for stage in (3, 4))
-        # What the first auxiliary head sees, what the second one sees, and what the scores see.
+        # The parts that end where the first auxiliary head, the second one and the scores begin.
         self.parts = [
             Chain(_stem(weights, biases), blocks["3a"], blocks["3b"], low, blocks["4a"], name="low"),
             Chain(blocks["4b"], blocks["4c"], blocks["4d"], name="middle"),

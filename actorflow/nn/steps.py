@@ -87,9 +87,9 @@ def mean_of(name: str, value: npt.NDArray[Any], rows: int | None) -> tuple[float
 
 #: The feeds of one epoch: each a mapping, or a pair of it and the number of its rows that count.
 Epochful = AsyncIterable[Any] | Iterable[Any]
-#: What can be trained on: the feeds of each epoch, or a function that gives those of an epoch, counted from 0.
+#: Data to train on: the feeds of each epoch, or a function that gives those of an epoch, counted from 0.
 Feeding = Epochful | Callable[[int], Epochful]
-#: What measures the network after an epoch: numbers by name.
+#: Measures the network after an epoch: numbers by name.
 Validate = Callable[[], Awaitable[Mapping[str, float]]]
 
 

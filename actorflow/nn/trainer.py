@@ -51,7 +51,7 @@ class Trainer:
             for a value per row.
         in_flight: Steps that may overlap, at least 1.
         checkpoints: Where to save; None for nowhere.
-        every: Save after so many steps, positive; and at the end.
+        every: Save after this many steps, positive; and at the end.
 
     Attributes:
         number: Steps begun, those before a `resume` included.

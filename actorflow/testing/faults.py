@@ -225,7 +225,7 @@ class _FaultyBuilder(Builder):
         actor = super().op_actor(op, index)
         if not isinstance(actor, _Faulty):
             return actor  # a copy between devices
-        # What the plan inserted bears the name of an op, but is none.
+        # An op that the plan inserted bears the name of another op, and is not that one.
         faulty: Any = actor  # whose slots mypy does not see through _Faulty
         faulty.injections = [i for i in self.injections if i.op is op.node and op.shown_as is op.node]
         if any(injection.delay_s is not None for injection in faulty.injections):

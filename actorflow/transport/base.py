@@ -17,7 +17,7 @@ import numpy as np
 
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 
-#: How another rank has ended.
+#: Error that says how another rank has ended.
 PeerError = PeerLostError | PeerFailedError
 
 #: Called when a message has been received by the other side, or why not.
@@ -27,7 +27,7 @@ Received = Callable[[int, BaseException | None], None]
 
 
 class Listener(ABC):
-    """Whoever is told what a transport hears of the other ranks."""
+    """Listener that is told what a transport hears of the other ranks."""
 
     @abstractmethod
     def heard(self, rank: int, note: bytes) -> None:
@@ -217,7 +217,7 @@ def flat(data: memoryview) -> memoryview:
     return data.cast("B") if data.nbytes else memoryview(b"")
 
 
-#: What combines two arrays into ``out``, by the name of the operation.
+#: Functions that combine two arrays into ``out``, by the name of the operation.
 OPERATIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 #: Names of the dtypes that add up and have an order; those of ``ml_dtypes`` have no kind of their own.

@@ -70,7 +70,7 @@ class NoteInbox:
 #: Seconds, unless the program or the environment says otherwise.
 _DEFAULT_S = 30.0
 _VARIABLE = "ACTORFLOW_LIVENESS"
-#: How often a rank is asked before it counts as lost: it may miss some, as datagrams get lost.
+#: Questions to a rank before it counts as lost: it may miss some, as datagrams get lost.
 _TIMES = 20
 _LONGEST_S = 5.0
 

@@ -16,7 +16,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _MOST_KEPT = 8
 _KEPT = re.compile(r"[\w.~%-]{1,256}", re.ASCII)
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-# What could end the directive and begin another one must not get through.
+# Nothing that could end the directive and begin another one may get through.
 _ANCESTOR = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9*_.-]+|\[[0-9a-f:.]+\])(?::(?:\d+|\*))?", re.IGNORECASE)
 
 

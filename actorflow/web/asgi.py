@@ -18,7 +18,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _WITHOUT_BODY = frozenset({204, 304})
-#: What may stand in a path as it is (RFC 3986, section 3.3), and what is quoted already.
+#: Characters that may stand in a path as they are (RFC 3986, section 3.3), and "%" of what is quoted already.
 _IN_PATH = "/%:@!$&'()*+,;=~"
 
 

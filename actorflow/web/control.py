@@ -92,7 +92,7 @@ class Control:
         return self._guard is not None and self._guard.shown(request) == self._token
 
     def _check(self, request: Request) -> None:
-        """Refuse whoever may not command, and what a browser may have been made to send."""
+        """Refuse clients that may not command, and requests that a browser may have been made to send."""
         assert self._guard is not None
         # Not a cookie: other servers of this host are sent it, too, and a browser sends it for pages of theirs.
         if self._guard.shown(request) is None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 1.0
-#: What a client takes for granted until it is told otherwise.
+#: State of control that a client assumes until it is told otherwise.
 _UNTOUCHED = encode_control({"paused": None, "paused_ranks": [], "streams": []}, None)
 
 

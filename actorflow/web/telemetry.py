@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _PER_OCTAVE = 4
 _FIRST_OCTAVE = 7
 _BUCKETS = 128
-#: Of ops with more calls than this, older ones count half as much, and half of that, and so on.
+#: In ops with more calls than this, older ones count half as much, and half of that, and so on.
 _FORGETFUL = 4096
-#: Of more calls than this between two looks, the newest stand for the others: a look must not take long.
+#: Of more calls between two looks, only this many of the newest are counted: a look must not take long.
 _MAX_LOOKED_AT = 1 << 13
 #: Ops beyond these have no estimates; each takes 512 bytes.
 _MAX_OPS = 1 << 16

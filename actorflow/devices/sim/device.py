@@ -65,7 +65,7 @@ class SimOptions(DeviceOptions):
         return _nanoseconds(self.latency_s, size_bytes, self.bandwidth)
 
     def kernel_ns(self, size_bytes: int) -> int:
-        """Modelled nanoseconds of a kernel that reads and writes so many bytes in all."""
+        """Modelled nanoseconds of a kernel that reads and writes ``size_bytes`` in all."""
         return _nanoseconds(self.kernel_s, size_bytes, self.memory_bandwidth)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actorflow.devices.sim.races import HostSource, Use
     from actorflow.devices.sim.stream import SimEvent, SimStream
 
-#: Of all timelines together: work that waits for other work is always the newer one.
+#: Counts the work of all timelines together: work that waits for other work is always the newer one.
 _order = count()
 
 
@@ -128,7 +128,7 @@ class Timeline:
 
 Array = npt.NDArray[Any]
 Arrays = Sequence[SimArray | Array]
-#: What a launch calls with the contents of what it reads and of what it writes.
+#: Called by a launch with the contents of what it reads and of what it writes.
 Function = Callable[[list[Array], list[Array]], object]
 
 

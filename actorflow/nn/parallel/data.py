@@ -20,7 +20,7 @@ from actorflow.place import Place
 class ParameterServer:
     """Variables spread over places, so that each holds about as many bytes.
 
-    Whoever reads a variable elsewhere gets its value by the edge, once per rank and frame; gradients are summed up
+    A reader of a variable elsewhere gets its value by the edge, once per rank and frame; gradients are summed up
     where the variable lives, those of one rank first. An optimizer's update of a variable runs there as soon as that
     variable's gradient is complete, and the next frame's readers get the new value as soon as that update is done.
 

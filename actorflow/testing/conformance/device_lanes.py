@@ -30,11 +30,11 @@ from actorflow.testing.conformance.device_bench import (
 )
 from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect, same
 
-#: What is checked before anything waits for work.
+#: Requirements that are checked before anything waits for work.
 SUBMIT = Topic("lanes")
 LANES = Topic("lanes")
 
-#: How long a lane that must not go on may go on in spite of that, in seconds.
+#: Seconds for which a lane that must not go on is watched.
 _GRACE_S = 0.02
 
 
@@ -238,7 +238,7 @@ def _call(function: Callable[[], object], _: Any) -> None:
 
 
 FENCES = Topic("fences")
-#: What is checked once the order of lanes is known to be right.
+#: Requirements that are checked once the order of lanes is known to be right.
 PROMPT = Topic("fences")
 ERRORS = Topic("errors")
 

@@ -153,7 +153,7 @@ class RankBench(Listener):
         return self.ends[rank]
 
     async def hear(self, count: int) -> None:
-        """Wait for so many notes of each rank."""
+        """Wait for ``count`` notes of each rank."""
         while any(len(notes) < count for notes in self.notes.values()):
             self._heard.clear()
             await self._heard.wait()

@@ -11,10 +11,10 @@ from mpi4py import MPI
 
 from actorflow.errors import PeerFailedError
 
-#: How long ranks wait for each other before one that has failed or was interrupted ends the job.
+#: Seconds that ranks wait for each other before one that has failed or was interrupted ends the job.
 _GRACE_S = 2.0
 _LOOK_S = 0.01
-#: What a rank has printed goes by way of its launcher, which drops what it has not read yet when the job is aborted.
+#: Output of a rank goes by way of its launcher, which drops what it has not read yet when the job is aborted.
 _FORWARD_S = 0.3
 _INTERRUPTED = 130
 

@@ -34,7 +34,7 @@ def finalize_without_fence() -> None:
     skipped.value = True
 
 
-#: Of MPICH's `MPIX_GPU_query_support`.
+#: Argument of MPICH's `MPIX_GPU_query_support`.
 _GPU_CUDA = 0
 
 
@@ -61,7 +61,7 @@ def bytes_on_device(array: Any) -> memoryview:
 
 
 _MAPPED = Path("/proc/self/maps")
-#: How MPICH and Open MPI call the files of their shared memory.
+#: Prefixes of the files that MPICH and Open MPI share memory by.
 _FILES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")  # noqa: S108  no files of ours
 
 

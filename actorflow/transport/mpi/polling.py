@@ -27,10 +27,10 @@ _FEW_LOOKS, _MANY_LOOKS = 12, 100
 #: rings go by before it tries again: twice as many each time, up to the most.
 _SOON_S = 2e-4
 _MOST_IGNORED = 255
-#: How often what is under way is looked at while the rank is parked: this share of the time for which nothing happened.
+#: Time between looks at what is under way while the rank is parked, as a share of the time for which nothing happened.
 _SHARE = 1 / 16
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05
-#: How often with nothing under way: to hear of deaths, and of notes whose ring was lost.
+#: Time between looks with nothing under way: to hear of deaths, and of notes whose ring was lost.
 _HEARTBEAT_S = 0.5
 
 
@@ -95,7 +95,7 @@ class Poller:
         self._call_soon: Callable[..., asyncio.Handle]
         self._next: asyncio.Handle | None = None
         self._news_s = self._checked_s = 0.0
-        # Of its own: callbacks must not run in the context of whoever happened to wake it.
+        # A context of its own: callbacks must not run in that of whatever happened to wake it.
         self._context = contextvars.Context()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -203,7 +203,7 @@ class Poller:
 
 #: Words of 4 bytes between the flags of two ranks: a cache line.
 _STRIDE = 16
-#: How recently a rank of another host was heard of that is not rung.
+#: A rank of another host that was heard of so recently is not rung.
 _LATELY_S = 1e-3
 #: An address that routers do not forward (RFC 5737); a datagram socket that is connected to it sends nothing.
 _ELSEWHERE = ("192.0.2.1", 9)

@@ -31,7 +31,7 @@ from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, l
 #: of bytes of a message of MPI ends at 2 GiB.
 CHUNK_BYTES = 4 << 20
 _LARGEST_CHUNK_BYTES = 1 << 30
-#: How often a rank that has ended looks for what the others say, unless it is rung.
+#: Seconds between the looks of a rank that has ended for what the others say, unless it is rung.
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05
 
 
