@@ -27,7 +27,6 @@ class NoteInbox:
         self._told: set[int] = set()
 
     def listen(self, listener: Listener | None) -> None:
-        """See `Transport.listen`."""
         self.listener = listener
         self._told.clear()
         if listener is not None:

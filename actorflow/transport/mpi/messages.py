@@ -41,7 +41,6 @@ class Edges:
         self._later: dict[tuple[int, int], deque[_Outgoing]] = {}  # behind a message in parts
 
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
-        """See `Transport.send`."""
         link = self.link
         ended: Ended = partial(self._sent, rank, tag, done, link.table.loop)
         later = self._later.get((rank, tag))
@@ -51,7 +50,6 @@ class Edges:
             self._start(rank, tag, data, ended)
 
     def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
-        """See `Transport.receive`."""
         stream = self._streams.get((rank, tag))
         if stream is None:
             stream = self._streams[rank, tag] = _TaggedReceives(self, rank, tag)

@@ -235,12 +235,10 @@ class MPITransport(Transport):
 
     @property
     def pending(self) -> bool:
-        """True if something is under way, besides waiting for notes."""
         return len(self._table) > 0 or len(self._note_table) > 0
 
     @property
     def sending(self) -> bool:
-        """True if others must do something for what is under way to end."""
         return self._table.sends > 0 or self._note_table.sends > 0
 
     def poll(self, whole: bool = False) -> bool:
