@@ -32,7 +32,7 @@ class AllReduce(Operation):
     Raises:
         GraphError: if ``operation`` is not known, or ``ranks`` are not at least two, ascending.
         DTypeError: if ``x`` is not of numbers, or of complex ones, which have no order, for "max" and "min".
-    Gradient (of sums): g, reduced likewise, for which the loss must depend on all outputs.
+    Gradient (of sums; "max" and "min" have none): g, reduced likewise, for which the loss must depend on all outputs.
     Source: MPI ``Iallreduce``; Purine2 composite ``AllReduce``, which was a server per parameter.
     """
 
@@ -50,11 +50,6 @@ class AllReduce(Operation):
         return inputs
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The sum of all ranks' gradients.
-
-        Raises:
-            GraphError: for "max" and "min".
-        """
         if self.operation != "sum":
             raise GraphError(f"AllReduce: operation {self.operation!r} has no gradient (op {op.name!r})")
         (g,) = grads

@@ -392,13 +392,14 @@ class Scale(Operation):
 
 
 class Binary(Operation):
-    """A number for each pair of numbers."""
+    """A number for each pair of numbers, which must be real if they are ``ordered``."""
 
     arguments = ("a", "b")
+    ordered: ClassVar[bool] = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         a, b = inputs
-        same_numbers(self.kind, a=a, b=b)
+        same_numbers(self.kind, self.ordered, a=a, b=b)
         return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), a.dtype),)
 
 
@@ -444,10 +445,7 @@ class Divide(Binary):
 class _Extreme(Binary):
     """One of two numbers."""
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        a, b = inputs
-        same_numbers(self.kind, ordered=True, a=a, b=b)
-        return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), a.dtype),)
+    ordered = True
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
@@ -840,10 +838,7 @@ class Square(_Smooth):
 class Power(Binary):
     """``y = a ** b``; see `power`."""
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        a, b = inputs
-        same_numbers("Power", ordered=True, a=a, b=b)
-        return (TensorSpec(broadcast_shape("Power", a=a, b=b), a.dtype),)
+    ordered = True
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs

@@ -334,6 +334,11 @@ def prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = 
     return blob_of(ReduceProd(normal_axes(axis), keepdims), x, name=name)
 
 
+# Parts of a reduction may be put together where that gives what one pass gives. Extremes, truth, and sums and products
+# of integers do not depend on the order. Floating sums and products do where they leave the range on the way: parts may
+# be 0 and infinity where the whole product is 1, and theirs is NaN; so is the sum of infinite parts of either sign.
+
+
 def may_be_parted(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
     """Whether parts say enough: a product's do not say whether it was 0 or infinite on the way."""
     return ufunc is not np.multiply or dtype.kind in "biu"

@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.nn.updates`."""
+"""Kernels of `actorflow.ops.nn.updates`: block by block, so that all passes of a step stay in a core's cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.fills`."""
+"""Kernels of `actorflow.ops.fills`, with the random bits of the CPU's."""
 
 from __future__ import annotations
 

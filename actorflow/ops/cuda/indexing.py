@@ -1,4 +1,9 @@
-"""Kernels of `actorflow.ops.indexing`, and the radix sort that they need."""
+"""Kernels of `actorflow.ops.indexing`, and the radix sort that they need.
+
+Backwards, parts that one index picked several times are added up in the order of the indices, without atomics: indices
+are sorted, which keeps equal ones in their order, and one thread adds all parts of an element of the result. CuPy's
+sort is Thrust's, which makes the host wait for the stream, and cannot be captured.
+"""
 
 from __future__ import annotations
 

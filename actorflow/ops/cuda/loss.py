@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.nn.loss`."""
+"""Kernels of `actorflow.ops.nn.loss`; losses of pairs share one kernel, and their gradients another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.nn.updates`."""
+"""Kernels of `actorflow.ops.nn.updates`: one launch per variable, which reads and writes each of its arrays once."""
 
 from __future__ import annotations
 

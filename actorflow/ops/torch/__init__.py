@@ -5,6 +5,4 @@ last are what torch calls ``channels_last``, so none is copied or permuted on th
 allocates meanwhile, the result of a convolution say, is not counted in a graph's memory budget.
 """
 
-from actorflow.ops.torch import conv, pool
-
-__all__ = ["conv", "pool"]
+from actorflow.ops.torch import conv, pool  # noqa: F401  each registers its kernels
