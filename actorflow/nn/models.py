@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy.typing as npt
 
@@ -403,7 +404,7 @@ _INCEPTIONS = {
 }
 
 
-class GoogLeNet(Composite):
+class GoogLeNet(Composite[Any]):
     """GoogLeNet (Inception v1): nine `Inception` blocks, and two auxiliary heads in training.
 
     Bottom: images (batch, height, width, channels); 224x224 for the paper's 6,998,552 parameters of 1,000 classes, and

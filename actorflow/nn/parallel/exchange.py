@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from actorflow import ops
 from actorflow.errors import DTypeError, GraphError, ShapeError
@@ -61,7 +62,7 @@ def pieces_of(kind: str, x: Blob, parts: int, axis: int = 0) -> list[Blob]:
         return ops.split(x, lengths_of(kind, x.shape[axis], parts), axis)
 
 
-class CopyTo(Composite):
+class CopyTo(Composite[Any]):
     """The bottom at another place; what lives there already stays itself.
 
     Bottom and top: any blobs, as many as these.
@@ -83,7 +84,7 @@ class CopyTo(Composite):
         return [moved(x, self.place) for x in bottom]
 
 
-class Distribute(Composite):
+class Distribute(Composite[Any]):
     """One blob at several places: one message to each other rank, and from there to its places.
 
     Bottom: one blob. Top: one per place.
@@ -108,7 +109,7 @@ class Distribute(Composite):
         return spread(bottom[0], self.places)
 
 
-class Scatter(Composite):
+class Scatter(Composite[Any]):
     """Each blob cut along an axis, a part for each place; no more than its part is sent anywhere.
 
     Bottom: one or more blobs. Top: the parts of the first one at all places, then those of the second one, ...
@@ -233,7 +234,7 @@ class Aggregate(Layer):
         return _averaged(y, len(bottom)) if self.average else y
 
 
-class AllReduce(Composite):
+class AllReduce(Composite[Any]):
     """The sum of the blobs of several places, at each of them.
 
     Bottom: a blob for each place, of one type, where it is. Top: as many, at the same places. What one rank has is

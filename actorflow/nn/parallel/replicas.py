@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.composite import Composite
@@ -73,7 +74,7 @@ def loss_of(kind: str, top: Blob | Sequence[Blob], loss: Loss | None, targets: S
     return blob
 
 
-class Vectorize(Composite):
+class Vectorize(Composite[Any]):
     """The same layer at several places, each on an input of its own.
 
     Bottom: for each bottom blob of the layer as many as there are places, in their order: ``x`` of all places, then
