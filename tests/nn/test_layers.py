@@ -205,3 +205,21 @@ def test_a_wrong_bottom_is_an_error() -> None:
         nn.Conv(3, 1, groups=3)(x)
     with pytest.raises(af.GraphError, match=r"Conv: kernel must be a number, or one for each of 2 spatial axes"):
         nn.Conv(3, (1, 1, 1))(x)
+
+
+def test_a_layer_of_ones_own_says_what_it_is_made_of_by_forward() -> None:
+    class Doubled(nn.Layer):
+        def forward(self, x: af.Blob, training: bool) -> af.Blob:
+            return ops.scale(x, 2.0)
+
+    class Empty(nn.Layer):
+        pass
+
+    graph = af.Graph("own")
+    x = graph.blob("x", (2, 3))
+    chain = [x] >> Doubled() >> nn.Flatten()
+    assert graph.run_sync({x: np.ones((2, 3), "f")})[chain.top[0]].tolist() == [[2.0] * 3] * 2
+    with pytest.raises(af.GraphError, match=r"Empty does not say what it is made of: define forward\(\)"):
+        Empty()(x)
+    with pytest.raises(af.GraphError, match=r"Doubled takes 1 bottom blob \(x\), got 2"):
+        Doubled()(x, x)
