@@ -21,14 +21,13 @@ class BlobActor:
     the slot's readers itself; they are counted, and the last one gives the buffer back.
 
     Attributes:
-        slot: Index of its value in a frame.
         bucket: Where its buffer goes back to; None for values that did not come from there, or it would grow.
     """
 
     __slots__ = ("bucket", "slot")
 
     def __init__(self, slot: int, bucket: Bucket | None) -> None:
-        self.slot = slot
+        self.slot = slot  # index of its value in a frame
         self.bucket = bucket
 
     def drop(self, frame: Frame) -> None:

@@ -28,12 +28,6 @@ class Account:
         needs: Bytes of each op's outputs.
         charges: Bytes of each slot.
         places: Where each op's outputs are.
-
-    Attributes:
-        next: Index of the first op in the plan's order that has not ended.
-        admitted: 1 for each op that may run or has run.
-        ended: 1 for each op that has ended.
-        shared: Bytes that each slot has taken from the shared part.
     """
 
     __slots__ = ("admitted", "charges", "ended", "needs", "next", "peaks", "places", "shared")
@@ -45,26 +39,23 @@ class Account:
         self.needs = needs
         self.charges = charges
         self.places = places
-        self.next = 0
-        self.admitted = bytearray(len(needs))
-        self.ended = bytearray(len(needs))
-        self.shared: dict[int, tuple[Place, int]] = {}
+        self.next = 0  # index of the first op in the plan's order that has not ended
+        self.admitted = bytearray(len(needs))  # 1 for each op that may run or has run
+        self.ended = bytearray(len(needs))  # 1 for each op that has ended
+        self.shared: dict[int, tuple[Place, int]] = {}  # bytes that each slot has taken from the shared part
 
 
 class Budget:
     """The memory that the frames of one graph may take on each device, besides its variables.
 
     Attributes:
-        capacities: That memory in bytes, for each place with a limit.
-        shared: Bytes taken from the shared part of each place.
-        freed: Slots given back, from whatever thread, and not yet counted.
         waiting: Called once when something was given back: loaders take from the shared part, too.
     """
 
     def __init__(self) -> None:
-        self.capacities: dict[Place, int] = {}
-        self.shared: Counter[Place] = Counter()
-        self.freed: deque[tuple[Frame, int]] = deque()
+        self.capacities: dict[Place, int] = {}  # that memory in bytes, for each place with a limit
+        self.shared: Counter[Place] = Counter()  # bytes taken from the shared part of each place
+        self.freed: deque[tuple[Frame, int]] = deque()  # slots given back, from whatever thread, and not yet counted
         self.waiting: list[Callable[[], None]] = []
         self._accounts: dict[Frame, Account] = {}  # oldest first
         self._parked: list[tuple[int, int, OpActor, Frame]] = []

@@ -54,14 +54,13 @@ class Dispatcher:
 
     Attributes:
         ready: Actors that are ready, with the frame that they are ready in.
-        take: Picks the next one; the oldest first, unless a test wants other orders.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slice_ns: int = 1_000_000) -> None:
         self.loop = loop
         self.slice_ns = slice_ns
         self.ready: deque[tuple[Actor, Owner]] = deque()
-        self.take = self.ready.popleft
+        self.take = self.ready.popleft  # picks the next one; the oldest first, unless a test wants other orders
         self._scheduled = False
         # Slices have one of their own: what kernels do must not depend on whose run has woken the loop.
         self._context = Context()

@@ -54,7 +54,7 @@ class FrameObserver(Protocol):
 
 
 class FrameState(Enum):
-    """Where a frame is in its life: RUNNING -> FINISHED, or RUNNING -> FAILED | CANCELLED."""
+    """State of a frame: RUNNING -> FINISHED, or RUNNING -> FAILED | CANCELLED."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -68,63 +68,60 @@ class Frame:
 
     Everything is touched on the loop's thread only, but for ``halted``, and for ``values`` and ``readers`` of a slot,
     which the op that runs uses from its lane's thread.
-
-    Attributes:
-        number: Frames of a graph are numbered from 0 in the order of their start.
-        pending: The mailboxes: the number of messages that each op still waits for, by index of the op.
-        values: Value of each slot; None before it is written and after its last reader.
-        readers: Per slot with several readers, a token per reader; the reader that pops the first one, the only one
-            that is not 0, is the last: a pop is atomic, counting down is not. None for slots with one reader.
-        open: Number of ends that the frame still waits for: ops that nothing in the frame follows, variables' turns.
-        ready: Queue for actors of the frame that are ready; `wake` afterwards, unless an actor appends as it fires.
-        ended: Resolved when the frame has ended and nothing of it runs any more; without waiting for threads when the
-            caller must be told at once.
-        observer: Notified of the end, and of faults.
-        listeners: Where this frame is expected: ops that take their frames in order, channels.
-        weights: Slots that hold variables' values on devices with streams, with the device.
-        ops: The program's ops, by index.
-        atomic: Whether all updates are committed together, at the end.
-        budget: Memory that its ops must be admitted to, if there is a limit.
-        monitor: States of nodes, if somebody watches.
-        fences: Fences that have not passed and came with the messages to an op.
-        turns: Turns that this frame takes at the variables it may update.
-        outstanding: Ops on a lane, or running as a task, that have not reported their end.
-        resting: Ops whose call has failed and will be repeated when a timer ends.
-        updates: Updates that wait for the end of an atomic frame.
-        updated: Names of the variables updated so far.
-        halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
-            the loop has not been told yet.
-        serial: Number among the frames that exchange messages with other ranks.
-        spans: Makes spans of it, if wanted.
     """
 
+    #: Frames of a graph are numbered from 0 in the order of their start.
     number: int
+    #: The mailboxes: the number of messages that each op still waits for, by index of the op.
     pending: list[int]
+    #: Value of each slot; None before it is written and after its last reader.
     values: list[Any]
+    #: Per slot with several readers, a token per reader; the reader that pops the first one, the only one that is not
+    #: 0, is the last: a pop is atomic, counting down is not. None for slots with one reader.
     readers: list[bytearray | None]
+    #: Number of ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
     open: int
+    #: Queue for actors of the frame that are ready; `wake` afterwards, unless an actor appends as it fires.
     ready: deque[tuple[Any, Any]]
     wake: Callable[[], None]
+    #: Resolved when the frame has ended and nothing of it runs any more; without waiting for threads when the caller
+    #: must be told at once.
     ended: asyncio.Future[None]
     observer: FrameObserver
+    #: Where this frame is expected: ops that take their frames in order, channels.
     listeners: Sequence[FrameListener]
+    #: Slots that hold variables' values on devices with streams, with the device.
     weights: Sequence[tuple[int, Device]]
+    #: The program's ops, by index.
     ops: Sequence[OpActor]
+    #: Whether all updates are committed together, at the end.
     atomic: bool
+    #: Memory that its ops must be admitted to, if there is a limit.
     budget: Budget | None
+    #: States of nodes, if somebody watches.
     monitor: Monitor | None
     trace: Trace
     context: contextvars.Context = field(init=False, default_factory=contextvars.copy_context)
+    #: Fences that have not passed and came with the messages to an op.
     fences: dict[OpActor, list[Fence]] = field(init=False, default_factory=dict)
+    #: Turns that this frame takes at the variables it may update.
     turns: dict[VariableActor, Turn] = field(init=False, default_factory=dict)
+    #: Ops on a lane, or running as a task, that have not reported their end.
     outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = field(init=False, default_factory=dict)
+    #: Ops whose call has failed and will be repeated when a timer ends.
     resting: dict[OpActor, asyncio.TimerHandle] = field(init=False, default_factory=dict)
+    #: Updates that wait for the end of an atomic frame.
     updates: list[UpdateActor] = field(init=False, default_factory=list)
+    #: Names of the variables updated so far.
     updated: list[str] = field(init=False, default_factory=list)
+    #: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and the loop
+    #: has not been told yet.
     halted: bool = field(init=False, default=False)
     state: FrameState = field(init=False, default=FrameState.RUNNING)
     error: ActorflowError | None = field(init=False, default=None)
+    #: Number among the frames that exchange messages with other ranks.
     serial: int = field(init=False, default=-1)
+    #: Makes spans of it, if wanted.
     spans: FrameSpans | None = field(init=False, default=None)
 
     def announce(self, followers: Iterable[OpActor], fence: Fence | None) -> None:

@@ -42,33 +42,19 @@ class _Skipped(BaseException):
 
 
 class Wiring(NamedTuple):
-    """How one op of a program is connected; every actor of an op is made from this.
+    """Connections of one op of a program, from which its actor is made."""
 
-    Attributes:
-        mailbox: Index of its mailbox in a frame; the actor's `index`.
-        node: The op; errors name it.
-        node_id: `Node.id` of the node that it shows up as: the op, or the blob whose terms it sums.
-        key: Key of its calls in the trace, but for those that ran inline; see `Trace.key`.
-        inputs: Blobs that it reads.
-        outputs: Blobs that it writes.
-        unread: Those outputs that nobody reads.
-        followers: Ops that read the outputs, once per argument.
-        lane: Where it runs when it is not short.
-        profile: Its calls and times.
-        inline_ns: Longest expected time of a call that runs on the loop, if not the usual one.
-    """
-
-    mailbox: int
-    node: Op
-    node_id: int
-    key: int
+    mailbox: int  # index of its mailbox in a frame; the actor's `index`
+    node: Op  # errors name it
+    node_id: int  # `Node.id` of the node that it shows up as: the op, or the blob whose terms it sums
+    key: int  # of its calls in the trace, but for those that ran inline; see `Trace.key`
     inputs: tuple[BlobActor, ...]
     outputs: tuple[BlobActor, ...]
-    unread: tuple[BlobActor, ...]
-    followers: tuple[OpActor, ...]
-    lane: Lane
+    unread: tuple[BlobActor, ...]  # outputs that nobody reads
+    followers: tuple[OpActor, ...]  # ops that read the outputs, once per argument
+    lane: Lane  # where it runs when it is not short
     profile: OpProfile
-    inline_ns: int | None = None
+    inline_ns: int | None = None  # longest expected time of a call that runs on the loop, if not the usual one
 
 
 class OpActor(ABC):
@@ -403,14 +389,7 @@ def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
 
 
 class KernelActor(OpActor):
-    """An op with a registered kernel.
-
-    Attributes:
-        operation: The mathematics.
-        kernel: Its implementation.
-        buckets: Where the outputs' buffers come from.
-        reuses: Whether the first output may take the buffer of the first input, unless that is a view.
-    """
+    """An op with a registered kernel."""
 
     __slots__ = ("buckets", "kernel", "operation", "reuses")
 
@@ -418,10 +397,10 @@ class KernelActor(OpActor):
         self, wiring: Wiring, *, operation: Operation, kernel: Kernel, buckets: tuple[Bucket, ...], reuses: bool
     ) -> None:
         super().__init__(wiring)
-        self.reuses = reuses
-        self.operation = operation
-        self.kernel = kernel
-        self.buckets = buckets
+        self.reuses = reuses  # whether the first output may take the buffer of the first input, unless that is a view
+        self.operation = operation  # the mathematics
+        self.kernel = kernel  # its implementation
+        self.buckets = buckets  # where the outputs' buffers come from
 
     def compute(self, frame: Frame) -> None:
         self._call(frame)

@@ -39,17 +39,15 @@ class _Arrays:
         device: Where they are.
 
     Attributes:
-        held: The arrays, by their ids.
-        references: How many of the references to an array are held here: its own, and those of views of it.
-        whereabouts: Where the arrays are.
+        references: Number of references to an array that are held here: its own, and those of views of it.
     """
 
     __slots__ = ("_device", "held", "references", "whereabouts")
 
     def __init__(self, device: StreamDevice) -> None:
         self._device = device
-        self.whereabouts: dict[int, Hashable] = {}
-        self.held: dict[int, Any] = {}
+        self.whereabouts: dict[int, Hashable] = {}  # where the arrays are
+        self.held: dict[int, Any] = {}  # the arrays, by their ids
         self.references: dict[int, int] = {}
 
     def hold(self, arrays: Iterable[Any]) -> tuple[int, ...]:
@@ -81,12 +79,7 @@ _Call = tuple[StreamKernelActor, tuple[int, ...], tuple[int, ...]]
 
 
 class SegmentActor(_OnStream):
-    """Ops of one lane that are launched as one.
-
-    Attributes:
-        parts: The ops.
-        usage: What became of its calls.
-    """
+    """Ops of one lane that are launched as one."""
 
     def __init__(
         self, wiring: Wiring, *, parts: Sequence[StreamKernelActor], device: StreamDevice, usage: SegmentProfile
@@ -94,8 +87,8 @@ class SegmentActor(_OnStream):
         label = f"{parts[0].node.name} to {parts[-1].node.name}"
         super().__init__(wiring, device=device, label=label, early=())
         self.late = ()  # the parts give back their own
-        self.parts = tuple(parts)
-        self.usage = usage
+        self.parts = tuple(parts)  # the ops
+        self.usage = usage  # what became of its calls
         self._device = device
         self._known: OrderedDict[Hashable, Segment | None] = OrderedDict()
         self._dropped: deque[tuple[int, Segment]] = deque()
@@ -116,7 +109,7 @@ class SegmentActor(_OnStream):
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"ops {self._names()} were launched as one and cannot be replayed: run with capture=False")
 
-    # -- one call -----------------------------------------------------------------------------------------------
+    # -- one call ---
 
     def _prepare(self, part: StreamKernelActor, frame: Frame, arrays: _Arrays) -> _Call:
         """Take an op's buffers and give back its inputs, as if it had been launched."""
@@ -193,7 +186,7 @@ class SegmentActor(_OnStream):
         while dropped and dropped[0][0] <= self.lane.completed:
             dropped.popleft()
 
-    # -- what is told of it -------------------------------------------------------------------------------------
+    # -- what is told of it ---
 
     def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
         share_ns = elapsed_ns // len(self.parts)

@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 
 
 class _OnStream(OpActor):
-    """What ops on streams share.
+    """Base of ops on streams.
 
     Attributes:
-        device: Whose stream it is.
-        label: What the device's own messages call it.
-        early: Inputs, and outputs that nobody reads, that are given back once the work is launched.
         late: Those that are given back when it has ended.
     """
 
@@ -43,9 +40,9 @@ class _OnStream(OpActor):
         self, wiring: Wiring, *, device: Device, label: str, early: tuple[BlobActor, ...], **computation: Any
     ) -> None:
         super().__init__(wiring._replace(inline_ns=-1), **computation)  # nothing is launched but on the lane
-        self.device = device
-        self.label = label
-        self.early = early
+        self.device = device  # whose stream it is
+        self.label = label  # what the device's own messages call it
+        self.early = early  # inputs, and outputs that nobody reads, that are given back once the work is launched
         self.late = tuple([blob for blob in wiring.inputs if blob not in early])
 
     @abstractmethod
@@ -113,17 +110,13 @@ class StagingActor(KernelActor):
 
 
 class WorkerTransferActor(KernelActor):
-    """A copy to or from a device without streams. What was fed as an array of the target already stays what it is.
-
-    Attributes:
-        target: Where the copy goes.
-    """
+    """A copy to or from a device without streams. What was fed as an array of the target already stays what it is."""
 
     __slots__ = ("target",)
 
     def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
         super().__init__(wiring, **kernel)
-        self.target = target
+        self.target = target  # where the copy goes
 
     def compute(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)
@@ -136,15 +129,11 @@ class WorkerTransferActor(KernelActor):
 
 
 class TransferActor(StreamKernelActor):
-    """A copy between two devices. An array that was fed as an array of the target already stays what it is.
-
-    Attributes:
-        target: Where the copy goes.
-    """
+    """A copy between two devices. An array that was fed as an array of the target already stays what it is."""
 
     def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
         super().__init__(wiring, **kernel)
-        self.target = target
+        self.target = target  # where the copy goes
 
     def launch(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)

@@ -18,23 +18,21 @@ class Turnstile:
     asked for. Kernels keep none and need no turnstile.
 
     Args:
-        limit: How many frames may run the op at once; None where the lane's order sees to that.
+        limit: Number of frames that may run the op at once; None where the lane's order sees to that.
 
     Attributes:
-        limit: How many frames may run the op at once; more than there can be where nothing limits that.
-        running: Frames that have entered and not left.
-        parked: Actors that wait until their frame may enter.
+        limit: Number of frames that may run the op at once; more than there can be where nothing limits that.
     """
 
     __slots__ = ("_later", "_next", "limit", "parked", "running")
 
     def __init__(self, limit: int | None) -> None:
-        self.running = 0
+        self.running = 0  # frames that have entered and not left
         self.limit = sys.maxsize if limit is None else limit
         # Mostly one frame at most is expected, and there is a turnstile per op: an empty deque takes over 600 bytes.
         self._next: Frame | None = None
         self._later: deque[Frame] | None = None
-        self.parked: dict[Frame, OpActor] | None = None
+        self.parked: dict[Frame, OpActor] | None = None  # actors that wait until their frame may enter
 
     def expect(self, frame: Frame) -> None:
         """A frame has started that will run the op."""

@@ -23,17 +23,13 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """The time in which one frame may update a variable. It passes only after the turn before it.
-
-    Attributes:
-        passed: Whether later frames may read.
-    """
+    """The time in which one frame may update a variable. It passes only after the turn before it."""
 
     __slots__ = ("_left", "_reached", "_waiters", "next", "passed")
 
     def __init__(self, before: Turn | None) -> None:
         self.next: Turn | None = None
-        self.passed = False
+        self.passed = False  # whether later frames may read
         self._left = False
         self._reached = before is None or before.passed
         self._waiters: list[Callable[[], None]] = []
@@ -62,19 +58,14 @@ class Turn:
 
 
 class VariableActor:
-    """One variable of a graph, shared by all its programs.
-
-    Attributes:
-        variable: The variable.
-        lanes: Streams whose work uses its buffers, in programs made so far.
-    """
+    """One variable of a graph, shared by all its programs."""
 
     __slots__ = ("_counted", "_device", "_last", "lanes", "variable")
 
     def __init__(self, variable: Variable, device: Device) -> None:
-        self.variable = variable
+        self.variable = variable  # the variable
         self._device = device
-        self.lanes: dict[StreamLane, None] = {}
+        self.lanes: dict[StreamLane, None] = {}  # streams whose work uses its buffers, in programs made so far
         self._last: Turn | None = None
         self._counted: Any = None
 
@@ -126,22 +117,17 @@ class VariableActor:
 
 
 class VariableUse:
-    """Read or update, by one program, of a variable whose frames take turns.
-
-    Attributes:
-        variable: The variable.
-        updates: Whether the program may update it.
-    """
+    """Read or update, by one program, of a variable whose frames take turns."""
 
     __slots__ = ("_followers", "_slot", "updates", "variable")
 
     def __init__(
         self, variable: VariableActor, slot: int | None, followers: tuple[OpActor, ...], updates: bool
     ) -> None:
-        self.variable = variable
+        self.variable = variable  # the variable
         self._slot = slot  # None if only awaited
         self._followers = followers
-        self.updates = updates
+        self.updates = updates  # whether the program may update it
 
     def enter(self, frame: Frame) -> None:
         """A frame of the program starts."""

@@ -37,28 +37,20 @@ WINDOW = 1024
 
 
 class Exchange:
-    """Messages of one program to and from other ranks.
-
-    Attributes:
-        peers: Counterparts on the other ranks.
-        transport: Carries the messages.
-        identity: The selection of ops that all ranks must have alike.
-        actors: The program's ends of channels and parts of collectives.
-        agreed: Whether all ranks have been found to have the same program.
-    """
+    """Messages of one program to and from other ranks."""
 
     def __init__(self, peers: Peers, identity: Identity) -> None:
-        self.peers = peers
-        self.transport = peers.transport
-        self.identity = identity
-        self.actors: Sequence[ChannelActor] = ()
-        self.agreed = False
+        self.peers = peers  # counterparts on the other ranks
+        self.transport = peers.transport  # carries the messages
+        self.identity = identity  # the selection of ops that all ranks must have alike
+        self.actors: Sequence[ChannelActor] = ()  # the program's ends of channels and parts of collectives
+        self.agreed = False  # whether all ranks have been found to have the same program
         self.agreement: asyncio.Task[None] | None = None
         self._first_tag = 0
         self._edges: dict[tuple[int, bool], list[str]] = {}
         self._tags: dict[tuple[int, str], int] = {}
 
-    # -- before the first frame ---------------------------------------------------------------------------------
+    # -- before the first frame ---
 
     def connect(self, actors: Sequence[ChannelActor]) -> None:
         """Say which actors are at this rank's ends, once they are all there."""
@@ -86,7 +78,7 @@ class Exchange:
     def _operations(self) -> Iterable[AllReduce]:
         return (actor.node.operation for actor in self.actors if isinstance(actor.node.operation, AllReduce))
 
-    # -- frames, as a listener ---------------------------------------------------------
+    # -- frames, as a listener ---
 
     def expect(self, frame: Frame) -> None:
         """A frame has started."""
@@ -106,7 +98,7 @@ class Exchange:
         for actor in self.actors:
             actor.void(serial)
 
-    # -- messages -----------------------------------------------------------------------------------------------
+    # -- messages ---
 
     def send(self, serial: int, peer: int, edge: str, value: Any, done: Sent) -> None:
         """Send a frame's message along an edge; an empty one if the value is None."""
@@ -178,17 +170,13 @@ class _MessageFence(Fence):
 
 
 class ChannelActor(OpActor):
-    """Base of both ends of channels, and of collectives.
-
-    Attributes:
-        exchange: Messages of the program.
-    """
+    """Base of both ends of channels, and of collectives."""
 
     __slots__ = ("_expected", "exchange")
 
     def __init__(self, wiring: Wiring, exchange: Exchange) -> None:
         super().__init__(wiring._replace(inline_ns=-1))
-        self.exchange = exchange
+        self.exchange = exchange  # messages of the program
         self.attempts = None  # timeout and retries are those of the op that it was made for
         self._expected: set[Frame] = set()
 
@@ -249,19 +237,14 @@ class ChannelActor(OpActor):
 
 
 class SendActor(ChannelActor):
-    """The end of an edge that sends.
-
-    Attributes:
-        peer: The other rank.
-        edge: Name of the edge.
-    """
+    """The end of an edge that sends."""
 
     __slots__ = ("edge", "peer")
 
     def __init__(self, wiring: Wiring, exchange: Exchange, peer: int, edge: str) -> None:
         super().__init__(wiring, exchange)
-        self.peer = peer
-        self.edge = edge
+        self.peer = peer  # the other rank
+        self.edge = edge  # name of the edge
 
     @property
     def what(self) -> str:
@@ -276,21 +259,15 @@ class SendActor(ChannelActor):
 
 
 class ReceiveActor(ChannelActor):
-    """The end of an edge that receives.
-
-    Attributes:
-        peer: The other rank.
-        edge: Name of the edge.
-        bucket: Where buffers come from.
-    """
+    """The end of an edge that receives."""
 
     __slots__ = ("bucket", "edge", "peer")
 
     def __init__(self, wiring: Wiring, exchange: Exchange, peer: int, edge: str, bucket: Bucket) -> None:
         super().__init__(wiring, exchange)
-        self.peer = peer
-        self.edge = edge
-        self.bucket = bucket
+        self.peer = peer  # the other rank
+        self.edge = edge  # name of the edge
+        self.bucket = bucket  # where buffers come from
 
     @property
     def what(self) -> str:
@@ -312,19 +289,14 @@ class ReceiveActor(ChannelActor):
 
 
 class AllReduceActor(ChannelActor):
-    """One rank's part of a collective.
-
-    Attributes:
-        operation: The collective.
-        bucket: Where buffers for the result come from.
-    """
+    """One rank's part of a collective."""
 
     __slots__ = ("bucket", "operation")
 
     def __init__(self, wiring: Wiring, exchange: Exchange, operation: AllReduce, bucket: Bucket) -> None:
         super().__init__(wiring, exchange)
-        self.operation = operation
-        self.bucket = bucket
+        self.operation = operation  # the collective
+        self.bucket = bucket  # where buffers for the result come from
 
     @property
     def what(self) -> str:

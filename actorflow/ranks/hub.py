@@ -19,19 +19,12 @@ _HUB = ""
 
 @dataclass(slots=True)
 class Done:
-    """How far a rank has come with one graph: the others can end without it what it has done its part of.
+    """Progress of a rank with one graph: the others can end without it what it has done its part of."""
 
-    Attributes:
-        plans: Number of selections of ops that it has compared with the others.
-        frames: Number of frames that exchange messages and that it has started; their serial numbers begin at 0.
-        running: The frames among these that have not ended.
-        streams: Number of streams that it has ended.
-    """
-
-    plans: int = 0
-    frames: int = 0
-    streams: int = 0
-    running: set[int] = field(default_factory=set)
+    plans: int = 0  # selections of ops that it has compared with the others
+    frames: int = 0  # frames that exchange messages and that it has started; their serial numbers begin at 0
+    streams: int = 0  # streams that it has ended
+    running: set[int] = field(default_factory=set)  # the frames among these that have not ended
 
     @property
     def ended(self) -> int:
@@ -41,18 +34,13 @@ class Done:
 
 @dataclass(slots=True)
 class Gone:
-    """A rank that has left.
+    """A rank that has left."""
 
-    Attributes:
-        error: Raised by what cannot end without it.
-        last_words: How far it has come, by the key of the graph.
-    """
-
-    error: PeerFailedError
-    last_words: dict[str, Done]
+    error: PeerFailedError  # raised by what cannot end without it
+    last_words: dict[str, Done]  # its progress, by the key of the graph
 
     def done(self, key: str) -> Done:
-        """How far it has come with a graph; it may never have run that."""
+        """Its progress with a graph; it may never have run that."""
         return self.last_words.get(key, Done())
 
 
@@ -87,19 +75,16 @@ class Hub(Listener):
     Graphs of one name are told apart by the order in which they first run, which is the same on all ranks.
 
     Attributes:
-        transport: Whose notes.
         lost: Ranks that have died or do not answer, and this one when its transport is closed.
-        gone: Ranks that have left.
-        done: How far this rank has come, by the key of the graph. Kept when the graph is gone.
-        tags: Where the next block of tags begins; rank 0 gives them out.
+        done: Progress of this rank, by the key of the graph. Kept when the graph is gone.
     """
 
     def __init__(self, transport: Transport) -> None:
-        self.transport = transport
+        self.transport = transport  # whose notes
         self.lost: dict[int, TransportError] = {}
-        self.gone: dict[int, Gone] = {}
+        self.gone: dict[int, Gone] = {}  # ranks that have left
         self.done: dict[str, Done] = {}
-        self.tags = 0
+        self.tags = 0  # where the next block of tags begins; rank 0 gives them out
         self._recipients: weakref.WeakValueDictionary[str, Recipient] = weakref.WeakValueDictionary()
         self._counts: dict[str, int] = {}
         self._early: dict[str, list[tuple[int, str, list[Any]]]] = {}

@@ -34,18 +34,16 @@ class Peers(Recipient):
     """Counterparts of one graph on the other ranks, as this rank knows them.
 
     Attributes:
-        transport: Carries messages and notes.
         handlers: Called with the rank and what it said, by kind of note.
-        collectives: The collectives of the graph.
     """
 
     def __init__(self, name: str, transport: Transport) -> None:
-        self.transport = transport
+        self.transport = transport  # carries messages and notes
         self._name = name
         self._hub = hub_of(transport)
         self._key = self._hub.open(name, self)
         self._done = self._hub.done[self._key] = Done()
-        self.collectives = Collectives(transport, self.post)
+        self.collectives = Collectives(transport, self.post)  # the collectives of the graph
         self._frames: dict[int, tuple[Frame, frozenset[int]]] = {}  # and the ranks that have to do with it
         self._refused: dict[int, PeerFailedError] = {}  # frames that stopped elsewhere before they started here
         self._proposals: dict[int, dict[int, tuple[str, int]]] = {}  # on rank 0: of each rank, by program
@@ -86,7 +84,7 @@ class Peers(Recipient):
     def heard(self, rank: int, kind: str, *content: Any) -> None:
         self.handlers[kind](rank, *content)
 
-    # -- before frames ------------------------------------------------------------------------------------------
+    # -- before frames ---
 
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """Return what must be awaited before a frame of a program may start, if anything."""
@@ -169,7 +167,7 @@ class Peers(Recipient):
 
     def _heard_agreed(self, _: int, number: int, first_tag: int) -> None:
         answer = self._answers.get(number)
-        if answer is None or answer.done():  # who has waited for it was cancelled, as the loop ended
+        if answer is None or answer.done():  # the run that waited was cancelled, as the loop ended
             return
         exchange = self._proposed[number]
         try:
@@ -191,7 +189,7 @@ class Peers(Recipient):
         if answer is not None and not answer.done():
             answer.set_exception(GraphError(message))
 
-    # -- frames -------------------------------------------------------------------------------------------------
+    # -- frames ---
 
     def enter(self, frame: Frame, ranks: frozenset[int]) -> None:
         """A frame starts here; messages go between these ranks."""
@@ -244,7 +242,7 @@ class Peers(Recipient):
             frame, _ = self._frames[serial]
             frame.stop_with(error, at_once=True)
 
-    # -- the ends of ranks --------------------------------------------------------------------------------------
+    # -- the ends of ranks ---
 
     def fail(self, error: TransportError) -> None:
         waiting: Sequence[asyncio.Future[Any]] = [*self._answers.values()]
@@ -283,7 +281,7 @@ class Peers(Recipient):
                 return copy.copy(gone.error)
         return None
 
-    # -- the ends of streams ------------------------------------------------------------------------------------
+    # -- the ends of streams ---
 
     def end_stream(self) -> None:
         """A stream has ended on this rank; the others may have started more frames of it, or fewer.

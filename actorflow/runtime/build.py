@@ -43,7 +43,7 @@ def build(plan: Plan, resources: Resources, builder: type[Builder] | None = None
 
     Args:
         plan: The plan, which the program does not keep.
-        resources: What its frames will run on.
+        resources: Its frames will run on these.
         builder: Makes the actors; tests bring one whose actors fail.
     """
     with collector_paused():
@@ -54,12 +54,9 @@ class Builder:
     """Makes the actors of one plan, from the last op to the first, so that each op is given those that follow it.
 
     Attributes:
-        blobs: One actor per slot.
-        ops: One actor per op of the plan.
         receivers: The actor that fires for each op of the plan: its own, or that of its segment.
         fired: Those, each once.
-        pending: Number of messages that each mailbox waits for.
-        exchange: What is exchanged with other ranks, if anything.
+        exchange: Messages to and from other ranks, if there are any.
     """
 
     # What ops become; tests bring actors that fail.
@@ -78,11 +75,11 @@ class Builder:
         for slot in plan.slots if self._users else ():
             if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
                 resources.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
-        self.blobs: list[BlobActor] = []
+        self.blobs: list[BlobActor] = []  # one actor per slot
         for slot in plan.slots:  # those that an op reads stand before those that it writes
             self.blobs.append(self._blob_actor(slot, writers.get(slot.index)))
-        self.pending = [op.waits for op in plan.ops]
-        self.ops: list[Any] = [None] * len(plan.ops)
+        self.pending = [op.waits for op in plan.ops]  # number of messages that each mailbox waits for
+        self.ops: list[Any] = [None] * len(plan.ops)  # one actor per op of the plan
         self.receivers = self.ops if not plan.segments else [*self.ops]
         self._is_sequential = plan.graph.options.sequential
         self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
@@ -113,7 +110,7 @@ class Builder:
             sorter.add(unit_of[index], *(following - {unit_of[index]}))
         return sorter.static_order()
 
-    # -- blobs --------------------------------------------------------------------------------------------------
+    # -- blobs ---
 
     def _blob_actor(self, slot: Slot, writer: PlannedOp | None) -> BlobActor:
         index = len(self.blobs)  # not the slot's number: kept, that would keep the memory of the plan around it, too
@@ -134,7 +131,7 @@ class Builder:
         return BlobActor(index, self._bucket(slot, writer))
 
     def _bucket(self, slot: Slot, writer: PlannedOp) -> Bucket:
-        """Where the buffers of a slot come from."""
+        """The bucket that the buffers of a slot come from."""
         resources, device = self._resources, self._resources.device(slot.place)
         if isinstance(device, StreamDevice):
             lanes = self._users[slot.index]
@@ -151,7 +148,7 @@ class Builder:
         return device.memory.bucket(slot.spec)
 
     def _home(self, variable: Variable) -> Bucket | None:
-        """Where a variable's old values go: to where its new ones come from."""
+        """The bucket for a variable's old values: the one that its new values come from."""
         device = self._resources.device(variable.place)
         if isinstance(device, StreamDevice):
             return device.memory.bucket_of(variable.spec, self._resources.variable_actor(variable).lanes)
@@ -160,10 +157,10 @@ class Builder:
             return None
         return device.memory.bucket(variable.spec)
 
-    # -- segments -----------------------------------------------------------------------------------------------
+    # -- segments ---
 
     def may_be_captured(self, op: PlannedOp) -> bool:
-        """Whether a segment of the plan may have this op as a part of it."""
+        """Return whether this op may be a part of a segment."""
         return True
 
     def _segment_actor(self, segment: tuple[int, ...]) -> SegmentActor:
@@ -196,7 +193,7 @@ class Builder:
         usage = self._resources.segments.setdefault(tuple([op.shown_as.id for op in ops]), usage)
         return SegmentActor(wiring, parts=[self.ops[index] for index in segment], device=device, usage=usage)
 
-    # -- ops ----------------------------------------------------------------------------------------------------------
+    # -- ops ---
 
     def op_actor(self, op: PlannedOp, index: int) -> OpActor:
         """The actor of an op of the plan; those that follow it have been made."""
@@ -286,7 +283,7 @@ class Builder:
         return kind(wiring, operation=operation, kernel=kernel, buckets=buckets, reuses=reuses, **more)
 
     def _reuses_input(self, op: PlannedOp, buckets: tuple[Bucket, ...]) -> bool:
-        """Whether an op may write into its first input: nothing else reads that, and it came from the same pool."""
+        """Return whether an op may write into its first input: only it reads that, and both are of the same pool."""
         if op.kernel is None or not op.kernel.inplace or op.node.attempts is not None:  # a retry needs its inputs
             return False
         slot = self._plan.slots[op.inputs[0]]
@@ -296,7 +293,7 @@ class Builder:
 
 
 def _track(op: PlannedOp) -> str:
-    """What the trace says that the calls of a step run on, unless inline."""
+    """Name in the trace of what the calls of an op run on, unless inline."""
     if isinstance(op.operation, Function) and op.operation.is_async:
         return "async functions"
     if isinstance(op.operation, Send | Receive):
@@ -328,7 +325,7 @@ def _users(plan: Plan, resources: Resources) -> dict[int, tuple[StreamLane, ...]
 
 
 def _copy(source: Device, target: Device) -> Callable[[Any, Any], None]:
-    """What copies from one device to another."""
+    """A function that copies from one device to another."""
     if source.is_host:
         return lambda to, value: target.copy_in(value, to)
     if target.is_host:

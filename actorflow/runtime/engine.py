@@ -58,15 +58,15 @@ class Engine:
         shared_device: Gives the device of a place, where devices are shared with others; they are not closed here.
 
     Attributes:
-        resources: What frames run on, and what outlives them.
+        resources: Devices and all else that frames share.
         queue: Where runs wait while the graph is paused.
         observer: Follows the frames.
-        frames: How many frames started, finished, failed and were cancelled.
+        frames: Numbers of frames that started, finished, failed and were cancelled.
         next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
         profile: Calls and times by `Node.id` of the op.
-        segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
+        segments: Calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         errors: The newest failures.
-        notes: How ops are computed otherwise than asked for, where blobs are copied or sent to: the newest of these.
+        notes: Ops that are computed otherwise than asked for, blobs that are copied or sent: the newest of these.
         build: Makes plans ready to run; see `build_with`.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
     """
@@ -120,7 +120,7 @@ class Engine:
         """The frames in flight, oldest first."""
         return sorted(self.resources.running, key=lambda frame: frame.number)
 
-    # -- programs -----------------------------------------------------------------------------------------------------
+    # -- programs ---
 
     def plan(self, fetch: Fetch) -> Plan:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
@@ -172,7 +172,7 @@ class Engine:
         self.notes.append(note)
         return True
 
-    # -- frames -------------------------------------------------------------------------------------------------------
+    # -- frames ---
 
     async def run(
         self, feeds: Feeds | None, fetch: Fetch, timeout_s: float | None = None, atomic: bool = False
@@ -303,7 +303,7 @@ class Engine:
         self._programs.clear()
         self._snapshots.clear()
 
-    # -- streams ------------------------------------------------------------------------------------------------------
+    # -- streams ---
 
     @property
     def streams(self) -> list[FrameStream]:
@@ -316,7 +316,7 @@ class Engine:
         self._stream_count += 1
         return self._stream_count - 1
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+    # -- snapshots ---
 
     def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
         """The values that variables have between the frames started so far and those started from now on.

@@ -1,4 +1,4 @@
-"""What takes too long: frames past their time limit, frames that stall, calls in threads, a blocked event loop."""
+"""Limits of time: frames past their time limit, frames that stall, calls in threads, a blocked event loop."""
 
 from __future__ import annotations
 

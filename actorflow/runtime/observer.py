@@ -21,18 +21,13 @@ class Observer:
     """Observer of each frame of a graph; see `actorflow.actors.frame.FrameObserver`.
 
     Args:
-        resources: Of the graph.
-
-    Attributes:
-        counts: How many frames started, finished, failed and were cancelled.
-        errors: The newest failures.
-        limits: Ends and reports frames that take too long.
+        resources: The graph's.
     """
 
     def __init__(self, resources: Resources) -> None:
-        self.counts = FrameCounts()
-        self.errors: deque[FailureRecord] = deque(maxlen=50)
-        self.limits = FrameLimits(resources.graph, resources.queue)
+        self.counts = FrameCounts()  # how many frames started, finished, failed and were cancelled
+        self.errors: deque[FailureRecord] = deque(maxlen=50)  # the newest failures
+        self.limits = FrameLimits(resources.graph, resources.queue)  # ends and reports frames that take too long
         self._resources = resources
         self._idle: asyncio.Event | None = None
         forget_in_child(self)

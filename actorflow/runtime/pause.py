@@ -16,7 +16,7 @@ from actorflow.errors import GraphError
 
 
 class Pause(NamedTuple):
-    """How a graph is paused.
+    """State of a paused graph.
 
     Attributes:
         reason: As given to `Graph.pause`.
@@ -48,15 +48,11 @@ class StartQueue:
 
     Args:
         name: Name of the graph.
-
-    Attributes:
-        closed: Whether a frame that is to start must queue.
-        paused_ranks: Other ranks that have paused the graph: frames here may wait for theirs.
     """
 
     def __init__(self, name: str) -> None:
-        self.closed = False
-        self.paused_ranks: set[int] = set()
+        self.closed = False  # whether a frame that is to start must queue
+        self.paused_ranks: set[int] = set()  # other ranks that have paused the graph: frames here may wait for theirs
         self._name = name
         self._reason: str | None = None
         self._since_s = 0.0
@@ -68,7 +64,7 @@ class StartQueue:
 
     @property
     def pause(self) -> Pause | None:
-        """How the graph is paused, if it is."""
+        """The pause of the graph, if it is paused."""
         if self._reason is None:
             return None
         return Pause(self._reason, self._since_s, self._steps + len(self._kept), len(self._tickets))
@@ -169,7 +165,7 @@ class StartQueue:
         self._kept.clear()
         self.wake()
 
-    # -- other ranks --------------------------------------------------------------------------------------------------
+    # -- other ranks ---
 
     def tell_with(self, tell: Callable[[bool], None]) -> None:
         """Call ``tell`` from now on, and now if it is so, with whether the graph is paused here."""

@@ -71,7 +71,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         return self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
 
     def _why_not(self, key: object) -> str:
-        """What a message says of what is not there."""
+        """Why a blob is not there, for a message."""
         fetched = f"fetched: {', '.join(self._by_name) or 'nothing'}"
         name = getattr(key, "name", key)
         for blob in self._blobs:
@@ -82,7 +82,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
             node = graph.resolve(name)
             if not isinstance(node, Blob):
                 outputs = ", ".join(each.name for each in getattr(node, "outputs", ())) or "none"
-                return f"{node!r} is no blob, which have values; its outputs: {outputs}; {fetched}"
+                return f"{node!r} is not a blob, so it has no value; its outputs: {outputs}; {fetched}"
             break
         return f"{name!r} was not fetched: ask for it, fetch=[{name!r}, ...]; {fetched}"
 
@@ -95,7 +95,7 @@ class Program:
 
     Attributes:
         graph: The root graph.
-        exchange: What it exchanges with other ranks, if anything.
+        exchange: Its messages to and from other ranks, if there are any.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
@@ -169,7 +169,7 @@ class Program:
             ]
         )
 
-    # -- frames -------------------------------------------------------------------------------------------------
+    # -- frames ---
 
     def feed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
         """The values that a frame starts with. Those that variables begin with are there afterwards, too.
@@ -282,7 +282,7 @@ class Program:
         frame.close_end()
 
     def result(self, frame: Frame) -> Result:
-        """What a finished frame fetched."""
+        """The result of a finished frame."""
         values, frame.values = frame.values, []
         if self.graph.options.dry_run:
             fetched: list[Any] = list(self._fetch_specs)
@@ -302,7 +302,7 @@ class Program:
             self._resources.scalars.add(name, frame.number, to_numpy(result._values[index]))
         return result
 
-    # -- feeds --------------------------------------------------------------------------------------------------------
+    # -- feeds ---
 
     def _converted(self, value: Any, index: int, blob: Blob) -> Any:
         """A fed value as an array of the host, or of the device that its blob lives on."""
@@ -328,7 +328,7 @@ class Program:
             sources = ", ".join(repr(source.name) for source in graph.sources) or "none"
             raise FeedError(f"cannot feed {key!r}, sources are {sources}: {error}") from None
         if not isinstance(blob, Blob):
-            raise FeedError(f"cannot feed {blob!r}: it is no blob")
+            raise FeedError(f"cannot feed {blob!r}: it is not a blob")
         if isinstance(blob, Variable):
             raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
         if blob.producers:
@@ -340,7 +340,7 @@ def _moves(op: PlannedOp) -> bool:
 
 
 def _account(plan: Plan, budget: Budget) -> tuple[dict[Place, int], list[int], list[int], list[Place]]:
-    """What each frame's account in a budget begins with; see `Account`."""
+    """Arguments of each frame's `Account` in a budget."""
     charges = slot_charges(plan.ops, plan.slots)
     needs = [sum(charges[slot] for slot in op.outputs) for op in plan.ops]
     places = [plan.slots[op.outputs[0]].place if op.outputs else op.place for op in plan.ops]

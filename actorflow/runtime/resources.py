@@ -29,16 +29,12 @@ from actorflow.trace.ring import Trace
 
 
 class Claim:
-    """Keeps a graph on its loop: for a run, say, from before its frame starts until its result has been taken.
-
-    Attributes:
-        count: Number of those that keep it.
-    """
+    """Keeps a graph on its loop: for a run, say, from before its frame starts until its result has been taken."""
 
     __slots__ = ("count",)
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = 0  # number of those that keep it
 
     def release(self) -> None:
         """Keep the graph no longer; once for each `Resources.claim`, on the loop's thread."""
@@ -52,20 +48,6 @@ class Resources:
         graph: A root graph.
         make_dispatcher: Called with the loop.
         shared_device: Gives the device of a place, where devices are shared with others; they are not closed here.
-
-    Attributes:
-        graph: The root graph.
-        queue: Where runs and streams wait while the graph is paused.
-        running: Frames in flight.
-        order: Counts how often the order of frames was begun anew; programs made before are not used any more.
-        budget: Memory that frames may take, if there is a limit.
-        devices: The devices opened so far.
-        turnstiles: What keeps the frames of function ops in order.
-        profile: Calls and times by `Node.id` of the op.
-        segments: What became of the calls of ops that are launched as one, by their `Node.id`; see `Graph`.
-        trace: The newest calls, failed ones among them.
-        scalars: Fetched 0-d numbers by frame.
-        monitor: States of the nodes, while somebody watches.
     """
 
     def __init__(
@@ -74,25 +56,25 @@ class Resources:
         make_dispatcher: Callable[[asyncio.AbstractEventLoop], Dispatcher] = Dispatcher,
         shared_device: Callable[[Place], Device] | None = None,
     ) -> None:
-        self.graph = graph
-        self.queue = StartQueue(graph.name)
-        self.running: set[Frame] = set()
-        self.order = 0
-        self.budget: Budget | None = None
-        self.profile: dict[int, OpProfile] = {}
-        self.segments: dict[tuple[int, ...], SegmentProfile] = {}
-        self.trace = Trace(graph.options.trace_capacity)
-        self.scalars = Scalars()
-        self.monitor: Monitor | None = None
+        self.graph = graph  # the root graph
+        self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
+        self.running: set[Frame] = set()  # frames in flight
+        self.order = 0  # how often the order of frames was begun anew; programs made before are not used any more
+        self.budget: Budget | None = None  # memory that frames may take, if there is a limit
+        self.profile: dict[int, OpProfile] = {}  # calls and times by `Node.id` of the op
+        self.segments: dict[tuple[int, ...], SegmentProfile] = {}  # of ops that are launched as one, by `Node.id`
+        self.trace = Trace(graph.options.trace_capacity)  # the newest calls, failed ones among them
+        self.scalars = Scalars()  # fetched 0-d numbers by frame
+        self.monitor: Monitor | None = None  # states of the nodes, while somebody watches
         self._watchers = 0
         self._peers: Peers | None = None
         self._watching: Watching | None = None
         self._make_dispatcher = make_dispatcher
         self._dispatcher: Dispatcher | None = None
         self._shared_device = shared_device
-        self.devices: dict[Place, Device] = {}
+        self.devices: dict[Place, Device] = {}  # the devices opened so far
         self._variables: dict[Variable, VariableActor] = {}
-        self.turnstiles: dict[Op, Turnstile] = {}
+        self.turnstiles: dict[Op, Turnstile] = {}  # what keeps the frames of function ops in order
         self._claim = Claim()
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
@@ -145,7 +127,7 @@ class Resources:
             self.budget = Budget()
         return self.budget
 
-    # -- other ranks --------------------------------------------------------------------------------------------------
+    # -- other ranks ---
 
     @property
     def peers(self) -> Peers:
@@ -171,7 +153,7 @@ class Resources:
             self._watching.close()
             await self._peers.settle(limit_s)
 
-    # -- watching -----------------------------------------------------------------------------------------------------
+    # -- watching ---
 
     def watch(self) -> Monitor:
         """Keep states per op from the next frame on, for as long as somebody watches; `unwatch` when done."""
@@ -194,7 +176,7 @@ class Resources:
             if self._watching is not None:
                 self._watching.stop()
 
-    # -- loops --------------------------------------------------------------------------------------------------------
+    # -- loops ---
 
     def claim(self) -> Claim:
         """Keep the graph on the running loop, and move it there if it is on no other: until the claim is released.

@@ -22,8 +22,8 @@ class FrameStream(AsyncGenerator[Result, None]):
     Args:
         engine: Starts the frames.
         feeds: As for `Graph.stream`.
-        fetch: What each frame fetches.
-        in_flight: How many frames may overlap.
+        fetch: As for `Graph.stream`.
+        in_flight: Number of frames that may overlap.
         atomic: As for `Graph.stream`.
 
     Attributes:
@@ -50,7 +50,7 @@ class FrameStream(AsyncGenerator[Result, None]):
 
     @property
     def in_flight(self) -> int:
-        """How many frames may overlap, at least 1.
+        """Number of frames that may overlap, at least 1.
 
         It may be set while the stream runs. With more, further feeds are asked for at once; with fewer, none is until
         enough frames have been taken out. A feed that has been asked for gets its frame.
@@ -146,19 +146,17 @@ class _Feeder:
 
     Attributes:
         frames: Frames that have been started and not been taken out, in order.
-        exhausted: Whether no further one will come.
-        at_start: Called right after the start of each.
     """
 
     def __init__(
         self, engine: Engine, fetch: Fetch, atomic: bool, source: AsyncIterator[Any], in_flight: int, name: str
     ) -> None:
         self.frames: deque[tuple[Program, Frame]] = deque()
-        self.exhausted = False
+        self.exhausted = False  # whether no further one will come
         self.in_flight = in_flight
         self.started = 0
         self.is_running = False
-        self.at_start: Callable[[], None] | None = None
+        self.at_start: Callable[[], None] | None = None  # called right after the start of each
         self.name = name
         self._engine = engine
         self._fetch = fetch
@@ -167,7 +165,7 @@ class _Feeder:
         self._pull: asyncio.Task[None] | None = None
 
     async def results(self) -> AsyncGenerator[Result, None]:
-        """What the frames fetch, in order. A stream that is left cancels its frames and closes its source."""
+        """Give the frames' results, in order. A stream that is left cancels its frames and closes its source."""
         frames, resources = self.frames, self._engine.resources
         claim = resources.claim()
         try:

@@ -46,7 +46,9 @@ class TestFeedsAndFetches:
                 by_name[unfetched]
         with pytest.raises(KeyError, match=r"graph 'one' has no blob 'f/otu'; fetched: f/out; did you mean 'f/out'\?"):
             by_name["f/otu"]
-        with pytest.raises(KeyError, match=r"<Op 'f' .*> is no blob, which have values; its outputs: f/out; fetched"):
+        with pytest.raises(
+            KeyError, match=r"<Op 'f' .*> is not a blob, so it has no value; its outputs: f/out; fetched"
+        ):
             by_name["f"]
 
     async def test_whether_something_was_fetched_costs_no_message(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +97,7 @@ class TestFeedsAndFetches:
                 r"cannot feed 'nope', sources are 'x': .* no blob, op or sub-graph named 'nope'",
             ),
             ({"x": np.ones(3, "f"), "f/out": 1}, af.FeedError, r"'f/out': op 'f' writes it"),
-            ({"x": np.ones(3, "f"), "f": 1}, af.FeedError, r"<Op 'f' .*: it is no blob"),
+            ({"x": np.ones(3, "f"), "f": 1}, af.FeedError, r"<Op 'f' .*: it is not a blob"),
         ],
     )
     async def test_wrong_feeds(self, feeds: Any, error: type[Exception], message: str) -> None:
