@@ -52,7 +52,7 @@ help:
 	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
 	@echo 'make test        lint, types, import rules, tests        ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
 	@echo '                                                         COVER=1: what of the code they ran through'
-	@echo 'make test-full   make test, with many more examples of each property'
+	@echo 'make test-full   make test with every property, size, combination and loop: hours'
 	@echo 'make test-oracle comparison with PyTorch, which it installs'
 	@echo 'make test-gpu    the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
 	@echo '                                                         GPU_TESTS=tests/gpu/test_kernels.py: some of them'

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import actorflow as af
@@ -17,6 +17,8 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) |
 POSITIONS = st.dictionaries(
     st.text(), st.recursive(PLAIN, lambda parts: st.lists(parts) | st.dictionaries(st.text(), parts))
 )
+#: Each takes long to draw.
+EXAMPLES = settings(max_examples=settings.default.max_examples // 2)
 #: What JSON cannot hold, or gives back as something else.
 STRANGE = [(1, 2), {3: "x"}, {True: 1}, {None: 1}, {1, 2}, b"x", 1j, np.arange(3), np.int64(3), object(), range(2)]
 
@@ -31,11 +33,13 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@EXAMPLES
 @given(POSITIONS)
 def test_what_is_read_is_what_was_written(position: dict[str, Any]) -> None:
     assert same(json.loads(position_text(position)), position)
 
 
+@EXAMPLES
 @given(POSITIONS, st.sampled_from(range(len(STRANGE))), st.data())
 def test_what_would_change_is_named_wherever_it_is(position: dict[str, Any], strange: int, data: st.DataObject) -> None:
     """It is put somewhere into a position; the message says where."""
