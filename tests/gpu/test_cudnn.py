@@ -13,7 +13,7 @@ from actorflow import ops
 from actorflow.errors import MissingExtraError
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.registry import lookup
-from tests.gpu.test_kernels import CASES, Case, check
+from tests.support.kernel_cases import CASES, Case, check
 
 CONVOLUTIONS = [case for case in CASES if isinstance(case.operation, ops.Conv | ConvDown | ConvWeight)]
 

@@ -17,8 +17,8 @@ from actorflow.ops.nn.loss import SoftmaxLossDown
 from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown, MaxPoolPick
 from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
-from tests.gpu.test_kernels import TENSOR_CASES
-from tests.ops.neural_cases import NEURAL_CASES
+from tests.support.kernel_cases import TENSOR_CASES
+from tests.support.neural_cases import NEURAL_CASES
 
 
 def operations() -> set[type[Operation]]:

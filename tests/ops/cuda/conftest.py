@@ -16,6 +16,7 @@ import pytest
 import actorflow.ops
 from actorflow.ops import Operation, registry
 from actorflow.spec import TensorSpec
+from tests.support import kernel_cases
 
 GUARD = 64
 
@@ -109,4 +110,4 @@ def load_file() -> Callable[[str], ModuleType]:
 @pytest.fixture(scope="session")
 def cases() -> ModuleType:
     """The cases that a GPU is tested with."""
-    return load(Path(__file__).parents[2] / "gpu" / "test_kernels.py")
+    return kernel_cases
