@@ -109,7 +109,7 @@ class SegmentActor(_OnStream):
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"ops {self._names()} were launched as one and cannot be replayed: run with capture=False")
 
-    # -- one call ---
+    # -- one call ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, part: StreamKernelActor, frame: Frame, arrays: _Arrays) -> _Call:
         """Take an op's buffers and give back its inputs, as if it had been launched."""
@@ -186,7 +186,7 @@ class SegmentActor(_OnStream):
         while dropped and dropped[0][0] <= self.lane.completed:
             dropped.popleft()
 
-    # -- what is told of it ---
+    # -- what is told of it --------------------------------------------------------------------------------------------
 
     def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
         share_ns = elapsed_ns // len(self.parts)

@@ -50,7 +50,7 @@ class Exchange:
         self._edges: dict[tuple[int, bool], list[str]] = {}
         self._tags: dict[tuple[int, str], int] = {}
 
-    # -- before the first frame ---
+    # -- before the first frame ----------------------------------------------------------------------------------------
 
     def connect(self, actors: Sequence[ChannelActor]) -> None:
         """Say which actors are at this rank's ends, once they are all there."""
@@ -78,7 +78,7 @@ class Exchange:
     def _operations(self) -> Iterable[AllReduce]:
         return (actor.node.operation for actor in self.actors if isinstance(actor.node.operation, AllReduce))
 
-    # -- frames, as a listener ---
+    # -- frames, as a listener -----------------------------------------------------------------------------------------
 
     def expect(self, frame: Frame) -> None:
         """A frame has started."""
@@ -98,7 +98,7 @@ class Exchange:
         for actor in self.actors:
             actor.void(serial)
 
-    # -- messages ---
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def send(self, serial: int, peer: int, edge: str, value: Any, done: Sent) -> None:
         """Send a frame's message along an edge; an empty one if the value is None."""

@@ -84,7 +84,7 @@ class Peers(Recipient):
     def heard(self, rank: int, kind: str, *content: Any) -> None:
         self.handlers[kind](rank, *content)
 
-    # -- before frames ---
+    # -- before frames -------------------------------------------------------------------------------------------------
 
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """Return what must be awaited before a frame of a program may start, if anything."""
@@ -189,7 +189,7 @@ class Peers(Recipient):
         if answer is not None and not answer.done():
             answer.set_exception(GraphError(message))
 
-    # -- frames ---
+    # -- frames --------------------------------------------------------------------------------------------------------
 
     def enter(self, frame: Frame, ranks: frozenset[int]) -> None:
         """A frame starts here; messages go between these ranks."""
@@ -242,7 +242,7 @@ class Peers(Recipient):
             frame, _ = self._frames[serial]
             frame.stop_with(error, at_once=True)
 
-    # -- the ends of ranks ---
+    # -- the ends of ranks ---------------------------------------------------------------------------------------------
 
     def fail(self, error: TransportError) -> None:
         waiting: Sequence[asyncio.Future[Any]] = [*self._answers.values()]
@@ -281,7 +281,7 @@ class Peers(Recipient):
                 return copy.copy(gone.error)
         return None
 
-    # -- the ends of streams ---
+    # -- the ends of streams -------------------------------------------------------------------------------------------
 
     def end_stream(self) -> None:
         """A stream has ended on this rank; the others may have started more frames of it, or fewer.

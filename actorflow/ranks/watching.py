@@ -93,7 +93,7 @@ class Watching:
             for rank in range(1, self._peers.transport.size):
                 self._peers.post(rank, "watch", on)
 
-    # -- on the ranks that report ---
+    # -- on the ranks that report --------------------------------------------------------------------------------------
 
     def _heard_watch(self, _: int, on: bool) -> None:
         if on and self._changes is None:
@@ -149,7 +149,7 @@ class Watching:
             self._peers.post(0, "messages", messages)
         self._messages = messages
 
-    # -- on rank 0 ---
+    # -- on rank 0 -----------------------------------------------------------------------------------------------------
 
     def _heard_nodes(self, rank: int, ids: list[int], names: list[str]) -> None:
         graph = self._shown.graph

@@ -110,7 +110,7 @@ class Builder:
             sorter.add(unit_of[index], *(following - {unit_of[index]}))
         return sorter.static_order()
 
-    # -- blobs ---
+    # -- blobs ---------------------------------------------------------------------------------------------------------
 
     def _blob_actor(self, slot: Slot, writer: PlannedOp | None) -> BlobActor:
         index = len(self.blobs)  # not the slot's number: kept, that would keep the memory of the plan around it, too
@@ -157,7 +157,7 @@ class Builder:
             return None
         return device.memory.bucket(variable.spec)
 
-    # -- segments ---
+    # -- segments ------------------------------------------------------------------------------------------------------
 
     def may_be_captured(self, op: PlannedOp) -> bool:
         """Return whether this op may be a part of a segment."""
@@ -193,7 +193,7 @@ class Builder:
         usage = self._resources.segments.setdefault(tuple([op.shown_as.id for op in ops]), usage)
         return SegmentActor(wiring, parts=[self.ops[index] for index in segment], device=device, usage=usage)
 
-    # -- ops ---
+    # -- ops -----------------------------------------------------------------------------------------------------------
 
     def op_actor(self, op: PlannedOp, index: int) -> OpActor:
         """The actor of an op of the plan; those that follow it have been made."""

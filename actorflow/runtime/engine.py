@@ -120,7 +120,7 @@ class Engine:
         """The frames in flight, oldest first."""
         return sorted(self.resources.running, key=lambda frame: frame.number)
 
-    # -- programs ---
+    # -- programs ------------------------------------------------------------------------------------------------------
 
     def plan(self, fetch: Fetch) -> Plan:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
@@ -172,7 +172,7 @@ class Engine:
         self.notes.append(note)
         return True
 
-    # -- frames ---
+    # -- frames --------------------------------------------------------------------------------------------------------
 
     async def run(
         self, feeds: Feeds | None, fetch: Fetch, timeout_s: float | None = None, atomic: bool = False
@@ -303,7 +303,7 @@ class Engine:
         self._programs.clear()
         self._snapshots.clear()
 
-    # -- streams ---
+    # -- streams -------------------------------------------------------------------------------------------------------
 
     @property
     def streams(self) -> list[FrameStream]:
@@ -316,7 +316,7 @@ class Engine:
         self._stream_count += 1
         return self._stream_count - 1
 
-    # -- snapshots ---
+    # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
         """The values that variables have between the frames started so far and those started from now on.

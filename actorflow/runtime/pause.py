@@ -165,7 +165,7 @@ class StartQueue:
         self._kept.clear()
         self.wake()
 
-    # -- other ranks ---
+    # -- other ranks ---------------------------------------------------------------------------------------------------
 
     def tell_with(self, tell: Callable[[bool], None]) -> None:
         """Call ``tell`` from now on, and now if it is so, with whether the graph is paused here."""

@@ -169,7 +169,7 @@ class Program:
             ]
         )
 
-    # -- frames ---
+    # -- frames --------------------------------------------------------------------------------------------------------
 
     def feed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
         """The values that a frame starts with. Those that variables begin with are there afterwards, too.
@@ -302,7 +302,7 @@ class Program:
             self._resources.scalars.add(name, frame.number, to_numpy(result._values[index]))
         return result
 
-    # -- feeds ---
+    # -- feeds ---------------------------------------------------------------------------------------------------------
 
     def _converted(self, value: Any, index: int, blob: Blob) -> Any:
         """A fed value as an array of the host, or of the device that its blob lives on."""

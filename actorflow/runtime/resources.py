@@ -127,7 +127,7 @@ class Resources:
             self.budget = Budget()
         return self.budget
 
-    # -- other ranks ---
+    # -- other ranks ---------------------------------------------------------------------------------------------------
 
     @property
     def peers(self) -> Peers:
@@ -153,7 +153,7 @@ class Resources:
             self._watching.close()
             await self._peers.settle(limit_s)
 
-    # -- watching ---
+    # -- watching ------------------------------------------------------------------------------------------------------
 
     def watch(self) -> Monitor:
         """Keep states per op from the next frame on, for as long as somebody watches; `unwatch` when done."""
@@ -176,7 +176,7 @@ class Resources:
             if self._watching is not None:
                 self._watching.stop()
 
-    # -- loops ---
+    # -- loops ---------------------------------------------------------------------------------------------------------
 
     def claim(self) -> Claim:
         """Keep the graph on the running loop, and move it there if it is on no other: until the claim is released.
