@@ -316,7 +316,9 @@ class OpActor(ABC):
             update.deliver(frame, fence)
 
     def _announce(self, frame: Frame) -> None:
-        self._tell(frame, None)
+        frame.announce(self.followers, None)
+        for update in self.updates:
+            update.deliver(frame, None)
         if frame.budget is not None:
             frame.budget.ended(frame, self)
         if self.ends:
