@@ -103,6 +103,7 @@ class WarmPython:
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
+        assert self._process.poll() is None, "the process that programs are copies of has ended: see what it said"
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
