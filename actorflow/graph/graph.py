@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 
@@ -325,26 +326,34 @@ class Graph:
                 start in the order of the frames. A plain function has one frame at a time.
             priority, timeout, retries, backoff: As for `op`.
         """
-        if callable(name):
-            return self.function()(name)
+        if fn is None:
+            settings: dict[str, Any] = {
+                "outputs": outputs,
+                "place": place,
+                "lane": lane,
+                "inputs": inputs,
+                "concurrency": concurrency,
+            }
+            settings |= {"priority": priority, "timeout": timeout, "retries": retries, "backoff": backoff}
+            if callable(name):
+                return self._decorated(None, settings, name)
+            return partial(self._decorated, name, settings)
         specs = (outputs,) if isinstance(outputs, TensorSpec) else None if outputs is None else tuple(outputs)
         blobs = None if inputs is None else as_blobs(inputs)
         if blobs is None and inputs is not None:
             raise GraphError(f"inputs of a function must be blobs, got {inputs!r}")
+        operation = self.root._function(fn, specs, concurrency)
+        attempts = attempts_of(timeout, retries, backoff)
+        scope = self._innermost
+        op = scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority)
+        if blobs is not None:
+            blobs >> op if specs is None else op(*blobs)
+        return op
 
-        def op_of(fn: Callable[..., Any], name: Any = name) -> Op:
-            operation = self.root._function(fn, specs, concurrency)
-            attempts = attempts_of(timeout, retries, backoff)
-            scope = self._innermost
-            full = scope._full_name(name)
-            op = scope._add_op(full, operation, place, lane, attempts, priority)
-            if blobs is not None:
-                blobs >> op if specs is None else op(*blobs)
-            return op
-
-        if fn is not None:
-            return op_of(fn)
-        return lambda fn: op_of(fn, getattr(fn, "__name__", type(fn).__name__) if name is None else name)
+    def _decorated(self, name: str | None, settings: dict[str, Any], fn: Callable[..., Any]) -> Op:
+        name = getattr(fn, "__name__", type(fn).__name__) if name is None else name
+        op: Op = self.function(name, fn, **settings)
+        return op
 
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.
@@ -869,7 +878,7 @@ class Graph:
         current = self.root._scope_stack[-1]
         return current if self.parent is None or current.name.startswith(self._prefix) else self
 
-    def _full_name(self, name: str) -> str:
+    def _full_name(self, name: object) -> str:
         if self.parent is not None and not self._exists:
             raise GraphError(f"sub-graph {self.name!r} was deleted: nothing can be made in it")
         return self._prefix + _checked_name(name, "node")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
 
+#: Ids taken, number of scopes, inputs, outputs, and what an op knows of them, before a connection.
+_Before = tuple[int, int, tuple["Blob", ...], tuple["Blob", ...], bool, tuple[TensorSpec, ...] | None]
 _Blobs = TypeVar("_Blobs", bound="Blob | Sequence[Blob]")
 
 #: Where the library's own lines are, which errors leave out.
@@ -270,7 +272,12 @@ class Op(Node):
         Raises:
             GraphError: if the inputs do not fit (`ShapeError`, `DTypeError`), or are connected already.
         """
-        return self._or_undo(self._call, inputs)
+        before = self._begin()
+        try:
+            return self._call(inputs)
+        except BaseException:
+            self._undo(before)
+            raise
 
     def _call(self, inputs: Sequence[Blob]) -> Any:
         self._check_no_outputs()
@@ -291,7 +298,12 @@ class Op(Node):
         blobs = as_blobs(inputs)
         if blobs is None:
             return NotImplemented
-        self._or_undo(self._connect_inputs, blobs)
+        before = self._begin()
+        try:
+            self._connect_inputs(blobs)
+        except BaseException:
+            self._undo(before)
+            raise
         return self
 
     def __rshift__(self, outputs: _Blobs) -> _Blobs:
@@ -303,7 +315,12 @@ class Op(Node):
         blobs = as_blobs(outputs)
         if blobs is None:
             return NotImplemented
-        self._or_undo(self._connect_outputs, blobs)
+        before = self._begin()
+        try:
+            self._connect_outputs(blobs)
+        except BaseException:
+            self._undo(before)
+            raise
         return outputs
 
     @property
@@ -316,25 +333,24 @@ class Op(Node):
         """Whether the operation has outputs; a function may have none."""
         return bool(self._inferred)
 
-    def _or_undo(self, connect: Callable[[Sequence[Blob]], Any], blobs: Sequence[Blob]) -> Any:
-        """Connect blobs; if that fails, leave the graph as it was.
+    def _begin(self) -> _Before:
+        store = self.graph._store
+        if store.has_lost(self):
+            store.put_back(self)
+        return store.next_id, len(store.scopes), self.inputs, self.outputs, self._connected, self._inferred
+
+    def _undo(self, before: _Before) -> None:
+        """Leave the graph as it was before a connection that failed.
 
         An op that has no other connection leaves the graph then: in ``graph.op(...)(x)`` it was made for this one, and
         its name is free for another try. A later connection that succeeds brings it back.
         """
         store = self.graph._store
-        if store.has_lost(self):
-            store.put_back(self)
-        first_id, scopes = store.next_id, len(store.scopes)
-        before = self.inputs, self.outputs, self._connected, self._inferred
-        try:
-            return connect(blobs)
-        except BaseException:
-            store.undo(first_id, scopes)
-            if not before[0] and not before[1]:
-                store.withdraw(self)
-            self.inputs, self.outputs, self._connected, self._inferred = before
-            raise
+        first_id, scopes, inputs, outputs, connected, inferred = before
+        store.undo(first_id, scopes)
+        if not inputs and not outputs:
+            store.withdraw(self)
+        self.inputs, self.outputs, self._connected, self._inferred = inputs, outputs, connected, inferred
 
     def _where(self) -> str:
         return f"op {self.name!r} ({self.operation})"
