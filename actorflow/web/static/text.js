@@ -4,7 +4,7 @@
 const HIDDEN = /[\p{C}\p{Z}]/gu;
 const SHORT = { "\t": "\\t", "\r": "\\r" };
 
-/** A text in which that is written as Python's `repr` does; ends of lines are kept. actorflow/text.py does the same. */
+/** The text with those characters written as in Python's `repr`; ends of lines are kept. As `visible` in actorflow/errors.py. */
 export function visible(text) {
   return text.replace(HIDDEN, (one) => (one === " " || one === "\n" ? one : SHORT[one] ?? escaped(one.codePointAt(0))));
 }
