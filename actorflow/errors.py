@@ -182,7 +182,7 @@ def _restored(kind: type[_Error], args: tuple[Any, ...], attributes: Mapping[str
     for name, packed in attributes.items():
         try:
             value = None if packed is None else pickle.loads(packed)  # noqa: S301  part of the pickle that is read
-        except BaseException:  # noqa: BLE001  its class is not known here, say
+        except BaseException:  # noqa: BLE001  for instance a class that is not known here
             value = None
         setattr(error, name, value)
     return error
@@ -301,7 +301,7 @@ class OpError(ActorflowError, RuntimeError):
         return error
 
     def replay(self) -> Any:
-        """Run the failed call again, alone, on the arrays that it had: in a debugger, say.
+        """Run the failed call again, alone, on the arrays that it had, for instance in a debugger.
 
         Returns:
             What the function or kernel returns; a coroutine for an async function.

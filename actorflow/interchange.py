@@ -164,7 +164,7 @@ def _copied(value: Any) -> _Array:
 
 
 def _device_of(value: Any) -> str | None:
-    """Which device an exporter's memory is on, None for the host's."""
+    """Device of an exporter's memory, None for the host's."""
     try:
         kind, index = value.__dlpack_device__()
     except _REFUSALS:  # it has no name in DLPack
@@ -209,7 +209,7 @@ def _small_floats(tensor: Any, what: str) -> _Array:
 
 
 def _has_get(value: Any) -> bool:
-    """Whether ``get()`` copies it to the host, as it does for CuPy's arrays and those of devices of other makers."""
+    """Return whether ``get()`` copies it to the host, as for CuPy's arrays and those of devices of other makers."""
     return hasattr(type(value), "get") and all(hasattr(value, name) for name in ("shape", "dtype"))
 
 

@@ -51,7 +51,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def is_object(self) -> bool:
-        """Whether this is the type of "any Python object"."""
+        """True if this is the type of "any Python object"."""
         return self.dtype.hasobject and not self.shape
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 """Threads, and what forks do to them.
 
-All threads are started here, so that nobody takes one for running that is not.
+All threads are started here, so that none is taken for running that is not.
 
 The child of an ``os.fork()`` has the memory of its parent, and of its threads only the one that forked. An object that
 keeps threads, or work that they have, is notified in the child (`forget_in_child`) and forgets them: what is asked for
@@ -47,7 +47,7 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
     try:
         thread.start()
     except BaseException as error:
-        may_run.put(False)  # Ctrl-C while the caller waits for the thread to begin: nobody would ever end it
+        may_run.put(False)  # Ctrl-C while the caller waits for the thread to begin: nothing would ever end it
         if isinstance(error, RuntimeError | MemoryError):
             raise DeviceError(f"thread {name!r} cannot be started: {error}") from error
         raise

@@ -29,7 +29,7 @@ class OpAttempts:
 
     @property
     def is_timed(self) -> bool:
-        """Whether its calls may take too long."""
+        """True if its calls may take too long."""
         return self._policy.timeout_s is not None
 
     def begin(self, frame: Frame, running: Fence | asyncio.Task[object]) -> None:

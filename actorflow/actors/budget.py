@@ -1,8 +1,8 @@
 """A memory budget that ops wait for, without ever waiting for each other.
 
-A plan's order is one in which a frame, run op by op, holds at most its footprint's peak. So much is always kept for the
-oldest frame, on each device, which may run the next op of that order at any time. All other ops, of this frame and of
-later ones, share what is left. So the sum never exceeds the budget, and the oldest frame never waits for memory: it
+A plan's order is one in which a frame, run op by op, holds at most its footprint's peak. That much is always kept for
+the oldest frame, on each device, which may run the next op of that order at any time. All other ops, of this frame and
+of later ones, share what is left. So the sum never exceeds the budget, and the oldest frame never waits for memory: it
 ends, and the next one becomes the oldest. What the others hold then was taken from the shared part, so that the same
 holds for it.
 """

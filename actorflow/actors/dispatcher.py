@@ -31,8 +31,8 @@ class Owner(Protocol):
 def leave_loop(error: BaseException | None) -> None:
     """End the program for an error that ends programs (`ENDS_PROGRAM`), as a task that raises one does.
 
-    On the loop's thread, before whoever awaits the work is told: the loop raises the error as soon as it can. So it
-    does not matter whether the code that has raised it ran on the loop, in a thread or as a task.
+    On the loop's thread, before the task that awaits the work is told: the loop raises the error as soon as it can. So
+    it does not matter whether the code that has raised it ran on the loop, in a thread or as a task.
     """
     if isinstance(error, ENDS_PROGRAM):
         asyncio.get_running_loop().call_soon(_raise, error)
@@ -45,7 +45,7 @@ def _raise(error: BaseException) -> None:
 class Dispatcher:
     """Fires actors whose mailbox count has been met, then gives the loop back.
 
-    It knows no graph: an actor that is ready, of whatever program and frame, has been appended to ``ready``. Whoever
+    It knows no graph: an actor that is ready, of whatever program and frame, has been appended to ``ready``. Code that
     appends from outside a slice calls `wake` afterwards.
 
     Args:

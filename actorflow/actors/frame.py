@@ -214,7 +214,7 @@ class Frame:
         """
         try:
             await self.ended
-        except GeneratorExit:  # whoever waits was dropped, with a loop that was closed, say: nothing can be awaited
+        except GeneratorExit:  # the waiting task was dropped, as with a closed loop: nothing can be awaited
             if not self.ended.get_loop().is_closed():
                 self.cancel()
             raise
@@ -253,7 +253,7 @@ class Frame:
                 self.resting.clear()
                 for task in self.tasks:
                     task.cancel()
-        except BaseException as error:  # noqa: BLE001  whoever stops the frame must not be told of it, and it must end
+        except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
             self.observer.fault(self, error)
         if not self.outstanding:
             self._end()

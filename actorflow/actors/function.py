@@ -124,7 +124,7 @@ class AsyncActor(FunctionActor):
             frame.spans.enter(self, context)
         try:
             coroutine = self.call(frame)
-        except BaseException as error:  # noqa: BLE001  the arguments do not fit, say
+        except BaseException as error:  # noqa: BLE001  for instance arguments that do not fit
             if frame.spans is not None:
                 frame.spans.leave(self, error)
             self._failed(frame, error, 0, start, self.key)

@@ -45,7 +45,7 @@ def check_turns(
     Raises:
         GraphError: if it would wait for a turn that comes only after such a call.
     """
-    # A task that a call has started and left behind is awaited by nobody there.
+    # The call does not await a task that it has started and left behind.
     outer = [(frame, caller) for frame, caller in callers() if _runs(frame, caller)]
     if not outer:
         return

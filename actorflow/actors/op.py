@@ -50,7 +50,7 @@ class Wiring(NamedTuple):
     key: int  # of its calls in the trace, but for those that ran inline; see `Trace.key`
     inputs: tuple[BlobActor, ...]
     outputs: tuple[BlobActor, ...]
-    unread: tuple[BlobActor, ...]  # outputs that nobody reads
+    unread: tuple[BlobActor, ...]  # outputs that nothing reads
     followers: tuple[OpActor, ...]  # ops that read the outputs, once per argument
     lane: Lane  # where it runs when it is not short
     profile: OpProfile
@@ -62,7 +62,7 @@ class OpActor(ABC):
 
     Attributes:
         read: Picks the inputs' values out of a frame's.
-        freed: Blobs that a call gives back when it has ended: the inputs, and the outputs that nobody reads.
+        freed: Blobs that a call gives back when it has ended: the inputs, and the outputs that nothing reads.
         updates: Outputs that are new values of variables.
         ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable, as what
             follows an update on another stream may be seen to end before the update is.
@@ -225,7 +225,7 @@ class OpActor(ABC):
         try:
             urgent = self.ends or attempts is not None or frame.budget is not None
             fence = self.lane.submit(self._work, frame, self._passed, urgent)
-        except BaseException as error:  # noqa: BLE001  no thread to be had, say
+        except BaseException as error:  # noqa: BLE001  for instance no thread to be had
             self._failed(frame, error, 0, perf_counter_ns(), self.key)
             self.leave()
             return perf_counter_ns()
@@ -427,7 +427,7 @@ class KernelActor(OpActor):
         if kernel.returns:
             outputs = None
         elif self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS and inputs[0].base is None:
-            # It is in ``inputs`` and the frame's values alone, and nobody else can show its memory.
+            # It is in ``inputs`` and the frame's values alone, and nothing else can show its memory.
             outputs = [inputs[0], *[bucket.take() for bucket in self.buckets[1:]]]
         else:
             outputs = [bucket.take() for bucket in self.buckets]

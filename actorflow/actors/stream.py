@@ -42,7 +42,7 @@ class _OnStream(OpActor):
         super().__init__(wiring._replace(inline_ns=-1), **computation)  # nothing is launched but on the lane
         self.device = device  # whose stream it is
         self.label = label  # what the device's own messages call it
-        self.early = early  # inputs, and outputs that nobody reads, that are given back once the work is launched
+        self.early = early  # inputs, and outputs that nothing reads, that are given back once the work is launched
         self.late = tuple([blob for blob in wiring.inputs if blob not in early])
 
     @abstractmethod

@@ -50,7 +50,7 @@ class Turn:
             waiters, turn._waiters = turn._waiters, []
             for waiter in waiters:
                 waiter()
-            # Not kept: whoever holds an old turn, by a frame's exception, say, would hold all later ones.
+            # Not kept: an old turn that is held (by a frame's exception, for instance) would hold all later ones.
             following, turn.next = turn.next, None
             if following is not None:
                 following._reached = True

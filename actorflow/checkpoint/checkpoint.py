@@ -34,7 +34,7 @@ def position_text(position: Position | None) -> str:
     try:
         _check(plain, "position")
         return json.dumps(plain)
-    except (RecursionError, ValueError) as error:  # it contains itself, say
+    except (RecursionError, ValueError) as error:  # for instance one that contains itself
         raise CheckpointError(f"the position must be what JSON can hold: {type(error).__name__}: {error}") from error
 
 

@@ -2,7 +2,7 @@
 
 A lane is a FIFO. Submitting to it returns at once with a fence; the engine hands the fence to the users of the result.
 A consumer on the same lane needs nothing more, since the order of the FIFO is the proof. A consumer on another lane of
-the same accelerator asks its lane to wait on the device (`Lane.wait`). Everybody else lets the loop see the fence
+the same accelerator asks its lane to wait on the device (`Lane.wait`). All others let the loop see the fence
 pass (`Fence.add_waiter`). CPU worker threads and CUDA streams with events both have this form; what accelerators with
 streams share is in `actorflow.devices.stream`.
 """
@@ -97,7 +97,7 @@ class Lane(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """Options of one device in a graph; a kind of device may have more (`SimOptions`, say).
+    """Options of one device in a graph; a kind of device may have more (such as `SimOptions`).
 
     Args:
         libraries: Kernel libraries in the order of preference; None for the device's own order.
@@ -115,7 +115,7 @@ class Device(ABC):
     ``actorflow.devices``). An array of the device is an object with ``shape``, ``dtype`` and ``nbytes``, and with
     ``base``: None if it owns its memory, else the array whose memory it shows. Weak references can refer to it, and
     `actorflow.interchange.to_numpy` can copy it: by ``get()``, ``__array__`` or DLPack. The device keeps no references
-    to arrays, since one that nobody else refers to is used again. `actorflow.testing.check_device` checks a device.
+    to arrays, since one that nothing else refers to is used again. `actorflow.testing.check_device` checks a device.
 
     Class attributes:
         libraries: Kernel libraries in the order of preference.
@@ -185,7 +185,7 @@ class Device(ABC):
             lane.bind(loop)
 
     def watch_closely(self, detailed: bool) -> None:  # noqa: B027  most devices time each piece of work anyway
-        """Tell the device whether somebody wants the time of each piece of work by itself."""
+        """Tell the device whether the time of each piece of work is wanted by itself."""
 
     def close(self) -> None:
         """Stop all lanes; does not wait for them. Idempotent."""

@@ -30,7 +30,7 @@ class BlasThreads:
     def __init__(self) -> None:
         self._lock = held_at_fork(threading.Lock())
         # A lane may be closed by the garbage collector at any moment, within this lock too: changes are only noted, and
-        # whoever holds the lock applies them.
+        # the thread that holds the lock applies them.
         self._changes: deque[tuple[int, int]] = deque()  # lanes, and calls within `single`
         self._lanes = 0
         self._singles = 0
@@ -124,7 +124,7 @@ class BlasThreads:
 
 
 def _controller() -> Any:
-    from threadpoolctl import ThreadpoolController  # costs some ms: only for those who use several threads
+    from threadpoolctl import ThreadpoolController  # costs some ms: only where several threads are used
 
     return ThreadpoolController().select(user_api="blas")
 

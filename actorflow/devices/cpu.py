@@ -57,7 +57,7 @@ class WorkerLane(Lane):
     """A queue of work with threads that work it off, and tell the loop of many ends at once; other devices may use it.
 
     A thread that waits for the loop costs some 90 us, a queue entry 0.5 us. So the loop is woken only for a fence
-    that somebody waits for, or when the queue has run empty.
+    that is waited for, or when the queue has run empty.
 
     Args:
         name: For the threads' names.
@@ -113,7 +113,7 @@ class WorkerLane(Lane):
                 raise
 
     def add_thread(self) -> None:
-        """Allow one thread more: nobody waits any longer for what one of them is doing."""
+        """Allow one thread more: the work of one of them is no longer waited for."""
         self._limit += 1
 
     def wait(self, fence: Fence) -> bool:
@@ -141,7 +141,7 @@ class WorkerLane(Lane):
 
         Cancellation: the threads end by themselves.
         """
-        if asyncio.get_running_loop() is self._loop:  # else nobody will tell
+        if asyncio.get_running_loop() is self._loop:  # else nothing will tell
             while self.outstanding:
                 self._idle = self._idle or asyncio.Event()
                 self._idle.clear()
@@ -161,7 +161,7 @@ class WorkerLane(Lane):
             assert self._loop is not None
             try:
                 self._loop.call_soon_threadsafe(self._tell)
-            except RuntimeError:  # the loop was closed while work was running: nobody is left to tell
+            except RuntimeError:  # the loop was closed while work was running: nothing is left to tell
                 self._woken = False
 
     def call_soon(self, callback: Callable[[], None]) -> None:

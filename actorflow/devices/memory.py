@@ -2,7 +2,7 @@
 
 A fresh large array costs page faults that take as long as a simple kernel, so buffers go back to a pool, sorted by
 type. A buffer is taken back only when nothing else refers to it: a view that a function kept, or an array that the
-application fetched, is then never overwritten, whoever holds it. CPython's reference counts tell.
+application fetched, is then never overwritten. CPython's reference counts tell.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Bucket:
             return self.pool.new(self.spec)
 
     def give_back(self, buffer: Any) -> None:
-        """Take back a buffer that nobody else refers to; a view's memory is another one's. Any thread may call it."""
+        """Take back a buffer that nothing else refers to; a view's memory is another one's. Any thread may call it."""
         if buffer.base is None:
             self._free.append(buffer)
 
@@ -78,7 +78,7 @@ class Bucket:
 
 
 class Pool:
-    """All buffers of one device, counted from their allocation until nobody refers to them any more.
+    """All buffers of one device, counted from their allocation until nothing refers to them any more.
 
     Args:
         allocate: Makes an array of a type, with undefined contents; by default, one in the host's memory.

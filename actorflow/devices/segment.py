@@ -1,7 +1,7 @@
 """Work that is launched again and again on the same memory, captured once and replayed as one launch.
 
-What is captured knows memory by its address alone: it refers to no array, and whoever replays it sees to it that the
-same addresses are meant. `actorflow.actors.segment` does, for graphs with ``capture=True``.
+What is captured knows memory by its address alone: it refers to no array, and the code that replays it sees to it that
+the same addresses are meant. `actorflow.actors.segment` does, for graphs with ``capture=True``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A lane is a stream. Its work is launched at once, on the loop's thread, and runs later on the device in the order of
 launching. An event recorded behind a piece of work proves its end, and that of all work in front of it; so events are
-recorded only where somebody asks, and at the end of the dispatcher's turn.
+recorded only where one is asked for, and at the end of the dispatcher's turn.
 
 Python callbacks on a stream can deadlock with the GIL, so nothing on the device ever calls the host. The loop looks at
 the first event of each lane as long as events pass quickly; when one does not, a thread of the lane blocks on it,
@@ -349,7 +349,7 @@ class _Watcher:
             assert loop is not None
             try:
                 loop.call_soon_threadsafe(self._look)
-            except RuntimeError:  # the loop was closed while work was running: nobody is left to tell
+            except RuntimeError:  # the loop was closed while work was running: nothing is left to tell
                 continue
 
 
@@ -455,7 +455,7 @@ class StreamPool(Pool):
             return self.new(spec)
 
     def give_back(self, spec: TensorSpec, buffer: Any, users: Iterable[StreamLane]) -> None:
-        """Take back a buffer that nobody else refers to and that work launched so far on ``users`` may touch."""
+        """Take back a buffer that nothing else refers to and that work launched so far on ``users`` may touch."""
         if self._retired:
             self._sweep()
         uses = tuple([(user, user.submitted) for user in users])

@@ -1,14 +1,14 @@
 """Threads that take part in the work of lanes while cores are idle.
 
 A lane's thread spreads pieces of work that do not depend on each other (`Team.spread`): it takes one after the other,
-and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Who computes a piece is
-chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
+and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Which thread computes a
+piece is chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
 
 Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
 short work is over. So a thread that begins to help moves away from the core of the one that it helps.
 
-Nobody tells whether other programs use a core. So the team looks at what help has brought: where it brought nothing,
-work is spread no more for a while (`Team.judge`).
+There is no telling whether other programs use a core. So the team looks at what help has brought: where it brought
+nothing, work is spread no more for a while (`Team.judge`).
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Team:
     def spread(self, pieces: Sequence[_P], work: Callable[[_P], None]) -> None:
         """Call ``work(piece)`` for all pieces, in no order; on a lane's thread, beside others that are idle.
 
-        Elsewhere (on the loop, say, in ``sequential`` graphs), and if no core is idle, they are worked off in order.
+        Elsewhere (as on the loop, in ``sequential`` graphs), and if no core is idle, they are worked off in order.
 
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
@@ -212,7 +212,7 @@ class Team:
 
     def _work_together(self, call: _Call, count: int, pieces: int) -> None:
         for _ in range(count):
-            # What a context holds (how NumPy treats overflows, say) holds for helpers, too.
+            # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
             self._calls.put((call, copy_context().run))
         start, busy = perf_counter_ns(), thread_time_ns()
         try:

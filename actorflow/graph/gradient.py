@@ -141,7 +141,7 @@ def _active(order: Iterable[Op], sources: Iterable[Blob]) -> set[Blob]:
 
 
 def _is_smooth(op: Op, blob: Blob) -> bool:
-    """Whether an op's input or output is floating; complex if the op has gradients for that."""
+    """Return whether an op's input or output is floating; complex if the op has gradients for that."""
     return _is_floating(blob) or (op.operation.takes_complex and blob.dtype.kind == "c")
 
 

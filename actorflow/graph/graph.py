@@ -750,7 +750,7 @@ class Graph:
         self._runnable().queue.step(frames)
 
     def cancel(self, frame: int | None = None, *, reason: str = "by Graph.cancel") -> list[int]:
-        """End frames in flight. Who awaits them gets `RunCancelledError` at once; a stream ends with that.
+        """End frames in flight. Their callers get `RunCancelledError` at once; a stream ends with that.
 
         What was begun is treated as when the task that awaits a run is cancelled: async functions are cancelled, a
         kernel in a thread ends by itself, variables keep their old or their new value.
@@ -817,11 +817,11 @@ class Graph:
     ) -> None:
         """Make OpenTelemetry spans from now on: one per frame, and below it one per call that took its time.
 
-        A frame's span is below the one that is current where `run` is called: a request's, say. Calls have theirs when
-        the frame has ended, from the times in the trace. Those of async functions are there while they run, so that
-        spans that such a function makes are below its own; spans that a plain function makes are below the frame's.
-        A failed call has a span, however short, and so has each that is repeated; what it has raised is recorded there,
-        and in the frame's if that fails as well. A sub-graph stands for its root.
+        A frame's span is below the one that is current where `run` is called, such as a request's. Calls have theirs
+        when the frame has ended, from the times in the trace. Those of async functions are there while they run, so
+        that spans that such a function makes are below its own; spans that a plain function makes are below the
+        frame's. A failed call has a span, however short, and so has each that is repeated; what it has raised is
+        recorded there, and in the frame's if that fails as well. A sub-graph stands for its root.
 
         Each frame of a stream is the root of a trace of its own, with a link to the span that is current where its
         feed came from, as a stream may have very many.

@@ -108,7 +108,7 @@ class Blob(Node, Operand):
 
     @property
     def has_several_producers(self) -> bool:
-        """Whether its value is a sum."""
+        """True if its value is a sum."""
         return type(self._producers) is list
 
     def _set_producers(self, producers: list[Op]) -> None:
@@ -325,12 +325,12 @@ class Op(Node):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the inputs have been connected."""
+        """True if the inputs have been connected."""
         return self._connected
 
     @property
     def expects_outputs(self) -> bool:
-        """Whether the operation has outputs; a function may have none."""
+        """True if the operation has outputs; a function may have none."""
         return bool(self._inferred)
 
     def _begin(self) -> _Before:

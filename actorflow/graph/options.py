@@ -36,7 +36,7 @@ class Attempts(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """Which kernels the user prefers.
+    """Kernels that the user prefers.
 
     Attributes:
         libraries: In the order of preference, before the device's own; None leaves the choice to the device.

@@ -76,7 +76,7 @@ class Store:
         self.revision += 1
 
     def has_lost(self, node: Node) -> bool:
-        """Whether a node that was here has been deleted."""
+        """Return whether a node that was here has been deleted."""
         return self.has_lost_nodes and self.nodes.get(node.name) is not node
 
     def delete(self, nodes: Iterable[Node]) -> None:

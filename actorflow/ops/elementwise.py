@@ -214,7 +214,7 @@ class Where(Operation):
 
 
 def equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Whether elements are equal: ``y = a == b``.
+    """Elementwise comparison for equality: ``y = a == b``.
 
     Args:
         a: Any shape, any numeric dtype or bool; a number has the dtype of ``b``.
@@ -229,7 +229,7 @@ def equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 
 
 def not_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Whether elements differ: ``y = a != b``.
+    """Elementwise comparison for difference: ``y = a != b``.
 
     Arguments, result and errors: those of `equal`.
     Source: `numpy.not_equal`.
@@ -238,7 +238,7 @@ def not_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob
 
 
 def less(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Whether elements are less: ``y = a < b``.
+    """Elementwise "less than": ``y = a < b``.
 
     Arguments, result and errors: those of `equal`, but ``a`` is neither bool nor complex.
     Source: `numpy.less`.
@@ -247,7 +247,7 @@ def less(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 
 
 def less_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Whether elements are less or equal: ``y = a <= b``.
+    """Elementwise "less than or equal": ``y = a <= b``.
 
     Arguments, result and errors: those of `less`.
     Source: `numpy.less_equal`.
@@ -256,7 +256,7 @@ def less_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blo
 
 
 def greater(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Whether elements are greater: ``y = a > b``.
+    """Elementwise "greater than": ``y = a > b``.
 
     Arguments, result and errors: those of `less`.
     Source: `numpy.greater`.
@@ -265,7 +265,7 @@ def greater(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
 
 
 def greater_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Whether elements are greater or equal: ``y = a >= b``.
+    """Elementwise "greater than or equal": ``y = a >= b``.
 
     Arguments, result and errors: those of `less`.
     Source: `numpy.greater_equal`.
@@ -274,7 +274,7 @@ def greater_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> 
 
 
 def logical_and(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
-    """Whether both are true, elementwise.
+    """Elementwise "and": true where both are.
 
     Args:
         a: Any shape, bool.
@@ -289,7 +289,7 @@ def logical_and(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob
 
 
 def logical_or(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
-    """Whether one or both are true, elementwise.
+    """Elementwise "or": true where one or both are.
 
     Arguments, result and errors: those of `logical_and`.
     Source: `numpy.logical_or`.
@@ -298,7 +298,7 @@ def logical_or(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
 
 
 def logical_xor(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
-    """Whether exactly one is true, elementwise.
+    """Elementwise "exclusive or": true where exactly one is.
 
     Arguments, result and errors: those of `logical_and`.
     Source: `numpy.logical_xor`.
@@ -307,7 +307,7 @@ def logical_xor(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob
 
 
 def logical_not(x: Blob, name: str | None = None) -> Blob:
-    """Whether elements are false.
+    """Elementwise "not": true where ``x`` is false.
 
     Args:
         x: Any shape, bool.

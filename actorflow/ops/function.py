@@ -20,7 +20,7 @@ NOT_RUN = frozenset([AsyncGeneratorType, CoroutineType, GeneratorType])
 
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine: it, what a `functools.partial` is of, or an object's ``__call__``.
+    """Return whether calling it gives a coroutine: it, what a `functools.partial` is of, or an object's ``__call__``.
 
     A plain function that returns the coroutine of another one is not known by this.
     """
@@ -71,7 +71,7 @@ def check_has_run(results: Sequence[object], specs: Sequence[TensorSpec], *, is_
             if inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
                 result.close()
             instead = "await it" if is_async else "use an async def function that awaits it, or a functools.partial"
-            refused = refused or f"the coroutine {result.__qualname__!r}, which nobody awaits: {instead}"
+            refused = refused or f"the coroutine {result.__qualname__!r}, which is not awaited: {instead}"
         elif isinstance(result, GeneratorType | AsyncGeneratorType) and not is_object:
             refused = refused or f"the generator {result.__qualname__!r}, of which nothing has run: return its values"
     if refused is not None:
@@ -119,7 +119,7 @@ class Function(Operation):
 
     @property
     def is_async(self) -> bool:
-        """Whether it is a coroutine function, run as a task on the loop."""
+        """True if it is a coroutine function, run as a task on the loop."""
         return is_coroutine_function(self.fn)
 
     def check_arity(self, count: int) -> None:

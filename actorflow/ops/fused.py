@@ -153,7 +153,7 @@ class Fused(Operation):
 
 
 def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
-    """Whether an operation can be an elementwise step of `Fused`: one formula, the same on all devices."""
+    """Return whether an operation can be an elementwise step of `Fused`: one formula, the same on all devices."""
     kinds = _KINDS.get(type(operation))
     if kinds is None:
         return False
@@ -165,7 +165,7 @@ def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorS
 
 
 def may_reduce(operation: Operation, *inputs: TensorSpec) -> bool:
-    """Whether an operation can be a step of `Fused` that reduces a value of the chain."""
+    """Return whether an operation can be a step of `Fused` that reduces a value of the chain."""
     kinds = _REDUCED_KINDS.get(type(operation), "")
     return (
         isinstance(operation, Reduction)
@@ -192,7 +192,7 @@ def columns_of(shape: Sequence[int], axes: Sequence[int]) -> FusedColumns | None
 def _columns_along(operation: Operation, whole: tuple[int, ...]) -> FusedColumns:
     assert isinstance(operation, Reduction)
     columns = columns_of(whole, operation.axes(len(whole)))
-    assert columns is not None  # or it were no step: see `may_reduce`
+    assert columns is not None  # as `may_reduce` has checked
     return columns
 
 

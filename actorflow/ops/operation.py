@@ -76,8 +76,8 @@ class Operation:
     Class attributes:
         arguments: Names of the inputs, for messages; a last name that starts with ``*`` takes any number.
         layouts: Permutations for kernels that are registered for another layout than the usual one, by its name.
-        differentiable: Whether `gradient` exists. A non-differentiable operation (accuracy, say) stops gradients.
-        constants: Arguments by which nothing is differentiated, running statistics, say: gradients stop there, and a
+        differentiable: Whether `gradient` exists. A non-differentiable operation (such as accuracy) stops gradients.
+        constants: Arguments by which nothing is differentiated, such as running statistics: gradients stop there, and a
             variable that is read so is not trained.
         takes_complex: Whether `gradient` is right for complex numbers, too: gradients of a real loss by ``a + ib`` are
             ``dL/da + i dL/db``, as in PyTorch. Elsewhere gradients stop at complex blobs.
@@ -115,7 +115,7 @@ class Operation:
         raise GraphError(f"{self.kind} has no gradient")
 
     def is_constant(self, position: int) -> bool:
-        """Whether nothing is differentiated by the input at this position."""
+        """Return whether nothing is differentiated by the input at this position."""
         return bool(self.constants) and self.arguments[min(position, len(self.arguments) - 1)] in self.constants
 
     def check_arity(self, count: int) -> None:

@@ -85,12 +85,12 @@ class _Boolean(Reduction):
 
 @dataclass(frozen=True)
 class ReduceAny(_Boolean):
-    """Whether an element along axes is true; see `any`."""
+    """True where any element along axes is; see `any`."""
 
 
 @dataclass(frozen=True)
 class ReduceAll(_Boolean):
-    """Whether all elements along axes are true; see `all`."""
+    """True where all elements along axes are; see `all`."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
 
 
 def any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """Whether an element along axes is true.
+    """True where any element along axes is.
 
     Arguments, result and errors: those of `sum`, but ``x`` and the result are bool.
     Gradient: none.
@@ -340,15 +340,15 @@ def prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = 
 
 
 def may_be_parted(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
-    """Whether parts say enough: a product's do not say whether it was 0 or infinite on the way."""
+    """Return whether parts suffice: those of a product do not tell whether it was 0 or infinite on the way."""
     return ufunc is not np.multiply or dtype.kind in "biu"
 
 
 def may_be_uncertain(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
-    """Whether there are parts whose total is not that of the whole: `is_certain` tells, once they are known."""
+    """Return whether the total of parts may differ from that of the whole: `is_certain` tells, once it is known."""
     return ufunc is np.add and dtype.kind not in "biu"
 
 
 def is_certain(ufunc: np.ufunc, total: Any) -> bool:
-    """Whether the total of the parts is that of the whole; a sum is where it is finite, as it then was on the way."""
+    """Return whether the total of parts is that of the whole: for a sum, if it is finite, as the parts then were."""
     return not may_be_uncertain(ufunc, total.dtype) or bool(np.isfinite(total).all())

@@ -1,4 +1,4 @@
-"""Which code computes an operation on a device: the kernel registry, and the libraries of kernels.
+"""The kernel registry, which says what code computes an operation on a device, and the libraries of kernels.
 
 The key is (operation, device kind, library, dtype, layout), as in PaddlePaddle Fluid. ``"any"`` as dtype or layout
 matches all; an exact match wins over it. A library's kernels are registered when the module named for it is imported,
@@ -149,7 +149,7 @@ def lookup(operation: Operation, device: str, library: str, dtype: np.dtype[Any]
 
 
 def may_refuse(operation: Operation, device: str) -> bool:
-    """Whether a kernel for a kind of operation looks at the operation's parameters."""
+    """Return whether a kernel for a kind of operation looks at the operation's parameters."""
     return any(
         key.operation == operation.kind and key.device == device and known.supports is not None
         for key, known in _kernels.items()
@@ -245,7 +245,7 @@ def _can_be_loaded(kind: str, library: str) -> bool:
 
 
 def is_library_of(library: str, kind: str) -> bool:
-    """Whether a library has kernels for a kind of device.
+    """Return whether a library has kernels for a kind of device.
 
     Raises:
         KernelNotFoundError: if no kind of device has such a library.

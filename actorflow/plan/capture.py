@@ -23,14 +23,14 @@ _Lane = tuple[Place, str]
 
 
 def captures(graph: Graph) -> bool:
-    """Whether a graph's plans have segments: where it is asked for, and each op is not to be run by itself."""
+    """Return whether a graph's plans have segments: where it is asked for, and each op is not to be run by itself."""
     options = graph.options
     limits = (options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values()))
     return options.capture and not options.sequential and all(limit is None for limit in limits)
 
 
 def may_be_captured(op: PlannedOp) -> bool:
-    """Whether an op does the same in each frame, but for the memory that it uses, and the host need not look on.
+    """Return whether an op does the same in each frame, but for the memory that it uses, and the host need not look on.
 
     So it has a kernel that only launches, into buffers that it is given: no function, no copy between devices, no view,
     no random numbers, and no timeout or retries.

@@ -52,7 +52,7 @@ def traps_here() -> Traps | None:
 def with_traps(plan: Plan, traps: Traps) -> Plan:
     """A plan whose kernels on the host look at what they have made; it is changed in place.
 
-    Functions raise by themselves, as they see the settings of whoever runs the graph.
+    Functions raise by themselves, as they see the settings of the code that runs the graph.
     """
     for op in plan.ops:
         if op.kernel is not None and op.inputs and device_kind(op.place.kind).is_host:

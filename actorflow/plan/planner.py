@@ -213,7 +213,7 @@ class _Planner:
                 self._complete(op, blob)
 
     def _is_brought(self, blob: Blob) -> bool:
-        """Whether a fetched blob is this rank's; if its value is here and it is not, send it."""
+        """Return whether a fetched blob is this rank's; if its value is here and it is not, send it."""
         home, rank = home_of(blob), blob.place.rank
         if rank != self._rank and home == self._rank:
             self._send(self._values.get(blob) or self._source(blob), rank, blob.name, blob.producers[0])

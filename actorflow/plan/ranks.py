@@ -19,12 +19,12 @@ def home_of(blob: Blob) -> int:
 
 
 def is_gathered(blob: Blob) -> bool:
-    """Whether what producers write goes to where the blob lives, to be summed or to become a variable's value."""
+    """Return whether what producers write goes to the blob's place, to be summed or to become a variable's value."""
     return isinstance(blob, Variable) or blob.has_several_producers
 
 
 def crosses_ranks(ops: Iterable[Op], fetched: Iterable[Blob]) -> bool:
-    """Whether anything goes from one rank to another."""
+    """Return whether anything goes from one rank to another."""
     return any(_ranks_of_op(op) for op in ops) or any(_ranks_of_fetched(blob) for blob in fetched)
 
 

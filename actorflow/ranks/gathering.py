@@ -89,10 +89,10 @@ class Announcements(Recipient):
         self.said[rank].update(content)
 
     def fail(self, error: TransportError) -> None:
-        """Nothing more will be said, and nobody waits for it."""
+        """Do nothing: no more values come, and nothing waits for them."""
 
     def left(self, error: PeerFailedError, done: Done) -> None:
-        """It says nothing more, and nobody waits for it."""
+        """Do nothing: no more values come from that rank, and nothing waits for them."""
 
     def awaited(self) -> Collection[int]:
         return ()

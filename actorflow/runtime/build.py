@@ -44,7 +44,7 @@ def build(plan: Plan, resources: Resources, builder: type[Builder] | None = None
     Args:
         plan: The plan, which the program does not keep.
         resources: Its frames will run on these.
-        builder: Makes the actors; tests bring one whose actors fail.
+        builder: Makes the actors; tests pass one whose actors fail.
     """
     with collector_paused():
         return Program(plan, (builder or Builder)(plan, resources), resources)

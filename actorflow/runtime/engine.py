@@ -265,7 +265,7 @@ class Engine:
         program.begin(frame)
 
     def cancel_frames(self, number: int | None, reason: str) -> list[int]:
-        """End frames with an error for whoever awaits them; see `Graph.cancel`."""
+        """End frames with an error for their callers; see `Graph.cancel`."""
         frames = [frame for frame in self.running if frame.state is FrameState.RUNNING and frame not in self._snapshots]
         if number is not None:
             known = ", ".join(str(frame.number) for frame in frames) or "none"
@@ -282,7 +282,7 @@ class Engine:
         for frame, op in callers():
             if frame in resources.running:
                 raise GraphError(f"op {op.what!r} of graph {self.graph.name!r} cannot close the graph that runs it")
-        claim = resources.claim()  # moves here from a loop that was closed: it tells nobody of the ends of threads
+        claim = resources.claim()  # moves here from a loop that was closed, which does not tell of the ends of threads
         try:
             self.queue.dismiss()
             tasks: set[asyncio.Task[Any]] = set()

@@ -71,7 +71,7 @@ class StartQueue:
 
     @property
     def is_held(self) -> bool:
-        """Whether frames may be waiting for somebody to resume, on this rank or another."""
+        """True if frames may be waiting until the graph is resumed, on this rank or another."""
         return self._reason is not None or bool(self.paused_ranks)
 
     def close(self, reason: str) -> None:
@@ -113,7 +113,7 @@ class StartQueue:
 
     @property
     def admits(self) -> bool:
-        """Whether the first in the queue may start a frame."""
+        """True if the first in the queue may start a frame."""
         return self._reason is None or self._steps > 0
 
     def wake(self) -> None:
@@ -138,7 +138,7 @@ class StartQueue:
             return permit
 
     def holds(self, permit: Permit | None) -> bool:
-        """Whether a permit still counts: the graph is paused, as it was when that was kept."""
+        """Return whether a permit still counts: the graph is paused, as it was when that was kept."""
         return permit in self._kept
 
     def give_back(self, permit: Permit | None) -> None:

@@ -29,7 +29,7 @@ from actorflow.trace.ring import Trace
 
 
 class Claim:
-    """Keeps a graph on its loop: for a run, say, from before its frame starts until its result has been taken."""
+    """Keeps a graph on its loop: for a run, from before its frame starts until its result has been taken."""
 
     __slots__ = ("count",)
 
@@ -182,7 +182,7 @@ class Resources:
         """Keep the graph on the running loop, and move it there if it is on no other: until the claim is released.
 
         Raises:
-            GraphError: if it is in use on another loop, of another thread, say.
+            GraphError: if it is in use on another loop, such as that of another thread.
         """
         loop = asyncio.get_running_loop()
         with self._moving:
@@ -199,7 +199,7 @@ class Resources:
                     f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one thread, "
                     "at a time; make a graph for each"
                 )
-            # That loop was closed in the middle of a run: nobody waits for those frames any more.
+            # That loop was closed in the middle of a run: nothing waits for those frames any more.
             self._claim = Claim()
             self.queue.forget()
             for frame in list(self.running):

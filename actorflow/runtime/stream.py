@@ -78,7 +78,7 @@ class FrameStream(AsyncGenerator[Result, None]):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has begun and not ended."""
+        """True if it has begun and not ended."""
         return self._feeder.is_running
 
     def call_at_starts(self, callback: Callable[[], None]) -> None:

@@ -36,7 +36,8 @@ def graph_table(graph: Graph) -> str:
 def graph_html(graph: Graph) -> str:
     """A graph as a notebook shows it: counts and a table of up to 100 ops, as HTML without scripts.
 
-    Nothing is run or served. Names come from whoever built the graph: they are escaped, and nothing in them is hidden.
+    Nothing is run or served. Names come from the program that built the graph: they are escaped, and nothing in them is
+    hidden.
     """
     variables, size_bytes = _variables(graph)
     frames = graph.root.engine.frames
@@ -46,7 +47,7 @@ def graph_html(graph: Graph) -> str:
         f"variables ({size_bytes:,} bytes); {frames.finished:,} frames finished, {frames.failed:,} failed</p>"
     )
     if count > _MOST_OPS:
-        return f"{head}<p>serve it to look at so many ops: <code>await af.web.serve(graph).start()</code></p>"
+        return f"{head}<p>serve it to look at its ops: <code>await af.web.serve(graph).start()</code></p>"
     header = ("op", "operation", "place", "inputs", "outputs")
     table = "".join([_html_row("th", header), *[_html_row("td", row) for row in _op_rows(graph)]])
     return f"{head}<details><summary>ops</summary><table>{table}</table></details>"

@@ -52,7 +52,7 @@ def inject(
     Args:
         graph: A root graph. `interleave` comes before this.
         op: The op, or its name.
-        error: What the call raises instead of doing its work: an exception, or what makes one (a class, say).
+        error: What the call raises instead of doing its work: an exception, or what makes one (such as a class).
         delay_s: How long the call takes longer, in seconds; 0 gives way to others once.
         frames: Numbers of the frames that are struck (a graph's frames count from 0, see ``engine.next_number``);
             None strikes all.
@@ -138,7 +138,7 @@ def _injections(engine: Engine) -> tuple[Injection, ...]:
 
 
 class _Faulty(OpActor):
-    """What injections strike, each kind of actor where it does its work."""
+    """Actor that injections strike where it does its work, whatever its kind."""
 
     __slots__ = ()
 

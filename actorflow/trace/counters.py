@@ -100,7 +100,7 @@ class FrameCounts:
 
 
 class Monitor:
-    """State per op, kept only while somebody watches; actors write it, each watcher takes what changed for him.
+    """State per op, kept only while there are watchers; each of them takes the changes since it last looked.
 
     Ops are known by `Node.id`. Actors store a byte and set a flag, from the loop or a lane's thread; there is no queue,
     so the last state wins and a slow watcher costs nothing.

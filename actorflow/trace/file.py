@@ -81,7 +81,7 @@ def _document(path: Path) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         return _unclosed(path, text, error)
-    except (ValueError, RecursionError) as error:  # bytes that are no text, numbers of thousands of digits
+    except (ValueError, RecursionError) as error:  # bytes that are not text, numbers of thousands of digits
         raise DataError(f"{path} is not a trace: it is not JSON ({error})") from error
 
 

@@ -53,7 +53,7 @@ class Calls:
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
-        """Which calls have failed."""
+        """Mask of the calls that have failed."""
         mask = np.zeros(len(self), np.bool_)
         mask[[*self.errors]] = True
         return mask

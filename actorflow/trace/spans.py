@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of a graph: one per frame, below the span of whoever runs it, and below that one per call.
+"""OpenTelemetry spans of a graph: one per frame, below the span of its caller, and below that one per call.
 
 Only this module imports OpenTelemetry, and only its API: without an SDK that the application sets up, spans are
 nothing. Calls are not touched: their spans are made when their frame has ended, from the times in the trace. Only those

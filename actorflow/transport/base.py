@@ -148,7 +148,7 @@ class Transport(ABC):
 
     @abstractmethod
     def listen(self, listener: Listener | None) -> None:
-        """Name who hears the notes; those that came before are kept for it, and it hears which ranks have ended."""
+        """Set the listener of notes; those that came before are kept for it, and it hears which ranks have ended."""
 
     # -- collectives --------------------------------------------------------------------------------------------
 

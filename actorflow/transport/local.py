@@ -33,7 +33,8 @@ class Mail:
     """Letters: calls for a rank, which the loop makes at its next turn, or some turns later.
 
     Args:
-        rng: Says who overtakes whom, and how long; None for nobody. Letters of one stream are never overtaken.
+        rng: Chooses the messages that overtake others, and delays; None for neither. Letters of one stream are never
+            overtaken.
     """
 
     def __init__(self, rng: random.Random | None) -> None:

@@ -21,7 +21,7 @@ class NoteInbox:
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later
-        self.listener: Listener | None = None  # who is told, if somebody listens
+        self.listener: Listener | None = None  # told of notes and ends, if there is one
         self.ends: dict[int, PeerError] = {}
         self._untold: deque[tuple[int, bytes | None]] = deque()  # None for the end of a rank
         self._told: set[int] = set()
@@ -46,7 +46,7 @@ class NoteInbox:
         self._tell()
 
     def error(self, rank: int) -> PeerError:
-        """The error for what has to do with a rank that has ended: a new one, as whoever raises it changes it."""
+        """The error for what has to do with a rank that has ended: a new one each time, as raising changes it."""
         return copy.copy(self.ends[rank])
 
     def clear(self) -> None:

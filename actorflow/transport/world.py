@@ -73,7 +73,7 @@ def _mpi(size: int) -> Any:
     """MPI, initialized; by its import, as a rule."""
     try:
         mpi: Any = require("mpi4py.MPI", extra="mpi", purpose=f"a job of {size} processes")
-    except RuntimeError as error:  # there is no MPI library, say
+    except RuntimeError as error:  # for instance no MPI library
         raise TransportError(f"mpi4py cannot start MPI: {error}") from error
     if not mpi.Is_initialized():
         mpi.Init_thread()

@@ -96,11 +96,11 @@ class HostCheck:
 
 
 class TokenCheck:
-    """Refuses (401) unless the request shows one of the tokens, as ``?token=`` or as a bearer, or comes from who did.
+    """Refuses (401) unless the request shows one of the tokens, as ``?token=`` or as a bearer, or has the cookie.
 
     A browser that shows it in the address gets a cookie, which scripts and other sites cannot use. It goes to every
     server of the host, whatever its port, so it is not a token, and none can be found from it: it is good for looking,
-    at this page alone. What a token is for besides is for who shows it in a header, as the page's own script does.
+    at this page alone. All else needs the token in a header, as the page's own script sends it.
 
     The cookie keeps what other pages on the port have put there, as it is sent to all of them.
 

@@ -227,7 +227,7 @@ class Writer:
     async def _write(self, what: str, begin: Callable[[], Iterable[str]]) -> list[bytes]:
         waiting, ending = self._waiting, self._ending
         async with self._turn:
-            waiting.pop(what, None)  # who asks from now on is to get what happens from now on
+            waiting.pop(what, None)  # later requests get what happens from now on, too
             return await in_thread(partial(_written, begin(), ending))
 
 

@@ -1,4 +1,4 @@
-"""The live page of one graph, apart from any server: who may look, what is answered at which path, the stream."""
+"""The live page of one graph, apart from any server: access, the answer at each path, the stream."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class PageOptions(TypedDict, total=False):
         allowed_hosts: Names by which the page may be asked for besides 127.0.0.1, localhost and [::1] at the bound
             port, as in the Host header: ``"graphs.example.com"``, ``"10.0.0.5:8080"``. Everything else is refused
             (403), as is a request from a page of any other origin.
-        token: Everything is refused (401) to whoever does not show it: as ``?token=``, for which a browser gets a
+        token: All requests are refused (401) that do not show it: as ``?token=``, for which a browser gets a
             cookie that lets it look, or as ``Authorization: Bearer``. None asks for nothing: the application that the
-            page is a part of may know whom it lets in.
+            page is a part of may check that itself.
         max_clients: How many browsers may be connected at a time; 32 unless said otherwise.
         frame_ancestors: Origins whose pages may show this one inside a frame, as a notebook does:
             ``["http://localhost:8888"]``; a port may be ``*``. None may unless said otherwise.
         control: Whether the page can pause and cancel, and what else `actorflow.web.control` does; it then needs a
             token, as nobody but you may do that; each command must show it as ``Authorization: Bearer``, as the page
             does in a tab that was opened by an address with ``?token=``.
-        control_token: Whoever shows this one, in the way of ``token``, may look and control, and whoever shows
-            ``token`` may look alone. Without it ``token`` is for both.
+        control_token: Requests that show this one, in the way of ``token``, may look and control; those with
+            ``token`` may only look. Without it ``token`` is for both.
         checkpoints: Where the page's checkpoints go: an `actorflow.nn.Trainer` that saves its own, with the place in
             the data, to be resumed; `Checkpoints` or a folder for the variables and the number of the frame.
     """

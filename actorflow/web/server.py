@@ -190,7 +190,7 @@ class View:
         url: Its address; with the token, if there is one, of two the one that lets control.
         host: Address that the server is bound to.
         port: Port that the server is bound to.
-        token: What whoever looks must know; None where the loopback is the limit.
+        token: Shown by all who look; None where the loopback is the limit.
     """
 
     def __init__(

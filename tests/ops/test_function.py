@@ -240,7 +240,7 @@ class TestWhatHasNotRun:
         op(x)
         for value in (1, 2, 3):  # the first one on a lane, or all on the loop
             with pytest.raises(
-                af.OpError, match=r"op 'f' .* returned the coroutine 'plus', which nobody awaits: use an"
+                af.OpError, match=r"op 'f' .* returned the coroutine 'plus', which is not awaited: use an"
             ):
                 graph.run_sync({x: value})
         gc.collect()
@@ -258,7 +258,7 @@ class TestWhatHasNotRun:
             return plus(x, 1)
 
         graph.function("f", forgets, outputs)(graph.blob("x", ()))
-        with pytest.raises(af.OpError, match="returned the coroutine 'plus', which nobody awaits: await it"):
+        with pytest.raises(af.OpError, match="returned the coroutine 'plus', which is not awaited: await it"):
             graph.run_sync({"x": 1})
         gc.collect()
 

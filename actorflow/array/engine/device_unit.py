@@ -110,7 +110,7 @@ class DeviceUnit(StepUnit):
             values = await service.compute(computation, self._values)
         except OpError as error:
             failed = self._recorded(service.compiled(computation), error)
-        except BaseException as error:  # noqa: BLE001  whoever asks for the value gets it
+        except BaseException as error:  # noqa: BLE001  raised to all who ask for the value
             failed = computation.results[0], error
         else:
             self._results.update(zip(computation.results, values, strict=True))

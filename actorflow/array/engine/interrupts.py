@@ -1,7 +1,7 @@
 """Ctrl-C while values are computed: it waits until the session's state is consistent.
 
 Python calls the handlers of signals in the main thread, between any two of its instructions. One that raises would
-leave records half planned, or an array half updated, for whoever asks next.
+leave records half planned, or an array half updated, for the thread that asks next.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Sequence(Unit):
             else:
                 try:
                     values[i] = self._compute(i, step)
-                except Exception as error:  # noqa: BLE001  whoever asks for the value gets it
+                except Exception as error:  # noqa: BLE001  raised to all who ask for the value
                     failed[i] = i, error
                 except BaseException as error:  # an interrupt, for this thread
                     if i == self._spoiled:  # the value that was being written over may be lost

@@ -61,7 +61,7 @@ def constant(name: str, value: object, dtype: DType) -> Value:
                 raise DTypeError(f"{name}: expected booleans or numbers, got {value.dtype}")
             return np.array(value)
         else:
-            plain: Any = next((base for base in _SCALARS if isinstance(value, base)), None)  # an enum's member, say
+            plain: Any = next((base for base in _SCALARS if isinstance(value, base)), None)  # as of an enum
             if plain is None:
                 raise DTypeError(f"{name}: expected arrays and numbers, got {kind.__name__}")
             return constant(name, plain(value), dtype)

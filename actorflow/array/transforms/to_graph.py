@@ -33,7 +33,7 @@ def to_graph(
         examples: For each argument an array, a `TensorSpec`, or containers of them: shape and dtype count. Anything
             else is given to the function as it is.
         name: Of the graph; the function's if left out.
-        place: Where it computes: ``"cuda:0"``, say. Arguments and results stay on the CPU; copies are inserted.
+        place: Where it computes, such as ``"cuda:0"``. Arguments and results stay on the CPU; copies are inserted.
     Returns:
         A graph with a blob for each argument, of its name (``w``; ``weights.w1`` in a dict, ``x.0`` in a tuple), and
         one named ``result/out`` (``result0/out``, ... of a tuple or list, ``result.loss/out`` of a dict) for what the

@@ -211,7 +211,7 @@ def _translated(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
         return inputs[0][node.params[0]]
     if isinstance(op, GraphOperation):
         return graph.apply(op.operation, *[_as_blob(graph, each) for each in inputs])
-    if op is TRANSFER:  # who traces says where it is computed
+    if op is TRANSFER:  # the caller of `to_graph` says where it is computed
         return inputs[0]
     if not any(isinstance(each, Blob) for each in inputs):
         return _of_constants(graph, node, op, inputs)

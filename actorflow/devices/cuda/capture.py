@@ -9,7 +9,7 @@ What may be in a segment:
 * no kernel whose result depends on the host, like ``random`` ones, which are told the frame's number;
 * no call of cuBLAS, cuSOLVER, cuSPARSE or cuRAND through CuPy, which refuses them while a stream is captured.
 
-What kernels allocate for themselves comes from a pool of the segment, so a replay overwrites nobody's memory. If the
+What kernels allocate for themselves comes from a pool of the segment, so a replay overwrites no other memory. If the
 capture fails, the work is launched piece by piece for good, and `Segment.refusal` says why.
 """
 

@@ -4,14 +4,14 @@ Buffers are CuPy arrays from CuPy's pool, so the application's own arrays and th
 order lanes use them again is decided by `actorflow.devices.stream.StreamPool`.
 
 CuPy's pool keeps free blocks by the stream that was current when they were allocated, and hands them out again to that
-stream at once, whoever else still works on them: another lane, or the application, which drops a result when it has
+stream at once, though others may still work on them: another lane, or the application, which drops a result when it has
 launched its own work on it. So the memory of arrays that pass between streams is kept until all that was launched
 before they died has ended. What kernels allocate and drop within one launch needs none of this.
 
-Streams that may have used an array are those of the lanes, and the application's, which nobody lists. CUDA's legacy
-default stream is behind each of the latter that is not a non-blocking one. A non-blocking one is known where it is the
-current stream as the array dies; it is noted right then, since whoever looks after memory later does so in a lane,
-whose stream is the current one by then.
+Streams that may have used an array are those of the lanes, and the application's, of which there is no list. CUDA's
+legacy default stream is behind each of the latter that is not a non-blocking one. A non-blocking one is known where it
+is the current stream as the array dies; it is noted right then, since whatever looks after memory later does so in a
+lane, whose stream is the current one by then.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LateRelease:
         return sum(len(memories) for _, memories in self._held)
 
     def sweep(self) -> None:
-        """Let go of what nobody uses any more; never blocks."""
+        """Let go of what is no longer used; never blocks."""
         memories = []
         streams = set()
         while self._dead:
@@ -81,7 +81,7 @@ class LateRelease:
             self._held.popleft()
 
     def wait(self) -> None:
-        """Let go of all that has died so far, once nobody uses it; blocks until then."""
+        """Let go of all that has died so far, once it is no longer used; blocks until then."""
         self.sweep()
         while self._held:
             for mark in self._held[0][0]:
@@ -227,7 +227,7 @@ class PinnedBucket(Bucket):
         return self.pool.new(self.spec)
 
     def give_back(self, buffer: Any) -> None:
-        """Take back a buffer that nobody else refers to. Any thread may call it."""
+        """Take back a buffer that nothing else refers to. Any thread may call it."""
         is_own = buffer.base is None or not isinstance(buffer.base, np.ndarray)
         if is_own and buffer.shape == self.spec.shape and buffer.dtype == self.spec.dtype:
             uses = tuple([(lane, lane.submitted) for lane in self._lanes()])

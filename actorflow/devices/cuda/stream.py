@@ -26,7 +26,7 @@ class EventPool:
         self._free: dict[bool, list[Any]] = {True: [], False: []}
 
     def take(self, timed: bool) -> Any:
-        """An event of CuPy that nobody waits for; raises CUDARuntimeError if none can be made."""
+        """An event of CuPy that nothing waits for; raises CUDARuntimeError if none can be made."""
         try:
             return self._free[timed].pop()
         except IndexError:
@@ -34,7 +34,7 @@ class EventPool:
                 return self.cupy.cuda.Event(block=True, disable_timing=not timed)
 
     def give_back(self, event: Any, timed: bool) -> None:
-        """Take back an event that nobody refers to. Any thread may call it."""
+        """Take back an event that nothing refers to. Any thread may call it."""
         self._free[timed].append(event)
 
 
@@ -42,7 +42,7 @@ class CudaEvent(Event):
     """A mark in a CUDA stream.
 
     Args:
-        pool: Where its events go when nobody refers to it.
+        pool: Where its events go when nothing refers to it.
         raw: The event that was recorded; None if that failed.
         begin: An event recorded in front of the work that the mark ends, if that is timed.
         failure: What went wrong, if anything did.
@@ -187,7 +187,7 @@ class CudaStream(Stream):
             raise DeviceError(_describe(self._events.index, error)) from error
 
     def close(self) -> None:
-        # CuPy destroys the stream when nobody refers to it; CUDA lets its work end first.
+        # CuPy destroys the stream when nothing refers to it; CUDA lets its work end first.
         self._begin = None
 
 

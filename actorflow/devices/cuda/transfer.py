@@ -31,7 +31,7 @@ def copy_in(cupy: Any, source: npt.NDArray[Any], target: Any) -> None:
         pointer = target.data.ptr
         runtime.memcpyAsync(pointer, contiguous.ctypes.data, target.nbytes, runtime.memcpyHostToDevice, stream.ptr)
         if contiguous is not source and not np.may_share_memory(contiguous, source):
-            runtime.streamSynchronize(stream.ptr)  # nobody else keeps the copy
+            runtime.streamSynchronize(stream.ptr)  # nothing else keeps the copy
     except runtime.CUDARuntimeError as error:
         raise DeviceError(f"the copy of {_text(source)} to the device failed: {error}") from error
 

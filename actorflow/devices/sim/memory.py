@@ -27,7 +27,7 @@ class Block:
 
     Attributes:
         low, high: First address, and the first behind the array.
-        region: Who uses it, if that is asked for.
+        region: Its uses, if they are checked.
         failure: Why it does not have the contents that the last work should have written; only for the device's thread.
     """
 
@@ -41,7 +41,7 @@ class Block:
         self.failure: WorkFailure | None = None
 
     def free(self) -> None:
-        """Nobody refers to the array any more. Any thread may call it, within the arena's own lock too."""
+        """Nothing refers to the array any more. Any thread may call it, within the arena's own lock too."""
         self.arena.dead.append(self)
 
 
@@ -59,7 +59,7 @@ class Arena:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all arrays that somebody refers to."""
+        """Bytes of all arrays that are referred to."""
         with self._lock:
             self._bury()
             return self._size_bytes - sum(high - low for low, high in self._holes)
@@ -127,7 +127,7 @@ class SimArray:
         place: The device.
         base: None if it owns its memory, else the array that does.
         block: Its memory.
-        contents: Its elements, for work that runs on the device: nobody else may look.
+        contents: Its elements, for work that runs on the device alone.
         shape, dtype, ndim, size, nbytes, itemsize: As those of NumPy's arrays.
     """
 

@@ -1,4 +1,4 @@
-"""The race detector: who has used which memory, and what orders it.
+"""The race detector: which work has used which memory, and what orders it.
 
 It goes by what is known to happen before what (vector clocks), not by what happens to run when: work of one stream is
 in the order of launching; a stream that waits for an event comes behind all that the event came behind; and the host

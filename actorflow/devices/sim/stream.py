@@ -153,7 +153,7 @@ class SimStream(Stream):
         options: How the device behaves.
         timeline: When the device does what.
         clock: What the stream's work comes behind.
-        is_polled: Whether somebody asks all its events.
+        is_polled: Whether all its events are asked.
         free_ns: When the work launched so far ends, and the events waited for have passed, on the model's clock.
         unfinished: How many pieces of work and marks have not ended.
         busy_ns: How long it has worked: by the model, or if nothing takes modelled time, really.

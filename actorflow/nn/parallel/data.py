@@ -36,7 +36,7 @@ class ParameterServer:
         places: Where.
         size_bytes: What each place holds.
     Raises:
-        GraphError: if there are no places; PlaceError if one is none.
+        GraphError: if there are no places; PlaceError if a text is not a place.
     Source: Li et al., Scaling distributed machine learning with the parameter server, 2014; Purine2's server at rank 0.
     """
 

@@ -13,7 +13,7 @@ from actorflow.graph.nodes import Blob, Initializer, as_blobs
 from actorflow.nn.parallel.exchange import as_places
 from actorflow.place import Place
 
-#: Makes the loss, 0-d, of a network's top and the targets: ``ops.softmax_loss``, say.
+#: Makes the loss, 0-d, of a network's top and the targets, as ``ops.softmax_loss`` does.
 Loss = Callable[..., Blob]
 
 
@@ -88,7 +88,7 @@ class Vectorize(Composite[Any]):
     Attributes:
         layers: The composite at each place.
     Raises:
-        GraphError: if there are no places, or ``layer`` makes no composite; PlaceError if a place is none.
+        GraphError: if there are no places, or ``layer`` makes no composite; PlaceError if a text is not a place.
     Source: Purine2 composite ``Vectorize``.
     """
 

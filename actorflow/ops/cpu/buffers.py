@@ -87,7 +87,7 @@ _F = TypeVar("_F", bound=Callable[..., None])
 
 
 def is_half(array: Array) -> bool:
-    """Whether an array is of float16 or bfloat16."""
+    """Return whether an array is of float16 or bfloat16."""
     return array.itemsize == 2 and array.dtype.kind in "fV"
 
 

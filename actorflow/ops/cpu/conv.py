@@ -72,7 +72,7 @@ class _Geometry:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the images are their own columns."""
+        """True if the images are their own columns."""
         return self.windows.is_pointwise
 
     def pieces(self, batch: int) -> Iterator[Piece]:
@@ -101,7 +101,7 @@ class _Geometry:
 
     @property
     def is_planar(self) -> bool:
-        """Whether columns are gathered plane by plane: rows of a plane are longer runs than those of few channels."""
+        """True if columns are gathered plane by plane: rows of a plane are longer runs than those of few channels."""
         w = self.windows
         run = w.kernel[-1] * self.channels if w.dilation[-1] == 1 else self.channels
         return self.groups == 1 and w.stride[-1] == 1 and run < w.out[-1]

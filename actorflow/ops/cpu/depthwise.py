@@ -18,7 +18,7 @@ _PIECE_BYTES = 256 << 10
 
 
 def is_depthwise(groups: int, channels: int) -> bool:
-    """Whether these kernels are for it, by the number of input channels of each group."""
+    """Return whether these kernels are for it, by the number of input channels of each group."""
     return channels == 1 and groups > 1
 
 

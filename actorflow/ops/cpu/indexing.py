@@ -75,7 +75,7 @@ def _pad_down(operation: ops.PadDown, inputs: list[Array], outputs: list[Array])
     np.copyto(dx, whole[inside(operation, g.shape)], casting="unsafe")
 
 
-#: So many sums are completed one by one.
+#: At most this many sums are completed one by one.
 _FEW = 16
 
 Indices = npt.NDArray[np.intp]

@@ -14,7 +14,7 @@ from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction, summed_dtype
 
-#: Below so many elements in a row, NumPy's loop over rows costs more than BLAS's product with ones.
+#: With fewer elements than this in a row, NumPy's loop over rows costs more than BLAS's product with ones.
 _SHORT = 64
 #: Likewise, for what BLAS cannot do.
 _SHORT_RUN = 512

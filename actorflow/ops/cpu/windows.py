@@ -61,12 +61,12 @@ def pieces(sizes: Sequence[int], item_bytes: float, piece_bytes: int, image_byte
 
 
 def is_first(piece: Piece) -> bool:
-    """Whether no piece of the same images came before."""
+    """Return whether no piece of the same images came before."""
     return all(cut.start == 0 for cut in piece[1:])
 
 
 def is_last(piece: Piece, w: Windows) -> bool:
-    """Whether no piece of the same images follows."""
+    """Return whether no piece of the same images follows."""
     return all(cut.stop == n for cut, n in zip(piece[1:], w.out, strict=True))
 
 
@@ -101,7 +101,7 @@ def _taps(w: Windows, cuts: tuple[tuple[int, int], ...]) -> tuple[Tap, ...]:
 
 
 def _span(shift: int, stride: int, size: int, begin: int, end: int) -> tuple[slice, slice]:
-    """Which windows from ``begin`` to ``end`` see an element, and which elements those are."""
+    """Windows from ``begin`` to ``end`` that see an element, and the elements that they see."""
     first = max(begin, -(shift // stride))
     stop = max(first, min(end, (size - 1 - shift) // stride + 1))
     start = first * stride + shift

@@ -38,7 +38,7 @@ class _Geometry:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the images are their own columns."""
+        """True if the images are their own columns."""
         return self.groups == 1 and self.windows.is_pointwise
 
     @property

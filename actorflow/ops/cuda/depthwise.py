@@ -13,7 +13,7 @@ _PRODUCTS = elementwise("depthwise_weight", "T column, T g", "T product", "produ
 
 
 def is_depthwise(groups: int, channels: int) -> bool:
-    """Whether these kernels are for it, by the number of input channels of each group."""
+    """Return whether these kernels are for it, by the number of input channels of each group."""
     return channels == 1 and groups > 1
 
 

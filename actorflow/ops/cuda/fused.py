@@ -1,8 +1,8 @@
 """Kernels of `actorflow.ops.fused`, generated from the formulas of the steps: one launch where nothing is reduced.
 
 Each step is rounded to its dtype, and no kernel contracts products and sums (`actorflow.ops.cuda.launch.OPTIONS`), so
-results are those of the steps' own kernels to the bit. Numbers of the steps (a factor, say) are arguments: other ones
-need no new kernel.
+results are those of the steps' own kernels to the bit. Numbers of the steps (such as a factor) are arguments: other
+ones need no new kernel.
 
 A chain that ends in reductions is one kernel, too: no value of the chain goes through memory, unless it is a result.
 It is a reduction along the middle axis of (outer, length, inner), as those of ``kernels/reduce.cuh``, which computes

@@ -35,7 +35,7 @@ class Formula(NamedTuple):
     """One element of an elementwise operation.
 
     Attributes:
-        inputs: Parameters, as in ``cupy.ElementwiseKernel``; ``T`` is the dtype of those that are no booleans.
+        inputs: Parameters, as in ``cupy.ElementwiseKernel``; ``T`` is the dtype of those that are not booleans.
         result: ``T`` or ``bool``, the dtype of the result.
         text: CUDA C; it is converted to the result's type.
         numbers: Gives the last parameters for an operation and ``T``, where they are parameters of the operation.

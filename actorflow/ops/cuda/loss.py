@@ -83,7 +83,7 @@ def _given_total(operation: ops.LabelLoss, counts: Array) -> tuple[Array]:
 
 
 def _sharing(operation: ops.LabelLoss, dtype: np.dtype[Any]) -> tuple[int, int, Any]:
-    """Whether g has a value per sample, whether it is divided by the total, and the factor."""
+    """Return whether g has a value per sample, whether it is divided by the total, and the factor."""
     scale = wide_dtype(dtype).type(operation.scale)
     return int(operation.reduction == "none"), int(operation.reduction == "mean"), scale
 

@@ -567,7 +567,7 @@ def binary_cross_entropy(
 
     Logarithms below -100 count as -100, as in PyTorch. Prefer `binary_cross_entropy_with_logits` to this after a
     sigmoid. Arguments, result and errors are those of `mse_loss`; ``x`` and ``target`` are from 0 to 1, and an ``x``
-    beyond gives what is not a number.
+    beyond gives NaN.
 
     Gradient: dx = g * (x - target) / (x * (1 - x)) / size; dtarget = g * (log(1 - x) - log(x)) / size.
     Source: `torch.nn.functional.binary_cross_entropy`.

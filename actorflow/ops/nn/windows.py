@@ -52,13 +52,13 @@ class Windows:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each window is one element, and each element a window."""
+        """True if each window is one element, and each element a window."""
         ones = (1,) * len(self.size)
         return self.kernel == self.stride == ones and not any(map(any, self.pad))
 
 
 def is_even(pad: Pads) -> bool:
-    """Whether a border is as wide before as after the images, which is all that some libraries can do."""
+    """Return whether a border is as wide before as after the images, which is all that some libraries can do."""
     return isinstance(pad, int) or all(isinstance(v, int) or v[0] == v[1] for v in pad)
 
 

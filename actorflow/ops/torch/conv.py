@@ -26,7 +26,7 @@ def _has_even_pad(operation: Conv | ConvDown | ConvWeight) -> bool:
 
 
 def _is_sound(operation: ConvWeight) -> bool:
-    """Whether torch stays within its memory.
+    """Return whether torch stays within its memory.
 
     Torch 2.13 (oneDNN 3.12) with AVX-512 does not, for float32 volumes of any channels and groups, where the border in
     front is deeper than a stride of 2 or more: it then reads and writes planes beside what it was given. What comes out

@@ -36,7 +36,7 @@ def images(array: Array) -> Any:
     """(batch, ..., channels) as a tensor (batch, channels, ...) on the same memory."""
     lent = tensor(array)
     # One channel lies the same first and last. Torch 2.13 then takes the strides for those of channels that lie last,
-    # and some convolutions read beside the image: stride (1, 3) with 3x3 kernels and one output channel, say.
+    # and some convolutions read beside the image, as with stride (1, 3), 3x3 kernels and one output channel.
     return lent.squeeze(-1).unsqueeze(1) if array.shape[-1] == 1 else lent.movedim(-1, 1)
 
 
@@ -54,7 +54,7 @@ def turned(array: Array) -> Any:
 
 
 def lies_last(array: Array) -> bool:
-    """Whether a weight with its channels last is told from one with its channels first, by its strides."""
+    """Return whether a weight with its channels last is told from one with its channels first, by its strides."""
     return array.ndim == 4 and array.shape[-2] > 1 and array.shape[-1] > 1
 
 

@@ -166,7 +166,7 @@ class Gate:
     def __call__(self, _: Any) -> None:
         self.began.set()
         if not self._open.wait(self._patience_s):
-            raise TimeoutError("nobody opened the gate: whoever should have is blocked")
+            raise TimeoutError("the gate was not opened: the thread that should have opened it is blocked")
 
     def open(self) -> None:
         """Let the work go on."""
@@ -200,7 +200,7 @@ class Ends:
 
 
 def nothing(_: Any) -> None:
-    """Work that does nothing; also the end that nobody needs."""
+    """Work that does nothing; also an end that nothing needs."""
 
 
 async def turns(count: int = 20) -> None:

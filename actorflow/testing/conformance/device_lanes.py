@@ -49,7 +49,7 @@ def copy_out(device: Device, lane: Lane, array: Any, target: Any) -> Fence:
 
 
 def keep_busy(bench: DeviceBench, device: Device, lane: Lane, count: int = 3) -> None:
-    """Enqueue copies that matter to nobody, so that what comes behind them begins late."""
+    """Enqueue copies to no purpose, so that what comes behind them begins late."""
     array, source = device.allocate(LARGE), pattern(LARGE)
     bench.keep(array, source)
     for _ in range(count):
@@ -283,7 +283,7 @@ async def _turn(bench: DeviceBench, until: Callable[[], bool]) -> None:
     """Let the loop turn until something is so, or for as long as patience lasts."""
     with suppress(TimeoutError):
         async with asyncio.timeout(bench.patience_s):
-            while not until():  # noqa: ASYNC110  nobody tells
+            while not until():  # noqa: ASYNC110  nothing tells
                 await asyncio.sleep(0)
 
 

@@ -58,12 +58,12 @@ def end_job_on_exceptions(close: Callable[[], None]) -> None:
 
 
 def exit_status() -> int:
-    """The status that this process ends with, if that is known to be no good one: mpi4py aborts the job then."""
+    """The status that this process ends with, if that is known to be a failure: mpi4py aborts the job then."""
     return _status
 
 
 def _note_exit_status() -> None:
-    """Know of the exit status that ``-m mpi4py`` is going to abort the job with, after ``sys.exit(1)``, say."""
+    """Know of the exit status that ``-m mpi4py`` is going to abort the job with, as after ``sys.exit(1)``."""
     usual: Callable[[int], None] = MPI._set_abort_status
 
     def noting(status: int) -> None:

@@ -24,7 +24,7 @@ def finalize_without_fence() -> None:
     """After a rank has died: have Open MPI's ``MPI_Finalize`` not ask the launcher whether all ranks are there.
 
     The launcher may wait for the dead one then, and the job never ends. With its failure mitigation, the living wait
-    for each other before, by a barrier of theirs; so nobody is missed. This is its parameter ``async_mpi_finalize``,
+    for each other before, by a barrier of theirs; so none is missed. This is its parameter ``async_mpi_finalize``,
     which is read when MPI is initialized, and is to hold for the job that has lost a rank alone.
     """
     try:

@@ -23,7 +23,7 @@ class Link(NamedTuple):
 
     table: Table  # where requests go
     bell: Bell  # wakes the other side
-    failures: Failures  # knows who has died
+    failures: Failures  # the ranks that have died
     chunk_bytes: int  # the most that one message of MPI carries
 
 

@@ -20,10 +20,10 @@ from actorflow.transport.mpi.library import remove_names, shared_memory
 #: Looks in one callback of the loop: its own turn costs more than one look.
 _LOOKS = 4
 #: Looks without news before the rank parks. Few cost less than to be rung, many somewhat more: those pay where the
-#: other ranks have cores of their own and answer soon. Where they have not, whoever looks only keeps the one from
-#: running whom it waits for.
+#: other ranks have cores of their own and answer soon. Where they share cores, looking only keeps the rank from
+#: running that is waited for.
 _FEW_LOOKS, _MANY_LOOKS = 12, 100
-#: Rings that come so soon after it has parked let a rank try many looks. When they were in vain, it lets some such
+#: Rings within this time after parking let a rank try many looks. When they were in vain, it lets some such
 #: rings go by before it tries again: twice as many each time, up to the most.
 _SOON_S = 2e-4
 _MOST_IGNORED = 255
@@ -74,8 +74,8 @@ class Poller:
     """Spins, parks and wakes.
 
     While there is news, it looks at every turn of the loop, so the application gets its turns, too. After some looks
-    without news it parks: whoever sends something rings, and a timer looks ever more seldom at what is under way,
-    since MPI's own messages ring nobody.
+    without news it parks: a rank that sends something rings it, and a timer looks ever more seldom at what is under
+    way, since MPI's own messages do not ring.
 
     Args:
         watched: What is looked at.
@@ -177,7 +177,7 @@ class Poller:
             self._ignored = self._to_ignore = min(2 * self._ignored + 1, _MOST_IGNORED)
         self._bell.park(self._watched.sending)
         self._news_s = self._loop.time()
-        self._look()  # once more: what came before others could see that it is parked rang nobody
+        self._look()  # once more: what came before others could see that it is parked did not ring
 
     def _look(self) -> None:
         """Look once while parked, and say when to look again."""
@@ -212,9 +212,9 @@ _ELSEWHERE = ("192.0.2.1", 9)
 class Bell:
     """Rings at other ranks, and is rung.
 
-    Ranks of one host see in shared memory who is parked, so that nobody is rung in vain: a number that is odd while
-    its rank is parked, and counts how often it was. Ranks of other hosts are rung unless they were heard of lately.
-    A ring that is lost costs latency alone, since parked ranks look now and then.
+    Ranks of one host see in shared memory which of them are parked, so that none is rung in vain: a number that is odd
+    while its rank is parked, and counts how often it was. Ranks of other hosts are rung unless they were heard of
+    lately. A ring that is lost costs latency alone, since parked ranks look now and then.
 
     Args:
         comm: Of all ranks, which make their bells together.

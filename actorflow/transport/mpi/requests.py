@@ -161,7 +161,7 @@ class Table:
                     self.loop.call_exception_handler(context)
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Make a callback at the loop's next turn; if that has been closed, nobody waits for it."""
+        """Make a callback at the loop's next turn; if that has been closed, nothing waits for it."""
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon(self.call, [(function, args)])
 
@@ -214,7 +214,7 @@ class Table:
         """A rank has ended: what is under way with it has failed, and so does what is started from now on.
 
         Args:
-            done: How many requests of each kind had ended there: as many end here, too. None if nobody knows.
+            done: How many requests of each kind had ended there: as many end here, too. None if that is unknown.
         """
         if rank not in self._gone:
             self._gone[rank] = {} if done is None else done

@@ -41,7 +41,7 @@ class MPITransport(Transport):
     Args:
         chunk_bytes: The most that one message of MPI carries; the same on all ranks.
         host: Address by which other hosts reach this one; None to find it out.
-        shared: Whether ranks of one host look in shared memory who must be woken.
+        shared: Whether ranks of one host learn from shared memory which of them must be woken.
         liveness_s: For how many seconds a rank that this one waits for may not answer before it is lost; see
             `actorflow.world`.
 
@@ -101,7 +101,8 @@ class MPITransport(Transport):
         if self._loop is not None:
             if len(self._table) and not self._loop.is_closed():
                 raise TransportError(f"rank {self.rank} has messages under way on another event loop")
-            # What other ranks count on goes on, though nobody here is told any more: parts of it may have gone already.
+            # What other ranks count on goes on, though nothing here is told any more: parts of it may have gone
+            # already.
             self._table.drop(lambda entry: entry.is_receive)
             self._edges.clear()
         self._loop = loop
@@ -304,7 +305,7 @@ class MPITransport(Transport):
         listener = self._inbox.listener
         awaited = self._table.ranks() | self._note_table.ranks() | set(() if listener is None else listener.awaited())
         self._lose_silent(loop.time(), awaited & self._others())
-        if not self._has_left:  # whoever was told of a loss may have closed this
+        if not self._has_left:  # a listener told of a loss may have closed this
             self._next_look = loop.call_later(self._liveness.interval_s, self._look_for_lost, loop)
 
     def _lose_silent(self, now_s: float, awaited: set[int]) -> None:

@@ -87,7 +87,7 @@ struct Place {
   INDEX index;
 };
 
-// The first place of the extreme, or of what is not a number.
+// The first place of the extreme, or of the first NaN.
 struct Further {
   bool largest;
   __device__ bool is_ahead(VALUE a, VALUE b) const {

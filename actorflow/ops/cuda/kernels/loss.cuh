@@ -8,8 +8,8 @@ __device__ inline bool is_class(LABEL label, INDEX classes) {
   return (long long)label >= 0 && (long long)label < classes;
 }
 
-// What a sample counts: 0 if it is ignored, else its class's weight, or 1 without weights, and 1 if its label is no
-// class: what is computed of that sample is not a number. Without weights, `weights` is any array. `ignore` and `has_ignored` are the label that does not count, and whether there is one.
+// What a sample counts: 0 if it is ignored, else its class's weight, or 1 without weights, and 1 if its label is not a
+// class: what is computed of that sample is NaN. Without weights, `weights` is any array. `ignore` and `has_ignored` are the label that does not count, and whether there is one.
 __device__ inline WIDE weight_of(
     LABEL label, const SCALAR* weights, INDEX has_weights, long long ignore, INDEX has_ignored, INDEX classes) {
   if (has_ignored && (long long)label == ignore) return 0;
@@ -92,7 +92,7 @@ extern "C" __global__ void nll_loss_down(
   }
 }
 
-// 1 where fewer than `top` classes are ahead of the label's; a tie goes to the lower class, and what is not a number is
+// 1 where fewer than `top` classes are ahead of the label's; a tie goes to the lower class, and NaN is
 // ahead of everything ("not below" rather than "above": comparisons with it are false).
 extern "C" __global__ void hits(
     const SCALAR* x, const LABEL* labels, float* hit, INDEX samples, INDEX classes, INDEX columns, INDEX top) {

@@ -26,7 +26,7 @@ typedef Wider<SCALAR>::type WIDE;
 #define FOR_EACH(i, count)                                                                                  \
   for (INDEX i = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; i < (count); i += (INDEX)gridDim.x * blockDim.x)
 
-// The larger value; not a number if one is not.
+// The larger value; NaN if one is.
 __device__ inline WIDE larger(WIDE a, WIDE b) { return b > a || b != b ? b : a; }
 
 __device__ inline INDEX least(INDEX a, INDEX b) { return a < b ? a : b; }
