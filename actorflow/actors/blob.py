@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from sys import getrefcount
-from typing import TYPE_CHECKING
 
-from actorflow.actors.frame import FrameState
+from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.variable import VariableActor
+from actorflow.devices.base import Fence
 from actorflow.devices.memory import UNSHARED, Bucket
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.variable import VariableActor
-    from actorflow.devices.base import Fence
 
 
 class BlobActor:

@@ -11,13 +11,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from actorflow.actors.frame import Frame
+from actorflow.actors.op import OpActor
 from actorflow.place import Place
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.op import OpActor
 
 
 class Account:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from actorflow.actors.frame import Frame
 from actorflow.actors.nesting import within
 from actorflow.actors.op import OpActor, Wiring, release
+from actorflow.actors.turnstile import Turnstile
+from actorflow.devices.base import Fence
 from actorflow.errors import GraphError
 from actorflow.interchange import as_array
 from actorflow.ops.function import NOT_RUN, check_has_run
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.turnstile import Turnstile
-    from actorflow.devices.base import Fence
 
 _RUNNING = int(NodeState.RUNNING)
 

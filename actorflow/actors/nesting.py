@@ -10,15 +10,12 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import Collection, Iterable, Iterator
 from contextvars import Context, ContextVar
-from typing import TYPE_CHECKING
 
+from actorflow.actors.frame import Frame
+from actorflow.actors.op import OpActor
+from actorflow.actors.turnstile import Turnstile
+from actorflow.actors.variable import VariableUse
 from actorflow.errors import GraphError
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.op import OpActor
-    from actorflow.actors.turnstile import Turnstile
-    from actorflow.actors.variable import VariableUse
 
 #: The call of an async function that the current code is part of.
 within: ContextVar[tuple[Frame, OpActor] | None] = ContextVar("actorflow_within", default=None)

@@ -9,25 +9,21 @@ from functools import partial
 from operator import itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from actorflow.actors.attempts import OpAttempts
-from actorflow.actors.blob import UpdateActor
+from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.dispatcher import leave_loop
-from actorflow.devices.memory import IN_TWO_LISTS
+from actorflow.actors.frame import Frame
+from actorflow.actors.turnstile import Turnstile
+from actorflow.devices.base import Fence, Lane
+from actorflow.devices.memory import IN_TWO_LISTS, Bucket
 from actorflow.errors import GraphError
+from actorflow.graph.nodes import Op
+from actorflow.ops.operation import Operation
+from actorflow.ops.registry import Kernel
 from actorflow.trace.counters import NodeState, OpProfile
 from actorflow.trace.ring import CALL_BYTES, in_brief, pack_call
-
-if TYPE_CHECKING:
-    from actorflow.actors.blob import BlobActor
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.turnstile import Turnstile
-    from actorflow.devices.base import Fence, Lane
-    from actorflow.devices.memory import Bucket
-    from actorflow.graph.nodes import Op
-    from actorflow.ops.operation import Operation
-    from actorflow.ops.registry import Kernel
 
 #: An op that takes less runs on the loop: a round trip through a thread costs about as much.
 INLINE_NS = 100_000

@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actorflow.actors.blob import BlobActor
+from actorflow.actors.frame import Frame
 from actorflow.actors.op import Wiring
 from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStream
 from actorflow.devices.memory import IN_TWO_LISTS, UNSHARED
 from actorflow.devices.segment import Segment, SegmentState
+from actorflow.devices.stream import StreamDevice
 from actorflow.errors import DeviceError, GraphError
 from actorflow.trace.counters import NodeState, SegmentProfile
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.devices.stream import StreamDevice
 
 #: How many different sets of arrays a segment remembers. They are few where they recur at all.
 _MAX_KEYS = 16

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from actorflow.actors.blob import BlobActor
-from actorflow.actors.frame import FrameState
+from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.function import FunctionActor
 from actorflow.actors.op import KernelActor, OpActor, Wiring, release
+from actorflow.devices.base import Device, Fence
 from actorflow.devices.memory import UNSHARED
 from actorflow.devices.stream import StreamLane
 from actorflow.errors import DTypeError, GraphError, ShapeError
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.devices.base import Device, Fence
 
 
 class _OnStream(OpActor):

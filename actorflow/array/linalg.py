@@ -443,12 +443,7 @@ def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Arr
 
 
 def vector_norm(
-    x: Array,
-    /,
-    *,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    ord: float = 2,
+    x: Array, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: float = 2
 ) -> Array:
     """The norms of vectors along axes; of all elements as one vector if none is named."""
     node = node_of("vector_norm", "x", x)

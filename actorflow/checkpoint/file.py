@@ -316,12 +316,7 @@ def read_after(path: Path) -> str | None:
 
 
 def check_fit(
-    what: str,
-    found: Values,
-    missing: Sequence[str],
-    unexpected: Sequence[str],
-    strict: bool,
-    known: Collection[str],
+    what: str, found: Values, missing: Sequence[str], unexpected: Sequence[str], strict: bool, known: Collection[str]
 ) -> None:
     """Check that what was found can be loaded.
 

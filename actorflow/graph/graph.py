@@ -147,11 +147,7 @@ class Graph:
     # -- building -----------------------------------------------------------------------------------------------------
 
     def blob(
-        self,
-        name: str,
-        shape: Iterable[int] | int,
-        dtype: npt.DTypeLike = "float32",
-        place: Place | str | None = None,
+        self, name: str, shape: Iterable[int] | int, dtype: npt.DTypeLike = "float32", place: Place | str | None = None
     ) -> Blob:
         """Make a blob.
 
@@ -615,12 +611,7 @@ class Graph:
         return self.compile(fetch).footprint()
 
     async def run(
-        self,
-        feeds: Feeds | None = None,
-        *,
-        fetch: Fetch = None,
-        timeout: float | None = None,
-        atomic: bool = False,
+        self, feeds: Feeds | None = None, *, fetch: Fetch = None, timeout: float | None = None, atomic: bool = False
     ) -> Result:
         """Run one frame of the graph and return what was fetched.
 

@@ -156,13 +156,7 @@ class Variable(Blob):
     is_variable = True
 
     def __init__(
-        self,
-        graph: Graph,
-        node_id: int,
-        name: str,
-        place: Place,
-        spec: TensorSpec,
-        init: Initializer | npt.ArrayLike,
+        self, graph: Graph, node_id: int, name: str, place: Place, spec: TensorSpec, init: Initializer | npt.ArrayLike
     ) -> None:
         super().__init__(graph, node_id, name, place, spec)
         self._init: Initializer | npt.ArrayLike = init if callable(init) else np.array(self._initial(init))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
@@ -21,10 +21,8 @@ from actorflow.nn.parallel.exchange import spread
 from actorflow.nn.progress import Progress
 from actorflow.nn.steps import Epoch, Feeding, Mean, Step, Validate, check_counts, counted, mean_of, means
 from actorflow.place import Place
-
-if TYPE_CHECKING:
-    from actorflow.runtime.program import Result
-    from actorflow.runtime.stream import FrameStream
+from actorflow.runtime.program import Result
+from actorflow.runtime.stream import FrameStream
 
 
 class Trainer:

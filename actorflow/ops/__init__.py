@@ -140,13 +140,7 @@ from actorflow.ops.nn.loss import (
     softmax_loss,
 )
 from actorflow.ops.nn.lrn import LRN, lrn
-from actorflow.ops.nn.norm import (
-    BatchNorm,
-    BatchNormInference,
-    LayerNorm,
-    batch_norm,
-    layer_norm,
-)
+from actorflow.ops.nn.norm import BatchNorm, BatchNormInference, LayerNorm, batch_norm, layer_norm
 from actorflow.ops.nn.pool import (
     AveragePool,
     GlobalAverage,
@@ -158,13 +152,7 @@ from actorflow.ops.nn.pool import (
 )
 from actorflow.ops.nn.recurrent import LSTM, LSTMGates, lstm, lstm_cell
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
-from actorflow.ops.nn.updates import (
-    AdagradUpdate,
-    AdamUpdate,
-    RmsPropUpdate,
-    SgdUpdate,
-    clip_by_global_norm,
-)
+from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
 from actorflow.ops.operation import Layout, Operation
 from actorflow.ops.reductions import (
     ArgMax,

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from actorflow.devices import device_kind
+from actorflow.graph.graph import Graph
 from actorflow.place import Place
 from actorflow.plan.order import messages_awaited
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
-    from actorflow.plan.plan import PlannedOp, Slot
+from actorflow.plan.plan import PlannedOp, Slot
 
 _Lane = tuple[Place, str]
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from actorflow.devices import device_kind
 from actorflow.ops.function import Function
 from actorflow.place import Place
-
-if TYPE_CHECKING:
-    from actorflow.plan.plan import PlannedOp, Slot
+from actorflow.plan.plan import PlannedOp, Slot
 
 DEFAULT_LANE = "main"
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
 
+from actorflow.ops.collective import AllReduce
 from actorflow.transport.base import Transport
-
-if TYPE_CHECKING:
-    from actorflow.ops.collective import AllReduce
 
 #: Does this rank's part of a collective that starts; calls its argument when that has ended.
 Run = Callable[[Callable[[], None]], None]

@@ -11,18 +11,15 @@ import base64
 import copy
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from actorflow.actors.frame import Frame
 from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCancelledError, TransportError, text_of
 from actorflow.plan.ranks import difference
 from actorflow.ranks.collectives import Collectives
-from actorflow.ranks.edges import WINDOW
+from actorflow.ranks.edges import WINDOW, Exchange
 from actorflow.ranks.hub import Done, Recipient, hub_of
 from actorflow.transport.base import Transport
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.ranks.edges import Exchange
 
 _log = logging.getLogger("actorflow")
 

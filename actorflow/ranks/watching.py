@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.actors.frame import Frame
+from actorflow.graph.graph import Graph
 from actorflow.ranks.edges import messages_under_way
-from actorflow.trace.counters import OpProfile
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.graph.graph import Graph
-    from actorflow.ranks.peers import Peers
-    from actorflow.trace.counters import Changes, Monitor
-    from actorflow.trace.ring import Trace
+from actorflow.ranks.peers import Peers
+from actorflow.trace.counters import Changes, Monitor, OpProfile
+from actorflow.trace.ring import Trace
 
 #: Seconds between two reports of a rank; the live page's own ticks are as long.
 _INTERVAL_S = 0.06

@@ -6,16 +6,13 @@ import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from actorflow.errors import GraphError, MissingExtraError, visible
+from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
+from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.show.tables import kernel_name, step_name, time_text
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
-    from actorflow.plan.plan import Plan, PlannedOp, Slot
-    from actorflow.trace.counters import OpProfile
+from actorflow.trace.counters import OpProfile
 
 #: Colours of what took no time at all, and of what took most; red, green, blue.
 _COLD, _HOT = (255, 255, 255), (240, 90, 60)

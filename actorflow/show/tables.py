@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from actorflow.errors import visible
+from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.ops.function import Function
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
-    from actorflow.plan.plan import Plan, PlannedOp
-
+from actorflow.plan.plan import Plan, PlannedOp
 
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 #: Ops that a notebook shows.

@@ -7,12 +7,11 @@ import math
 import selectors
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVarTuple
+from typing import Any, TypeVarTuple
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from actorflow.devices import Lane
-    from actorflow.runtime.resources import Resources
+from actorflow.devices import Lane
+from actorflow.runtime.resources import Resources
 
 _Ts = TypeVarTuple("_Ts")
 

@@ -6,23 +6,21 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from actorflow.actors.frame import Frame
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
 from actorflow.errors import GraphError
+from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op
+from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.build import Builder, build
+from actorflow.runtime.engine import Engine
+from actorflow.runtime.program import Program
+from actorflow.runtime.resources import Resources
 from actorflow.testing.clock import sleep_in_thread
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.graph.graph import Graph
-    from actorflow.plan.plan import Plan, PlannedOp
-    from actorflow.runtime.engine import Engine
-    from actorflow.runtime.program import Program
-    from actorflow.runtime.resources import Resources
 
 
 def inject(

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from functools import partial
-from typing import TYPE_CHECKING
 
 from actorflow.actors.dispatcher import Actor, Dispatcher, Owner
 from actorflow.actors.op import OpActor
+from actorflow.graph.graph import Graph
 from actorflow.runtime.engine import Engine
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
 
 _SHORT_NS, _LONG_NS = 0, 1 << 62
 

@@ -12,17 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.graph.nodes import Blob, Op
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Node, Op
 from actorflow.trace.ring import Calls
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
-    from actorflow.graph.nodes import Node
 
 #: Name of a node that was deleted after its calls.
 GONE = "a node that is gone"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
-    from actorflow.place import Place
+from actorflow.graph.graph import Graph
+from actorflow.place import Place
 
 
 class FrameStatistics(NamedTuple):

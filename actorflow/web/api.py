@@ -6,20 +6,18 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from actorflow.errors import MissingExtraError, require
+from actorflow.graph.graph import Graph
 from actorflow.trace.counters import NodeState, OpProfile
 from actorflow.trace.recording import TraceCopy
 from actorflow.web.http import CHUNK_BYTES, Request, Response, Route, Writer, to_json
 from actorflow.web.live import LiveStream
 from actorflow.web.telemetry import Latencies
 from actorflow.web.vitals import memory_of, pipelines
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
 
 #: Samples that are made text at once.
 _BLOCK = 100

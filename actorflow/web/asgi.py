@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import quote
 
+from actorflow.graph.graph import Graph
 from actorflow.web.http import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
 from actorflow.web.page import Page, PageOptions
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -12,19 +12,17 @@ import json
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actorflow.errors import DeviceError
+from actorflow.graph.graph import Graph
+from actorflow.runtime.engine import Engine
 from actorflow.threads import in_thread
 from actorflow.web.control import control_state
 from actorflow.web.http import CloseCode, Socket
 from actorflow.web.telemetry import Position, Telemetry
 from actorflow.web.vitals import Vitals
 from actorflow.web.wire import EncodedGraph, capture, encode_control, encode_heartbeat, encode_vitals
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
-    from actorflow.runtime.engine import Engine
 
 _log = logging.getLogger(__name__)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 from urllib.parse import urlencode
 
+from actorflow.checkpoint import Checkpoints
+from actorflow.graph.graph import Graph
 from actorflow.web import api
 from actorflow.web.access import HostCheck, TokenCheck, checked_ancestors, security_headers
 from actorflow.web.control import Control, Saves
 from actorflow.web.http import Asset, Refused, Request, Response, Route, Socket, Writer, read_assets
 from actorflow.web.live import LiveStream
-
-if TYPE_CHECKING:
-    from actorflow.checkpoint import Checkpoints
-    from actorflow.graph.graph import Graph
 
 STREAM_PATH = "/stream"
 

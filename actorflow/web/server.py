@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from html import escape
 from http import HTTPStatus
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from actorflow.errors import visible
+from actorflow.graph.graph import Graph
 from actorflow.web.access import LOOPBACK
 from actorflow.web.http import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
 from actorflow.web.page import STREAM_PATH, Page, PageOptions
-
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)

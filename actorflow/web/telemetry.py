@@ -7,18 +7,15 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.trace.counters import NodeState, OpProfile
+from actorflow.runtime.engine import Engine
+from actorflow.trace.counters import Changes, Monitor, NodeState, OpProfile
 from actorflow.trace.ring import Trace
 from actorflow.web.wire import EncodedGraph, OpStates, encode_calls, encode_states, encode_status
-
-if TYPE_CHECKING:
-    from actorflow.runtime.engine import Engine
-    from actorflow.trace.counters import Changes, Monitor
 
 #: A bucket is a quarter of an octave, from 128 ns to 550 s: an estimate is at most 19% off.
 _PER_OCTAVE = 4

@@ -6,24 +6,21 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.frame import what_it_waits_for
+from actorflow.actors.frame import Frame, what_it_waits_for
+from actorflow.actors.op import OpActor
 from actorflow.actors.segment import SegmentActor
+from actorflow.actors.turnstile import Turnstile
+from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.pipeline import live_loaders
+from actorflow.pipeline.stages.stage import Stage
 from actorflow.ranks.edges import messages_under_way
-
-if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.actors.op import OpActor
-    from actorflow.actors.turnstile import Turnstile
-    from actorflow.graph.graph import Graph
-    from actorflow.pipeline.stages.stage import Stage
-    from actorflow.runtime.engine import Engine
+from actorflow.runtime.engine import Engine
 
 
 def pipelines(graph: Graph) -> list[dict[str, Any]]:

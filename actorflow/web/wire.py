@@ -62,18 +62,16 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import text_of
 from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.trace.counters import NodeNote
+from actorflow.trace.ring import Calls, Trace
 from actorflow.web.http import to_json
-
-if TYPE_CHECKING:
-    from actorflow.trace.counters import NodeNote
-    from actorflow.trace.ring import Calls, Trace
 
 #: Header of a binary message: type, count, base, seq, time, revision, count of ops of which calls have failed.
 HEADER = struct.Struct("<IIIIdII")

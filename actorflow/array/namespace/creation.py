@@ -40,12 +40,7 @@ def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
 
 
 def asarray(
-    obj: Any,
-    /,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    device: Place | str | None = None,
-    copy: bool | None = None,
+    obj: Any, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None, copy: bool | None = None
 ) -> Array:
     """An array of numbers, of nested sequences, or of another library's array on the CPU.
 

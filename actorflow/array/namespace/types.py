@@ -153,10 +153,7 @@ class _Info:
         return {"real floating": float64, "complex floating": complex128, "integral": int64, "indexing": int64}
 
     def dtypes(
-        self,
-        *,
-        device: Place | str | None = None,
-        kind: str | tuple[str, ...] | None = None,
+        self, *, device: Place | str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, DType]:
         """The dtypes, of some kinds or all."""
         every = {name: value for name, value in globals().items() if isinstance(value, np.dtype)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
 from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.operate import unary
@@ -17,9 +18,6 @@ from actorflow.array.transforms.calls import Arguments, StandIns, Structure, fla
 from actorflow.array.transforms.derivatives import depends, pull_back
 from actorflow.array.transforms.recipe import Recipe
 from actorflow.errors import DTypeError, GraphError, ShapeError
-
-if TYPE_CHECKING:
-    from actorflow.array.array import Array
 
 #: Recipes that a function keeps.
 _MOST_RECIPES = 64

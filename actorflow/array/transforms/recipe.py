@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from actorflow.array.array import Array
 from actorflow.array.namespace.creation import Unseeded
 from actorflow.array.record.node import HOST, Evaluator, Node, Step, bytes_of
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.errors import GraphError
-
-if TYPE_CHECKING:
-    from actorflow.array.array import Array
 
 #: Views and constants, which cost nothing to make again.
 _CHEAP = frozenset({"broadcast_to", "flip", "full", "permute_dims", "reshape"})

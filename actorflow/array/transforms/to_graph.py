@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actorflow.array.record.node import Node, tracing
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths, signature_of
@@ -11,11 +11,9 @@ from actorflow.array.transforms.recipe import captured_array
 from actorflow.array.transforms.translation import translate_all
 from actorflow.errors import DTypeError
 from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 
 def to_graph(

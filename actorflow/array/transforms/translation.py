@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from actorflow import ops
 from actorflow.array import linalg
+from actorflow.array.array import Array
 from actorflow.array.namespace import elementwise as ew
 from actorflow.array.namespace import indexing, manipulation, statistical
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
@@ -22,14 +23,10 @@ from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.array.transforms.recipe import needed
 from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.graph import Graph
-from actorflow.graph.nodes import Blob
+from actorflow.graph.nodes import Blob, Op
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from actorflow.array.array import Array
-    from actorflow.graph.nodes import Op
 
 _Rule = Callable[..., Any]
 

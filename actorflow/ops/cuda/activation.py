@@ -34,10 +34,7 @@ def _register(operation: type[Operation], arrays: str, body: str, *parameters: s
 
 
 _register(
-    ops.LeakyRelu,
-    "T x",
-    "const W v = W(x); r = v > W(0) || v != v ? x : slope == 0 ? T(0) : T(v * W(slope))",
-    "slope",
+    ops.LeakyRelu, "T x", "const W v = W(x); r = v > W(0) || v != v ? x : slope == 0 ? T(0) : T(v * W(slope))", "slope"
 )
 _register(ops.LeakyReluDown, "T g, T y", "r = W(y) > W(0) ? g : slope == 0 ? T(0) : T(W(g) * W(slope))", "slope")
 _register(ops.Elu, "T x", "const W v = W(x); r = v > W(0) ? x : T(W(alpha) * W(expm1(v)))", "alpha")

@@ -42,12 +42,7 @@ def _has_even_pad(operation: Conv | ConvDown | ConvWeight) -> bool:
 
 
 _kernel = partial(
-    kernel,
-    device="cuda",
-    library="cudnn",
-    dtypes=("float16", "float32"),
-    supports=_has_even_pad,
-    captures=False,
+    kernel, device="cuda", library="cudnn", dtypes=("float16", "float32"), supports=_has_even_pad, captures=False
 )
 
 #: Most bytes that a plan may use beside its arrays.

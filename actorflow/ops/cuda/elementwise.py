@@ -75,12 +75,7 @@ register_elementwise(
 )
 register_elementwise({ops.Power: "pow(W(a), W(b))"}, FLOATS, "T a, T b")
 register_elementwise(
-    {
-        ops.Greater: "a > b",
-        ops.GreaterEqual: "a >= b",
-        ops.Less: "a < b",
-        ops.LessEqual: "a <= b",
-    },
+    {ops.Greater: "a > b", ops.GreaterEqual: "a >= b", ops.Less: "a < b", ops.LessEqual: "a <= b"},
     REALS,
     "T a, T b",
     "bool",

@@ -14,16 +14,7 @@ import numpy as np
 
 from actorflow.ops import indexing as ops
 from actorflow.ops.cpu.indexing import border, inside
-from actorflow.ops.cuda.launch import (
-    ANYTHING,
-    FLOATS,
-    REALS,
-    Array,
-    contiguous,
-    kernel,
-    launch,
-    launch_flat,
-)
+from actorflow.ops.cuda.launch import ANYTHING, FLOATS, REALS, Array, contiguous, kernel, launch, launch_flat
 from actorflow.ops.cuda.reductions import sum_axes
 from actorflow.ops.operation import wide_dtype
 

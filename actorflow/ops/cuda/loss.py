@@ -162,10 +162,7 @@ def _down(name: str, slope: str) -> Callable[..., None]:
 _LOSSES = {
     ops.MseLoss: ("mse_loss", "(a - t) * (a - t)"),
     ops.L1Loss: ("l1_loss", "fabs(a - t)"),
-    ops.HuberLoss: (
-        "huber_loss",
-        "fabs(a - t) < d ? W(0.5) * (a - t) * (a - t) : d * (W(fabs(a - t)) - W(0.5) * d)",
-    ),
+    ops.HuberLoss: ("huber_loss", "fabs(a - t) < d ? W(0.5) * (a - t) * (a - t) : d * (W(fabs(a - t)) - W(0.5) * d)"),
     ops.HingeLoss: ("hinge_loss", "a * t < W(1) || a * t != a * t ? W(1) - a * t : W(0)"),
     ops.BinaryCrossEntropyWithLogits: (
         "logistic_loss",
@@ -182,10 +179,7 @@ _SLOPES = {
     ops.HuberLossDown: ("huber_loss_down", "a - t > d ? d : a - t < -d ? -d : a - t"),
     ops.HingeLossDown: ("hinge_loss_down", "a * t < W(1) ? -t : W(0)"),
     ops.BinaryCrossEntropyWithLogitsDown: ("logistic_loss_down", "W(1) / (W(1) + exp(-a)) - t"),
-    ops.BinaryCrossEntropyDown: (
-        "binary_cross_entropy_down",
-        "(a - t) / W(fmax((W(1) - a) * a, W(1e-12)))",
-    ),
+    ops.BinaryCrossEntropyDown: ("binary_cross_entropy_down", "(a - t) / W(fmax((W(1) - a) * a, W(1e-12)))"),
 }
 for _operation, (_name, _value) in _LOSSES.items():
     kernel(_operation, dtypes=FLOATS)(_loss(_name, _value))

@@ -10,16 +10,7 @@ import cupy
 import numpy as np
 
 from actorflow.ops import reductions as ops
-from actorflow.ops.cuda.launch import (
-    ANYTHING,
-    FLOATS,
-    REALS,
-    Array,
-    contiguous,
-    kernel,
-    launch,
-    launch_flat,
-)
+from actorflow.ops.cuda.launch import ANYTHING, FLOATS, REALS, Array, contiguous, kernel, launch, launch_flat
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction
 

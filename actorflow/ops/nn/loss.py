@@ -513,13 +513,7 @@ def l1_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.
 
 
 def huber_loss(
-    x: Blob,
-    target: Blob,
-    delta: float = 1.0,
-    *,
-    reduction: str = "mean",
-    scale: float = 1.0,
-    name: str | None = None,
+    x: Blob, target: Blob, delta: float = 1.0, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
 ) -> Blob:
     """Half the squared error up to ``delta``, then linear: ``delta * (|x - target| - delta / 2)``.
 

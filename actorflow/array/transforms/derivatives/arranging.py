@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from actorflow.array import namespace as xp
+from actorflow.array.array import Array
 from actorflow.array.namespace.indexing import IndexArray, key_of, read_index, write_index
 from actorflow.array.record.node import Node, record
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.transforms.derivatives.rules import Application, rule
 from actorflow.errors import GraphError
-
-if TYPE_CHECKING:
-    from actorflow.array.array import Array
 
 Grads = list["Array | None"]
 

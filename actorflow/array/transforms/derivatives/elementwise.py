@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from actorflow.array import namespace as xp
+from actorflow.array.array import Array
 from actorflow.array.transforms.derivatives.rules import Application, conj, rule
-
-if TYPE_CHECKING:
-    from actorflow.array.array import Array
 
 Grads = list["Array | None"]
 

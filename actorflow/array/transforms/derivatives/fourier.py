@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from actorflow.array import namespace as xp
+from actorflow.array.array import Array
 from actorflow.array.transforms.derivatives.rules import Application, pulled_back, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actorflow.array.array import Array
 
 Norm = Literal["backward", "ortho", "forward"]
 

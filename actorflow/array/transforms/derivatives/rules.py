@@ -11,16 +11,14 @@ Source of the idea: Maclaurin, Duvenaud, Adams: autograd (``defvjp``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from actorflow.array import namespace as xp
+from actorflow.array.array import Array
 from actorflow.array.record.node import Node, given, record, site_of
 from actorflow.array.record.primitives import PART
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.errors import GraphError
-
-if TYPE_CHECKING:
-    from actorflow.array.array import Array
 
 
 class Application(NamedTuple):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from actorflow.array import namespace as xp
+from actorflow.array.array import Array
 from actorflow.array.namespace.operate import node_of
 from actorflow.array.record.node import record
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.transforms.derivatives.rules import Application, conj, rule
-
-if TYPE_CHECKING:
-    from actorflow.array.array import Array
 
 Grads = list["Array | None"]
 
