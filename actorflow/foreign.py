@@ -170,7 +170,6 @@ def missing(module: str, name: str) -> NoReturn:
 
 
 def _hint(module: str, name: str) -> str:
-    """The end of the message."""
     short = module.replace("actorflow", "af", 1)
     ours = HINTS.get(module, {}).get(name)
     if ours is not None:

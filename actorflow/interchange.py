@@ -154,7 +154,6 @@ def _from_dlpack(value: Any, what: str) -> _Array:
 
 
 def _copied(value: Any) -> _Array:
-    """A copy of what is in the memory of a device."""
     if _has_get(value):
         return np.asarray(value.get())
     try:

@@ -44,7 +44,6 @@ class ViewActor(BlobActor):
     __slots__ = ()
 
     def drop(self, frame: Frame) -> None:
-        """Give the buffer back: the last reader is done. May be called from a lane's thread."""
         values = frame.values
         buffer = values[self.slot].base
         values[self.slot] = None

@@ -160,7 +160,6 @@ class AsyncActor(FunctionActor):
 
 
 def _checked(value: Any, spec: TensorSpec, what: str) -> Any:
-    """A function's result as an array of its declared type."""
     if (type(value) is np.ndarray and value.dtype == spec.dtype and value.shape == spec.shape) or spec.is_object:
         return value
     return as_array(value, spec, what)

@@ -119,7 +119,6 @@ def _runs(frame: Frame, caller: OpActor) -> bool:
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:
-    """Return an op and all that wait for it."""
     found = {caller: None}
     left = [caller]
     while left:

@@ -238,7 +238,6 @@ class OpActor(ABC):
             self.turnstile.leave()
 
     def _work(self, frame: Frame) -> None:
-        """Compute, on the lane's thread."""
         if frame.halted:
             raise _Skipped
         if frame.monitor is not None:
@@ -281,7 +280,6 @@ class OpActor(ABC):
             self.leave()
 
     def _conclude(self, frame: Frame, error: BaseException | None, elapsed_ns: int, end_ns: int) -> None:
-        """End a call whose outputs were not announced before."""
         attempts = self.attempts
         if attempts is not None:
             error = attempts.end(frame, error)
@@ -301,7 +299,6 @@ class OpActor(ABC):
         self.leave()
 
     def _succeeded(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
-        """Announce the outputs of a call that has ended well."""
         self._account(frame, elapsed_ns, end_ns, key)
         self._announce(frame)
 
@@ -353,7 +350,6 @@ class OpActor(ABC):
         self._leave_loop(frame, error)
 
     def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
-        """Fail the frame for a failed call."""
         self._account_failed(frame, error, elapsed_ns, end_ns, key)
         if frame.monitor is not None:
             self._show(frame, _FAILED)

@@ -53,7 +53,6 @@ class _Arrays:
         return tuple([self._hold(array) for array in arrays])
 
     def get(self, ids: Iterable[int]) -> list[Any]:
-        """Arrays by their ids."""
         return [self.held[i] for i in ids]
 
     def clear(self) -> None:
@@ -208,7 +207,6 @@ class SegmentActor(_OnStream):
         culprit._failed(frame, error, elapsed_ns, end_ns, culprit.key)
 
     def _named_by(self, error: BaseException) -> StreamKernelActor | None:
-        """The op that an error of the device names."""
         work = error.work if isinstance(error, DeviceError) else None
         return next((part for part in self.parts if part.label == work), None)
 

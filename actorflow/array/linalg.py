@@ -190,7 +190,6 @@ def _matrix(name: str, x: Array, square: bool = False) -> Node:
 
 
 def _floating(name: str, dtype: DType) -> DType:
-    """The dtype that LAPACK computes in."""
     if dtype.kind not in "fc":
         raise DTypeError(f"{name}: expected floating numbers, got {dtype}")
     return dtype

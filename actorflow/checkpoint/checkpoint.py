@@ -39,7 +39,6 @@ def position_text(position: Position | None) -> str:
 
 
 def _check(value: Any, where: str) -> None:
-    """Check a value and all that is in it."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -201,7 +200,6 @@ def metadata_of(root: Graph, variables: Iterable[Variable], **more: str) -> dict
 
 
 def _saved(root: Graph, position: Position | None) -> tuple[Sequence[Variable], str]:
-    """The variables that are saved, and the position as JSON."""
     variables = own_variables(root)
     check_storable(variables)
     return variables, position_text(position)

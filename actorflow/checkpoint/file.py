@@ -210,7 +210,6 @@ def _check_metadata(path: Path, metadata: Mapping[str, str], own: Any) -> None:
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Any, own: Any) -> None:
-    """Compare a file's content with its checksums."""
     _check_metadata(path, metadata, own)
     try:
         expected = dict(json.loads(crcs))
@@ -347,7 +346,6 @@ def check_fit(
 
 
 def _part(path: Path, outline: Outline) -> Part:
-    """Describe a file by its metadata."""
     metadata = outline.metadata
     version = metadata.get("actorflow")
     if version is None:

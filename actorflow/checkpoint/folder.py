@@ -225,7 +225,6 @@ class Checkpoints:
         return sorted(found, key=lambda saved: (saved.step, saved.size == self._world.size, saved.size))
 
     def _whole_of(self, seen: _Seen) -> list[_Saved]:
-        """The checkpoints that are whole, in ascending order, of what each rank sees."""
         ranks = _together(seen)
         return [saved for saved in self._ordered(ranks) if ranks[saved] >= set(range(saved.size))]
 

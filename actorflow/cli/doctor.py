@@ -127,7 +127,6 @@ def _blas_text(pool: dict[str, Any]) -> str:
 
 
 def _devices() -> Iterator[Check]:
-    """Findings about devices other than the CPU; CUDA devices each by themselves."""
     yield Check("device sim", "ok", "simulated accelerators, for tests")
     for found in describe_cuda():
         yield Check(found.name, found.status, found.detail, advice=found.advice)

@@ -205,7 +205,6 @@ class Device(ABC):
     # -- memory -------------------------------------------------------------------------------------------------
 
     def _make_pool(self) -> Pool:
-        """The pool of this device's buffers."""
         return Pool(self.allocate)
 
     @abstractmethod

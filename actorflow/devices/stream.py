@@ -286,12 +286,10 @@ class _Watcher:
         self._waits: SimpleQueue[Event | None] = SimpleQueue()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the loop."""
         self._loop = loop
         self._is_watching = False
 
     def start(self) -> None:
-        """There is a mark that has not passed."""
         if not self._is_watching:
             self._is_watching = True
             self._idle_polls = 0

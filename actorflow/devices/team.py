@@ -85,7 +85,6 @@ class _Call:
         self._done.acquire()
 
     def help(self, run: Callable[[Callable[[], int]], int]) -> None:
-        """Take part, unless it is over."""
         _leave(self._core)  # may take ms, for which the caller need not wait
         with self._lock:
             is_late = self._ended

@@ -126,7 +126,6 @@ def _smooth(op: Op) -> Sequence[Blob]:
 
 
 def _cycle(open_ops: list[Op], closing: Op) -> tuple[list[str], dict[str, object]]:
-    """Arguments of a `CycleError`."""
     cycle = [*open_ops[open_ops.index(closing) :], closing]
     return [op.name for op in cycle], {op.name: op.site for op in cycle}
 
@@ -168,7 +167,6 @@ def _why_not(loss: Blob, blob: Blob, order: Sequence[Op]) -> str:
 
 
 def _first(targets: Iterable[Blob], op: Op, order: Sequence[Op]) -> Blob:
-    """The first of ``targets`` that ``op`` depends on."""
     return next(t for t in targets if any(blob in _active(order, [t]) for blob in _smooth(op)))
 
 
@@ -272,7 +270,6 @@ class _Backward:
         return grad
 
     def _scope_like(self, graph: Graph) -> Graph:
-        """The scope for gradients of what is in ``graph``, named like it."""
         missing = []
         while graph not in self._scopes:
             missing.append(graph)

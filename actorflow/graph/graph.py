@@ -859,7 +859,6 @@ class Graph:
         return found if found is target else None
 
     def _names(self) -> list[str]:
-        """Names of nodes and sub-graphs, relative to this graph."""
         store, prefix = self._store, self._prefix
         return [name.removeprefix(prefix) for name in (*store.nodes, *store.scopes) if name.startswith(prefix)]
 
@@ -950,7 +949,6 @@ def _checked_name(name: object, what: str) -> str:
 
 
 def _targets(fetch: Fetch) -> tuple[Target, ...] | None:
-    """One or several targets as a tuple."""
     if fetch is None:
         return None
     return tuple(fetch) if isinstance(fetch, Iterable) and not isinstance(fetch, str) else (fetch,)

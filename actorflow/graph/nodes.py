@@ -407,7 +407,6 @@ class Op(Node):
                 raise GraphError(f"{self._where()} cannot be connected to blob {blob.name!r}, which was deleted")
 
     def _check_outputs(self, blobs: Sequence[Blob]) -> None:
-        """Compare declared output blobs with what the operation infers."""
         if self._inferred is None or not blobs:
             return
         if len(blobs) != len(self._inferred):

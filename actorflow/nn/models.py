@@ -607,7 +607,6 @@ class _ResidualBlock(Layer):
 
 
 def _normalized(name: str, channels: int, kernel: int, stride: int, weight_init: Initializer) -> list[Composite]:
-    """A convolution without bias, and batch normalization."""
     conv = Conv(channels, kernel, stride, kernel // 2, bias=False, weight_init=weight_init, name=f"conv{name}")
     return [conv, BatchNorm(name=f"norm{name}")]
 

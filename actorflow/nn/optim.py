@@ -235,7 +235,6 @@ class Optimizer(ABC):
         return grads if norm is None else ops.clip_by_global_norm(grads, norm)
 
     def _common(self, scope: Graph, counts: bool) -> dict[str, Blob]:
-        """The rate, and the number of steps taken where that is asked for."""
         policy = self._first_rate
         if not callable(policy):
             if self._rate is None:
@@ -259,13 +258,11 @@ class Optimizer(ABC):
         return {"rate": rate, "step": step}
 
     def _step(self, scope: Graph) -> Variable:
-        """The number of steps taken."""
         step = scope.variable("step", (), "int64", 0, "cpu")
         step.is_state = True
         return step
 
     def _update(self, scope: Graph, operation: ops.Operation, blobs: dict[str, Blob]) -> Sequence[Variable]:
-        """One update; returns the variable's states."""
         weight = blobs["weight"]
         name = weight.name.replace("/", ".")
         spec = self.state_spec(weight.spec)

@@ -310,7 +310,6 @@ class Trainer:
         return [copy for blob in blobs for copy in self._copies[blob]]
 
     def _value(self, result: Result, blob: Blob) -> npt.NDArray[Any]:
-        """Value of a blob in a result."""
         return to_numpy(result[self._copies[blob][self._graph.world.rank]])
 
     def _settle(self, feeds: object) -> None:
@@ -392,7 +391,6 @@ class Trainer:
             future.set_result(saving)
 
     def _position(self) -> dict[str, Any]:
-        """Place of the training between two steps."""
         position: dict[str, Any] = {"step": self.number, "epoch": self.epoch, "batch": self._batch}
         if self._resumable is not None:
             position["feeds"] = self._resumable.state_dict()

@@ -786,7 +786,6 @@ class _Smooth(Operation):
         return [self.slope(grads[0], op.inputs[0], op.outputs[0])]
 
     def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
-        """``g`` times the derivative."""
         raise NotImplementedError
 
 

@@ -54,7 +54,6 @@ class InnerDown(Operation):
     arguments = ("g", "weight")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(..., in_features)."""
         g, weight = inputs
         same_dtype("InnerDown", g=g, weight=weight)
         _has_features("InnerDown", "g", g, "out_features")
@@ -78,7 +77,6 @@ class InnerWeight(Operation):
     arguments = ("g", "x")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(out_features, in_features)."""
         g, x = inputs
         same_dtype("InnerWeight", g=g, x=x)
         _has_features("InnerWeight", "g", g, "out_features")
@@ -122,7 +120,6 @@ class BiasDown(Operation):
     arguments = ("g",)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(features,)."""
         (g,) = inputs
         same_dtype("BiasDown", g=g)
         if not g.shape:

@@ -245,7 +245,6 @@ def whole(form: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
 
 def _graphs_of(values: Sequence[object]) -> Iterator[Graph]:
-    """The graphs of the blobs among some arguments, or in a sequence or mapping of theirs."""
     for value in values:
         if isinstance(value, Operand):
             yield value.graph

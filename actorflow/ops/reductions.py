@@ -320,7 +320,6 @@ def _tree(g: Blob, x: Blob, c: Blob) -> tuple[Blob, Blob | None]:
 
 
 def _first(x: Blob, width: int) -> Blob:
-    """The first columns."""
     return x if x.shape[1] == width else split(x, [width, x.shape[1] - width], axis=1)[0]
 
 

@@ -111,7 +111,6 @@ class Selector:
         return found._replace(note=f"{note}; {found.note}" if found.note else note)
 
     def _find(self, operation: Operation, place: Place, dtype: np.dtype[Any], hints: Hints) -> Choice | None:
-        """The best kernel for an operation on a place."""
         libraries = list(self._libraries(place, hints))
         asked = [library for library, is_asked_for in libraries if is_asked_for]
         for target in (dtype, *[np.dtype(name) for name in _WIDER.get(dtype.name, ())]):

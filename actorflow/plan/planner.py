@@ -360,7 +360,6 @@ class _Planner:
         return slot
 
     def _written(self, op: Op, blob: Blob, slot: Slot) -> None:
-        """An op writes a blob, or one term of it, to a slot."""
         if is_gathered(blob):
             self._terms.setdefault(blob, []).append((op, slot))
         else:

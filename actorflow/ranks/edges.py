@@ -160,7 +160,6 @@ class _MessageFence(Fence):
             self.waiters.append(waiter)
 
     def end(self, passed: Callable[[Fence], None]) -> None:
-        """The message has come through."""
         self.done = True
         self.elapsed_ns = perf_counter_ns() - self.begun_ns
         for waiter in self.waiters:
@@ -220,7 +219,6 @@ class ChannelActor(OpActor):
         return False
 
     def _ended(self, frame: Frame, fence: _MessageFence, error: BaseException | None) -> None:
-        """The transport is done with a message."""
         if frame.outstanding.get(self) is not fence:  # the frame has stopped
             return
         if error is None:

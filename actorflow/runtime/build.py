@@ -131,7 +131,6 @@ class Builder:
         return BlobActor(index, self._bucket(slot, writer))
 
     def _bucket(self, slot: Slot, writer: PlannedOp) -> Bucket:
-        """The bucket that the buffers of a slot come from."""
         resources, device = self._resources, self._resources.device(slot.place)
         if isinstance(device, StreamDevice):
             lanes = self._users[slot.index]
@@ -325,7 +324,6 @@ def _users(plan: Plan, resources: Resources) -> dict[int, tuple[StreamLane, ...]
 
 
 def _copy(source: Device, target: Device) -> Callable[[Any, Any], None]:
-    """A function that copies from one device to another."""
     if source.is_host:
         return lambda to, value: target.copy_in(value, to)
     if target.is_host:
@@ -334,7 +332,6 @@ def _copy(source: Device, target: Device) -> Callable[[Any, Any], None]:
 
 
 def _made(operation: str, device: Device, copy: Callable[[Any, Any], None]) -> Kernel:
-    """A kernel that is the device's own."""
     return Kernel(
         KernelKey(operation, device.place.kind, "device", ANY, ANY),
         lambda _, inputs, outputs: copy(outputs[0], inputs[0]),

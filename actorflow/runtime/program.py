@@ -305,7 +305,6 @@ class Program:
     # -- feeds ---------------------------------------------------------------------------------------------------------
 
     def _converted(self, value: Any, index: int, blob: Blob) -> Any:
-        """A fed value as an array of the host, or of the device that its blob lives on."""
         if blob.spec.is_object:
             return value
         what = f"feed for blob {blob.name!r}"

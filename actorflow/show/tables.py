@@ -79,7 +79,6 @@ def step_name(op: PlannedOp) -> str:
 
 
 def _segment(plan: Plan, segment: Sequence[int]) -> str:
-    """The steps of a segment, and its lane."""
     ops = [plan.ops[index] for index in segment]
     return visible(f"{', '.join(map(step_name, ops))} as one, {ops[0].place} {ops[0].lane}")
 
@@ -101,7 +100,6 @@ def time_text(time_ns: float) -> str:
 
 
 def _variables(graph: Graph) -> tuple[tuple[Variable, ...], int]:
-    """A graph's variables and their bytes."""
     variables = graph.variables
     return variables, sum(variable.spec.size_bytes for variable in variables)
 

@@ -306,7 +306,6 @@ class _Busy:
         self._before = np.concatenate([[0], np.cumsum(self._ends - self._begins)])
 
     def within(self, start_ns: int, end_ns: int) -> int:
-        """In nanoseconds."""
         return self._until(end_ns) - self._until(start_ns)
 
     def _until(self, time_ns: int) -> int:

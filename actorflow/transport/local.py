@@ -196,7 +196,6 @@ class LocalWorld:
         self.mail.put(stream, rank, self.transports[rank].give_up, error)
 
     def _take_out(self, rank: int) -> None:
-        """Drop what a rank has under way."""
         self.transports[rank].closed = True
         self.mail.drop(rank)
         for (source, target, _), stream in self.streams.items():
@@ -250,7 +249,6 @@ class _TaggedMessages:
         self.receives: deque[tuple[memoryview, Received]] = deque()
 
     def added(self) -> None:
-        """One more is there, on either side."""
         if self.sends and self.receives:
             self.world.mail.put(self.key, None, self._deliver)
 
@@ -406,7 +404,6 @@ class LocalTransport(Transport):
         loop.call_later(liveness.interval_s, self._look, loop)
 
     def _awaited(self) -> set[int]:
-        """The ranks that this one waits for."""
         listener, own = self.inbox.listener, self.rank
         ranks = set() if listener is None else set(listener.awaited())
         for (source, target, _), stream in self.world.streams.items():
@@ -448,12 +445,10 @@ class _Reduction:
         self.parts: dict[int, _Part] = {}
 
     def add(self, rank: int, part: _Part) -> None:
-        """A rank makes the call."""
         self.parts[rank] = part
         self.added()
 
     def added(self) -> None:
-        """One more is there."""
         if len(self.parts) == len(self.ranks):
             self.world.mail.put(("reduction", self.ranks), None, self._reduce)
 
@@ -465,7 +460,6 @@ class _Reduction:
                 self.world.mail.put(("reduced", self.ranks, rank), rank, part.done, error)
 
     def drop(self, rank: int) -> _Part | None:
-        """Forget a rank's part; returns it."""
         part = self.parts.pop(rank, None)
         if not self.parts:
             self.world.reductions.pop((self.ranks, self.number), None)

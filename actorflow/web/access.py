@@ -141,7 +141,6 @@ class TokenCheck:
         }
 
     def _asked(self, request: Request) -> bool:
-        """True if a token is in the address."""
         return any(name == "token" and self._known(value) for name, value in request.query)
 
     def _known(self, shown: str) -> str | None:
@@ -174,7 +173,6 @@ def _how_to_allow(host: str) -> str:
 
 
 def _kept(request: Request) -> list[str]:
-    """The keys in the cookie, the newest first."""
     return [part for part in request.cookies.get(_cookie(request), "").split(":") if _KEPT.fullmatch(part)]
 
 

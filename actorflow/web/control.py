@@ -205,7 +205,6 @@ async def _arguments(request: Request, limits: _Limits) -> _Arguments:
 
 
 def _saver(graph: Graph, checkpoints: Checkpoints | Saves | str | os.PathLike[str]) -> Callable[[], Awaitable[Path]]:
-    """Function that saves one checkpoint."""
     if isinstance(checkpoints, str | os.PathLike):
         checkpoints = Checkpoints(graph, checkpoints)
     if not isinstance(checkpoints, Checkpoints):

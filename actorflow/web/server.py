@@ -368,7 +368,6 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
     """Logger of aiohttp: a request that cannot be read is one line, as it says nothing of this program."""
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
-        """Log an error that has ended the answering of a request."""
         if isinstance(exc_info, HttpProcessingError | web.RequestPayloadError):
             wrong = getattr(exc_info, "message", str(exc_info))
             text = visible(" ".join(wrong.split()))[:_MOST_LOGGED]

@@ -129,7 +129,6 @@ def _each(ops: Iterable[OpActor]) -> Iterator[OpActor]:
 
 
 def _fullest(held: Mapping[_Parts, npt.NDArray[np.int64]]) -> list[list[int]]:
-    """Blobs with the number of frames that hold them, those of most frames first."""
     if not held:
         return []
     blobs, blob_of = np.unique(np.concatenate([parts.blobs for parts in held]), return_inverse=True)

@@ -51,7 +51,6 @@ class _Scratch(threading.local):
         self.buffers: dict[tuple[DType, int], Value] = {}
 
     def take(self, dtype: DType, number: int, shape: tuple[int, ...], size: int) -> Value:
-        """A buffer of this number, of a block's shape."""
         if size > BLOCK:
             return np.empty(shape, dtype)
         buffer = self.buffers.get((dtype, number))
@@ -116,7 +115,6 @@ class Chain:
                 self.results[i] = self._total(i, parts)
 
     def _total(self, i: int, parts: list[Any]) -> Value:
-        """The whole of a reduction, from its parts."""
         step = self.steps[i]
         assert isinstance(step.op, Reduction)
         total = parts[0]
@@ -162,7 +160,6 @@ class Chain:
         return [(*lead, part) for lead in product(*map(range, shape[:axis])) for part in parts]
 
     def _view(self, value: Value) -> Value:
-        """An input as the blocks index it."""
         if value.size == 1:
             return value.reshape(())
         if self._flat:
@@ -172,7 +169,6 @@ class Chain:
         return np.broadcast_to(value, self._shape)
 
     def _shown(self, i: int, value: Value) -> Value:
-        """A result as the blocks index it."""
         return value.reshape(self._shape) if self._flat and not self.steps[i].op.reduction else value
 
     def _allocate(self) -> dict[int, int]:

@@ -109,7 +109,6 @@ class Computation:
         return Computation(self._place, self._steps, self._places, self._reads, results)
 
     def _source(self, read: tuple[TensorSpec, Place] | Value) -> tuple[TensorSpec, Place]:
-        """Type and place of an input: constants go to the device at once."""
         return (TensorSpec(read.shape, read.dtype), self._place) if isinstance(read, np.ndarray) else read
 
     def compile(self, **modes: Any) -> Compiled:

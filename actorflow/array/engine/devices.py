@@ -35,14 +35,12 @@ class DeviceMemory(Memory):
         self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def count(self, value: Any) -> None:
-        """Count the memory of an array of the device from now on, once for all its views."""
         buffer = value if value.base is None else value.base
         if self._known.get(id(buffer)) is not buffer:
             self._known[id(buffer)] = buffer
             self.pool.adopt(buffer)
 
     def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
-        """The error of an array or a unit that does not fit."""
         return OutOfMemoryError(f"on {self._place}: {super().no_room(what, size_bytes)}")
 
 

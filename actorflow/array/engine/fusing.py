@@ -68,7 +68,6 @@ def join(source: Graph, wanted: Iterable[Blob], target: Graph) -> Joined:
 
 
 def _copy(joined: Joined, op: Op) -> None:
-    """Copy an op as it is."""
     made = joined.graph.op(op.name, op.operation, op.place)
     joined.origins[op.name] = (op,)
     made(*[_input(joined, blob) for blob in op.inputs])
@@ -76,7 +75,6 @@ def _copy(joined: Joined, op: Op) -> None:
 
 
 def _fuse(joined: Joined, group: Sequence[Op], results: Sequence[Op]) -> None:
-    """Copy ops as one."""
     inputs = list(dict.fromkeys(_outer(group)))
     positions = {blob: i for i, blob in enumerate(inputs)}
     steps: list[FusedStep] = []
@@ -105,7 +103,6 @@ def _input(joined: Joined, blob: Blob) -> Blob:
 
 
 def _outer(group: Sequence[Op]) -> Iterator[Blob]:
-    """The blobs that a group reads from outside, but for numbers."""
     own = {blob for op in group for blob in op.outputs}
     for op in group:
         for blob in op.inputs:
@@ -211,7 +208,6 @@ def _columns(op: Op) -> FusedColumns | None:
 
 @cache
 def _has_kernel(place: Place) -> bool:
-    """Return whether a device computes chains in one kernel."""
     kind = device_kind(place.kind)
     libraries = load_libraries(place.kind, kind.libraries)
     known = {(key.operation, key.device, key.library) for key in registered_kernels()}

@@ -312,7 +312,6 @@ class _Groups:
         self._sequences: dict[int, tuple[list[Node], list[int]]] = {}
 
     def add(self, node: Node, reads: list[Node], kind: int, touched: int) -> None:
-        """Join a record to those that it reads, where that can be."""
         level, chained = 0, []
         for read in reads:
             other = self._kinds.get(read)
@@ -339,7 +338,6 @@ class _Groups:
         return self._depths[read] < _DEEPEST or read.dtype.hasobject
 
     def sequence(self, node: Node, level: int, touched: int) -> list[Node]:
-        """The sequence of a level that has room for a record."""
         members, work = self._sequences.get(level, ([], [_MOST_WORK]))
         work[0] += touched
         if work[0] > _MOST_WORK or len(members) == _MOST_STEPS:

@@ -186,7 +186,6 @@ class Sequence(Unit):
             times[i], clock = now - clock, now
 
     def _compute(self, i: int, step: _Planned) -> Any:
-        """The value of one step."""
         op, arguments, dying, params, shape, dtype, wanted, writes, over = step
         values = self._values
         if writes:

@@ -212,11 +212,6 @@ class Session(Evaluator):
     # -- asking -------------------------------------------------------------------------------------------------
 
     def force(self, nodes: Iterable[Node]) -> None:
-        """Compute records, in this thread too; returns when they are done, well or not.
-
-        Raises:
-            GraphError: in a dry run.
-        """
         wanted = [node for node in nodes if not node.done]
         if not wanted:
             return
@@ -279,11 +274,6 @@ class Session(Evaluator):
         return True
 
     def when_done(self, node: Node, callback: Callable[[], None]) -> None:
-        """Have the workers compute a record, and call ``callback`` when it is done, from any thread.
-
-        Raises:
-            GraphError: in a dry run.
-        """
         if not node.done:
             if self.dry_run:
                 super().force((node,))
@@ -514,7 +504,6 @@ class Session(Evaluator):
         return unit, share
 
     def _next_unit(self, forced: bool) -> Unit | None:
-        """The next unit that is ready and wanted."""
         while self._ready:
             unit = self._ready[0][-1]
             if unit.queued and forced and not unit.forced:
@@ -642,7 +631,6 @@ class Session(Evaluator):
 
     @property
     def _has_more(self) -> bool:
-        """Return whether there is something for a worker to do."""
         return bool(self._ready or self._open or self._asked) or self._watching or self._eager
 
     def _watch(self) -> None:

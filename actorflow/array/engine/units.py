@@ -273,7 +273,6 @@ class StepUnit(Unit):
         return self.explain(step, self._steps[step].name, inputs, cause, place)
 
     def _spec(self, position: int) -> TensorSpec:
-        """Type of an input of a step."""
         first = len(self._values)
         found = self._steps[position - first] if position >= first else self._values[position]
         return TensorSpec((), np.dtype(object)) if type(found) is tuple else TensorSpec(found.shape, found.dtype)

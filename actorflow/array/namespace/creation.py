@@ -93,7 +93,6 @@ def _converted(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device:
 
 
 def _unpacked(values: Sequence[Any]) -> Any:
-    """Nested sequences with the arrays of this package in them computed."""
     if any(type(each) is Node.array_type for each in values):
         return [each.to_numpy() if type(each) is Node.array_type else each for each in values]
     if any(isinstance(each, list | tuple) for each in values):

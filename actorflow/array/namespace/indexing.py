@@ -168,7 +168,6 @@ def _plain(shape: Shape, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], Shape
 
 
 def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
-    """A key as a template with slots, and the arrays in it."""
     parts = key if isinstance(key, tuple) else (key,)
     template: list[Any] = []
     arrays: list[Input] = []
@@ -202,7 +201,6 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
 
 
 def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> Shape:
-    """The shape of a part, by NumPy's rules."""
     if not arrays:
         return _part_shape(shape, key_of(template, ()))
     together = broadcast("an index", *(each.shape for each in arrays))

@@ -166,7 +166,6 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
 
 
 def _joined(name: str, arrays: Sequence[Array]) -> list[Array]:
-    """The arrays in the dtype that they have together."""
     if not arrays:
         raise ShapeError(f"{name}: expected at least one array")
     kind = np.result_type(*(node_of(name, "each of the arrays", x).dtype for x in arrays))

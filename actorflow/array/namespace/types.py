@@ -137,11 +137,9 @@ class _Info:
     """Result of `__array_namespace_info__`."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Capabilities of the namespace."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> Place:
-        """Device where arrays are made."""
         return default_place()
 
     def devices(self) -> list[Place]:
@@ -149,7 +147,6 @@ class _Info:
         return [HOST]
 
     def default_dtypes(self, *, device: Place | str | None = None) -> dict[str, DType]:
-        """Dtypes that Python numbers become."""
         return {"real floating": float64, "complex floating": complex128, "integral": int64, "indexing": int64}
 
     def dtypes(

@@ -162,7 +162,6 @@ def _shared(steps: Sequence[Step], given: int, outputs: Sequence[int]) -> list[i
 
 
 def _is_cheap(op: Primitive) -> bool:
-    """Return whether computing it takes a pass over its elements at most."""
     return op.elementwise or op.name in _CHEAP
 
 

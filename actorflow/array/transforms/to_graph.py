@@ -67,7 +67,6 @@ def to_graph(
 
 
 def _variable(graph: Graph, node: Node) -> Blob:
-    """A variable for an array that was there before, with its value."""
     array = captured_array(node)
     return graph.variable(graph.unique_name("captured"), node.shape, node.dtype, init=array.to_numpy())
 

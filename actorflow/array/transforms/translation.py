@@ -58,7 +58,6 @@ class Recorded(Operation):
         return rule_of(self.primitive.name) is not None
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The types that were recorded."""
         return self.specs
 
     def arranged(self, values: Sequence[Any]) -> list[Any]:
@@ -113,7 +112,6 @@ class Constant(Operation):
     array: Value
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The type of the array."""
         return (TensorSpec(self.array.shape, self.array.dtype),)
 
     def __str__(self) -> str:
@@ -225,7 +223,6 @@ def _translated(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
 
 
 def _of_constants(graph: Graph, node: Node | Step, op: Primitive, inputs: list[Any]) -> Blob:
-    """The blob of an operation whose inputs are all constants."""
     spec = TensorSpec(node.shape, node.dtype)
     made: Any
     if op is FULL and node.dtype.kind == "f":

@@ -205,7 +205,6 @@ class CudaDevice(StreamDevice):
         return memory.CudaPool(self.allocate, self._all_lanes, self._late)
 
     def _streams(self) -> list[CudaStream]:
-        """The lanes' streams."""
         streams = [lane.stream for lane in self._all_lanes()]
         return [stream for stream in streams if isinstance(stream, CudaStream)]
 

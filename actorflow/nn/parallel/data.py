@@ -189,7 +189,6 @@ class DataParallel(Layer):
         return scope
 
     def _cut(self, bottom: Sequence[Blob]) -> list[tuple[Blob, ...]]:
-        """The blobs of each place."""
         count = len(self.places)
         for blob in bottom:
             if not blob.shape:
@@ -205,7 +204,6 @@ class DataParallel(Layer):
         ]
 
     def _built(self, net: Composite, blobs: Sequence[Blob], training: bool) -> Blob:
-        """The loss of one replica."""
         inputs, targets = (blobs[:1], blobs[1:]) if self._loss is not None else (blobs, ())
         top = net(*inputs, training=training)
         self.outputs.append(net.top)

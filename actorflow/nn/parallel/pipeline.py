@@ -123,7 +123,6 @@ class PipelineParallel(Layer):
         return optimizer.descend({variable: self._grads[variable] for variable in variables})
 
     def _forward(self, blobs: Sequence[Blob], training: bool, grads: Sequence[dict[Variable, Blob]]) -> Blob:
-        """The loss of one micro-batch."""
         x, *targets = blobs
         root = x.graph.root
         for i, (stage, place) in enumerate(zip(self.stages, self.places, strict=True)):
@@ -146,7 +145,6 @@ class PipelineParallel(Layer):
         return ops.dummy(x, *own, name="turn") if own else x
 
     def _backward(self, share: Blob, grads: Sequence[dict[Variable, Blob]]) -> dict[Variable, Blob]:
-        """The gradients of the micro-batches up to this one."""
         root = share.graph.root
         variables = list(grads[-1] if grads else trainable(share))
         found: dict[Variable, Blob] = {}

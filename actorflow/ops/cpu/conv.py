@@ -67,7 +67,6 @@ class _Geometry:
 
     @property
     def columns(self) -> int:
-        """Length of a column of one group."""
         return math.prod(self.windows.kernel) * self.channels
 
     @property
@@ -76,7 +75,6 @@ class _Geometry:
         return self.windows.is_pointwise
 
     def pieces(self, batch: int) -> Iterator[Piece]:
-        """Pieces whose columns fit in the cache."""
         item_bytes = max(1, self.groups * self.columns * self.dtype.itemsize)
         total_bytes = batch * math.prod(self.windows.out) * item_bytes
         share_bytes = total_bytes // _FEWEST_PIECES
@@ -182,7 +180,6 @@ def _geometry(
 
 
 def _joined(groups: int, channels: int) -> int:
-    """Number of groups to join."""
     most = max(1, _JOINED_CHANNELS // max(1, channels))
     return next(count for count in range(min(most, groups), 0, -1) if groups % count == 0)
 

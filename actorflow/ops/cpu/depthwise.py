@@ -23,7 +23,6 @@ def is_depthwise(groups: int, channels: int) -> bool:
 
 
 def _pieces(w: Windows, g: Array) -> list[Piece]:
-    """Pieces whose images and results fit in the cache."""
     ratio = 1 + math.prod(w.size) / max(1, math.prod(w.out))
     item_bytes = g.shape[-1] * compute_dtype(g.dtype).itemsize * ratio
     return list(pieces((len(g), *w.out), item_bytes, _PIECE_BYTES, _PIECE_BYTES))

@@ -47,7 +47,6 @@ class _StepKernel(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _steps(operation: Fused, specs: tuple[TensorSpec, ...]) -> list[_StepKernel]:
-    """The steps with their kernels, for inputs of these types."""
     found = operation.specs(specs)
     outputs = {step: i for i, step in enumerate(operation.results)}
     steps = []
@@ -165,7 +164,6 @@ class _Reduced:
         return x.reshape(self._shape) if self._is_flat else np.broadcast_to(x, self._shape)
 
     def run(self, piece: slice) -> None:
-        """Compute some of the blocks."""
         with np.errstate(all="ignore"):
             for number in range(piece.start, piece.stop):
                 self._run_block(number)
@@ -192,7 +190,6 @@ class _Reduced:
         return (0,) if self._is_flat else operation.axes(len(self._shape))
 
     def _part(self, i: int, x: Array) -> Array:
-        """The reduction of a block, in the dtype that sums and products are formed in."""
         operation = self._steps[i].operation
         assert isinstance(operation, Reduction)
         axes = self._axes(operation)

@@ -16,7 +16,6 @@ _SUMS, _SUMMED = 8, 1 << 20
 
 
 def _rows(x: Array) -> Array:
-    """All axes but the last as one, as BLAS takes it."""
     return matrix(x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
@@ -100,7 +99,6 @@ def _multiply_and_add(operation: Matmul, a: Array, b: Array, out: Array) -> None
 
 
 def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """The sum over axes that a shape lacks or has length 1 on."""
     new = x.ndim - len(shape)
     axes = (*range(new), *(i + new for i, n in enumerate(shape) if i + new >= 0 and n == 1 and x.shape[i + new] != 1))
     summed = x.sum(axis=axes, keepdims=True) if axes else x

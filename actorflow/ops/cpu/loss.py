@@ -39,11 +39,9 @@ class _Samples:
         return cls(operation.kind, labels, classes, operation.ignore, weights[0] if weights else None)
 
     def total(self) -> float:
-        """The total weight of all samples."""
         return self.labels.size if self.weights is None else float(self.weights.sum())
 
     def reduce(self, operation: ops.LabelLoss, losses: Array, out: Array) -> None:
-        """Write the samples' losses, or their sum or mean."""
         if self.weights is not None:
             losses = np.where(self.weights != 0, losses, 0) * self.weights  # an infinite loss may be ignored
         if operation.reduction == "none":
@@ -56,7 +54,6 @@ class _Samples:
         out[...] = operation.scale * loss
 
     def shares(self, operation: ops.LabelLoss, g: Array) -> Array:
-        """The factor of each sample's gradient, as a column."""
         factor = operation.scale * g
         if operation.reduction == "mean":
             factor = factor / (self.total() or np.nan)
@@ -70,7 +67,6 @@ class _Samples:
 def _check_range(
     kind: str, flat: Array, shape: tuple[int, ...], classes: int, kept: npt.NDArray[np.bool_] | None
 ) -> None:
-    """Check that labels are classes."""
     is_wrong = (flat < 0) | (flat >= classes)
     wrong = np.flatnonzero(is_wrong if kept is None else is_wrong & kept)
     if wrong.size:

@@ -14,7 +14,6 @@ from actorflow.ops.registry import kernel
 
 
 def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """(pixels, channels) of each array, as many pixels as fit in the cache."""
     channels = arrays[0].shape[-1]
     rows = math.prod(arrays[0].shape[:-1])
     flat = [array.reshape(rows, channels) for array in arrays]

@@ -128,7 +128,6 @@ def _batch_norm_inference_down(operation: ops.BatchNormDown, inputs: list[Array]
 
 
 def _average(rows: Array) -> Array:
-    """The mean of each row, as a column."""
     column: Array = np.dot(rows, np.full((rows.shape[1], 1), 1 / rows.shape[1], rows.dtype))
     return column
 

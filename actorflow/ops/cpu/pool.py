@@ -32,7 +32,6 @@ def _work_ns(w: Windows, results: Array) -> float:
 
 
 def _is_global(w: Windows) -> bool:
-    """Return whether there is one window, which is the image."""
     return w.kernel == w.size == w.padded_size
 
 

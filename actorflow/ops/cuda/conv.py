@@ -43,7 +43,6 @@ class _Geometry:
 
     @property
     def columns(self) -> int:
-        """Length of a column of one group."""
         return math.prod(self.windows.kernel) * self.channels
 
     def pieces(self, batch: int, itemsize: int) -> Iterator[slice]:
@@ -87,7 +86,6 @@ class _Geometry:
 
 
 def _flat(array: Array) -> Array:
-    """(..., channels) as a matrix."""
     return contiguous(array).reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 

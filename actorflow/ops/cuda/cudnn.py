@@ -178,7 +178,6 @@ def _find(node: str, operation: Any, image: Shape, weight: Shape, loss: Shape, d
 
 
 def _turned(weight: Array) -> Array:
-    """A weight with its output channels first."""
     return contiguous(weight.transpose(-1, *range(weight.ndim - 1)))
 
 

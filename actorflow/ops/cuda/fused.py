@@ -381,7 +381,6 @@ def _widened(number: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _prepared(operation: Fused, specs: tuple[TensorSpec, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The compiled kernel for inputs of these types, and the numbers that it takes behind them."""
     found = operation.specs(specs)
     lines, names, numbers = statements_of(operation, found, "float16")
     outputs = [(found[len(specs) + i].dtype.name, names[len(specs) + i]) for i in operation.results]

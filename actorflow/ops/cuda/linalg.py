@@ -15,7 +15,6 @@ _BIAS = elementwise("bias", "T x, T bias", "T y", "y = x + bias")
 
 
 def _rows(x: Array) -> Array:
-    """All axes but the last as one."""
     return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
@@ -90,7 +89,6 @@ def _multiply(operation: Matmul, a: Array, b: Array, out: Array) -> None:
 
 
 def _sum_to(x: Array, y: Array) -> None:
-    """Sums over axes that ``y`` lacks or has length 1 on, and repeats on those that ``x`` does."""
     new = x.ndim - y.ndim
     axes = (*range(new), *(i + new for i, n in enumerate(y.shape) if i + new >= 0 and n == 1 and x.shape[i + new] != 1))
     if axes:

@@ -34,14 +34,12 @@ def _launch_each(function: str, count: int, args: tuple[Any, ...], dtype: np.dty
 
 
 def _total(values: Array) -> Array:
-    """The sum of all samples, in their dtype."""
     total = cupy.empty((), values.dtype)
     sum_axes(values, (0,), total)
     return total
 
 
 def _counts(operation: ops.LabelLoss, labels: Array, classes: int, weights: list[Array], dtype: np.dtype[Any]) -> Array:
-    """The weight of each sample."""
     counts = cupy.empty(labels.size, wide_dtype(dtype))
     has_ignored = operation.ignore is not None
     ignore = np.int64(operation.ignore if operation.ignore is not None else 0)

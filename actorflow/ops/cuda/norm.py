@@ -65,11 +65,9 @@ class _Rows(NamedTuple):
         return contiguous(x).reshape(self.rows, self.width)
 
     def statistic(self, x: Array) -> Array:
-        """A view that broadcasts with the matrix."""
         return contiguous(x).reshape((1, self.width) if self.axis == 0 else (self.rows, 1))
 
     def columns(self, axis: int) -> Columns:
-        """The sums along an axis of the matrix."""
         return Columns.along((self.rows, self.width), axis)
 
     @property
@@ -100,7 +98,6 @@ def _statistics(rows: _Rows, x: Array, mean: Array, variance: Array) -> None:
 
 
 def _reciprocal(operation: Any, variance: Array) -> Array:
-    """One over the deviation."""
     r = cupy.empty(variance.shape, variance.dtype)
     _RECIPROCAL(variance, np.float64(operation.epsilon), r)
     return r

@@ -21,7 +21,6 @@ _SPREAD = elementwise("global_average_down", "T g, float64 count", "T dx", "dx =
 
 
 def _launch(function: str, w: Windows, inputs: list[Array], output: Array, counts: tuple[int, ...] = ()) -> None:
-    """Launch a function of pool.cuh: a thread per element of the output."""
     given = tuple(contiguous(array) for array in inputs)
     args = (*given, output, output.size, output.shape[-1], *arguments(w), *counts)
     launch_flat("pool", function, output.size, args, output.dtype)

@@ -110,7 +110,6 @@ class ConvDown(_Convolution):
     size: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, *size, in_channels)."""
         g, weight = inputs
         same_dtype(self.kind, g=g, weight=weight)
         check_image(self.kind, "g", g)
@@ -148,7 +147,6 @@ class ConvWeight(_Convolution):
     kernel: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(*kernel, in_channels / groups, out_channels)."""
         g, x = inputs
         same_dtype(self.kind, g=g, x=x)
         size = check_image(self.kind, "x", x)

@@ -156,7 +156,6 @@ class NllLossDown(LabelLoss):
     classes: int = 1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(..., classes), dtype of ``g``."""
         g, labels, *weights = inputs
         same_dtype("NllLossDown", g=g)
         _check_labels("NllLossDown", labels)
@@ -272,11 +271,9 @@ class _Reduced(Operation):
     scale: float = 1.0
 
     def factor(self, size: int) -> float:
-        """The factor on each of ``size`` elements."""
         return self.scale / max(size, 1) if self.reduction == "mean" else self.scale
 
     def result_shape(self, x: TensorSpec) -> tuple[int, ...]:
-        """Shape of the loss."""
         return x.shape if self.reduction == "none" else ()
 
 

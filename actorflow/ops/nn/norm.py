@@ -54,11 +54,9 @@ class _Normalized:
         self.x = multiply(subtract(self.wide(x), mean), self.deviations)
 
     def wide(self, x: Blob) -> Blob:
-        """``x`` in the dtype of the statistics."""
         return x if x.dtype == wide_dtype(x.dtype) else cast(x, wide_dtype(x.dtype))
 
     def narrow(self, x: Blob) -> Blob:
-        """``x`` in the dtype that it came in."""
         return x if x.dtype == self.dtype else cast(x, self.dtype)
 
 

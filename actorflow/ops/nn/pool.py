@@ -166,7 +166,6 @@ class AveragePoolDown(_Pool):
     size: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, *size, channels)."""
         (g,) = inputs
         same_dtype(self.kind, g=g)
         found = check_image(self.kind, "g", g)
@@ -208,7 +207,6 @@ class GlobalAverageDown(Operation):
     size: tuple[int, ...]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """(batch, *size, channels)."""
         (g,) = inputs
         same_dtype(self.kind, g=g)
         if len(g.shape) != 2:

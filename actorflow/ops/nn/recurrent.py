@@ -266,7 +266,6 @@ class _Terms:
         self._after: list[Blob] = []
 
     def add(self, outer: Blob, by_cell: Blob, by_new_cell: Blob, by_activations: Blob) -> None:
-        """Add the terms of one step."""
         self.outer.append(outer)
         self.activations.append(by_activations)
         self._before.append(by_cell)

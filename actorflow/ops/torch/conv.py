@@ -46,7 +46,6 @@ def _is_for_numpy(x: Array, weight: Array, y: Array) -> bool:
 
 
 def _how(operation: Any, w: Windows) -> tuple[Any, ...]:
-    """Torch's parameters from the stride on."""
     rank = len(w.size)
     return w.stride, tuple(before for before, _ in w.pad), w.dilation, False, (0,) * rank, operation.groups
 
@@ -87,5 +86,4 @@ def _conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array
 
 
 def _backward(operation: Any, w: Windows, g: Any, x: Any, weight: Any, wanted: list[bool]) -> Any:
-    """The gradients of (x, weight, bias) that are wanted."""
     return torch.ops.aten.convolution_backward(g, x, weight, None, *_how(operation, w), wanted)

@@ -59,7 +59,6 @@ async def _run(bench: DeviceBench, graph: Graph, number: int, **options: Any) ->
 
 
 async def _runs(bench: DeviceBench, graph: Graph, numbers: range, **options: Any) -> list[Any]:
-    """Runs that overlap."""
     runs = [_run(bench, graph, number, **options) for number in numbers]
     results: list[Any] = await asyncio.gather(*runs, return_exceptions=True)
     for result in results:

@@ -130,7 +130,6 @@ async def _fail(undone: list[list[asyncio.Future[Any]]], kind: type[PeerError], 
 
 
 async def _close_at_once(peers: RankBench) -> None:
-    """Close, with messages under way."""
     called: list[object] = []
     for rank in peers.others:
         tag = peers.tag()
@@ -145,7 +144,6 @@ async def _stand_still(peers: RankBench) -> None:
 
 
 async def _closed(peers: RankBench, called: list[object]) -> None:
-    """Close, and check that nothing is called back any more."""
     before = len(called)  # another rank may have closed already
     peers.call(peers.transport.close)
     peers.call(peers.transport.close)

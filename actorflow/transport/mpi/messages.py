@@ -135,7 +135,6 @@ class _TaggedReceives:
         self._large: _Incoming | None = None  # under way
 
     def add(self, incoming: _Incoming) -> None:
-        """One more is wanted."""
         self._wanted.append(incoming)
         if self._large is None:
             self._ask(incoming)
@@ -164,7 +163,6 @@ class _TaggedReceives:
         self._came(incoming, count + self._edges.link.chunk_bytes, code)
 
     def _came(self, incoming: _Incoming, count: int, code: int) -> None:
-        """A message has come, or will not."""
         link, expected = self._edges.link, len(incoming.buffer)
         link.bell.heard(self._rank)
         if code:
@@ -276,7 +274,6 @@ class Notes:
         return self._comm.Irecv((self._buffer, MPI.BYTE), MPI.ANY_SOURCE, _FIRST)
 
     def _begin(self, rank: int, count: int) -> None:
-        """The beginning of a note has come."""
         self._bell.heard(rank)
         head = int.from_bytes(self._buffer[:_LENGTH_BYTES], "little")
         note = _Note(head, self._buffer[_LENGTH_BYTES:count])

@@ -129,7 +129,6 @@ class MPITransport(Transport):
             self._free()
 
     def _leave(self) -> None:
-        """Give up what is under way, and tell the others."""
         if self._has_left:
             return
         self._poller.close()
@@ -265,7 +264,6 @@ class MPITransport(Transport):
     # -- the ends of other ranks --------------------------------------------------------------------------------
 
     def _others(self) -> set[int]:
-        """The other ranks, but for those that have ended."""
         return set(range(self.size)) - {self.rank} - self._inbox.ends.keys()
 
     def _end(self, error: PeerError, done: Mapping[Hashable, int] | None = None) -> None:
@@ -337,7 +335,6 @@ def _max_tag(comm: MPI.Intracomm) -> int:
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -18,7 +18,6 @@ _SWAPPED: dict[str, Norm] = {"backward": "forward", "forward": "backward", "orth
 
 
 def _resized(x: Array, length: int, axis: int) -> Array:
-    """The array cut, or filled up with zeros, at the end of an axis."""
     lead = (slice(None),) * axis
     if x.shape[axis] >= length:
         return x[(*lead, slice(0, length))]

@@ -71,7 +71,6 @@ def _tensordot(at: Application, g: Array) -> Grads:
 
 
 def _placed(x: Array, places: list[int]) -> Array:
-    """The array with its axes at these places."""
     return xp.permute_dims(x, [places.index(i) for i in range(len(places))])
 
 
@@ -171,7 +170,6 @@ def _slogdet(at: Application, grads: tuple[Array | None, ...]) -> Grads:
 
 
 def _half(x: Array) -> Array:
-    """The lower triangles, with half the diagonal."""
     return xp.tril(x) - 0.5 * (x * xp.eye(x.shape[-1], dtype=_real(x.dtype)))
 
 

@@ -165,7 +165,6 @@ def _add(grads: dict[Node, Any], node: Node, grad: Any) -> None:
 
 
 def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
-    """The contributions of one record to its inputs' gradients."""
     op = node.op
     assert op is not None
     if op is PART:
@@ -197,7 +196,6 @@ def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
 
 
 def _shown(node: Node) -> Array:
-    """An array of a record; the one that shows it, if there is one."""
     held = node.handle() if node.handle is not None else None
     if held is not None and held._node is node:
         return held
