@@ -96,7 +96,8 @@ class _Bridge:
             if not self._is_closed:  # something leaves the loop: items that have come through go before it
                 await self._drained()
         finally:
-            await self._loader.stopped()
+            if self._run is not None:  # else the loader may be iterated elsewhere, and goes on there
+                await self._loader.stopped()
             with self._lock:
                 self._loop = None
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorflow.data import Augmentation, Batches, Blocks, Crop, ImageFiles, Loader, Mirror, Resumable, Sampler
-from actorflow.errors import DataError, StageError
+from actorflow.errors import DataError, PipelineError, StageError
 
 
 class Watched:
@@ -128,6 +128,17 @@ def test_an_epoch_that_was_left_goes_on() -> None:
         assert feed["x"].tolist() == [0, 1]
         break
     assert rows_of(loader, 2) == [[[2, 3], [4, 5]], [[0, 1], [2, 3], [4, 5]]]
+
+
+def test_an_epoch_is_taken_by_one_iterator_at_a_time() -> None:
+    loader = Loader({"x": np.arange(8)}, 2)
+    feeds = iter(loader)
+    got = [next(feeds)["x"].tolist()]
+    with pytest.raises(PipelineError, match="is being iterated"):
+        next(iter(loader))
+    with pytest.raises(PipelineError, match="is being iterated"):
+        loader.load_state_dict(loader.state_dict())
+    assert [*got, *(feed["x"].tolist() for feed in feeds)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 def test_a_batch_that_fails_is_named_and_asked_for_again() -> None:

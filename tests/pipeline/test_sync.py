@@ -43,6 +43,16 @@ def test_leaving_it_goes_on_where_it_was() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "actorflow-loader"]
 
 
+def test_an_iteration_that_is_refused_leaves_the_one_under_way_alone() -> None:
+    loader = source(range(10)).map(square)
+    items = loader.iter_sync()
+    got = [next(items), next(items)]
+    with pytest.raises(af.PipelineError, match="is being iterated"):
+        next(loader.iter_sync())
+    assert [*got, *items] == [x * x for x in range(10)]
+    assert loader.epoch == 1
+
+
 def test_errors_come_to_the_program() -> None:
     loader = source(range(5)).map(lambda x: 1 // (2 - x))
     items = []
