@@ -97,7 +97,7 @@ class VariableActor:
         """The frame's update: swap the array in and end the frame's turn."""
         self._counted = value
         old = self.variable.commit(value)
-        # A reader that still holds the old array gives it back itself (`BlobActor.release`).
+        # A reader that still holds the old array gives it back itself (`BlobActor.drop`).
         if bucket is not None and old is not None and getrefcount(old) == UNSHARED:
             bucket.give_back(old)
         frame.turns[self].leave()
