@@ -13,17 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from actorflow.checkpoint.checkpoint import (
-    Checkpoint,
-    Fitting,
-    PendingSnapshot,
-    Position,
-    check_at_rest,
-    put,
-    read,
-    take_snapshot,
-    to_the_end,
-)
+from actorflow.checkpoint import checkpoint
 from actorflow.checkpoint.file import LEFTOVER, DamagedError, read_after, require_format
 from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph.graph import Graph
@@ -121,7 +111,7 @@ class Checkpoints:
                 found.setdefault(saved.step, files[0])
         return dict(sorted(found.items()))
 
-    def save(self, step: int, position: Position | None = None) -> asyncio.Task[Path]:
+    def save(self, step: int, position: checkpoint.Position | None = None) -> asyncio.Task[Path]:
         """Save the graph as it is at this call: after all frames started so far, before all later ones.
 
         Frames go on meanwhile; the file is written in a thread. When it is there, those before the last ``keep`` are
@@ -153,11 +143,13 @@ class Checkpoints:
                 f"{steps[step].parent}: save a later one, delete that, or use another folder"
             )
         self._latest = step
-        snapshot = take_snapshot(self._graph, position)
+        snapshot = checkpoint.take_snapshot(self._graph, position)
         snapshot.metadata["after"] = str(max(self._known_whole(), default=""))
         return asyncio.ensure_future(self._save(step, snapshot))
 
-    async def load(self, *, step: int | None = None, strict: bool = True, fallback: bool = False) -> Checkpoint | None:
+    async def load(
+        self, *, step: int | None = None, strict: bool = True, fallback: bool = False
+    ) -> checkpoint.Checkpoint | None:
         """Load the last checkpoint.
 
         Where another number of ranks has saved it, each rank takes its variables, by name, from whichever files have
@@ -178,7 +170,7 @@ class Checkpoints:
                 they saved their first one; if another number of ranks has saved them, and this one does not see them
                 all. Nothing has been changed then.
         """
-        check_at_rest(self._graph, "loaded")
+        checkpoint.check_at_rest(self._graph, "loaded")
         files, seen = await self._everywhere("checkpoint steps", self._visible, _told)
         whole = self._whole_of(seen)
         if not whole and any(seen):
@@ -202,7 +194,7 @@ class Checkpoints:
                         os.replace(error.path, f"{error.path}.damaged")
                 continue
             self._settle(saved, whole, files, seen)
-            return put(self._graph, content)
+            return checkpoint.put(self._graph, content)
         if damaged:
             raise CheckpointError(f"{self._top}: all checkpoints are damaged: {damaged[0]}") from damaged[0]
         return None
@@ -248,7 +240,7 @@ class Checkpoints:
         problem: Exception | None = None
         answer: dict[str, Any] = {}
         try:
-            done = await to_the_end(work)
+            done = await checkpoint.to_the_end(work)
             answer["value"] = tell(done)
         except DamagedError as error:
             problem, answer["damaged"] = error, [str(error.path), error.problem]
@@ -267,7 +259,7 @@ class Checkpoints:
             raise _DamagedElsewhereError(Path(path), text)
         return done, [each["value"] for each in answers]
 
-    def _fitting(self, saved: _Saved, files: _Files, strict: bool) -> Fitting:
+    def _fitting(self, saved: _Saved, files: _Files, strict: bool) -> checkpoint.Fitting:
         """Read what this rank needs of a checkpoint; blocks."""
         rank, size = self._world.rank, self._world.size
         needed = [rank] if saved.size == size else range(saved.size)
@@ -278,7 +270,7 @@ class Checkpoints:
                 f"{', '.join(map(str, unseen))}; they must be in one folder that all ranks see"
             )
         order = sorted(files, key=lambda of: (of != rank, of)) if saved.size == size else sorted(files)
-        return read(self._graph, [files[of] for of in order], strict, ranks=order, saved_on=saved.size)
+        return checkpoint.read(self._graph, [files[of] for of in order], strict, ranks=order, saved_on=saved.size)
 
     def _settle(self, saved: _Saved, whole: list[_Saved], files: dict[_Saved, _Files], seen: _Seen) -> None:
         """A checkpoint is about to be put into the graph: later ones go on from there."""
@@ -296,7 +288,7 @@ class Checkpoints:
 
     # -- saving ---------------------------------------------------------------------------------------------------
 
-    async def _save(self, step: int, snapshot: PendingSnapshot) -> Path:
+    async def _save(self, step: int, snapshot: checkpoint.PendingSnapshot) -> Path:
         path = self.folder / f"checkpoint-{step:010d}.safetensors"
         if self._announced is None and self._world.size > 1:
             self._announced = Announcements(self._world, f"checkpoints of {self._graph.name}")
@@ -305,13 +297,13 @@ class Checkpoints:
                 await self._everywhere(f"checkpoint leftovers of {self._graph.name}", self._prepare, lambda _: None)
                 self._any_leftovers = False
             else:
-                await to_the_end(self._prepare)
+                await checkpoint.to_the_end(self._prepare)
             await snapshot.save(path)
             if self._announced is None:
                 self._whole.add(step)
             else:
                 self._announced.say(step)
-            await to_the_end(partial(self._prune, self._known_whole()))
+            await checkpoint.to_the_end(partial(self._prune, self._known_whole()))
         return path
 
     def _known_whole(self) -> frozenset[int]:

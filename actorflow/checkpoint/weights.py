@@ -7,16 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from actorflow.checkpoint.checkpoint import (
-    PendingSnapshot,
-    Snapshot,
-    assign,
-    check_at_rest,
-    check_no_loop,
-    check_storable,
-    metadata_of,
-    to_the_end,
-)
+from actorflow.checkpoint import checkpoint
 from actorflow.checkpoint.file import Values, Wanted, check_fit, find
 from actorflow.errors import GraphError
 from actorflow.graph.composite import Composite
@@ -59,7 +50,7 @@ async def save_weights(scope: Graph | Composite, path: str | os.PathLike[str]) -
     weights = _storable(scope)
     root = next(iter(weights)).graph.root
     _, values = root.engine.snapshot(list(weights))
-    await PendingSnapshot(tuple(weights.values()), values, metadata_of(root, ())).save(Path(path))
+    await checkpoint.PendingSnapshot(tuple(weights.values()), values, checkpoint.metadata_of(root, ())).save(Path(path))
 
 
 def save_weights_sync(scope: Graph | Composite, path: str | os.PathLike[str]) -> None:
@@ -70,12 +61,12 @@ def save_weights_sync(scope: Graph | Composite, path: str | os.PathLike[str]) ->
         CheckpointError: as for `save_weights`.
         GraphError: as for `save_weights`, and if frames are in flight.
     """
-    check_no_loop("save_weights")
+    checkpoint.check_no_loop("save_weights")
     weights = _storable(scope)
     root = next(iter(weights)).graph.root
-    check_at_rest(root, "saved")
+    checkpoint.check_at_rest(root, "saved")
     arrays = {name: variable.held for variable, name in weights.items()}
-    Snapshot(arrays, metadata_of(root, ())).save(Path(path))
+    checkpoint.Snapshot(arrays, checkpoint.metadata_of(root, ())).save(Path(path))
 
 
 async def load_weights(
@@ -99,9 +90,9 @@ async def load_weights(
         MissingExtraError: if safetensors is not installed.
     """
     root = _scope_of(scope).root
-    check_at_rest(root, "loaded")
-    found, loaded = await to_the_end(lambda: _read(scope, path, strict, prefix))
-    assign(root, found.arrays)
+    checkpoint.check_at_rest(root, "loaded")
+    found, loaded = await checkpoint.to_the_end(lambda: _read(scope, path, strict, prefix))
+    checkpoint.assign(root, found.arrays)
     return loaded
 
 
@@ -112,9 +103,9 @@ def load_weights_sync(scope: Graph | Composite, path: Paths, *, strict: bool = T
         RuntimeError: inside a running event loop; use ``await load_weights(...)`` there.
         CheckpointError, GraphError: as for `load_weights`.
     """
-    check_no_loop("load_weights")
+    checkpoint.check_no_loop("load_weights")
     found, loaded = _read(scope, path, strict, prefix)
-    assign(_scope_of(scope).root, found.arrays)
+    checkpoint.assign(_scope_of(scope).root, found.arrays)
     return loaded
 
 
@@ -156,7 +147,7 @@ def _storable(scope: Graph | Composite) -> dict[Variable, str]:
         raise GraphError(
             f"{_scope_of(scope).name!r} has no weights on rank {rank}, or copies alone: save on another rank"
         )
-    check_storable(own)
+    checkpoint.check_storable(own)
     return own
 
 

@@ -13,17 +13,8 @@ import numpy.typing as npt
 
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError, did_you_mean, require
+from actorflow.graph import options
 from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable, as_blobs
-from actorflow.graph.options import (
-    Attempts,
-    GraphOptions,
-    Hints,
-    attempts_of,
-    capacity_of,
-    device_options_of,
-    hints_of,
-    limit_of,
-)
 from actorflow.graph.store import Store
 from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
@@ -60,7 +51,7 @@ class _Defaults(NamedTuple):
 
     place: Place | None = None
     lane: str | None = None
-    hints: Hints | None = None
+    hints: options.Hints | None = None
 
 
 class Graph:
@@ -127,18 +118,18 @@ class Graph:
         self._defaults = [_Defaults()]
         self._scope_stack: list[Graph] = [self]
         self._engine: Engine | None = None
-        self.options = GraphOptions(
+        self.options = options.GraphOptions(
             memory_budget,
             sequential,
             deterministic,
             dry_run,
-            limit_of("stall_limit", stall_limit),
-            limit_of("block_limit", block_limit),
-            hints_of(libraries, force_cpu),
-            device_options_of(devices or {}),
+            options.limit_of("stall_limit", stall_limit),
+            options.limit_of("block_limit", block_limit),
+            options.hints_of(libraries, force_cpu),
+            options.device_options_of(devices or {}),
             capture,
             world,
-            capacity_of(trace_capacity),
+            options.capacity_of(trace_capacity),
         )
 
     def __repr__(self) -> str:
@@ -242,8 +233,8 @@ class Graph:
         Raises:
             GraphError: if the name is taken or no name, or ``operation`` is not an `Operation`.
         """
-        attempts = attempts_of(timeout, retries, backoff)
-        hints = hints_of(libraries, force_cpu)
+        attempts = options.attempts_of(timeout, retries, backoff)
+        hints = options.hints_of(libraries, force_cpu)
         scope = self._innermost
         return scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority, hints)
 
@@ -339,7 +330,7 @@ class Graph:
         if blobs is None and inputs is not None:
             raise GraphError(f"inputs of a function must be blobs, got {inputs!r}")
         operation = self.root._function(fn, specs, concurrency)
-        attempts = attempts_of(timeout, retries, backoff)
+        attempts = options.attempts_of(timeout, retries, backoff)
         scope = self._innermost
         op = scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority)
         if blobs is not None:
@@ -452,7 +443,7 @@ class Graph:
             _Defaults(
                 before.place if place is None else Place.parse(place),
                 lane or before.lane,
-                hints_of(libraries, force_cpu) or before.hints,
+                options.hints_of(libraries, force_cpu) or before.hints,
             )
         )
         try:
@@ -903,9 +894,9 @@ class Graph:
         operation: object,
         place: Place | str | None,
         lane: str | None,
-        attempts: Attempts | None = None,
+        attempts: options.Attempts | None = None,
         priority: int = 0,
-        hints: Hints | None = None,
+        hints: options.Hints | None = None,
     ) -> Op:
         root, store = self.root, self._store
         checked = _checked_operation(full, operation)

@@ -16,18 +16,9 @@ from actorflow.devices import DeviceOptions, device_kind
 from actorflow.errors import KernelNotFoundError
 from actorflow.graph.nodes import Op
 from actorflow.graph.options import Hints
+from actorflow.ops import registry
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
-from actorflow.ops.registry import (
-    USUAL,
-    Kernel,
-    is_library_of,
-    load_libraries,
-    load_library,
-    lookup,
-    may_refuse,
-    not_found,
-)
 from actorflow.place import Place
 
 _HOST = Place()
@@ -46,7 +37,7 @@ class Choice(NamedTuple):
     """
 
     place: Place
-    kernel: Kernel | None
+    kernel: registry.Kernel | None
     layout: str | None = None
     dtype: np.dtype[Any] | None = None
     note: str = ""
@@ -85,7 +76,7 @@ class Selector:
             except KernelNotFoundError as error:
                 raise KernelNotFoundError(f"op {op.name!r}: {error}\n  created at {op.site}") from None
             # A kernel that refused these parameters might take the next ones.
-            if not (may_refuse(operation, place.kind) or may_refuse(operation, _HOST.kind)):
+            if not (registry.may_refuse(operation, place.kind) or registry.may_refuse(operation, _HOST.kind)):
                 self._choices[key] = choice
         self._last = (operation, place, dtype, op.hints, choice)
         return choice
@@ -105,7 +96,7 @@ class Selector:
             found = self._find(operation, host, dtype, hints)
         if found is None:
             libraries = [library for library, _ in self._libraries(place, hints)]
-            raise not_found(operation, place.kind, dtype, libraries)
+            raise registry.not_found(operation, place.kind, dtype, libraries)
         reason = "as asked for" if forced else f"no {place.kind} kernel"
         note = f"{operation.kind} runs on the CPU: {reason}"
         return found._replace(note=f"{note}; {found.note}" if found.note else note)
@@ -114,19 +105,22 @@ class Selector:
         libraries = list(self._libraries(place, hints))
         asked = [library for library, is_asked_for in libraries if is_asked_for]
         for target in (dtype, *[np.dtype(name) for name in _WIDER.get(dtype.name, ())]):
-            for layout in (USUAL, *operation.layouts):
+            for layout in (registry.USUAL, *operation.layouts):
                 for library, is_asked_for in libraries:
-                    kernel = lookup(operation, place.kind, library, target, layout)
+                    kernel = registry.lookup(operation, place.kind, library, target, layout)
                     if kernel is None:
                         continue
                     notes = [] if is_asked_for or not asked else [f"no kernel of {' or '.join(asked)}"]
-                    forms = [*([layout] if layout != USUAL else []), *([str(target)] if target != dtype else [])]
+                    forms = [
+                        *([layout] if layout != registry.USUAL else []),
+                        *([str(target)] if target != dtype else []),
+                    ]
                     if forms:
                         notes.append(f"its arrays are converted to {' and '.join(forms)}")
                     return Choice(
                         place,
                         kernel,
-                        None if layout == USUAL else layout,
+                        None if layout == registry.USUAL else layout,
                         None if target == dtype else target,
                         f"{operation.kind} by {library}: {', '.join(notes)}" if notes else "",
                     )
@@ -141,12 +135,12 @@ class Selector:
         options = self._options.get(place)
         asked: tuple[str, ...] = ()
         if hints.libraries is not None:
-            asked = tuple(library for library in hints.libraries if is_library_of(library, place.kind))
+            asked = tuple(library for library in hints.libraries if registry.is_library_of(library, place.kind))
         elif options is not None and options.libraries is not None:
             asked = options.libraries
         for library in asked:
-            load_library(place.kind, library)
+            registry.load_library(place.kind, library)
             yield library, True
-        for library in load_libraries(place.kind, device_kind(place.kind).libraries):
+        for library in registry.load_libraries(place.kind, device_kind(place.kind).libraries):
             if library not in asked:
                 yield library, False

@@ -8,18 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from actorflow.actors import stream
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring
 from actorflow.actors.segment import SegmentActor
-from actorflow.actors.stream import (
-    StagingActor,
-    StreamFunctionActor,
-    StreamKernelActor,
-    StreamViewActor,
-    TransferActor,
-    WorkerTransferActor,
-)
 from actorflow.devices import Bucket, Device
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.graph.nodes import Variable
@@ -63,8 +56,8 @@ class Builder:
     kernel_kind: ClassVar[type[KernelActor]] = KernelActor
     function_kind: ClassVar[type[FunctionActor]] = FunctionActor
     async_kind: ClassVar[type[AsyncActor]] = AsyncActor
-    stream_kernel_kind: ClassVar[type[StreamKernelActor]] = StreamKernelActor
-    stream_function_kind: ClassVar[type[StreamFunctionActor]] = StreamFunctionActor
+    stream_kernel_kind: ClassVar[type[stream.StreamKernelActor]] = stream.StreamKernelActor
+    stream_function_kind: ClassVar[type[stream.StreamFunctionActor]] = stream.StreamFunctionActor
 
     def __init__(self, plan: Plan, resources: Resources) -> None:
         self._plan = plan
@@ -123,7 +116,7 @@ class Builder:
             return BlobActor(index, None)
         if self._resources.device(slot.place).is_stream:
             returns = writer.kernel is None or writer.kernel.returns
-            return (StreamViewActor if returns else BlobActor)(index, self._bucket(slot, writer))
+            return (stream.StreamViewActor if returns else BlobActor)(index, self._bucket(slot, writer))
         if isinstance(writer.operation, Function):
             return BlobActor(index, None)
         if writer.kernel is not None and writer.kernel.returns:
@@ -270,11 +263,11 @@ class Builder:
         kind: type[KernelActor] = self.stream_kernel_kind if device.is_stream else self.kernel_kind
         more = self._on_stream(op, device) if device.is_stream else {}
         if isinstance(operation, Stage):
-            kernel, kind = _made(operation.kind, device, np.copyto), StagingActor
+            kernel, kind = _made(operation.kind, device, np.copyto), stream.StagingActor
         elif isinstance(operation, Transfer):
             target = resources.device(operation.target)
             kernel = _made(operation.kind, device, _copy(resources.device(operation.source), target))
-            kind = TransferActor if device.is_stream else WorkerTransferActor
+            kind = stream.TransferActor if device.is_stream else stream.WorkerTransferActor
             more["target"] = target
         assert kernel is not None
         buckets = tuple([self._bucket(slots[slot], op) for slot in op.outputs])

@@ -15,17 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import PeerLostError, TransportError
-from actorflow.transport.base import (
-    OPERATIONS,
-    Group,
-    Listener,
-    PeerError,
-    Received,
-    Sent,
-    Transport,
-    check_reduction,
-    flat,
-)
+from actorflow.transport import base
 from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, liveness_of, lost_elsewhere
 
 
@@ -184,13 +174,13 @@ class LocalWorld:
         self._take_out(rank)
         self.tell_others(has_left(rank))
 
-    def tell_others(self, error: PeerError) -> None:
+    def tell_others(self, error: base.PeerError) -> None:
         """Have all others know that a rank has ended; they hear of it behind what it has posted."""
         for transport in self.transports:
             if transport.rank != error.rank:
                 self.tell(transport.rank, error)
 
-    def tell(self, rank: int, error: PeerError, by: int | None = None) -> None:
+    def tell(self, rank: int, error: base.PeerError, by: int | None = None) -> None:
         """Have one rank know that another has ended, from that or from a third."""
         stream = "notes", error.rank if by is None else by, rank
         self.mail.put(stream, rank, self.transports[rank].give_up, error)
@@ -245,8 +235,8 @@ class _TaggedMessages:
     def __init__(self, world: LocalWorld, source: int, target: int, tag: int) -> None:
         self.world = world
         self.key = (source, target, tag)
-        self.sends: deque[tuple[memoryview, Sent]] = deque()
-        self.receives: deque[tuple[memoryview, Received]] = deque()
+        self.sends: deque[tuple[memoryview, base.Sent]] = deque()
+        self.receives: deque[tuple[memoryview, base.Received]] = deque()
 
     def added(self) -> None:
         if self.sends and self.receives:
@@ -282,7 +272,7 @@ class _TaggedMessages:
         self.world.mail.put(("sent", *self.key), source, sent, None)
 
 
-class LocalTransport(Transport):
+class LocalTransport(base.Transport):
     """One rank of a `LocalWorld`.
 
     Attributes:
@@ -315,24 +305,24 @@ class LocalTransport(Transport):
             self.world.leave(self.rank)
         self.inbox.clear()
 
-    def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
+    def send(self, rank: int, tag: int, data: memoryview, done: base.Sent) -> None:
         self.check_address(rank, tag)
         if self.acts(self.send, rank, tag, data, done):
             if rank in self.inbox.ends:
                 self.world.mail.put(("sent", self.rank, rank, tag), self.rank, done, self.inbox.error(rank))
                 return
             stream = self.world.stream(self.rank, rank, tag)
-            stream.sends.append((flat(data), done))
+            stream.sends.append((base.flat(data), done))
             stream.added()
 
-    def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
+    def receive(self, rank: int, tag: int, buffer: memoryview, done: base.Received) -> None:
         self.check_address(rank, tag)
         if self.acts(self.receive, rank, tag, buffer, done):
             if rank in self.inbox.ends:
                 self.world.mail.put(("received", rank, self.rank, tag), self.rank, done, 0, self.inbox.error(rank))
                 return
             stream = self.world.stream(rank, self.rank, tag)
-            stream.receives.append((flat(buffer), done))
+            stream.receives.append((base.flat(buffer), done))
             stream.added()
 
     def post(self, rank: int, note: bytes) -> None:
@@ -342,7 +332,7 @@ class LocalTransport(Transport):
             other = self.world.transports[rank]
             self.world.mail.put(("notes", self.rank, rank), rank, other.inbox.hear, self.rank, bytes(note))
 
-    def listen(self, listener: Listener | None) -> None:
+    def listen(self, listener: base.Listener | None) -> None:
         if not self.closed:
             self.inbox.listen(listener)
 
@@ -371,7 +361,7 @@ class LocalTransport(Transport):
 
     # -- the ends of others -------------------------------------------------------------------------------------
 
-    def give_up(self, error: PeerError) -> None:
+    def give_up(self, error: base.PeerError) -> None:
         """A rank has ended: what is under way with it has failed, unless it has done its part."""
         rank = error.rank
         if rank in self.inbox.ends:
@@ -432,7 +422,7 @@ class _Part:
     operation: str
     source: npt.NDArray[Any]
     target: npt.NDArray[Any]
-    done: Sent
+    done: base.Sent
 
 
 class _Reduction:
@@ -475,13 +465,13 @@ class _Reduction:
             return
         total = parts[0].source.copy()
         for part in parts[1:]:
-            OPERATIONS[part.operation](total, part.source, out=total)
+            base.OPERATIONS[part.operation](total, part.source, out=total)
         for part in parts:
             np.copyto(part.target, total)
         self.end(None, self.ranks)
 
 
-class LocalGroup(Group):
+class LocalGroup(base.Group):
     """Some ranks of a `LocalWorld`."""
 
     def __init__(self, transport: LocalTransport, ranks: tuple[int, ...]) -> None:
@@ -489,8 +479,8 @@ class LocalGroup(Group):
         self._transport = transport
         self._calls = 0
 
-    def all_reduce(self, operation: str, source: Any, target: Any, done: Sent) -> None:
-        check_reduction(operation, source, target)
+    def all_reduce(self, operation: str, source: Any, target: Any, done: base.Sent) -> None:
+        base.check_reduction(operation, source, target)
         transport, world = self._transport, self._transport.world
         if not transport.acts(self.all_reduce, operation, source, target, done):
             return

@@ -92,6 +92,7 @@ def _channel_sums(g: Array, x: Array, mean: Array, r: Array) -> tuple[Array, Arr
     return products * r, total
 
 
+@kernel(ops.BatchNormInferenceDown)
 @kernel(ops.BatchNormDown)
 @in_float32
 def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
@@ -101,6 +102,9 @@ def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs:
     r = 1 / np.sqrt(variance.astype(np.float64) + operation.epsilon)
     products, total = _channel_sums(g, x, mean, r)
     outputs[1][...], outputs[2][...] = products, total
+    if isinstance(operation, ops.BatchNormInferenceDown):
+        np.multiply(g, (r * scale).astype(x.dtype), out=dx)
+        return
     # dx = r * scale * (g - mean(g) - n * mean(g * n)), with one factor per channel for each of g, x and 1.
     count = max(1, len(x))
     of_g = r * scale
@@ -113,18 +117,6 @@ def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs:
         np.multiply(g_part, factors[0], out=out)
         np.add(out, centered, out=out)
         np.add(out, factors[2], out=out)
-
-
-@kernel(ops.BatchNormInferenceDown)
-@in_float32
-def _batch_norm_inference_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
-    width = inputs[1].shape[-1]
-    g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
-    scale, mean, variance = inputs[2:]
-    r = 1 / np.sqrt(variance.astype(np.float64) + operation.epsilon)
-    products, total = _channel_sums(g, x, mean, r)
-    outputs[1][...], outputs[2][...] = products, total
-    np.multiply(g, (r * scale).astype(x.dtype), out=dx)
 
 
 def _average(rows: Array) -> Array:

@@ -144,6 +144,7 @@ def _batch_norm_inference(operation: ops.BatchNormInference, inputs: list[Array]
     _NORMALIZE(x, mean, variance, scale, shift, np.float64(operation.epsilon), outputs[0])
 
 
+@kernel(ops.BatchNormInferenceDown, dtypes=FLOATS)
 @kernel(ops.BatchNormDown, dtypes=FLOATS)
 def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
     rows = _Rows.of(inputs[1].shape, 1, 0)
@@ -153,19 +154,11 @@ def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs:
     r = _reciprocal(operation, variance)
     total, product = _sums(rows, 0, g, x, mean, r, scale)
     _NARROW(product, total, dscale, dshift)
-    _BATCH_DOWN(g, x, *map(rows.statistic, (scale, mean, r, total, product)), np.float64(rows.terms), rows.matrix(dx))
-
-
-@kernel(ops.BatchNormInferenceDown, dtypes=FLOATS)
-def _batch_norm_inference_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
-    rows = _Rows.of(inputs[1].shape, 1, 0)
-    g, x = (rows.matrix(array) for array in inputs[:2])
-    scale, mean, variance = (contiguous(array) for array in inputs[2:])
-    dx, dscale, dshift = outputs
-    r = _reciprocal(operation, variance)
-    total, product = _sums(rows, 0, g, x, mean, r, scale)
-    _NARROW(product, total, dscale, dshift)
-    _INFERENCE_DOWN(g, rows.statistic(scale), rows.statistic(r), rows.matrix(dx))
+    if isinstance(operation, ops.BatchNormInferenceDown):
+        _INFERENCE_DOWN(g, rows.statistic(scale), rows.statistic(r), rows.matrix(dx))
+        return
+    statistics = map(rows.statistic, (scale, mean, r, total, product))
+    _BATCH_DOWN(g, x, *statistics, np.float64(rows.terms), rows.matrix(dx))
 
 
 @kernel(ops.LayerNorm, dtypes=FLOATS)
