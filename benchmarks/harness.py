@@ -24,11 +24,11 @@ Case = Callable[[], Any]
 
 
 class UnavailableError(Exception):
-    """What a question asks about is not to be had here; the message says what was looked for."""
+    """The subject of a question is not available here; the message says what was looked for."""
 
 
 class Relation(Enum):
-    """How a budget looks at a row, and at another row of the same round.
+    """Relation of a budget to a row, and to another row of the same round.
 
     AT_MOST: the figure is at most the limit. TIMES: at most ``limit`` times the other's. BELOW: the other's is at
     least ``limit`` times as large. MORE: at most ``limit`` more than the other's.
@@ -59,7 +59,7 @@ class Budget:
     other: str | None = None
 
     def judge(self, rows: Mapping[str, Row]) -> Verdict:
-        """What the rounds say; a verdict without a value if one of the rows was left out."""
+        """Verdict of the rounds; a verdict without a value if one of the rows was left out."""
         row, other = rows.get(self.row), rows.get(self.other or self.row)
         if row is None or other is None:
             return Verdict(self, None, None)
@@ -78,7 +78,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a budget.
+    """Outcome of a budget.
 
     Attributes:
         budget: Which one.
@@ -139,13 +139,13 @@ class Table:
         return median(mine / its for mine, its in pairs)
 
     def verdicts(self) -> list[Verdict]:
-        """What became of the budgets."""
+        """Outcomes of the budgets."""
         return [budget.judge(self.rows) for budget in self.budgets]
 
 
 @dataclass
 class Harness:
-    """What a question measures with.
+    """Instruments of a question.
 
     Attributes:
         quick: Whether a smoke run is wanted: less work, figures that mean little.

@@ -113,7 +113,7 @@ async def _spdl(items: Sequence[Any], stages: Sequence[AsyncFunction], concurren
     builder = PipelineBuilder().add_source(items)
     for fn in stages:
         builder = builder.pipe(fn, concurrency=concurrency, output_order="input")
-    # It has a loop in a thread of its own, and blocks whoever takes items.
+    # It has a loop in a thread of its own, and blocks the thread that takes items.
     await asyncio.to_thread(_drain_spdl, builder.add_sink(8).build(num_threads=1))
 
 

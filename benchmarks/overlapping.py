@@ -27,7 +27,7 @@ ALONE = {"in": "copy in alone", "compute": "compute alone", "out": "copy out alo
 
 @dataclass(frozen=True)
 class Frames:
-    """What is overlapped.
+    """Frames that overlap.
 
     Attributes:
         place: The accelerator.

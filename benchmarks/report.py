@@ -61,7 +61,7 @@ def _line(verdict: Verdict, unit: str) -> Text:
 
 
 def verdict_line(verdict: Verdict, unit: str) -> str:
-    """What became of a budget, in one line."""
+    """Outcome of a budget, in one line."""
     budget, value = verdict.budget, verdict.value
     if value is None:
         return f"not measured: {budget.text}"

@@ -20,7 +20,7 @@ RESULTS = Path("benchmarks/results")
 
 
 class Answer(NamedTuple):
-    """What a question gave."""
+    """Result of a question."""
 
     tables: list[Table]
     left_out: list[str]

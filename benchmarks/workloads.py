@@ -144,7 +144,7 @@ def hashing(rounds: int) -> object:
 
 
 def hashing_rounds(target_s: float) -> int:
-    """How many rounds of `hashing` take about ``target_s`` here."""
+    """Number of rounds of `hashing` that take about ``target_s`` here."""
     sizes = np.geomspace(100, 1_000_000, 100).astype(int).tolist()
     return _first_that_takes(target_s, sizes, lambda rounds: lambda: hashing(rounds))
 

@@ -27,7 +27,7 @@ page = af.web.asgi(graph)
 
 
 class Question(BaseModel):
-    """What is asked."""
+    """Body of a request."""
 
     values: Annotated[list[float], Field(min_length=SIZE, max_length=SIZE)]
 

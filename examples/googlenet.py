@@ -61,7 +61,7 @@ class Training:
                     print(f"step {step.number:,} of {self.steps:,}: loss {step.loss:.3f}")
 
     async def accuracy(self, batches: int) -> float:
-        """How often the class of a test image is among the first five, over some batches of them."""
+        """Share of test images whose class is among the first five, over some batches of them."""
         feeds = islice(self.test_feeds, batches)
         return (await self.trainer.evaluate(feeds, {"found": self.found}))["found"]
 

@@ -25,7 +25,7 @@ def forward(space, images, weights):
 
 
 def loss_of(weights, images, labels):
-    """What is made small."""
+    """The loss, which is made small."""
     _, scores = forward(xp, images, weights)
     return xp.nn.softmax_loss(scores, labels)
 

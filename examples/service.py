@@ -37,7 +37,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the service takes on.
+    """Limits of the service.
 
     The ops of this model are so short that they run on the loop: more runs at once would answer nobody sooner, and make
     everything else wait longer. Who waits longer than the timeout, for its turn or its run, is sent away.
@@ -93,7 +93,7 @@ async def ping(request: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """How many runs there were, and what became of them."""
+    """Number of runs, and their outcomes."""
     return web.json_response(request.app[MODEL].graph.statistics().frames._asdict())
 
 

@@ -135,7 +135,7 @@ async def _no_task_left() -> AsyncIterator[None]:
 
 @pytest.fixture(scope="session")
 def idx() -> ToIdx:
-    """What makes an IDX file's content of an array, after the format's description and apart from the reader."""
+    """Function that makes an IDX file's content of an array, by the format's description and apart from the reader."""
     codes = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 
     def content(array: npt.NDArray[np.generic]) -> bytes:

@@ -29,7 +29,7 @@ def tool() -> ModuleType:
 
 
 class Driver:
-    """What `ctypes.CDLL` gives for a driver of this version."""
+    """Stand-in for the `ctypes.CDLL` of a driver of this version."""
 
     def __init__(self, version: int, status: int = 0) -> None:
         self.version, self.status = version, status

@@ -15,7 +15,7 @@ EVERY = [(module, name) for module, names in HINTS.items() for name in names]
 
 
 def shown(module: str, name: str) -> str:
-    """What is said of an attribute that a module lacks."""
+    """Message on an attribute that a module lacks."""
     with pytest.raises(AttributeError) as caught:
         getattr(import_module(module), name)
     return str(caught.value)

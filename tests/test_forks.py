@@ -651,7 +651,7 @@ def test_threads_that_fork_at_once_leave_the_collector_on_and_no_lock_taken() ->
 
 #: Where locks are made that no child of a fork ever takes: of work that ends with its parent's threads, and of tests.
 OWN_LOCKS = {"devices.team": 2, "testing.faults": 1}
-#: Whose threads somebody else forgets, or nobody keeps.
+#: Modules whose threads another one forgets, or none keeps.
 FORGOTTEN_BY = {
     "array.engine.service": "array.engine.devices",
     "testing.conformance.device_bench": None,

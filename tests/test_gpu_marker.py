@@ -1,4 +1,4 @@
-"""What becomes of tests marked `gpu` on a machine without a GPU."""
+"""Tests marked `gpu` on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def optional_modules() -> set[str]:
 
 
 def given() -> list[str]:
-    """What `make test-gpu` collects."""
+    """Tests that `make test-gpu` collects."""
     (found,) = re.findall(r"^GPU_TESTS \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     return found.split()
 

@@ -1,4 +1,4 @@
-"""What ``import actorflow`` loads and offers."""
+"""Modules that ``import actorflow`` loads, and names that it offers."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Places: the sign rule, the text form, and what is no place."""
+"""Places: the sign rule, the text form, and texts that are not places."""
 
 import pickle
 

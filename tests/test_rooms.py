@@ -46,7 +46,7 @@ class Import(NamedTuple):
 
     @property
     def may_point_up(self) -> bool:
-        """Whether it is one of the two exceptions."""
+        """Return whether it is one of the two exceptions."""
         if self.for_types and room(self.target) == "graph" and self.name in NODES:
             return True
         owner, rooms = ABOVE.get(self.module, (None, set()))
@@ -71,7 +71,7 @@ def sources(package: Path) -> dict[str, str]:
 
 
 def imports(modules: Mapping[str, str]) -> list[Import]:
-    """All imports from one room of another; the face is no room."""
+    """All imports from one room of another; the package is not a room."""
     found = []
     for module, text in modules.items():
         if room(module) != FACE:
@@ -106,7 +106,7 @@ def _imports(
 
 
 def mutual(found: list[Import]) -> list[str]:
-    """What lets two rooms import each other, the exceptions aside: of each pair the direction with fewer imports."""
+    """Imports by which two rooms import each other, but for the exceptions: of each pair the direction with fewer."""
     arrows: dict[tuple[str, str], list[Import]] = defaultdict(list)
     for each in found:
         if not each.may_point_up:

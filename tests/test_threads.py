@@ -264,7 +264,7 @@ async def trace(system: System, folder: Path) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def page(system: System, folder: Path) -> AsyncIterator[Call]:
-    """What the live page has made in threads."""
+    """Call of the live page that runs in a thread."""
     stream = LiveStream(af.Graph("g"))
 
     async def call() -> int:
@@ -275,7 +275,7 @@ async def page(system: System, folder: Path) -> AsyncIterator[Call]:
 
 
 def answer(path: str) -> Callable[[System, Path], AbstractAsyncContextManager[Call]]:
-    """What the live page answers for programs."""
+    """Answers of the live page for programs."""
 
     @asynccontextmanager
     async def made(system: System, folder: Path) -> AsyncIterator[Call]:
@@ -294,7 +294,7 @@ def answer(path: str) -> Callable[[System, Path], AbstractAsyncContextManager[Ca
 
 @asynccontextmanager
 async def conformance(system: System, folder: Path) -> AsyncIterator[Call]:
-    """What checks of a device call in threads."""
+    """Call by a check of a device that runs in a thread."""
     bench = DeviceBench(Place.parse("cpu"), None, PATIENCE_S, None)
 
     async def call() -> int:
@@ -378,7 +378,7 @@ OTHERS = {"pipeline.sync", "transport.mpi.deaths"}
 
 
 class State(NamedTuple):
-    """What is left of threads, besides these themselves."""
+    """Counts of what threads leave behind, besides these themselves."""
 
     lanes: int
     invited: int
@@ -390,7 +390,7 @@ def state() -> State:
 
 
 async def outcome(call: Call) -> tuple[Any, ActorflowError | None]:
-    """What a call gives, or raises, in time."""
+    """Result or error of a call, in time."""
     async with asyncio.timeout(PATIENCE_S):
         try:
             return _rounded(await call()), None

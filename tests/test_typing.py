@@ -192,7 +192,7 @@ WRONG = {
 
 
 def complaints(programs: list[str], folder: Path) -> list[list[str]]:
-    """What mypy says of each program, in one run for all."""
+    """Messages of mypy on each program, in one run for all."""
     paths = [folder / f"program{i}.py" for i in range(len(programs))]
     for path, program in zip(paths, programs, strict=True):
         path.write_text(program)

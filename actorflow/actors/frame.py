@@ -98,7 +98,7 @@ class Frame:
     atomic: bool
     #: Memory that its ops must be admitted to, if there is a limit.
     budget: Budget | None
-    #: States of nodes, if somebody watches.
+    #: States of nodes, while they are watched.
     monitor: Monitor | None
     trace: Trace
     context: contextvars.Context = field(init=False, default_factory=contextvars.copy_context)

@@ -18,9 +18,9 @@ from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
 from actorflow.array.namespace.operate import binary, constant, unary
 from actorflow.array.namespace.operate import cast as cast_to
-from actorflow.array.record.node import HOST, Node, given, note_asked, replace
 from actorflow.array.record.placement import on_host, place_of, transfer
 from actorflow.array.record.primitives import DType, Elementwise, Value
+from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.place import Place
 
@@ -66,7 +66,7 @@ class Array:
 
     __slots__ = ("__weakref__", "_node")
 
-    _node: Node
+    _node: Record
 
     def __new__(cls) -> Self:
         raise TypeError("arrays are made by functions: actorflow.array.asarray(...), zeros(...), ...")
@@ -348,7 +348,7 @@ class Array:
 
     def _matrix(self, other: Any) -> Array:
         """The other factor of a product of matrices; one of NumPy goes where this one lives."""
-        if type(other) is Node.array_type:
+        if type(other) is Record.array_type:
             found: Array = other
             return found
         node = self._node
@@ -366,7 +366,7 @@ class Array:
         return self
 
 
-Node.array_type = Array
+Record.array_type = Array
 
 
 def _read_only(value: Value) -> Value:
@@ -375,9 +375,9 @@ def _read_only(value: Value) -> Value:
     return view
 
 
-def _computed(node: Node) -> Any:
+def _computed(node: Record) -> Any:
     """The value of a record, computed if it is not there: a NumPy array, or one of its device."""
-    if Node.dry_runs:
+    if Record.dry_runs:
         note_asked(node)
     if node.value is None:
         node.evaluator.force((node,))
@@ -400,8 +400,8 @@ def _exporter(array: Array) -> Any:
 
 
 def _is_matrix(value: object) -> bool:
-    return type(value) is Node.array_type or isinstance(value, np.ndarray)
+    return type(value) is Record.array_type or isinstance(value, np.ndarray)
 
 
 def _is_operand(value: object) -> bool:
-    return type(value) is Node.array_type or isinstance(value, _NUMBERS)
+    return type(value) is Record.array_type or isinstance(value, _NUMBERS)

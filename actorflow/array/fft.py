@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from actorflow.array.namespace.creation import made_on
 from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of
-from actorflow.array.record.node import current_evaluator, record
 from actorflow.array.record.primitives import DType, Primitive
+from actorflow.array.record.record import current_evaluator, record
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:

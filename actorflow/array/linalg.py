@@ -12,8 +12,8 @@ import numpy.typing as npt
 from actorflow.array.namespace.manipulation import PERMUTE
 from actorflow.array.namespace.operate import axes_of, axis_of, broadcast, node_of, simple
 from actorflow.array.namespace.statistical import sum as sum_of
-from actorflow.array.record.node import Node, record, record_parts
 from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.array.record.record import Record, record, record_parts
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
 # -- decompositions ---------------------------------------------------------------------------------------------
 
 
-def _matrix(name: str, x: Array, square: bool = False) -> Node:
+def _matrix(name: str, x: Array, square: bool = False) -> Record:
     node = node_of(name, "x", x)
     if len(node.shape) < 2 or (square and node.shape[-1] != node.shape[-2]):
         raise ShapeError(f"{name}: expected {'square ' if square else ''}matrices, got shape {node.shape}")
@@ -203,25 +203,25 @@ def _complex(dtype: DType) -> DType:
     return np.result_type(dtype, np.complex64)
 
 
-def _slogdet_results(x: Node) -> Sequence[Kind]:
+def _slogdet_results(x: Record) -> Sequence[Kind]:
     return (x.shape[:-2], x.dtype), (x.shape[:-2], _real(x.dtype))
 
 
-def _eig_results(x: Node) -> Sequence[Kind]:
+def _eig_results(x: Record) -> Sequence[Kind]:
     return (x.shape[:-1], _complex(x.dtype)), (x.shape, _complex(x.dtype))
 
 
-def _eigh_results(x: Node) -> Sequence[Kind]:
+def _eigh_results(x: Record) -> Sequence[Kind]:
     return (x.shape[:-1], _real(x.dtype)), (x.shape, x.dtype)
 
 
-def _qr_results(x: Node, mode: str) -> Sequence[Kind]:
+def _qr_results(x: Record, mode: str) -> Sequence[Kind]:
     *lead, rows, columns = x.shape
     inner = min(rows, columns) if mode == "reduced" else rows
     return ((*lead, rows, inner), x.dtype), ((*lead, inner, columns), x.dtype)
 
 
-def _svd_results(x: Node, full_matrices: bool) -> Sequence[Kind]:
+def _svd_results(x: Record, full_matrices: bool) -> Sequence[Kind]:
     *lead, rows, columns = x.shape
     inner = min(rows, columns)
     left, right = (rows, columns) if full_matrices else (inner, inner)
@@ -379,9 +379,9 @@ def _solve(a: Value, b: Value) -> Value:
 _SOLVE = Primitive("solve", _solve)
 
 
-def _tolerance(name: str, node: Node, value: Any) -> tuple[Any, ...]:
+def _tolerance(name: str, node: Record, value: Any) -> tuple[Any, ...]:
     """A tolerance as an input: an array for each matrix, a number, or None."""
-    if type(value) is Node.array_type:
+    if type(value) is Record.array_type:
         if broadcast(name, value.shape, node.shape[:-2]) != node.shape[:-2]:
             raise ShapeError(f"{name}: rtol of shape {value.shape} does not fit matrices of shape {node.shape}")
         return (value._node,)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.devices.base import Device, DeviceOptions, Fence, Lane
 from actorflow.devices.cpu import CPU, WorkerLane
-from actorflow.devices.memory import Bucket, Pool
+from actorflow.devices.memory import Bucket, BufferPool
 from actorflow.devices.registry import check_place, device_kind, known_kinds, open_device, register_device
 from actorflow.devices.segment import CaptureRefusedError, Segment
 from actorflow.devices.stream import Event, Stream, StreamDevice, StreamLane
@@ -33,7 +33,7 @@ __all__ = [
     "Event",
     "Fence",
     "Lane",
-    "Pool",
+    "BufferPool",
     "Segment",
     "SimArray",
     "SimDevice",

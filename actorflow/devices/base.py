@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.devices.memory import Pool
+from actorflow.devices.memory import BufferPool
 from actorflow.errors import DeviceError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -204,8 +204,8 @@ class Device(ABC):
 
     # -- memory -------------------------------------------------------------------------------------------------
 
-    def _make_pool(self) -> Pool:
-        return Pool(self.allocate)
+    def _make_pool(self) -> BufferPool:
+        return BufferPool(self.allocate)
 
     @abstractmethod
     def allocate(self, spec: TensorSpec) -> Any:
@@ -220,7 +220,7 @@ class Device(ABC):
         """True if a value is an array of this very device."""
 
     @property
-    def staging(self) -> Pool:
+    def staging(self) -> BufferPool:
         """Host memory that copies from the host to this device start from, where `is_staged` says so."""
         raise DeviceError(f"place {str(self.place)!r} has no memory for staging")
 

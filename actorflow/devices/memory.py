@@ -50,7 +50,7 @@ class Bucket:
 
     __slots__ = ("_free", "pool", "spec")
 
-    def __init__(self, pool: Pool, spec: TensorSpec) -> None:
+    def __init__(self, pool: BufferPool, spec: TensorSpec) -> None:
         self.pool = pool
         self.spec = spec
         self._free: list[Any] = []
@@ -77,7 +77,7 @@ class Bucket:
         self._free.clear()
 
 
-class Pool:
+class BufferPool:
     """All buffers of one device, counted from their allocation until nothing refers to them any more.
 
     Args:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from actorflow.devices.base import Device, Fence, Lane
-from actorflow.devices.memory import Bucket, Pool
+from actorflow.devices.memory import Bucket, BufferPool
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import start_thread
@@ -404,7 +404,7 @@ class StreamDevice(Device):
 Uses = tuple[tuple["StreamLane", int], ...]
 
 
-class StreamPool(Pool):
+class StreamPool(BufferPool):
     """All buffers of one device with streams. Only from the loop's thread.
 
     Args:

@@ -164,7 +164,7 @@ class Optimizer(ABC):
         Returns:
             The sub-graph with all of it; give it in ``fetch`` to train in that frame.
         Raises:
-            GraphError: if there is nothing to train, one of ``wrt`` is no variable, or the optimizer has its rate in
+            GraphError: if there is nothing to train, one of ``wrt`` is not a variable, or the optimizer has its rate in
                 another graph; and as for `af.gradient`.
         """
         variables = list(trainable(loss) if wrt is None else wrt)
@@ -185,8 +185,8 @@ class Optimizer(ABC):
         Returns:
             The sub-graph with the updates; give it in ``fetch`` to train in that frame.
         Raises:
-            GraphError: if there is nothing to train, a key is no variable, the copies differ in how many they have, or
-                the optimizer has its rate in another graph.
+            GraphError: if there is nothing to train, a key is not a variable, the copies differ in how many they have,
+                or the optimizer has its rate in another graph.
         """
         variables = [variable for copy in gradients for variable in copy]
         if not variables:

@@ -194,7 +194,7 @@ def any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = N
 
 
 def all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """Whether all elements along axes are true.
+    """True where all elements along axes are.
 
     Arguments, result and errors: those of `any`.
     Gradient: none.

@@ -71,7 +71,7 @@ class FrameLimits:
             self._watchdog.stop()
 
     def _look(self, frame: Frame, loop: asyncio.AbstractEventLoop, limit_s: float, before: Any) -> None:
-        """Fail a frame that is where it was one limit ago, unless somebody holds the graph."""
+        """Fail a frame that is where it was one limit ago, unless the graph is paused."""
         if frame.state is not FrameState.RUNNING:
             return
         now = None if self._queue.is_held else (frame.open, frame.pending.copy(), set(frame.outstanding))

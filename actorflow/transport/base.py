@@ -50,7 +50,7 @@ class Listener(ABC):
         return ()
 
 
-class Group(ABC):
+class RankGroup(ABC):
     """Some ranks that compute collectives together.
 
     Attributes:
@@ -153,7 +153,7 @@ class Transport(ABC):
     # -- collectives --------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def group(self, ranks: Sequence[int]) -> Group:
+    def group(self, ranks: Sequence[int]) -> RankGroup:
         """The group of these ranks, made on first use.
 
         All of its ranks call this, in the same order for groups that share ranks; it may block until they have.
@@ -226,7 +226,7 @@ _DTYPES |= {"float16", "bfloat16", "float32", "float64"}
 
 
 def check_reduction(operation: str, source: Any, target: Any) -> None:
-    """Check what a rank hands to `Group.all_reduce`; raises TransportError naming what cannot be reduced."""
+    """Check what a rank hands to `RankGroup.all_reduce`; raises TransportError naming what cannot be reduced."""
     if operation not in OPERATIONS:
         raise TransportError(f"all_reduce computes {', '.join(OPERATIONS)}, not {operation!r}")
     for name, array in (("source", source), ("target", target)):

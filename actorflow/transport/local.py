@@ -471,7 +471,7 @@ class _Reduction:
         self.end(None, self.ranks)
 
 
-class LocalGroup(base.Group):
+class LocalGroup(base.RankGroup):
     """Some ranks of a `LocalWorld`."""
 
     def __init__(self, transport: LocalTransport, ranks: tuple[int, ...]) -> None:

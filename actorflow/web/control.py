@@ -127,7 +127,7 @@ class Control:
             why = visible(str(error), lines=True)
             _log.warning("graph %r: %s could not %s from the live page: %s", self._graph.name, by, name, why)
             return Response.of_text(409, str(error))
-        # A warning, as it is seen unless the program says otherwise: somebody else has changed what it does.
+        # A warning, as it is seen unless the program says otherwise: a client has changed what it does.
         _log.warning("graph %r: %s from the live page, by %s", self._graph.name, text, by)
         self._stream.tell_command({"time": time.time(), "by": by, "text": text})
         return Response.of_json(to_json({"done": text, **content, **control_state(self._graph)}))

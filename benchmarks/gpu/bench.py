@@ -1,4 +1,4 @@
-"""What the parts of the benchmark share: the place, the peers on it, and the checks of results."""
+"""Shared by the parts of the benchmark: the place, the peers on it, and the checks of results."""
 
 from __future__ import annotations
 

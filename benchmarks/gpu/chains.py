@@ -147,7 +147,7 @@ def _torch(bench: Bench, chain: _Chain) -> Callable[[], Any]:
 
 
 def _memory(bench: Bench, chain: _Chain, graph: af.Graph) -> Table:
-    """What the device holds for the chain, beside what it takes at least."""
+    """Memory that the device holds for the chain, beside the least that it takes."""
     floor = (1 + chain.values) * chain.start.nbytes + sum(constant.nbytes for constant in chain.constants)
     held = graph.engine.resources.device(bench.place).memory.held_bytes
     rows = {name: Row(name, [float(size)]) for name, size in (("floor", floor), (ACTORFLOW, held))}

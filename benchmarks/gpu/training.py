@@ -31,7 +31,7 @@ async def measure(bench: Bench, data: Dataset | None) -> list[Table]:
 
 
 async def _check(bench: Bench) -> None:
-    """What some steps change: against the CPU, and without dropout, whose masks differ, against torch."""
+    """Compare the changes of some steps: against the CPU, and without dropout, whose masks differ, against torch."""
     batch, steps = 8, 3
     here, there = await _changes(bench, bench.place, batch, steps), await _changes(bench, _CPU, batch, steps)
     bench.check(f"changes of the weights in {steps} steps of training", here[1], there[1], 1e-3)

@@ -32,7 +32,7 @@ async def measure(bench: Bench) -> list[Table]:
 
 
 async def _links(bench: Bench, values: Any) -> int:
-    """How many kernels take as long as the copy of their values over a slow bus."""
+    """Number of kernels that take as long as the copy of their values over a slow bus."""
     x = bench.xp.asarray(values)
     out = bench.xp.empty_like(x)
 

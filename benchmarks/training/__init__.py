@@ -96,7 +96,7 @@ def _processor(table: Table, timed: Mapping[str, Sequence[Stepped]]) -> Table:
 
 
 def shares_outside_kernels(title: str, timed: Mapping[str, Sequence[Stepped]]) -> Table:
-    """What of a step is not spent in kernels; on several cores their times overlap, and there is no such share."""
+    """Share of a step outside kernels; on several cores their times overlap, and there is no such share."""
     rows = {
         name: Row(name, [100 * (1 - result.kernels_ms / result.wall_ms) for result in timed[name]])
         for name in OURS
@@ -109,7 +109,7 @@ def shares_outside_kernels(title: str, timed: Mapping[str, Sequence[Stepped]]) -
 
 
 def check_losses(name: str, results: Mapping[str, Sequence[Stepped]]) -> None:
-    """Whether all contenders train the same network.
+    """Check that all contenders train the same network.
 
     Raises:
         AssertionError: if their losses after the first steps differ.

@@ -104,7 +104,7 @@ def _moved(torch: Any, weight: Any, memory_format: Any) -> Any:
 
 
 def _variables(task: Task) -> list[af.Variable]:
-    """What our network begins with."""
+    """Variables of our network, with its initial values."""
     layers = task.build()
     graph = af.Graph(task.name)
     layers(graph.blob("x", (1, *task.shape)), training=True)

@@ -17,7 +17,7 @@ _BLAS_SETTING = "OPENBLAS_CORETYPE"
 
 
 class Stepped(NamedTuple):
-    """What a contender says of some steps.
+    """Report of a contender on some steps.
 
     Attributes:
         wall_ms: Time of a step.

@@ -155,7 +155,7 @@ async def test_an_op_cannot_close_its_graph() -> None:
 
 
 async def test_runs_that_an_op_leaves_behind_go_on() -> None:
-    """With a context of its own, a run is no part of the op, and waits for the frame like any other."""
+    """With a context of its own, a run is not a part of the op, and waits for the frame like any other."""
     graph = af.Graph("nested")
     tasks: list[asyncio.Task[Any]] = []
 

@@ -94,7 +94,7 @@ def test_an_old_turn_does_not_keep_later_ones() -> None:
 
 
 class StubFrame:
-    """What variables use of a frame."""
+    """Stand-in for a frame, with what variables use of it."""
 
     def __init__(self) -> None:
         self.halted = False

@@ -380,7 +380,7 @@ for _n in (0, 1, 2, 5, -1, -3):
 
 
 def whole_eigh(conj: Function, w: Any, v: Any) -> Any:
-    """What does not depend on the factors of magnitude 1 that vectors are determined up to."""
+    """The part that does not depend on the factors of magnitude 1 that vectors are determined up to."""
     return w, v * conj(v), (v * w[..., None, :] ** 2.0) @ conj(v.mT)
 
 

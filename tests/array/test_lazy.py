@@ -21,8 +21,8 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
-from actorflow.array.record.node import record
 from actorflow.array.record.primitives import Primitive
+from actorflow.array.record.record import record
 from tests.support.warm import run_program
 
 
@@ -566,7 +566,7 @@ def test_the_interpreter_ends_with_work_under_way() -> None:
 import threading
 import actorflow.array as xp
 from actorflow.array.record.primitives import Primitive
-from actorflow.array.record.node import record
+from actorflow.array.record.record import record
 
 entered = threading.Event()
 

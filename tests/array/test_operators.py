@@ -44,7 +44,7 @@ EACH = settings(max_examples=max(8, settings.default.max_examples // 15))
 
 
 def operand(function: Operator, value: np.ndarray) -> np.ndarray:
-    """What an operator takes: shifts and powers of integers are small and not negative."""
+    """An operand that an operator takes: shifts and powers of integers are small and not negative."""
     if function in (operator.lshift, operator.rshift, operator.pow) and value.dtype.kind in "iu":
         return np.asarray(np.abs(value % 7), value.dtype)
     return value

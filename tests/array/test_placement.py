@@ -17,7 +17,7 @@ from hypothesis import given, settings
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
-from actorflow.array.record.node import Node
+from actorflow.array.record.record import Record
 from tests.array.test_random_programs import LENGTHS, PROGRAMS, check, in_numpy, programs, start
 
 PLACES = ("cpu", "sim:0", "sim:1")
@@ -389,7 +389,7 @@ def test_kernels_are_captured_where_that_is_asked_for() -> None:
 
 def test_recording_on_the_cpu_alone_asks_for_no_places() -> None:
     assert (xp.ones(2) + 1).device == af.Place()
-    assert Node.placing is not None  # since other tests have used devices in this process
+    assert Record.placing is not None  # since other tests have used devices in this process
     with xp.at("cpu"):
         assert (xp.ones(2) + 1).to_numpy().tolist() == [2.0, 2.0]
 

@@ -126,7 +126,7 @@ def start(length: int) -> list[np.ndarray]:
 
 
 def in_numpy(steps: list[tuple[Step, int | None]], length: int) -> list[np.ndarray]:
-    """What NumPy makes of it, where each result is a value of its own."""
+    """The program in NumPy, where each result is a value of its own."""
     env = dict(enumerate(start(length)))
     for step, _ in steps:
         step(np, env, np.copy)
@@ -152,7 +152,7 @@ def in_arrays(steps: list[tuple[Step, int | None]], length: int, values: list[xp
 
 
 async def awaited(steps: list[tuple[Step, int | None]], values: list[xp.Array]) -> list[np.ndarray]:
-    """What `in_arrays` computes, by a coroutine that awaits what the program forces."""
+    """The results of `in_arrays`, by a coroutine that awaits what the program forces."""
     env: dict[int, Any] = {i: xp.asarray(x, copy=True) for i, x in enumerate(values)}
     for step, forced in steps:
         step(xp, env, lambda x: xp.asarray(x, copy=True))

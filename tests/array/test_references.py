@@ -1,4 +1,4 @@
-"""Whether values and records are seen to be held, whoever holds them: see `tests/devices/test_references.py`."""
+"""Detection of values and records that are held, by whatever: see `tests/devices/test_references.py`."""
 
 from __future__ import annotations
 

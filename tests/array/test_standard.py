@@ -45,7 +45,7 @@ def check(values: list[np.ndarray], function: Any) -> None:
 
 
 def differs(name: str, values: list[np.ndarray]) -> bool:
-    """Whether NumPy, and array-api-strict with it, has another result than the standard wants, or there is no one.
+    """Return whether NumPy, and array-api-strict with it, differs from the standard, or there is not one result.
 
     What is wanted is in ``test_special_values.py``.
     """

@@ -1,4 +1,4 @@
-"""How `value_and_grad` calls, traces and differentiates functions: containers, caches, closures, nesting."""
+"""`value_and_grad`: how it calls, traces and differentiates functions: containers, caches, closures, nesting."""
 
 from __future__ import annotations
 
@@ -190,13 +190,13 @@ def test_the_recipes_that_are_kept_are_bounded(calls: Calls) -> None:
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_recipes_keep_no_dry_run_and_no_argument(cache: bool) -> None:
-    from actorflow.array.record.node import Node
+    from actorflow.array.record.record import Record
 
     slope = af.grad(lambda x: xp.sum(xp.nn.gelu(x) * xp.linalg.inv(x)), cache=cache)
     x = xp.asarray(numbers(3, 3))
     slope(x).wait()
     gc.collect()
-    assert Node.dry_runs == 0
+    assert Record.dry_runs == 0
     gone = weakref.ref(x)
     del x
     assert gone() is None
@@ -375,7 +375,7 @@ def activated(x: Any) -> Any:
 
 
 class Settings:
-    """Parameters that are no arrays."""
+    """Parameters that are not arrays."""
 
     scale = 1.0
 

@@ -185,7 +185,7 @@ IMAGES = np.zeros((2, 3072), np.uint8)
 
 
 class Runs:
-    """What a hostile file would have called."""
+    """Function that a hostile file would have called."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("hostile",)

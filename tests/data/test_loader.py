@@ -34,7 +34,7 @@ class Watched:
 
 
 def rows_of(loader: Batches, epochs: int = 1) -> list[list[list[int]]]:
-    """What column "x" of each batch of some epochs is."""
+    """Column "x" of each batch of some epochs."""
     return [[feed["x"].tolist() for feed in loader] for _ in range(epochs)]
 
 
@@ -247,7 +247,7 @@ def of_ranks(count: int, ranks: int, size: int, seed: int | None, drop_last: boo
 
 
 def steps_of(loaders: list[Batches]) -> list[list[int]]:
-    """What all take together in each step of the rest of the epoch."""
+    """Rows that all take together in each step of the rest of the epoch."""
     return [sorted(row for feed in feeds for row in feed["x"].tolist()) for feeds in zip(*loaders, strict=True)]
 
 

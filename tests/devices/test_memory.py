@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.devices.memory import UNSHARED, Pool
+from actorflow.devices.memory import UNSHARED, BufferPool
 
 SPEC = af.TensorSpec.of((4, 8))  # 128 bytes
 
@@ -21,12 +21,12 @@ def address(array: np.ndarray[Any, Any]) -> int:
 
 
 @pytest.fixture
-def pool() -> Pool:
-    return Pool()
+def pool() -> BufferPool:
+    return BufferPool()
 
 
 class TestReuse:
-    def test_a_buffer_is_used_again(self, pool: Pool) -> None:
+    def test_a_buffer_is_used_again(self, pool: BufferPool) -> None:
         bucket = pool.bucket(SPEC)
         buffer = bucket.take()
         assert (buffer.shape, buffer.dtype) == SPEC
@@ -36,19 +36,19 @@ class TestReuse:
         assert address(bucket.take()) == where
         assert pool.allocations == 1
 
-    def test_a_type_has_one_bucket(self, pool: Pool) -> None:
+    def test_a_type_has_one_bucket(self, pool: BufferPool) -> None:
         assert pool.bucket(SPEC) is pool.bucket(af.TensorSpec.of([4, 8], "f4"))
         assert pool.bucket(SPEC) is not pool.bucket(af.TensorSpec.of((8, 4)))
         assert pool.bucket(SPEC) is not pool.bucket(af.TensorSpec.of((4, 8), "int32"))
 
-    def test_a_view_is_never_taken_back(self, pool: Pool) -> None:
+    def test_a_view_is_never_taken_back(self, pool: BufferPool) -> None:
         bucket = pool.bucket(af.TensorSpec.of(32))
         owner = np.zeros((4, 8), "f")
         bucket.give_back(owner.reshape(32))
         assert bucket.free_bytes == 0
         assert not np.shares_memory(bucket.take(), owner)
 
-    def test_who_else_refers_to_a_buffer_is_seen(self, pool: Pool) -> None:
+    def test_who_else_refers_to_a_buffer_is_seen(self, pool: BufferPool) -> None:
         bucket = pool.bucket(SPEC)
         buffer = bucket.take()
         assert getrefcount(buffer) == UNSHARED
@@ -62,7 +62,7 @@ class TestReuse:
         del export
         assert getrefcount(buffer) == UNSHARED
 
-    def test_trim(self, pool: Pool) -> None:
+    def test_trim(self, pool: BufferPool) -> None:
         bucket = pool.bucket(SPEC)
         kept = bucket.take()
         bucket.give_back(bucket.take())
@@ -73,10 +73,10 @@ class TestReuse:
 
 
 class TestCounts:
-    def test_empty(self, pool: Pool) -> None:
+    def test_empty(self, pool: BufferPool) -> None:
         assert (pool.allocations, pool.held_bytes, pool.used_bytes, pool.peak_bytes) == (0, 0, 0, 0)
 
-    def test_free_used_and_dead_buffers(self, pool: Pool) -> None:
+    def test_free_used_and_dead_buffers(self, pool: BufferPool) -> None:
         bucket = pool.bucket(SPEC)
         a, b = bucket.take(), bucket.take()
         assert (pool.held_bytes, pool.used_bytes, pool.peak_bytes) == (256, 256, 256)
@@ -90,20 +90,20 @@ class TestCounts:
         assert (pool.held_bytes, pool.used_bytes, pool.peak_bytes) == (128, 0, 256)
         assert pool.allocations == 2
 
-    def test_adopted_arrays_count(self, pool: Pool) -> None:
+    def test_adopted_arrays_count(self, pool: BufferPool) -> None:
         array = np.zeros(10)
         pool.adopt(array)
         assert pool.held_bytes == pool.used_bytes == 80
         del array
         assert pool.held_bytes == 0
 
-    def test_the_peak_does_not_count_the_dead(self, pool: Pool) -> None:
+    def test_the_peak_does_not_count_the_dead(self, pool: BufferPool) -> None:
         for _ in range(5):
             pool.adopt(np.zeros(10))
         assert pool.peak_bytes == 80
         assert pool.allocations == 5
 
-    def test_buffers_that_die_in_other_threads(self, pool: Pool) -> None:
+    def test_buffers_that_die_in_other_threads(self, pool: BufferPool) -> None:
         bucket = pool.bucket(SPEC)
         buffers = [bucket.take() for _ in range(8)]
         threads = [threading.Thread(target=buffers.pop) for _ in range(8)]
@@ -113,7 +113,7 @@ class TestCounts:
             thread.join()
         assert pool.held_bytes == 0
 
-    def test_a_collection_while_a_buffer_is_counted(self, pool: Pool) -> None:
+    def test_a_collection_while_a_buffer_is_counted(self, pool: BufferPool) -> None:
         """A buffer may die at any allocation, with the pool's lock held: that must neither block nor be lost."""
         threshold = gc.get_threshold()
         gc.set_threshold(1)
@@ -128,7 +128,7 @@ class TestCounts:
         assert pool.held_bytes == 0
         assert pool.allocations == 50
 
-    def test_threads_take_and_give_back(self, pool: Pool) -> None:
+    def test_threads_take_and_give_back(self, pool: BufferPool) -> None:
         specs = [SPEC, af.TensorSpec.of(16)]
         buckets = [pool.bucket(spec) for spec in specs]
         wrong: list[Any] = []
@@ -154,7 +154,7 @@ class TestCounts:
 
     @given(st.lists(st.tuples(st.sampled_from(["take", "give", "drop"]), st.integers(0, 2)), max_size=60))
     def test_counts_agree_with_a_model(self, steps: list[tuple[str, int]]) -> None:
-        pool = Pool()
+        pool = BufferPool()
         specs = [af.TensorSpec.of(size) for size in (1, 10, 100)]
         used: list[list[Any]] = [[], [], []]
         free = [0, 0, 0]

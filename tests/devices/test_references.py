@@ -1,4 +1,4 @@
-"""Whether a buffer is seen to be held, whoever holds it: each place that may use one again asks by itself.
+"""Detection of buffers that are held, by whatever: each place that may use one again asks by itself.
 
 Reference counts depend on how an interpreter compiles the very expression that asks for them.
 """
@@ -20,7 +20,7 @@ from actorflow.actors.op import KernelActor
 from actorflow.actors.segment import SegmentActor, _Arrays, _release
 from actorflow.actors.stream import StreamViewActor
 from actorflow.actors.variable import VariableActor
-from actorflow.devices.memory import Bucket, Pool
+from actorflow.devices.memory import Bucket, BufferPool
 from tests.support.holders import CALLS, HOLDS, LOOKS, Call, Hold, check_hold, check_holds
 
 SPEC = af.TensorSpec.of((4, 8))
@@ -34,7 +34,7 @@ class Place:
     actor: type[BlobActor] = BlobActor
 
     def __init__(self) -> None:
-        self.bucket: Bucket = Pool().bucket(SPEC)
+        self.bucket: Bucket = BufferPool().bucket(SPEC)
         self.frame: Any = SimpleNamespace(values=[None, None], readers=[None, None], budget=None)
 
     def make(self) -> Any:

@@ -24,7 +24,7 @@ def chain(ns: Any, x: Any, y: Any) -> Any:
 
 
 def kinds(session: xp.Session) -> set[str]:
-    """Of the ops of all graphs that were made, but for those that give views."""
+    """Kinds of the ops of all graphs that were made, but for those that give views."""
     (service,) = session.devices._running
     return {op.operation.kind for compiled in service._graphs for op in compiled.graph.ops} - {"Reshape"}
 

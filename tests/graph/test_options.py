@@ -1,4 +1,4 @@
-"""How a graph may run: sequentially, dry, deterministically; and what watches over it."""
+"""Options of how a graph runs: sequentially, dry, deterministically; and what watches over it."""
 
 from __future__ import annotations
 

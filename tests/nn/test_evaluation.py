@@ -94,7 +94,7 @@ class Setting:
         return data.Loader({self.x: self.rows}, BATCH, **settings)
 
     def feeds(self, kind: str) -> tuple[Any, Callable[[], Any]]:
-        """What knows the place, and what an evaluation is given."""
+        """The object that knows the place, and the feeds of an evaluation."""
         match kind:
             case "loader":
                 loader = self.loader()
@@ -118,7 +118,7 @@ class Setting:
                 return later, lambda: later
 
     def mean_of(self, kind: str) -> float:
-        """What an evaluation of all rows gives."""
+        """The mean in an evaluation of all rows."""
         return TRUE_MEAN if kind in ("filled", "counted") else (COUNT // BATCH * BATCH - 1) / 2
 
 

@@ -1,4 +1,4 @@
-"""What all optimizers share: states, steps, limits, rates, and when an update can run."""
+"""Features that all optimizers share: states, steps, limits, rates, and when an update can run."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FAILURES = {
 
 @pytest.fixture(autouse=True)
 def own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered here is forgotten."""
+    """Forget what is registered here."""
     for library in (("cpu", "numpy"), ("sim", "sim")):
         load_library(*library)
     for name in ("_modules", "_loaded", "_failed"):

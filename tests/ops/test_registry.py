@@ -28,7 +28,7 @@ class Twice(ops.Operation):
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered here is forgotten."""
+    """Forget what is registered here."""
     monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
 
 

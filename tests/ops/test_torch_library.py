@@ -93,7 +93,7 @@ def lay(laid_out: Callable[[np.ndarray, str], np.ndarray]) -> Callable[[np.ndarr
 
 
 def computed(operation: ops.Operation, libraries: Sequence[str], *inputs: np.ndarray) -> np.ndarray:
-    """What the first library's kernel gives for inputs that it cannot write to, in a buffer full of nan."""
+    """Results of the first library's kernel for inputs that it cannot write to, in a buffer full of nan."""
     inputs = tuple(array.view() for array in inputs)
     for array in inputs:
         array.flags.writeable = False
@@ -264,7 +264,7 @@ def test_arrays_are_lent_not_copied() -> None:
     single = array[:1][::-1]  # a stride that is negative, and counts for nothing
     assert tensor(single).data_ptr() == single.ctypes.data
     assert tensor(single).stride() == (60, 20, 5, 1)
-    odd = np.zeros((3, 2), np.dtype([("a", np.uint8), ("b", np.float32)]))["b"]  # strides that are no whole elements
+    odd = np.zeros((3, 2), np.dtype([("a", np.uint8), ("b", np.float32)]))["b"]  # strides that are not whole elements
     for copied in (array[::-1], odd):
         np.testing.assert_array_equal(tensor(copied).numpy(), copied)
 

@@ -1,4 +1,4 @@
-"""Where windows lie, and how they are cut into pieces."""
+"""Positions of windows, and their division into pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the comparisons with PyTorch share."""
+"""Fixtures that the comparisons with PyTorch share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a training of the Network in Network begins, against the same one in PyTorch: same first weights, same batches.
+"""Start of a training of the Network in Network, against the same in PyTorch: same first weights, same batches.
 
 `ACTORFLOW_CIFAR10` names CIFAR-10: a directory as `af.data.cifar10` reads it, or a tar archive of a folder of images
 per class.

@@ -1,4 +1,4 @@
-"""Which ops of a plan are captured as one."""
+"""The choice of ops that are captured as one."""
 
 from __future__ import annotations
 

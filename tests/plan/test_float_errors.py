@@ -17,7 +17,7 @@ X = np.array([4.0, 0.0, -1.0, 1e30], "f")
 
 @pytest.fixture(params=["lane", "loop", "sequential"])
 def graph(request: pytest.FixtureRequest) -> af.Graph:
-    """Where its ops run: on a lane at first, on the loop, or one after the other on the loop."""
+    """Graph whose ops run on a lane at first, on the loop, or one after the other on the loop."""
     if request.param == "loop":
         request.getfixturevalue("calls_count_as_short")
     graph = af.Graph("g", sequential=request.param == "sequential")
@@ -26,7 +26,7 @@ def graph(request: pytest.FixtureRequest) -> af.Graph:
 
 
 async def failing(graph: af.Graph, fetch: Any, **state: Any) -> af.OpError:
-    """What a run raises the first time, and the same later, when its ops may run elsewhere."""
+    """Error of a run the first time, and the same later, when its ops may run elsewhere."""
     errors = []
     for _ in range(4):
         with np.errstate(**state), pytest.raises(af.OpError) as caught:

@@ -1,4 +1,4 @@
-"""Which ops go first where several are ready."""
+"""The order of ops where several are ready."""
 
 from __future__ import annotations
 

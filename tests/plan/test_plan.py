@@ -34,7 +34,7 @@ def ring(graph: af.Graph, names: Sequence[str]) -> list[str]:
 
 
 def is_rotation(cycle: Sequence[str], of: Sequence[str]) -> bool:
-    """Whether ``cycle``, whose first name is repeated at the end, goes once around the ring ``of``."""
+    """Return whether ``cycle``, whose first name is repeated at the end, goes once around the ring ``of``."""
     if cycle[0] != cycle[-1] or cycle[0] not in of:
         return False
     start = of.index(cycle[0])

@@ -94,7 +94,7 @@ class Training:
         return losses
 
     def values(self) -> dict[str, np.ndarray]:
-        """What this rank's variables have, copies under the name of what they are copies of."""
+        """Values of this rank's variables, copies under the name of what they are copies of."""
         found: dict[str, np.ndarray] = {}
         for variable in self.graph.variables:
             if variable.place.rank == self.graph.world.rank:

@@ -38,7 +38,7 @@ async def leave(ranks: Ranks, rank: int) -> None:
 
 
 async def raised(run: Awaitable[Any]) -> BaseException:
-    """What something raises."""
+    """Error that a call raises."""
     async with asyncio.timeout(100):
         with pytest.raises(af.TransportError) as caught:
             await run

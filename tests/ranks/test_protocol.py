@@ -1,4 +1,4 @@
-"""What ranks agree on, and what happens when one of them does otherwise, fails, or dies."""
+"""The protocol of ranks, and the outcome when one of them breaks it, fails, or dies."""
 
 from __future__ import annotations
 

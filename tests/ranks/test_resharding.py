@@ -1,4 +1,4 @@
-"""What some ranks have saved, any other number of ranks goes on with, to the same values; or it is an error."""
+"""Checkpoints of some ranks with which any other number of ranks goes on, to the same values; or it is an error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def trained(size: int, scheme: str, folder: Path, until: int | None = None
 
 
 def assert_went_on(ranks: list[dict[str, np.ndarray]], losses: Any, expected: Any, begun: int) -> None:
-    """What the ranks have is what one rank has that never stopped."""
+    """Check that the ranks have the values of one rank that never stopped."""
     straight_losses, values = expected
     np.testing.assert_allclose(losses, straight_losses[begun:], rtol=0, atol=1e-12)
     assert set().union(*ranks) == values.keys()
@@ -281,7 +281,7 @@ def minimized(graph: af.Graph) -> tuple[af.Blob, af.Blob, af.Graph]:
 
 
 async def trainers(size: int, folder: Path, feeds: Any, until: int | None) -> list[Any]:
-    """What each rank's training ends with."""
+    """Final values of each rank's training."""
     ranks = Ranks(minimized, size)
 
     async def work(graph: af.Graph, built: Any) -> list[float]:
@@ -385,7 +385,7 @@ async def test_the_last_one_that_is_whole_is_taken_whoever_saved_it(tmp_path: Pa
         ranks, found = await loaded(size, by_hand, tmp_path)
         assert [checkpoint.position for checkpoint in found] == [{"step": 3}] * size
         await ranks.aclose()
-    # What the lost one has left is in nobody's way.
+    # What the lost one has left disturbs none.
     ranks = Ranks(by_hand, 2)
 
     async def work(graph: af.Graph, _: Any) -> list[int]:

@@ -30,7 +30,7 @@ COMMANDS = st.lists(
 
 
 def mixed(total: Any, x: Any) -> Any:
-    """What depends on the order of all that has been mixed in."""
+    """Value that depends on the order of all that has been mixed in."""
     return (total * 3 + x) % 1_000_003
 
 

@@ -131,7 +131,7 @@ class Subject:
         return {blob: generator.standard_normal(blob.shape) for blob in self.sources}
 
     def sequential(self) -> list[dict[str, np.ndarray]]:
-        """What a plain loop computes, frame after frame."""
+        """Results of a plain loop, frame after frame."""
         counter, results = 1.0, []
         for number in range(self.recipe.frames):
             values: list[np.ndarray | None] = list(self.feeds(number).values())

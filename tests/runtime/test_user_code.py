@@ -75,7 +75,7 @@ ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
 
 @dataclass(eq=False)
 class Case:
-    """What is planted: ``strike()`` raises it while the case is armed."""
+    """Planted error: ``strike()`` raises it while the case is armed."""
 
     kind: str
     armed: bool = True

@@ -248,14 +248,14 @@ class TestSvg:
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         return path
 
-    @pytest.mark.skipif(os.name == "nt", reason="a script is no program")
+    @pytest.mark.skipif(os.name == "nt", reason="a script is not a program")
     def test_it_is_given_the_text(self, program: Path, linear: af.Graph) -> None:
         linear.blob("ä€😀", 3)
         assert linear.to_svg() == f"<svg>{linear.to_dot()}</svg>"
         plan = linear.compile()
         assert plan.to_svg() == f"<svg>{plan.to_dot()}</svg>"
 
-    @pytest.mark.skipif(os.name == "nt", reason="a script is no program")
+    @pytest.mark.skipif(os.name == "nt", reason="a script is not a program")
     def test_it_fails(self, program: Path) -> None:
         graph = af.Graph("broken")
         with pytest.raises(af.GraphError, match=f'{program} failed with exit code 1: no such thing: "broken"'):

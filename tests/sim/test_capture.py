@@ -49,7 +49,7 @@ def launched(graph: af.Graph) -> int:
 
 
 def usage(graph: af.Graph) -> SegmentProfile:
-    """Of the only segment."""
+    """Usage of the only segment."""
     (found,) = graph.engine.segments.values()
     return found
 
@@ -204,7 +204,7 @@ class Probe(af.ops.Operation):
 
 
 class Planted:
-    """What the kernel of `Probe` does besides: on the host when it is launched, and on the device."""
+    """Planted actions of the kernel of `Probe`: on the host when it is launched, and on the device."""
 
     def __init__(self) -> None:
         self.launch_error: Exception | None = None

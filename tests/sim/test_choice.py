@@ -1,4 +1,4 @@
-"""Which kernel computes an op: hints, fallbacks, and what is inserted for them, on a device with few kernels."""
+"""The choice of a kernel for an op: hints, fallbacks, and what is inserted for them, on a device with few kernels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Plus(Operation):
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered here is forgotten."""
+    """Forget what is registered here."""
     for library in (("cpu", "numpy"), ("sim", "sim")):
         registry.load_library(*library)
     monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))

@@ -1,4 +1,4 @@
-"""What fails, late or at once, on a simulated accelerator: named, kept apart from other frames, cleaned up."""
+"""Failures, late or at once, on a simulated accelerator: named, kept apart from other frames, cleaned up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PlantedError(Exception):
 
 @pytest.fixture
 def trouble(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many calls of `Fragile` fail from now on: when they are launched, when they run, or with another error."""
+    """Numbers of calls of `Fragile` that are to fail: when they are launched, when they run, or with another error."""
     left = {"launch": 0, "run": 0}
     ops.load_library("sim", "sim")
     monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))

@@ -38,7 +38,7 @@ def built(name: str, place: str) -> tuple[af.Graph, dict[af.Blob, Any], tuple[af
 
 
 async def computed(graph: af.Graph, feeds: dict[af.Blob, Any], fetch: Any, place: str) -> list[np.ndarray]:
-    """What two frames give; nothing may be computed elsewhere."""
+    """Results of two frames; nothing may be computed elsewhere."""
     assert {str(op.place) for op in graph.compile(fetch).ops} == {place}
     async with graph:
         results = [await graph.run(feeds, fetch=fetch) for _ in range(2)]
@@ -81,7 +81,7 @@ async def test_backwards(name: str) -> None:
 
 
 def test_every_operation_is_here() -> None:
-    """Whoever adds an operation adds it here, but for those that no kernel computes."""
+    """Every operation has a case here, but for those that no kernel computes."""
     assert set(CASES) == {kind.__name__ for kind in operations()} - {"Function", "AllReduce"}
     assert all(type(operation).__name__ == name for name, (operation, _) in CASES.items())
 

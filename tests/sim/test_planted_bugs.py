@@ -96,7 +96,7 @@ def two_readers(graph: af.Graph, place: str) -> list[af.Blob]:
 
 
 def home(graph: af.Graph, place: str) -> list[af.Blob]:
-    """What a device computes goes on on the CPU, and back."""
+    """Graph whose values go from a device to the CPU, and back."""
     with graph.at(place):
         x = graph.blob("x", SHAPE)
         a = turned(x, "left", "a")
@@ -141,7 +141,7 @@ Make = Callable[[af.Graph, str], list[af.Blob]]
 
 
 async def on_cpu(make: Make) -> list[list[np.ndarray]]:
-    """What is right: made before a bug is planted, which may well harm the CPU's lanes, too."""
+    """The right results: made before a bug is planted, which may well harm the CPU's lanes, too."""
     graph = af.Graph("cpu")
     fetch = make(graph, "cpu")
     async with graph:

@@ -1,4 +1,4 @@
-"""How much of the suite a run does: `make test` takes short forms of what takes long, `make test-full` the whole."""
+"""Effort of a run of the suite: `make test` takes short forms of what takes long, `make test-full` the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs that fork share: loops of the kind that is tried, and children that end in time."""
+"""Helpers of programs that fork: loops of the kind that is tried, and children that end in time."""
 
 import asyncio
 import atexit

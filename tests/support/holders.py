@@ -251,7 +251,7 @@ def on_the_stack_from_a_variable(make: Callable[[], Any], is_free: Callable[[], 
 
 
 def as_the_object_of_a_method(make: Callable[[], Any], is_free: Callable[[], bool]) -> bool:
-    """What a method is called of stays until it returns."""
+    """The object whose method is called stays until it returns."""
 
     class Holder:
         def __init__(self) -> None:
@@ -289,7 +289,7 @@ class Place(Protocol):
         """A new object, which is in the place."""
 
     def is_free(self) -> bool:
-        """Whether the place, which is asked once, takes the object as one that nobody else holds."""
+        """Return whether the place, which is asked once, takes the object as one that nothing else holds."""
 
 
 def check_hold(make_place: Callable[[], Place], hold: Hold) -> None:

@@ -249,7 +249,7 @@ class Subject:
             reference.state[names[name] - len(recipe.sources)] = new[names[name]]
 
     async def rest(self) -> None:
-        """What every case must leave behind: a run that is right, and nothing else."""
+        """Check what every case must leave behind: a run that is right, and nothing else."""
         outcomes: dict[int, Any] = {}
         await self.drive(outcomes)
         await self.check(outcomes, None)

@@ -49,7 +49,7 @@ class Recipe:
 
     @property
     def is_on_host(self) -> bool:
-        """Whether there is no other device than the CPU."""
+        """Return whether there is no other device than the CPU."""
         return not self.homes
 
     @property
@@ -57,7 +57,7 @@ class Recipe:
         return len(self.sources) + len(self.variables)
 
     def home(self, value: int) -> str:
-        """Where a source or a variable lives."""
+        """Place of a source or a variable."""
         return self.homes[value] if self.homes else "cpu"
 
     def is_variable(self, value: int) -> bool:
@@ -104,7 +104,7 @@ def recipes(draw: st.DrawFn, places: Sequence[str] = ()) -> Recipe:
 
 
 def evaluate(index: int, step: Step, values: list[Array]) -> Array:
-    """What one step computes; each formula is the one that the op of its kind has."""
+    """Result of one step; each formula is the one that the op of its kind has."""
     same = all(value.shape == step.shape for value in values)
     if step.kind == "kernel" and same and len(values) > 1:
         total = values[0]
@@ -124,7 +124,7 @@ def evaluate(index: int, step: Step, values: list[Array]) -> Array:
 
 
 def is_view(step: Step, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether a step shows the memory of its input in another shape."""
+    """Return whether a step shows the memory of its input in another shape."""
     return step.kind == "view" and len(shapes) == 1 and math.prod(shapes[0]) == math.prod(step.shape)
 
 

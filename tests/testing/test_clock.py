@@ -175,7 +175,7 @@ def test_a_loop_that_is_closed_ends_sleeping_threads() -> None:
 
 
 class TestPolicies:
-    """What the engine does with time, to the microsecond."""
+    """The engine's use of time, to the microsecond."""
 
     def test_backoff_doubles(self) -> None:
         async def main() -> None:

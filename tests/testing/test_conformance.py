@@ -16,10 +16,10 @@ import actorflow as af
 from actorflow.devices import (
     CPU,
     Bucket,
+    BufferPool,
     Device,
     DeviceOptions,
     Fence,
-    Pool,
     SimDevice,
     SimOptions,
     WorkerLane,
@@ -298,8 +298,8 @@ class _Generous(Bucket):
 class Sharing(CPU):
     """Its pool gives one buffer to many."""
 
-    def _make_pool(self) -> Pool:
-        pool = Pool(self.allocate)
+    def _make_pool(self) -> BufferPool:
+        pool = BufferPool(self.allocate)
         buckets: dict[TensorSpec, Bucket] = pool._buckets
         pool.bucket = lambda spec: buckets.setdefault(spec, _Generous(pool, spec))  # type: ignore[method-assign]
         return pool
@@ -308,7 +308,7 @@ class Sharing(CPU):
 class Uncounted(CPU):
     """Its pool counts nothing."""
 
-    def _make_pool(self) -> Pool:
+    def _make_pool(self) -> BufferPool:
         pool = super()._make_pool()
         pool.adopt = lambda buffer: None  # type: ignore[method-assign]
         return pool
@@ -317,7 +317,7 @@ class Uncounted(CPU):
 class Spending(CPU):
     """Its pool knows no budget."""
 
-    def _make_pool(self) -> Pool:
+    def _make_pool(self) -> BufferPool:
         pool = super()._make_pool()
         pool.make_room = lambda size_bytes: None  # type: ignore[method-assign]
         return pool

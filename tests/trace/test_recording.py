@@ -37,7 +37,7 @@ def events(calls: list[tuple[int, int, str]], names: list[str]) -> list[dict[str
 
 
 class TestEvents:
-    """What Perfetto would drop without a word: overlapping slices of one track, ids of 0."""
+    """Events that Perfetto would drop without a word: overlapping slices of one track, ids of 0."""
 
     def test_what_does_not_overlap_is_complete(self) -> None:
         found = events([(0, 1000, "lane"), (1000, 1500, "lane"), (200, 300, "loop")], ["a", "b", 'c"<'])

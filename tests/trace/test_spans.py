@@ -47,7 +47,7 @@ class Telemetry:
 
 
 def below(span: ReadableSpan, parent: ReadableSpan) -> bool:
-    """Whether a span is a child of another, and begins and ends within it."""
+    """Return whether a span is a child of another, and begins and ends within it."""
     assert span.parent is not None
     assert parent.context is not None
     assert None not in (span.start_time, span.end_time, parent.start_time, parent.end_time)

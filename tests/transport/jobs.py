@@ -24,7 +24,7 @@ LIMIT_S = 200.0
 
 
 class Done(NamedTuple):
-    """How a job ended."""
+    """End of a job."""
 
     status: int
     out: str

@@ -1,4 +1,4 @@
-"""Which ranks a program finds."""
+"""Ranks that a program finds."""
 
 from __future__ import annotations
 

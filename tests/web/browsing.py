@@ -180,7 +180,7 @@ class Page:
         await self.page.mouse.click(*await self.middle_of(name))
 
     async def middle_of(self, name: str) -> tuple[float, float]:
-        """Where a node or a scope is in the window."""
+        """Position of a node or a scope in the window."""
         x, y = await self.look(f"actorflow.placeOf({name!r})")
         box = await self.page.locator("#graph").bounding_box()
         return box["x"] + x, box["y"] + y

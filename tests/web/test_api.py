@@ -1,4 +1,4 @@
-"""What programs get: graph, states, errors, health, metrics, the trace; and the token."""
+"""Answers for programs: graph, states, errors, health, metrics, the trace; and the token."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.web.serving import HOST, uvicorned
 
 
 async def ask(app: Any, path: str = "/", **scope: Any) -> list[dict[str, Any]]:
-    """What an application sends for one request, from a scope with no more than a server must give."""
+    """Messages that an application sends for one request, from a scope with no more than a server must give."""
     sent: list[dict[str, Any]] = []
     kind = scope.get("type", "http")
     start = {"http": {"type": "http.request"}, "websocket": {"type": "websocket.connect"}}[kind]
@@ -138,7 +138,7 @@ class TestByItself:
 
 
 class TestServersThatSayLittle:
-    """What the specification lets a server leave out."""
+    """Keys that the specification lets a server leave out."""
 
     async def test_no_raw_path_no_client(self, training) -> None:
         start, body = await ask(asgi(training.graph), "/static/main.js")

@@ -23,7 +23,7 @@ SCALAR = af.TensorSpec.of(())
 
 
 def server_states(graph: af.Graph) -> dict[str, str]:
-    """What the page must show of each op."""
+    """States that the page must show of each op."""
     engine = graph.engine
     shown = {}
     for op in graph.ops:

@@ -65,7 +65,7 @@ class Changing:
         await self._ticked.wait()
 
     def states(self) -> list[str]:
-        """What a page must show of the ops."""
+        """States that a page must show of the ops."""
         assert self.graph.engine.monitor is not None
         return [NodeState(self.graph.engine.monitor.states[op_id]).name.lower() for op_id in self.ids]
 

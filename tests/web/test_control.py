@@ -58,7 +58,7 @@ async def command(client: Any, name: str, content: Any = None, **headers: str) -
 
 @asynccontextmanager
 async def socket_of(client: Any) -> Any:
-    """What a client is told of control, as it comes."""
+    """Messages on control to a client, as they come."""
     async with client.ws_connect("/stream", headers=BEARER) as socket:
 
         async def told(condition: Any) -> dict[str, Any]:

@@ -321,7 +321,7 @@ async def test_twenty_thousand_nodes_stay_responsive(new_page) -> None:
     rounds = 0
 
     def change() -> None:
-        """What 6,000 calls leave behind: as many as 100,000 a second are in a tick."""
+        """Leave the traces of 6,000 calls: as many as a tick has at 100,000 a second."""
         nonlocal rounds
         monitor, rounds = graph.engine.monitor, rounds + 1
         chosen = ids[np.arange(rounds * 6000, (rounds + 1) * 6000) % len(ids)]

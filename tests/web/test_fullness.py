@@ -1,4 +1,4 @@
-"""What is full is seen at a glance, in a real browser: at nodes and edges, and in the panel."""
+"""Fullness is seen at a glance, in a real browser: at nodes and edges, and in the panel."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def text_of(page: Any, selector: str) -> str:
 
 
 async def test_what_is_hidden_is_written_as_python_writes_it(training, new_page) -> None:
-    """Of each character that there is, but for those of which Python and the browser may know more or less."""
+    """Every character that there is is checked, but for those of which Python and the browser may know more or less."""
     codes = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in {"Cn", "Cs"}]
     if not FULL:  # of letters, and of characters for private use, some
         codes = [code for code in codes if code % 31 == 0 or unicodedata.category(chr(code)) not in {"Lo", "Co"}]

@@ -1,4 +1,4 @@
-"""How full everything is that is bounded, as the page gets it."""
+"""Fullness of all that is bounded, as the page gets it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONES = np.ones(4, "float32")
 
 
 def named(graph: af.Graph, pairs: list[list[Any]]) -> dict[str, Any]:
-    """What is said of nodes, by their names."""
+    """Messages on nodes, by their names."""
     names = {node.id: node.name for node in graph.nodes}
     assert len({node_id for node_id, *_ in pairs}) == len(pairs)
     return {names[node_id]: rest[0] if len(rest) == 1 else rest for node_id, *rest in pairs}

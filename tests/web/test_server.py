@@ -55,7 +55,7 @@ async def connection(port: int) -> Any:
 
 
 async def everything(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the server closes the connection, in whatever way."""
+    """All bytes until the server closes the connection, in whatever way."""
     came = b""
     try:
         async with asyncio.timeout(60):

@@ -49,7 +49,7 @@ def is_told(viewer) -> bool:
 
 
 def agrees(viewer, graph: af.Graph) -> bool:
-    """Whether a viewer's picture is the engine's."""
+    """Return whether a viewer's picture is the engine's."""
     engine = graph.engine
     frames = {name: getattr(engine.frames, name) for name in ("started", "finished", "failed", "cancelled")}
     calls = {op.name: engine.profile[op.id].calls if op.id in engine.profile else 0 for op in graph.ops}

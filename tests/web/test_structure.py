@@ -1,4 +1,4 @@
-"""What the page is told of a graph."""
+"""Description of a graph for the page."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Terminal:
 
     @property
     def screen(self) -> str:
-        """What is on it; the newest picture may not be whole yet."""
+        """Text on the screen; the newest picture may not be whole yet."""
         return self.shown.rpartition(b"\x1b[H")[2].decode(errors="replace")
 
     async def until(self, condition: Callable[[str], Any]) -> str:

@@ -1,4 +1,4 @@
-"""What is encoded can be read by the documented format."""
+"""Messages can be read by the documented format."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_status_has_everything() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_diverged_loss_is_still_json(value: float) -> None:
     def refuse(constant: str) -> None:
-        pytest.fail(f"{constant} is no JSON")
+        pytest.fail(f"{constant} is not JSON")
 
     text = encode_status(FrameCounts(), {"loss": [(0, value)]}, [], [], base=0, seq=1, time_s=0.0, full=True)
     assert json.loads(text, parse_constant=refuse)["curves"] == {"loss": [[0], [None]]}

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.engine.units import StepUnit, is_own
-from actorflow.array.record.node import Node, Step, bytes_of
 from actorflow.array.record.primitives import DType, Elementwise, Reduction, Value
+from actorflow.array.record.record import OpStep, Record, bytes_of
 from actorflow.ops.reductions import is_certain, may_be_uncertain
 
 #: Elements of a block. Measured from 4 Ki to 512 Ki: with smaller ones, threads wait for each other after each call.
@@ -62,7 +62,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-class Chain:
+class ReadyChain:
     """A chain made ready to run.
 
     Args:
@@ -78,7 +78,7 @@ class Chain:
     """
 
     def __init__(
-        self, steps: Sequence[Step], values: list[Value], shape: tuple[int, ...], results: dict[int, Value]
+        self, steps: Sequence[OpStep], values: list[Value], shape: tuple[int, ...], results: dict[int, Value]
     ) -> None:
         self.steps = steps
         self.results = results
@@ -143,7 +143,7 @@ class Chain:
         steps = [self.steps[i - first] for i in kept]
         steps = [step._replace(arguments=tuple([places.get(i, i) for i in step.arguments])) for step in steps]
         value = np.empty(self._whole_shape, steps[-1].dtype)
-        chain = Chain(steps, self._inputs, self._whole_shape, {len(steps) - 1: value})
+        chain = ReadyChain(steps, self._inputs, self._whole_shape, {len(steps) - 1: value})
         chain.run(0, len(chain.blocks))
         return value
 
@@ -244,12 +244,16 @@ class ChainUnit(StepUnit):
     __slots__ = ("_chain", "_left", "_next", "_returned", "_reused")
 
     def __init__(
-        self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
+        self,
+        nodes: list[Record],
+        produced: dict[int, Record],
+        same: dict[Record, Record],
+        twins: dict[Record, list[Record]],
     ) -> None:
         super().__init__(nodes, produced, same, twins)
         self.claimed_bytes = sum([bytes_of(node) for node in produced.values()])
         self._reused: dict[int, int] = {}
-        self._chain: Chain | None = None
+        self._chain: ReadyChain | None = None
         self._next = self._left = 0
         self._returned: list[tuple[int, int]] = []
 
@@ -267,7 +271,7 @@ class ChainUnit(StepUnit):
                     self._results[i] = take(node.shape, node.dtype) if reused is None else self._values[reused]
             step = self._steps[0]  # a chain begins with a reduction only if it is nothing else
             shape = step.shape if step.op.elementwise else self._spec(step.arguments[0]).shape
-            self._chain = Chain(self._steps, self._values, shape, self._results)
+            self._chain = ReadyChain(self._steps, self._values, shape, self._results)
         except MemoryError as error:
             self._failed = {0: (next(iter(self._produced)), error)}
             return False

@@ -11,9 +11,9 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.array.engine.fusing import join
-from actorflow.array.record.node import Step
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.record import OpStep
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
@@ -66,7 +66,7 @@ class Computation:
     def __init__(
         self,
         place: Place,
-        steps: Sequence[Step],
+        steps: Sequence[OpStep],
         places: Sequence[Place],
         reads: Sequence[tuple[TensorSpec, Place] | Value],
         results: tuple[int, ...],
@@ -142,7 +142,7 @@ class Computation:
             joined.graph, [(i, joined.blobs[blob]) for i, blob in feeds], [joined.blobs[blob] for blob in wanted], names
         )
 
-    def _translated(self, graph: Graph, step: Step, place: Place, inputs: list[Any]) -> Any:
+    def _translated(self, graph: Graph, step: OpStep, place: Place, inputs: list[Any]) -> Any:
         from actorflow.array.transforms.translation import translate  # all derivative rules come with it
 
         if step.op is TRANSFER:

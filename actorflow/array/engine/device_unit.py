@@ -9,8 +9,8 @@ import numpy as np
 
 from actorflow.array.engine.compiling import Compiled, Computation
 from actorflow.array.engine.units import StepUnit
-from actorflow.array.record.node import Node, bytes_of
 from actorflow.array.record.placement import accelerator_of
+from actorflow.array.record.record import Record, bytes_of
 from actorflow.errors import OpError
 from actorflow.spec import TensorSpec
 
@@ -28,7 +28,11 @@ class DeviceUnit(StepUnit):
     """
 
     def __init__(
-        self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
+        self,
+        nodes: list[Record],
+        produced: dict[int, Record],
+        same: dict[Record, Record],
+        twins: dict[Record, list[Record]],
     ) -> None:
         super().__init__(nodes, produced, same, twins)
         self.claimed_bytes = sum([bytes_of(node) for node in nodes])
@@ -39,7 +43,7 @@ class DeviceUnit(StepUnit):
             place,
             self._steps,
             [node.place for node in nodes],
-            [(TensorSpec(x.shape, x.dtype), x.place) if isinstance(x, Node) else x for x in self.reads],
+            [(TensorSpec(x.shape, x.dtype), x.place) if isinstance(x, Record) else x for x in self.reads],
             tuple(produced),
         )
         self._is_handed_over = self._is_refused = False

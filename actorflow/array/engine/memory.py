@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.record.primitives import DType, Value
-from actorflow.devices.memory import UNSHARED, Pool
+from actorflow.devices.memory import UNSHARED, BufferPool
 from actorflow.errors import GraphError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 
@@ -39,7 +39,7 @@ class Memory:
     def __init__(self, budget_bytes: int | None) -> None:
         if budget_bytes is not None and budget_bytes <= 0:
             raise GraphError(f"memory_budget must be positive, got {budget_bytes} bytes")
-        self.pool = Pool()
+        self.pool = BufferPool()
         self.pool.budget_bytes = budget_bytes
         self.claimed_bytes = 0
         self._counted_bytes = _POOLED_BYTES if budget_bytes is None else 1

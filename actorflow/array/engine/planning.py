@@ -21,9 +21,9 @@ from actorflow.array.engine.chains import ChainUnit
 from actorflow.array.engine.device_unit import DeviceUnit
 from actorflow.array.engine.sequences import Sequence
 from actorflow.array.engine.units import Unit
-from actorflow.array.record.node import Evaluator, Input, Node, bytes_of
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.primitives import Reduction
+from actorflow.array.record.record import Evaluator, Input, Record, bytes_of
 from actorflow.ops.reductions import may_be_parted
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _SMALL = 1 << 15
 _SMALL_PRODUCT = 1 << 28
 #: Multiplications that take as long as one elementwise operation on one element.
 _PRODUCTS = 64
-#: Most elements that a sequence touches, and most of its operations: somebody may wait for one in the middle.
+#: Most elements that a sequence touches, and most of its operations: one in the middle may be waited for.
 _MOST_WORK = 1 << 23
 _MOST_STEPS = 4_096
 #: Longest way through the records that a device computes as one graph.
@@ -59,18 +59,18 @@ class Found(NamedTuple):
         shared: Of the new ones, those that others than these read: worth keeping.
     """
 
-    new: list[Node]
-    under_way: list[Node]
-    foreign: list[Node]
-    shared: set[Node]
+    new: list[Record]
+    under_way: list[Record]
+    foreign: list[Record]
+    shared: set[Record]
 
 
-def collect(roots: Iterable[Node], evaluator: Evaluator) -> Found:
+def collect(roots: Iterable[Record], evaluator: Evaluator) -> Found:
     """Find the records that must be computed for ``roots``."""
-    readers: dict[Node, int] = {}
-    new: list[Node] = []
-    under_way: list[Node] = []
-    foreign: list[Node] = []
+    readers: dict[Record, int] = {}
+    new: list[Record] = []
+    under_way: list[Record] = []
+    foreign: list[Record] = []
     stack = [*roots]
     while stack:
         node = stack.pop()
@@ -86,20 +86,20 @@ def collect(roots: Iterable[Node], evaluator: Evaluator) -> Found:
             under_way.append(node)
         else:
             new.append(node)
-            stack += [each for each in node.inputs if type(each) is Node and each.value is None]
+            stack += [each for each in node.inputs if type(each) is Record and each.value is None]
     node = None  # type: ignore[assignment]  # it would count as a reference
     new.sort(key=_number)
     shared = {new[i] for i, others in enumerate(_references(new)) if others > readers[new[i]] + _UNREFERRED}
     return Found(new, under_way, foreign, shared)
 
 
-def between_sessions(roots: Iterable[Node]) -> list[Node]:
+def between_sessions(roots: Iterable[Record]) -> list[Record]:
     """The records, and those that they need from other sessions, in the order in which they were made.
 
     Computed one after the other, none of them waits for another session's computation within its own.
     """
     found = dict.fromkeys(roots)
-    seen: set[Node] = set()
+    seen: set[Record] = set()
     stack = [*found]
     while stack:
         node = stack.pop()
@@ -113,13 +113,13 @@ def between_sessions(roots: Iterable[Node]) -> list[Node]:
     return sorted(found, key=_number)
 
 
-def node_to_compute(ref: weakref.ref[Array]) -> Node | None:
+def node_to_compute(ref: weakref.ref[Array]) -> Record | None:
     """The record that an array shows, if there is something to compute."""
     array = ref()
     return None if array is None or array._node.done else array._node
 
 
-def _number(node: Node) -> int:
+def _number(node: Record) -> int:
     return node.number
 
 
@@ -137,10 +137,10 @@ def _calibrate() -> int:
 _UNREFERRED = _calibrate()
 
 
-def window(nodes: list[Node], memory_of: Callable[[Node], Memory]) -> list[Node]:
+def window(nodes: list[Record], memory_of: Callable[[Record], Memory]) -> list[Record]:
     """The first of the records that fit together, without those that never fit and their dependents."""
-    chosen: list[Node] = []
-    skipped: set[Node] = set()
+    chosen: list[Record] = []
+    skipped: set[Record] = set()
     rooms: dict[Memory, tuple[int, int]] = {}  # total and left
     for node in nodes:
         memory = memory_of(node)
@@ -156,11 +156,11 @@ def window(nodes: list[Node], memory_of: Callable[[Node], Memory]) -> list[Node]
     return chosen
 
 
-def _records(node: Node) -> list[Node]:
-    return [each for each in node.inputs if type(each) is Node]
+def _records(node: Record) -> list[Record]:
+    return [each for each in node.inputs if type(each) is Record]
 
 
-def make_units(nodes: list[Node], roots: set[Node], units: list[Unit]) -> int:
+def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> int:
     """Make units for records.
 
     Args:
@@ -175,7 +175,7 @@ def make_units(nodes: list[Node], roots: set[Node], units: list[Unit]) -> int:
     kept = [node for node in nodes if node not in same] if same else nodes
     wanted = {node for node in kept if node.is_held()}
     wanted.update(roots)
-    twins: dict[Node, list[Node]] = {}
+    twins: dict[Record, list[Record]] = {}
     for node, first in same.items():
         if node in roots or node.is_held():
             twins.setdefault(first, []).append(node)
@@ -187,15 +187,15 @@ def make_units(nodes: list[Node], roots: set[Node], units: list[Unit]) -> int:
     return len(same)
 
 
-def common(nodes: Iterable[Node]) -> dict[Node, Node]:
+def common(nodes: Iterable[Record]) -> dict[Record, Record]:
     """For each record that repeats an earlier one, that one."""
-    known: dict[Any, Node] = {}
-    same: dict[Node, Node] = {}
+    known: dict[Any, Record] = {}
+    same: dict[Record, Record] = {}
     for node in nodes:
         op = node.op
         if op is None or not op.pure:
             continue
-        inputs = [each if type(each) is Node else _constant(each) for each in node.inputs]
+        inputs = [each if type(each) is Record else _constant(each) for each in node.inputs]
         if same:
             inputs = [same.get(each, each) for each in inputs]
         first = known.setdefault((op, node.params, node.dtype, node.shape, *inputs), node)
@@ -219,11 +219,11 @@ _UNITS: dict[int, type[Sequence | ChainUnit | DeviceUnit]] = {
 }
 
 
-def _measure(node: Node) -> tuple[int, int]:
+def _measure(node: Record) -> tuple[int, int]:
     """The way in which a record is joined with others, and about how many elements it touches."""
     op, inputs = node.op, node.inputs
     assert op is not None
-    if Node.placing is not None and accelerator_of(node) is not None:
+    if Record.placing is not None and accelerator_of(node) is not None:
         return _ON_DEVICE, node.size
     if op.elementwise:
         return _CHAINED if node.size >= _LONG else _JOINED, node.size
@@ -239,14 +239,14 @@ def _measure(node: Node) -> tuple[int, int]:
     return _JOINED if touched <= _SMALL else _ALONE, touched
 
 
-def _may_be_parted(node: Node) -> bool:
+def _may_be_parted(node: Record) -> bool:
     """Return whether a reduction may be computed in blocks, which are parts of the first axis."""
     assert isinstance(node.op, Reduction)
     axes, _, dtype = node.params
     return 0 not in axes or may_be_parted(node.op.ufunc, dtype)
 
 
-def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> list[tuple[list[Node], int]]:
+def _groups(nodes: list[Record], same: dict[Record, Record], wanted: set[Record]) -> list[tuple[list[Record], int]]:
     """Records by unit, in order, and how they are joined; adds those that are read by other units to ``wanted``."""
     kinds: list[int] = []
     works: list[int] = []
@@ -259,7 +259,7 @@ def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> lis
     joined = _Groups()
     for node, kind, touched in zip(nodes, kinds, works, strict=True):
         joined.add(node, [same.get(each, each) for each in _records(node)], kind, touched)
-    found: dict[int, tuple[list[Node], int]] = {}
+    found: dict[int, tuple[list[Record], int]] = {}
     groups = joined.groups
     for node, kind in zip(nodes, kinds, strict=True):
         group = groups[node]
@@ -268,7 +268,7 @@ def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> lis
             entry = found[id(group)] = [], kind
         entry[0].append(node)
         for each in node.inputs:
-            if type(each) is Node:
+            if type(each) is Record:
                 read = same.get(each, each)
                 if groups.get(read, group) is not group:
                     wanted.add(read)
@@ -276,8 +276,8 @@ def _groups(nodes: list[Node], same: dict[Node, Node], wanted: set[Node]) -> lis
 
 
 def _sequences(
-    nodes: list[Node], works: list[int], same: dict[Node, Node], wanted: set[Node]
-) -> list[tuple[list[Node], int]]:
+    nodes: list[Record], works: list[int], same: dict[Record, Record], wanted: set[Record]
+) -> list[tuple[list[Record], int]]:
     """The result of `_groups` for records that are all joined in sequences: each is a stretch of them."""
     starts, work = [0], 0
     for i, touched in enumerate(works):
@@ -290,7 +290,7 @@ def _sequences(
         first = group[0].number
         for node in group:
             for each in node.inputs:
-                if type(each) is Node:
+                if type(each) is Record:
                     read = same.get(each, each) if same else each
                     if read.number < first:
                         wanted.add(read)
@@ -305,13 +305,13 @@ class _Groups:
     """
 
     def __init__(self) -> None:
-        self.groups: dict[Node, list[Node]] = {}
-        self._kinds: dict[Node, int] = {}
-        self._levels: dict[Node, int] = {}
-        self._depths: dict[Node, int] = {}
-        self._sequences: dict[int, tuple[list[Node], list[int]]] = {}
+        self.groups: dict[Record, list[Record]] = {}
+        self._kinds: dict[Record, int] = {}
+        self._levels: dict[Record, int] = {}
+        self._depths: dict[Record, int] = {}
+        self._sequences: dict[int, tuple[list[Record], list[int]]] = {}
 
-    def add(self, node: Node, reads: list[Node], kind: int, touched: int) -> None:
+    def add(self, node: Record, reads: list[Record], kind: int, touched: int) -> None:
         level, chained = 0, []
         for read in reads:
             other = self._kinds.get(read)
@@ -331,13 +331,13 @@ class _Groups:
         else:
             self.groups[node] = self._chain(node, [read for read in chained if self._levels[read] == level])
 
-    def _are_together(self, node: Node, read: Node, kind: int) -> bool:
+    def _are_together(self, node: Record, read: Record, kind: int) -> bool:
         """Return whether one device computes a record together with one that it reads."""
         if kind != _ON_DEVICE or accelerator_of(node) is not accelerator_of(read):
             return False
         return self._depths[read] < _DEEPEST or read.dtype.hasobject
 
-    def sequence(self, node: Node, level: int, touched: int) -> list[Node]:
+    def sequence(self, node: Record, level: int, touched: int) -> list[Record]:
         members, work = self._sequences.get(level, ([], [_MOST_WORK]))
         work[0] += touched
         if work[0] > _MOST_WORK or len(members) == _MOST_STEPS:
@@ -345,7 +345,7 @@ class _Groups:
         members.append(node)
         return members
 
-    def _chain(self, node: Node, reads: Iterable[Node]) -> list[Node]:
+    def _chain(self, node: Record, reads: Iterable[Record]) -> list[Record]:
         group = [node]
         for read in reads:
             other = self.groups[read]
@@ -358,7 +358,7 @@ class _Groups:
         return group
 
 
-def _follows(node: Node, read: Node) -> bool:
+def _follows(node: Record, read: Record) -> bool:
     """Return whether a record may be in one chain with another one that it reads."""
     assert node.op is not None
     assert read.op is not None

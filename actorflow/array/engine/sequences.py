@@ -10,8 +10,8 @@ import numpy as np
 
 from actorflow.array.engine.interrupts import interruptible
 from actorflow.array.engine.units import Error, Unit, is_own
-from actorflow.array.record.node import Node, bytes_of
 from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.record import Record, bytes_of
 from actorflow.errors import ShapeError
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
@@ -42,7 +42,7 @@ _IN_SLOT, _IN_VIEW = _calibrate()
 _Planned = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, list[int]]
 
 
-def _slots(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Any], list[list[int]], dict[int, int]]:
+def _slots(nodes: list[Record], same: dict[Record, Record]) -> tuple[list[Any], list[list[int]], dict[int, int]]:
     """The inputs from outside, the slots of each record's inputs, and the last record that reads each slot."""
     count = len(nodes)
     slots: dict[int, int] = {}
@@ -52,7 +52,7 @@ def _slots(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Any], list[l
     for i, node in enumerate(nodes):
         row = []
         for each in node.inputs:
-            read = same.get(each, each) if same and type(each) is Node else each
+            read = same.get(each, each) if same and type(each) is Record else each
             key = id(read)
             slot = slots.get(key)
             if slot is None:
@@ -71,7 +71,11 @@ class Sequence(Unit):
     __slots__ = ("_buffers", "_foreign", "_next", "_spoiled", "_steps", "_times", "_types")
 
     def __init__(
-        self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
+        self,
+        nodes: list[Record],
+        produced: dict[int, Record],
+        same: dict[Record, Record],
+        twins: dict[Record, list[Record]],
     ) -> None:
         count = len(nodes)
         reads, rows, last = _slots(nodes, same)
@@ -111,7 +115,7 @@ class Sequence(Unit):
 
     def gather(self) -> None:
         for i, read in enumerate(self.reads, len(self._steps)):
-            if type(read) is Node and read.error is not None:
+            if type(read) is Record and read.error is not None:
                 self._failed[i] = i, read.error
         super().gather()
         self._values = [None] * len(self._steps) + self._values

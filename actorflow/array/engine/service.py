@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from actorflow.array.engine.compiling import Compiled, Computation
-from actorflow.array.transforms.cache import Cache
+from actorflow.array.transforms.cache import RecentCache
 from actorflow.devices import Device, DeviceOptions, open_device
 from actorflow.interchange import to_numpy
 from actorflow.loop import run
@@ -43,7 +43,7 @@ class Service:
         self._variants: dict[Hashable, set[Hashable]] = {}  # sets of numbers, by structure
         self._options = options
         self._devices: dict[Place, Device] = {}
-        self._graphs: Cache[Compiled] = Cache(_MOST_GRAPHS)
+        self._graphs: RecentCache[Compiled] = RecentCache(_MOST_GRAPHS)
         self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: values computed by these devices
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None
@@ -142,7 +142,7 @@ class Service:
             await asyncio.wait(self._tasks)
         for compiled in self._graphs:
             await compiled.graph.aclose()
-        self._graphs = Cache(_MOST_GRAPHS)  # its graphs refer to the devices
+        self._graphs = RecentCache(_MOST_GRAPHS)  # its graphs refer to the devices
         for device in self._devices.values():
             device.close()
         for device in self._devices.values():

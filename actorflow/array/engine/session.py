@@ -19,17 +19,17 @@ from actorflow.array.engine.interrupts import Guard, check_interrupt
 from actorflow.array.engine.memory import Memory
 from actorflow.array.engine.planning import between_sessions, collect, common, make_units, node_to_compute, window
 from actorflow.array.engine.units import Unit
-from actorflow.array.record.node import (
+from actorflow.array.record.placement import accelerator_of, place_of
+from actorflow.array.record.primitives import DType, Value
+from actorflow.array.record.record import (
     HOST,
     WORTH_A_LOOK,
     Evaluator,
-    Node,
+    Record,
     bytes_of,
     context_evaluator,
     current_evaluator,
 )
-from actorflow.array.record.placement import accelerator_of, place_of
-from actorflow.array.record.primitives import DType, Value
 from actorflow.devices import DeviceOptions
 from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError, GraphError
@@ -114,9 +114,9 @@ class Session(Evaluator):
         # Under a budget, what has no unit yet: what the program can ask for, and what it does ask for.
         self._late: list[weakref.ref[Array]] = []
         self._late_bytes = 0
-        self._asked: dict[Node, None] = {}
+        self._asked: dict[Record, None] = {}
         self._eager = False
-        self._callbacks: dict[Node, list[Callable[[], None]]] = {}
+        self._callbacks: dict[Record, list[Callable[[], None]]] = {}
         self._workers = 0
         self._idle = 0
         self._pushes = count()
@@ -156,7 +156,7 @@ class Session(Evaluator):
 
     # -- recording ----------------------------------------------------------------------------------------------
 
-    def notice(self, node: Node) -> None:
+    def notice(self, node: Record) -> None:
         """Have a worker look at the records, of which there are many. Called while recording."""
         if self.dry_run:
             super().notice(node)
@@ -199,7 +199,7 @@ class Session(Evaluator):
                 return memory.take(shape, dtype)
             size_bytes = TensorSpec(shape, dtype).size_bytes
             # Records need room for their values, too.
-            if self._has_room(size_bytes) or (Node.placing is not None and self._fit((), size_bytes)):
+            if self._has_room(size_bytes) or (Record.placing is not None and self._fit((), size_bytes)):
                 return memory.take(shape, dtype)
             self._drain(guard)
             if not memory.fits(size_bytes):
@@ -211,7 +211,7 @@ class Session(Evaluator):
 
     # -- asking -------------------------------------------------------------------------------------------------
 
-    def force(self, nodes: Iterable[Node]) -> None:
+    def force(self, nodes: Iterable[Record]) -> None:
         wanted = [node for node in nodes if not node.done]
         if not wanted:
             return
@@ -230,13 +230,13 @@ class Session(Evaluator):
                 check_interrupt()
             self._stand_in()
 
-    def _compute_few(self, roots: list[Node]) -> bool:
+    def _compute_few(self, roots: list[Record]) -> bool:
         """Compute a few small records that are NumPy's loops; with the lock held, and without a budget.
 
         Returns:
             Whether that was done. Other kinds, repetitions and failures take the usual way.
         """
-        order: list[Node] = []
+        order: list[Record] = []
         stack = [*roots]
         while stack:
             node = stack.pop()
@@ -245,16 +245,16 @@ class Session(Evaluator):
             if len(order) == _FEW or not _is_small(node) or node.evaluator is not self:
                 return False
             order.append(node)
-            stack += [each for each in node.inputs if type(each) is Node]
+            stack += [each for each in node.inputs if type(each) is Record]
         order.sort(key=lambda node: node.number)
         if len(order) > 1 and common(order):
             return False
         with np.errstate(all="ignore"):
             return all(self._compute_small(node) for node in order)
 
-    def _compute_small(self, node: Node) -> bool:
+    def _compute_small(self, node: Record) -> bool:
         op: Any = node.op
-        values = [each.value if type(each) is Node else each for each in node.inputs]
+        values = [each.value if type(each) is Record else each for each in node.inputs]
         if not all(type(value) is np.ndarray for value in values):  # one before has failed, or lives on a device
             return False
         start = perf_counter_ns()
@@ -273,7 +273,7 @@ class Session(Evaluator):
         self.computed += 1
         return True
 
-    def when_done(self, node: Node, callback: Callable[[], None]) -> None:
+    def when_done(self, node: Record, callback: Callable[[], None]) -> None:
         if not node.done:
             if self.dry_run:
                 super().force((node,))
@@ -322,7 +322,7 @@ class Session(Evaluator):
 
     # -- planning: with the lock held ---------------------------------------------------------------------------
 
-    def _take_pending(self) -> list[Node]:
+    def _take_pending(self) -> list[Record]:
         """The records that can be asked for; under a budget also those recorded earlier."""
         self.load = 0
         self._count_recorded()
@@ -342,9 +342,9 @@ class Session(Evaluator):
         To find out what is needed takes a look at each record.
         """
         self._count_recorded()
-        return Node.placing is None and self.memory.fits(size_bytes + self._late_bytes)
+        return Record.placing is None and self.memory.fits(size_bytes + self._late_bytes)
 
-    def _fit(self, nodes: Iterable[Node], size_bytes: int = 0) -> bool:
+    def _fit(self, nodes: Iterable[Record], size_bytes: int = 0) -> bool:
         """Return whether these bytes fit beside all that was recorded or is asked for: then any order will do."""
         # Recent records count twice if they are asked for; but other sessions may read records that no array shows.
         if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
@@ -356,12 +356,12 @@ class Session(Evaluator):
         self._late_bytes = sum(needs.values()) - size_bytes
         return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
 
-    def memory_of(self, node: Node) -> Memory:
+    def memory_of(self, node: Record) -> Memory:
         """The memory that a record's value will take."""
-        place = None if Node.placing is None else accelerator_of(node)
+        place = None if Record.placing is None else accelerator_of(node)
         return self.memory if place is None else self.devices.memory(place)
 
-    def _ask(self, nodes: list[Node]) -> None:
+    def _ask(self, nodes: list[Record]) -> None:
         """Plan records that somebody waits for, or note them where they do not fit beside the rest."""
         nodes = [node for node in nodes if not (node.unit.forced if node.unit is not None else node in self._asked)]
         if nodes and self.is_limited and not self._fit(nodes):
@@ -388,7 +388,7 @@ class Session(Evaluator):
         later = set(found.new).difference(chosen)
         self._late_bytes = sum([bytes_of(node) for node in later])
         if chosen:
-            needed = {each for node in later for each in node.inputs if type(each) is Node}
+            needed = {each for node in later for each in node.inputs if type(each) is Record}
             self._plan(chosen, needed.union(self._asked, found.shared), needed, forced=bool(self._asked))
             return True
         first = collect(self._asked, self).new[:1]
@@ -397,7 +397,7 @@ class Session(Evaluator):
             self._ready[0][-1].is_last_resort = True
         return bool(first)
 
-    def _prepare(self, roots: list[Node], forced: bool) -> None:
+    def _prepare(self, roots: list[Record], forced: bool) -> None:
         """Make units of all that records need; put them first if somebody waits for them."""
         if not roots:
             return
@@ -410,7 +410,7 @@ class Session(Evaluator):
         if found.new:
             self._plan(found.new, found.shared.union(roots), set(), forced)
 
-    def _force_elsewhere(self, nodes: list[Node]) -> None:
+    def _force_elsewhere(self, nodes: list[Record]) -> None:
         self._changed.release()
         try:
             for node in between_sessions(nodes):
@@ -418,7 +418,7 @@ class Session(Evaluator):
         finally:
             self._changed.acquire()
 
-    def _plan(self, nodes: list[Node], roots: set[Node], needed: set[Node], forced: bool) -> None:
+    def _plan(self, nodes: list[Record], roots: set[Record], needed: set[Record], forced: bool) -> None:
         """Make units of records; ``needed`` are those that records without units read."""
         units: list[Unit] = []
         try:
@@ -426,7 +426,7 @@ class Session(Evaluator):
             for unit in units:
                 unit.forced = forced
                 unit.is_needed = bool(needed) and not needed.isdisjoint(unit.nodes)
-                unit.sources = {read.unit for read in unit.reads if type(read) is Node and read.unit is not None}
+                unit.sources = {read.unit for read in unit.reads if type(read) is Record and read.unit is not None}
                 for source in unit.sources:
                     source.followers.append(unit)
                     if forced and not source.forced:
@@ -645,7 +645,7 @@ class Session(Evaluator):
                 self._prepare(self._take_pending(), forced=False)
 
 
-def _is_small(node: Node) -> bool:
+def _is_small(node: Record) -> bool:
     op = node.op
     return (
         op is not None

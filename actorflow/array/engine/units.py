@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.array.engine.devices import Devices
 from actorflow.array.engine.memory import Memory
-from actorflow.array.record.node import HOST, Input, Node, Step, failure
+from actorflow.array.record.record import HOST, Input, OpStep, Record, failure
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -23,7 +23,7 @@ _MOST_NAMES = 16
 Error = OpError | OutOfMemoryError
 
 
-class Owner(Protocol):
+class UnitSession(Protocol):
     """The session of a unit."""
 
     memory: Memory
@@ -85,9 +85,9 @@ class Unit(ABC):
     )
 
     def __init__(
-        self, nodes: list[Node], produced: dict[int, Node], twins: dict[Node, list[Node]], reads: list[Input]
+        self, nodes: list[Record], produced: dict[int, Record], twins: dict[Record, list[Record]], reads: list[Input]
     ) -> None:
-        self.evaluator = cast("Owner", nodes[0].evaluator)
+        self.evaluator = cast("UnitSession", nodes[0].evaluator)
         self.number = nodes[-1].number
         self.forced = self.is_needed = self.is_last_resort = self.queued = self.ended = self._is_taken = False
         self.elapsed_ns = self.claimed_bytes = 0
@@ -113,7 +113,7 @@ class Unit(ABC):
     def failed_source(self) -> Error | None:
         """The reason why a value that it reads is missing, if one is."""
         for read in self.reads:
-            if type(read) is Node and read.error is not None:
+            if type(read) is Record and read.error is not None:
                 return read.error
         return None
 
@@ -128,7 +128,7 @@ class Unit(ABC):
         return self.evaluator.memory
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[Record]:
         """The records that it has results for."""
         nodes = [*self._produced.values()]
         return [*nodes, *[twin for _, twin in self._twins]] if self._twins else nodes
@@ -140,7 +140,7 @@ class Unit(ABC):
 
     def gather(self) -> None:
         """Take the inputs' values and let go of the records; those without other references end here."""
-        self._values = [read.value if type(read) is Node else read for read in self.reads]
+        self._values = [read.value if type(read) is Record else read for read in self.reads]
         self.reads = []
         for node in self.nodes:
             node.inputs = ()
@@ -253,7 +253,11 @@ class StepUnit(Unit):
     __slots__ = ("_results", "_steps")
 
     def __init__(
-        self, nodes: list[Node], produced: dict[int, Node], same: dict[Node, Node], twins: dict[Node, list[Node]]
+        self,
+        nodes: list[Record],
+        produced: dict[int, Record],
+        same: dict[Record, Record],
+        twins: dict[Record, list[Record]],
     ) -> None:
         reads, self._steps = _steps_of(nodes, same)
         super().__init__(nodes, produced, twins, reads)
@@ -278,7 +282,7 @@ class StepUnit(Unit):
         return TensorSpec((), np.dtype(object)) if type(found) is tuple else TensorSpec(found.shape, found.dtype)
 
 
-def _steps_of(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Input], list[Step]]:
+def _steps_of(nodes: list[Record], same: dict[Record, Record]) -> tuple[list[Input], list[OpStep]]:
     """The inputs from outside, and the operations with the positions of their inputs."""
     reads: list[Input] = []
     positions: dict[int, int] = {}
@@ -287,7 +291,7 @@ def _steps_of(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Input], l
     for node in nodes:
         row = []
         for each in node.inputs:
-            read = same.get(each, each) if type(each) is Node else each
+            read = same.get(each, each) if type(each) is Record else each
             key = id(read)
             if key not in positions and key not in inside:
                 positions[key] = len(reads)
@@ -300,7 +304,7 @@ def _steps_of(nodes: list[Node], same: dict[Node, Node]) -> tuple[list[Input], l
     for node, row in zip(nodes, rows, strict=True):
         assert node.op is not None
         arguments = tuple([positions[key] for key in row])
-        steps.append(Step(node.op, arguments, node.params, node.shape, node.dtype, node.origin))
+        steps.append(OpStep(node.op, arguments, node.params, node.shape, node.dtype, node.origin))
     return reads, steps
 
 

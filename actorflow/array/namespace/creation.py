@@ -12,9 +12,9 @@ import numpy.typing as npt
 from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.manipulation import broadcast_to, reshape
 from actorflow.array.namespace.operate import cast, node_of, simple, unary, value_of
-from actorflow.array.record.node import HOST, Node, current_evaluator, given, record
 from actorflow.array.record.placement import at, default_place, place_of, transfer
 from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.array.record.record import HOST, Record, current_evaluator, given, record
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange
 from actorflow.place import Place
@@ -53,7 +53,7 @@ def asarray(
     Raises:
         GraphError: if memory cannot be shared as asked.
     """
-    if type(obj) is Node.array_type:
+    if type(obj) is Record.array_type:
         return _converted(obj, dtype, copy, device)
     if isinstance(obj, list | tuple):
         obj = _unpacked(obj)
@@ -93,8 +93,8 @@ def _converted(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device:
 
 
 def _unpacked(values: Sequence[Any]) -> Any:
-    if any(type(each) is Node.array_type for each in values):
-        return [each.to_numpy() if type(each) is Node.array_type else each for each in values]
+    if any(type(each) is Record.array_type for each in values):
+        return [each.to_numpy() if type(each) is Record.array_type else each for each in values]
     if any(isinstance(each, list | tuple) for each in values):
         return [_unpacked(each) if isinstance(each, list | tuple) else each for each in values]
     return values
@@ -111,7 +111,7 @@ def from_numpy(value: npt.ArrayLike) -> Array:
 
 def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | None = None) -> Array:
     """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared."""
-    if type(x) is Node.array_type:
+    if type(x) is Record.array_type:
         return _converted(x, None, copy, device)
     value = from_host_exchange(x, "from_dlpack")
     return made_on(device, given(np.array(value) if copy else value, current_evaluator()))
@@ -145,7 +145,7 @@ def full(
     if place is not HOST:
         with at(place):  # one number is copied there
             return broadcast_to(full((), fill_value, dtype=dtype, device=HOST), wanted)
-    if type(fill_value) is Node.array_type:
+    if type(fill_value) is Record.array_type:
         kind = fill_value.dtype if dtype is None else _checked_dtype("full", dtype)
         return broadcast_to(cast(fill_value, kind), wanted)
     value = np.asarray(fill_value)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.namespace.operate import binary, broadcast, cast, node_of, pair, unary
-from actorflow.array.record.node import record
 from actorflow.array.record.primitives import DType, Elementwise, Value
+from actorflow.array.record.record import record
 from actorflow.errors import DTypeError
 
 if TYPE_CHECKING:

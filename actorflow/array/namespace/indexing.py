@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.array.namespace.operate import axis_of, broadcast, is_there, node_of, value_of
-from actorflow.array.record.node import Input, Node, given, note_asked, record
 from actorflow.array.record.placement import on_host
 from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.record import Input, Record, given, note_asked, record
 from actorflow.errors import DTypeError, GraphError, ShapeError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def write_index(x: Array, key: Any, value: Any) -> Array:
     """
     node = x._node
     template, arrays = _parsed(key)
-    if type(value) is Node.array_type:
+    if type(value) is Record.array_type:
         written: Input = value._node
         if not np.can_cast(written.dtype, node.dtype, "same_kind"):
             raise DTypeError(f"assignment: expected {node.dtype}, got {written.dtype}")
@@ -126,10 +126,10 @@ def _without_masks(template: tuple[Any, ...], values: list[Value]) -> tuple[Any,
 
 
 def _computed(each: Input) -> Value:
-    if type(each) is Node:
+    if type(each) is Record:
         if each.evaluator.dry_run:
             raise GraphError("a mask without values, of a traced function or a dry run: use where(mask, x, ...)")
-        if Node.dry_runs:
+        if Record.dry_runs:
             note_asked(each)
         node = on_host(each)
         node.evaluator.force((node,))
@@ -172,7 +172,7 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
     template: list[Any] = []
     arrays: list[Input] = []
     for part in parts:
-        if type(part) is Node.array_type:
+        if type(part) is Record.array_type:
             if part.dtype.kind not in "iub":
                 raise IndexError(f"an index must be of integers or booleans, got an array of {part.dtype}")
             if part.dtype.kind != "b" and not part.shape and part._node.done:
@@ -221,7 +221,7 @@ def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> S
         elif type(part) is IndexArray or isinstance(part, int):
             length = left.pop(0)
             index: Any = arrays[part.position] if type(part) is IndexArray else part
-            if type(index) is not Node:  # those are known when they are computed
+            if type(index) is not Record:  # those are known when they are computed
                 _check_bounds(index, length)
             at = at if places else len(rest)
             places.append(i)

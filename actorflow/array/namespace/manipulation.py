@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.namespace.operate import axes_of, axis_of, broadcast, cast, node_of, simple
-from actorflow.array.record.node import Node, record
 from actorflow.array.record.primitives import Primitive
+from actorflow.array.record.record import Record, record
 from actorflow.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
     node = node_of("repeat", "x", x)
     at = None if axis is None else axis_of("repeat", axis, len(node.shape))
     length = node.size if at is None else node.shape[at]
-    if type(repeats) is Node.array_type:
+    if type(repeats) is Record.array_type:
         counts = repeats._value()
         if counts.shape not in ((), (1,), (length,)):
             raise ShapeError(f"repeat: expected {length} counts, got shape {counts.shape}")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.record.node import HOST, Evaluator, Input, Node, given, record
 from actorflow.array.record.placement import default_place
 from actorflow.array.record.primitives import DType, Elementwise, Primitive, Value
+from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record
 from actorflow.errors import AxisError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def _copy_cast(x: Value, out: Value) -> None:
 CAST = Elementwise("astype", _copy_cast, types=lambda dtype: dtype)
 
 
-def node_of(name: str, argument: str, x: object) -> Node:
+def node_of(name: str, argument: str, x: object) -> Record:
     """The record that an array shows.
 
     Raises:
         DTypeError: if it is not an array; the message names the argument.
     """
-    if type(x) is Node.array_type:
+    if type(x) is Record.array_type:
         return x._node
     raise DTypeError(f"{name}: {argument} must be an array of actorflow.array, got {type(x).__name__}")
 
@@ -92,10 +92,10 @@ def value_of(value: Any, dtype: npt.DTypeLike | None) -> Value:
 
 def pair(name: str, x1: Any, x2: Any) -> tuple[Input, Input]:
     """Two operands, each an array or a number; a number beside an array is as for `constant`."""
-    if type(x1) is Node.array_type:
+    if type(x1) is Record.array_type:
         one = x1._node
-        return one, x2._node if type(x2) is Node.array_type else constant(name, x2, one.dtype)
-    if type(x2) is Node.array_type:
+        return one, x2._node if type(x2) is Record.array_type else constant(name, x2, one.dtype)
+    if type(x2) is Record.array_type:
         return constant(name, x1, x2._node.dtype), x2._node
     kind = np.result_type(x1, x2)
     return value_of(x1, kind), value_of(x2, kind)
@@ -121,17 +121,17 @@ def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 _together = lru_cache(maxsize=4_096)(broadcast)
 
 
-def is_there(node: Node) -> bool:
+def is_there(node: Record) -> bool:
     """Return whether a record's value is there, so that single elements can be computed at once."""
-    if Node.placing is not None and default_place() is not HOST:
+    if Record.placing is not None and default_place() is not HOST:
         return False
-    return type(node.value) is np.ndarray and not Node.dry_runs and not node.evaluator.sequential
+    return type(node.value) is np.ndarray and not Record.dry_runs and not node.evaluator.sequential
 
 
 def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, evaluator: Evaluator) -> Array:
     """The result of an operation on single numbers that are there: recording and planning would take longer."""
     out = np.empty((), dtype)
-    values = [each.value if type(each) is Node else each for each in inputs]
+    values = [each.value if type(each) is Record else each for each in inputs]
     try:
         if dtype.kind == "b":  # comparisons warn of nothing
             op.compute(*values, out=out)
@@ -154,7 +154,7 @@ def unary(op: Elementwise, x: Array) -> Array:
 
 def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
     """Record an operation on each pair of elements; one of the two may be a number."""
-    kind = Node.array_type
+    kind = Record.array_type
     if type(x1) is kind:
         a = x1._node
         if type(x2) is kind:
@@ -171,7 +171,9 @@ def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
     return _with_constant(op, b, (c, b), c)
 
 
-def _with_constant(op: Elementwise, node: Node, inputs: tuple[Node, Value] | tuple[Value, Node], c: Value) -> Array:
+def _with_constant(
+    op: Elementwise, node: Record, inputs: tuple[Record, Value] | tuple[Value, Record], c: Value
+) -> Array:
     shape = broadcast(op.name, node.shape, c.shape) if c.ndim else node.shape
     dtype = op.dtype(inputs[0].dtype, inputs[1].dtype)
     if not shape and is_there(node):

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from actorflow.array.namespace.elementwise import DIVIDE, NOT_EQUAL, SQUARE, SUBTRACT
 from actorflow.array.namespace.manipulation import concat
 from actorflow.array.namespace.operate import axes_of, axis_of, binary, cast, node_of, pair, simple, unary
-from actorflow.array.record.node import Node, given, record
 from actorflow.array.record.primitives import DType, Elementwise, Primitive, Reduction, Value
+from actorflow.array.record.record import Record, given, record
 from actorflow.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def isin(x1: Array | complex, x2: Array | complex, /, *, invert: bool = False) -
 
     NaN is equal to nothing. One of the two may be a number.
     """
-    if type(x1) is not Node.array_type:
+    if type(x1) is not Record.array_type:
         node_of("isin", "x2", x2)
     one, other = pair("isin", x1, x2)
     return record(_ISIN, (one, other), one.shape, np.dtype(np.bool_), (bool(invert),), work=other.size)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.operate import cast, node_of, unary
-from actorflow.array.record.node import HOST, Node
 from actorflow.array.record.placement import default_place, place_of
 from actorflow.array.record.primitives import DType
+from actorflow.array.record.record import HOST, Record
 from actorflow.errors import DTypeError
 from actorflow.place import Place
 
@@ -63,7 +63,7 @@ def astype(
 
 
 def _dtype_of(value: Any) -> Any:
-    if type(value) is Node.array_type:
+    if type(value) is Record.array_type:
         return value.dtype
     if isinstance(value, builtins.bool | int | float | complex | np.dtype):
         return value

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from actorflow.array.record.node import HOST, Input, Node, record
 from actorflow.array.record.primitives import PART, Primitive, Value
+from actorflow.array.record.record import HOST, Input, Record, record
 from actorflow.devices import check_place
 from actorflow.errors import PlaceError
 from actorflow.place import Place
@@ -76,7 +76,7 @@ def at(device: Place | str) -> Iterator[None]:
         _default.reset(token)
 
 
-def home_of(node: Node) -> Place:
+def home_of(node: Record) -> Place:
     """The device where the result of an operation on a record lives."""
     return _default.get() or node.place
 
@@ -87,12 +87,12 @@ def transfer(array: Array, place: Place) -> Array:
     return array if node.place is place and not node.evaluator.dry_run else _moved(node, place)
 
 
-def on_host(node: Node) -> Node:
+def on_host(node: Record) -> Record:
     """The record, or one that copies it to the CPU."""
     return node if node.place is HOST else _moved(node, HOST)._node
 
 
-def accelerator_of(node: Node) -> Place | None:
+def accelerator_of(node: Record) -> Place | None:
     """The device that computes a record; None for the CPU. Copies to the CPU are the work of where they are from."""
     if node.place is not HOST:
         return node.place
@@ -101,10 +101,10 @@ def accelerator_of(node: Node) -> Place | None:
 
 def _watch_places(place: Place) -> None:
     if place is not HOST:
-        Node.placing = _placed
+        Record.placing = _placed
 
 
-def _moved(node: Node, place: Place) -> Array:
+def _moved(node: Record, place: Place) -> Array:
     _watch_places(place)
     return record(
         TRANSFER, (node,), node.shape, node.dtype, (node.place, place), node.evaluator, work=node.size, place=place
@@ -122,7 +122,7 @@ def _placed(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> tuple[tupl
     wanted = _default.get() if op.pure else HOST
     place: Place | None = None
     for each in inputs:
-        if type(each) is Node:
+        if type(each) is Record:
             if place is None:
                 place = each.place
             elif each.place is not place:
@@ -134,13 +134,13 @@ def _placed(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> tuple[tupl
             return inputs, place
     if wanted is None:
         wanted = _common_place(op, inputs, moves)
-    moved = [_moved(x, wanted)._node if type(x) is Node and x.place is not wanted else x for x in inputs]
+    moved = [_moved(x, wanted)._node if type(x) is Record and x.place is not wanted else x for x in inputs]
     return tuple(moved), wanted
 
 
 def _common_place(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> Place:
     """The one device where arrays live, but for numbers on the CPU."""
-    nodes = [each for each in inputs if type(each) is Node]
+    nodes = [each for each in inputs if type(each) is Record]
     numbers = [node.place is HOST and (moves or not node.shape) for node in nodes]
     places = list(dict.fromkeys([node.place for node, follows in zip(nodes, numbers, strict=True) if not follows]))
     if len(places) > 1:

@@ -12,7 +12,7 @@ from actorflow.threads import held_at_fork
 _T = TypeVar("_T")
 
 
-class Cache(Generic[_T]):
+class RecentCache(Generic[_T]):
     """The values of the keys that were used last; for several threads.
 
     Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.array.namespace.creation import asarray
-from actorflow.array.record.node import Evaluator, Node
+from actorflow.array.record.record import Evaluator, Record
 from actorflow.errors import DTypeError
 from actorflow.spec import TensorSpec
 
@@ -83,7 +83,7 @@ def paths(structure: Structure, name: str) -> list[str]:
 
 def is_array(leaf: Any) -> bool:
     """Return whether it is an array of this package."""
-    return type(leaf) is Node.array_type
+    return type(leaf) is Record.array_type
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
@@ -166,11 +166,11 @@ class StandIns:
 
     def __init__(self) -> None:
         self.evaluator = Evaluator()
-        self.nodes: list[Node] = []
-        self.first = Node(None, (), (), np.dtype(np.bool_), (), self.evaluator).number
+        self.nodes: list[Record] = []
+        self.first = Record(None, (), (), np.dtype(np.bool_), (), self.evaluator).number
 
     def of(self, leaf: Any) -> Array:
         """A stand-in for an array or a `TensorSpec`."""
-        node = Node(None, (), leaf.shape, leaf.dtype, (), self.evaluator)
+        node = Record(None, (), leaf.shape, leaf.dtype, (), self.evaluator)
         self.nodes.append(node)
         return node.show()

@@ -12,8 +12,8 @@ from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
 from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.operate import unary
-from actorflow.array.record.node import Node, tracing
-from actorflow.array.transforms.cache import Cache
+from actorflow.array.record.record import Record, tracing
+from actorflow.array.transforms.cache import RecentCache
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, unflatten
 from actorflow.array.transforms.derivatives import depends, pull_back
 from actorflow.array.transforms.recipe import Recipe
@@ -62,7 +62,7 @@ def value_and_grad(
         raise TypeError(f"grad: expected a function of arrays, got {type(function).__name__}")
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     name = getattr(function, "__name__", type(function).__name__)
-    recipes: Cache[_Differentiated] = Cache(_MOST_RECIPES)
+    recipes: RecentCache[_Differentiated] = RecentCache(_MOST_RECIPES)
 
     def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         positions = [_position(i, len(args)) for i in wanted]
@@ -119,7 +119,7 @@ class _Differentiated(NamedTuple):
     """
 
     recipe: Recipe
-    read: Node | None
+    read: Record | None
     arrays: list[int]
     grads: list[tuple[list[bool], Structure]]
     aux: tuple[list[Any], Structure]
@@ -179,11 +179,11 @@ class _Differentiated(NamedTuple):
         return value, aux, grads
 
 
-def _floating(nodes: Sequence[Node | None]) -> list[Node]:
+def _floating(nodes: Sequence[Record | None]) -> list[Record]:
     return [node for node in nodes if node is not None and node.dtype.kind in "fc"]
 
 
-def _slopes(value: Any, wanted: Sequence[Node]) -> list[Array]:
+def _slopes(value: Any, wanted: Sequence[Record]) -> list[Array]:
     if not is_array(value):
         raise DTypeError(f"grad: the function must return one array, got {type(value).__name__}")
     if value.shape != ():
@@ -209,8 +209,8 @@ def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
     return found
 
 
-def _shown(node: Node) -> Array:
+def _shown(node: Record) -> Array:
     """The argument as it was given, whatever the function has assigned to its array."""
-    array = object.__new__(Node.array_type)
+    array = object.__new__(Record.array_type)
     array._node = node
     return array

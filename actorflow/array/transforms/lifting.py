@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.namespace.operate import node_of
-from actorflow.array.record.node import Node, record, record_parts
 from actorflow.array.record.placement import home_of, transfer
 from actorflow.array.record.primitives import Primitive, Value
-from actorflow.array.transforms.cache import Cache
+from actorflow.array.record.record import Record, record, record_parts
+from actorflow.array.transforms.cache import RecentCache
 from actorflow.array.transforms.calls import signature_of
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
@@ -81,7 +81,7 @@ class GraphOperation(Primitive):
             found = [record(self, nodes, spec.shape, spec.dtype, params, nodes[0].evaluator, work)]
         else:
             found = record_parts(self, nodes, params, work)
-        if Node.placing is None or not self.random:
+        if Record.placing is None or not self.random:
             return found
         place = home_of(nodes[0])
         return [transfer(x, place) for x in found]  # which were drawn on the CPU
@@ -177,7 +177,7 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
         A function of arrays in the place of the blobs. It is planned once for the same shapes, dtypes and other
         arguments, and the newest 64 plans are kept.
     """
-    known: Cache[tuple[Replay, bool]] = Cache(_MOST_PLANS)
+    known: RecentCache[tuple[Replay, bool]] = RecentCache(_MOST_PLANS)
     name = getattr(function, "__name__", "function")
     signature = signature_of(function)
     blobs = _blobs_of(signature)
@@ -214,7 +214,7 @@ def _blobs_of(signature: inspect.Signature) -> list[str]:
 
 
 def _planned(
-    function: Callable[..., Any], name: str, nodes: Sequence[Node], options: Mapping[str, Any]
+    function: Callable[..., Any], name: str, nodes: Sequence[Record], options: Mapping[str, Any]
 ) -> tuple[Replay, bool]:
     graph = Graph(name)
     blobs = [graph.blob(f"x{i}", node.shape, node.dtype) for i, node in enumerate(nodes)]

@@ -8,9 +8,9 @@ from typing import Any
 
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import Unseeded
-from actorflow.array.record.node import HOST, Evaluator, Node, Step, bytes_of
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.record import HOST, Evaluator, OpStep, Record, bytes_of
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.errors import GraphError
 
@@ -33,12 +33,12 @@ class Recipe:
         captured: Records that were there before and that are read, too.
     """
 
-    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], first: int) -> None:
+    def __init__(self, inputs: Sequence[Record], outputs: Sequence[Record], first: int) -> None:
         nodes, before = needed(outputs, inputs, first)
         self.captured = [captured_array(node)._node for node in before]
-        position: dict[Node, Any] = {node: i for i, node in enumerate((*inputs, *before, *nodes))}
+        position: dict[Record, Any] = {node: i for i, node in enumerate((*inputs, *before, *nodes))}
         self._steps = [
-            Step(node.op, _sources(node, position), node.params, node.shape, node.dtype, node.origin)
+            OpStep(node.op, _sources(node, position), node.params, node.shape, node.dtype, node.origin)
             for node in nodes
             if node.op is not None
         ]
@@ -59,10 +59,10 @@ class Recipe:
                 inputs, params = _anew(op, inputs, params)
             reads: tuple[Any, ...] = tuple([nodes[i] if type(i) is int else i for i in inputs])
             if op is TRANSFER:
-                params = (reads[0].place if type(reads[0]) is Node else HOST, place := params[1])
-            elif Node.placing is not None:
-                reads, place = Node.placing(op, reads, True)
-            node = Node(op, reads, shape, dtype, params, evaluator, place)
+                params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
+            elif Record.placing is not None:
+                reads, place = Record.placing(op, reads, True)
+            node = Record(op, reads, shape, dtype, params, evaluator, place)
             node._code, node._instruction = origin
             nodes.append(node)
         if not evaluator.dry_run:
@@ -71,7 +71,7 @@ class Recipe:
                 node.handle = _Keeper(node)  # type: ignore[assignment]
         return self._shown([nodes[i] for i in self._outputs], evaluator)
 
-    def _shown(self, nodes: list[Node], evaluator: Evaluator) -> list[Array]:
+    def _shown(self, nodes: list[Record], evaluator: Evaluator) -> list[Array]:
         arrays = [node.show() for node in nodes]
         evaluator.pending.extend([node.handle for node in nodes if node.handle is not None])
         evaluator.load += self._load
@@ -83,9 +83,9 @@ class Recipe:
         return arrays
 
 
-def _sources(node: Node, position: Mapping[Node, Any]) -> tuple[int | Value, ...]:
+def _sources(node: Record, position: Mapping[Record, Any]) -> tuple[int | Value, ...]:
     """The inputs' positions; the value of one that the traced function made of numbers."""
-    return tuple([position.get(each, each.value) if type(each) is Node else each for each in node.inputs])  # type: ignore[misc]
+    return tuple([position.get(each, each.value) if type(each) is Record else each for each in node.inputs])  # type: ignore[misc]
 
 
 def _anew(op: Primitive, inputs: Any, params: Any) -> tuple[Any, Any]:
@@ -95,7 +95,7 @@ def _anew(op: Primitive, inputs: Any, params: Any) -> tuple[Any, Any]:
     return (op.new_inputs() if isinstance(op, Unseeded) else inputs), params
 
 
-def needed(results: Sequence[Node], known: Sequence[Node], first: int) -> tuple[list[Node], list[Node]]:
+def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tuple[list[Record], list[Record]]:
     """The records that results need, in order, up to those that are known: those of the tracing, and those before.
 
     Raises:
@@ -114,13 +114,13 @@ def needed(results: Sequence[Node], known: Sequence[Node], first: int) -> tuple[
                 before.append(node)
         else:
             found.append(node)
-            stack.extend(each for each in node.inputs if type(each) is Node)
+            stack.extend(each for each in node.inputs if type(each) is Record)
     found.sort(key=lambda node: node.number)
     before.sort(key=lambda node: node.number)
     return found, before
 
 
-def captured_array(node: Node) -> Array:
+def captured_array(node: Record) -> Array:
     """The array that shows a record, so that changes of it show in later calls; else one for the record alone.
 
     Raises:
@@ -137,7 +137,7 @@ def captured_array(node: Node) -> Array:
     return held if held._node is node else node.show()
 
 
-def _shared(steps: Sequence[Step], given: int, outputs: Sequence[int]) -> list[int]:
+def _shared(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> list[int]:
     """The values to keep for results that are computed later: costly ones that several results need.
 
     What all readers hand on through other costly values of the same results need not be kept itself.
@@ -170,12 +170,12 @@ class _Keeper:
 
     __slots__ = ("_of",)
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Record) -> None:
         self._of = weakref.ref(node)
 
     def __call__(self) -> _Keeper:
         return self
 
     @property
-    def _node(self) -> Node | None:
+    def _node(self) -> Record | None:
         return self._of()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actorflow.array.record.node import Node, tracing
+from actorflow.array.record.record import Record, tracing
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths, signature_of
 from actorflow.array.transforms.recipe import captured_array
 from actorflow.array.transforms.translation import translate_all
@@ -43,7 +43,7 @@ def to_graph(
     arguments = Arguments(examples, {}, lambda _: False)
     stand_ins = StandIns()
     graph = Graph(title)
-    known: dict[Node, Any] = {}
+    known: dict[Record, Any] = {}
     leaves = []
     for leaf, path in zip(arguments.leaves, _paths(function, arguments), strict=True):
         if is_array(leaf) or isinstance(leaf, TensorSpec):
@@ -66,7 +66,7 @@ def to_graph(
     return graph
 
 
-def _variable(graph: Graph, node: Node) -> Blob:
+def _variable(graph: Graph, node: Record) -> Blob:
     array = captured_array(node)
     return graph.variable(graph.unique_name("captured"), node.shape, node.dtype, init=array.to_numpy())
 

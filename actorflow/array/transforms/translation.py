@@ -15,9 +15,9 @@ from actorflow.array.namespace import elementwise as ew
 from actorflow.array.namespace import indexing, manipulation, statistical
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
 from actorflow.array.namespace.operate import CAST
-from actorflow.array.record.node import Evaluator, Node, Step, given, site_of, tracing
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART, Primitive, Value
+from actorflow.array.record.record import Evaluator, OpStep, Record, given, site_of, tracing
 from actorflow.array.transforms.derivatives import Application, fit, rule_of
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.array.transforms.recipe import needed
@@ -67,11 +67,11 @@ class Recorded(Operation):
 
     def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """Ops for what the rule records, called with arrays that have no values."""
-        known: dict[Node, Any] = {}
+        known: dict[Record, Any] = {}
         evaluator = Evaluator()
 
         def stand_in(blob: Blob) -> Array:
-            node = Node(None, (), blob.shape, blob.dtype, (), evaluator)
+            node = Record(None, (), blob.shape, blob.dtype, (), evaluator)
             known[node] = blob
             return node.show()
 
@@ -152,10 +152,10 @@ def _compute(operation: Recorded, inputs: list[Value], outputs: list[Value]) -> 
 
 def translate_all(
     graph: Graph,
-    results: Sequence[Node],
-    known: dict[Node, Any],
+    results: Sequence[Record],
+    known: dict[Record, Any],
     first: int,
-    capture: Callable[[Node], Blob] | None = None,
+    capture: Callable[[Record], Blob] | None = None,
 ) -> None:
     """Ops for all that results need.
 
@@ -178,13 +178,13 @@ def translate_all(
             known[node] = _as_blob(graph, node.value)
 
 
-def _input(each: Any, known: Mapping[Node, Any]) -> Any:
-    if type(each) is not Node:
+def _input(each: Any, known: Mapping[Record, Any]) -> Any:
+    if type(each) is not Record:
         return each
     return known.get(each, each.value)
 
 
-def translate(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
+def translate(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     """An op for a record; it has the operation's name, and as its place of creation the line that recorded it.
 
     Args:
@@ -199,7 +199,7 @@ def translate(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
     return found
 
 
-def _translated(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
+def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     op = node.op
     assert op is not None
     if op is PART and isinstance(inputs[0], tuple):
@@ -222,7 +222,7 @@ def _translated(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
         return _as_recorded(graph, node, inputs)
 
 
-def _of_constants(graph: Graph, node: Node | Step, op: Primitive, inputs: list[Any]) -> Blob:
+def _of_constants(graph: Graph, node: Record | OpStep, op: Primitive, inputs: list[Any]) -> Blob:
     spec = TensorSpec(node.shape, node.dtype)
     made: Any
     if op is FULL and node.dtype.kind == "f":
@@ -263,7 +263,7 @@ def _of_one_dtype(op: Primitive, inputs: list[Any]) -> list[Any]:
     return found
 
 
-def _as_recorded(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
+def _as_recorded(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     op = node.op
     assert op is not None
     kinds = [(node.shape, node.dtype)] if op.results is None else op.results(*inputs, *node.params)
@@ -273,7 +273,7 @@ def _as_recorded(graph: Graph, node: Node | Step, inputs: list[Any]) -> Any:
     return graph.apply(Recorded(op, node.params, constants, specs), *blobs, name=op.name)
 
 
-def _locate(found: Any, inputs: list[Any], node: Node | Step) -> None:
+def _locate(found: Any, inputs: list[Any], node: Record | OpStep) -> None:
     """Give what was made for a record the line of the user's code that recorded it."""
     site = site_of(node.origin)
     known = {id(each) for each in inputs}
@@ -306,20 +306,20 @@ def _truth(function: _Rule) -> _Rule:
     return lambda node, x: rule(node, x if x.dtype == np.bool_ else ops.not_equal(x, x.dtype.type(0)))
 
 
-def _index(node: Node | Step, x: Blob, *arrays: Blob) -> Blob:
+def _index(node: Record | OpStep, x: Blob, *arrays: Blob) -> Blob:
     if arrays:
         raise GraphError("index arrays have no op")
     return ops.slice(x, indexing.key_of(node.params[0], ()), name=node.name)
 
 
-def _matmul(node: Node | Step, a: Blob, b: Blob) -> Blob:
+def _matmul(node: Record | OpStep, a: Blob, b: Blob) -> Blob:
     if min(len(a.shape), len(b.shape)) < 2:
         raise GraphError("products of vectors have no op")
     return ops.matmul(a, b, name=node.name)
 
 
 def _clip(side: str) -> _Rule:
-    def rule(node: Node | Step, x: Blob, bound: Blob | float) -> Blob:
+    def rule(node: Record | OpStep, x: Blob, bound: Blob | float) -> Blob:
         if isinstance(bound, Blob | np.ndarray):
             raise GraphError("bounds that are arrays have no op")
         return ops.clip(x, **{side: bound}, name=node.name)
@@ -327,7 +327,7 @@ def _clip(side: str) -> _Rule:
     return rule
 
 
-def _deviation(node: Node | Step, x: Blob) -> Blob:
+def _deviation(node: Record | OpStep, x: Blob) -> Blob:
     """A square root whose gradient at 0, the deviation of equal numbers, is 0."""
     is_some = ops.greater(x, 0.0)
     return ops.where(is_some, ops.sqrt(ops.where(is_some, x, 1.0)), 0.0, name=node.name)

@@ -19,7 +19,7 @@ from actorflow.devices.cuda.capture import CudaSegment
 from actorflow.devices.cuda.memory import LateRelease
 from actorflow.devices.cuda.stream import CudaEvent, CudaStream, EventPool, is_idle
 from actorflow.devices.cuda.transfer import as_device_array
-from actorflow.devices.memory import Pool
+from actorflow.devices.memory import BufferPool
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import DeviceError
 from actorflow.place import Place
@@ -124,7 +124,7 @@ class CudaDevice(StreamDevice):
         return isinstance(value, self.cupy.ndarray) and value.data.device_id == self.index
 
     @property
-    def staging(self) -> Pool:
+    def staging(self) -> BufferPool:
         """Page-locked memory of the host; copies from and to it run without the host."""
         return self._staging
 

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices.cuda.stream import CudaEvent
-from actorflow.devices.memory import Bucket, Pool
+from actorflow.devices.memory import Bucket, BufferPool
 from actorflow.devices.stream import StreamLane, StreamPool
 from actorflow.errors import DeviceError, DTypeError, OutOfMemoryError
 from actorflow.spec import TensorSpec
@@ -183,7 +183,7 @@ class CudaPool(StreamPool):
         self._late.watch(buffer)
 
 
-class PinnedPool(Pool):
+class PinnedPool(BufferPool):
     """Page-locked memory of the host that copies to and from one device go through.
 
     Args:
@@ -212,7 +212,7 @@ class PinnedBucket(Bucket):
 
     __slots__ = ("_lanes", "_lock", "_waiting")
 
-    def __init__(self, pool: Pool, spec: TensorSpec, lanes: Callable[[], Sequence[StreamLane]]) -> None:
+    def __init__(self, pool: BufferPool, spec: TensorSpec, lanes: Callable[[], Sequence[StreamLane]]) -> None:
         super().__init__(pool, spec)
         self._lanes = lanes
         self._lock = held_at_fork(threading.Lock())

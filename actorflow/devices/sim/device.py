@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from actorflow.devices.base import DeviceOptions
 from actorflow.devices.blas import blas_threads
-from actorflow.devices.memory import Pool
+from actorflow.devices.memory import BufferPool
 from actorflow.devices.sim.capture import SimSegment
 from actorflow.devices.sim.memory import Arena, SimArray
 from actorflow.devices.sim.stream import SimStream, current_stream
@@ -104,7 +104,7 @@ class SimDevice(StreamDevice):
         super().__init__(place, options)
         self.timeline = Timeline(f"actorflow-{place}", self.options.clock)
         self.arena = Arena(str(place), self.options.memory_bytes, self.options.races)
-        self._staging = Pool()
+        self._staging = BufferPool()
         self._arrays: weakref.WeakValueDictionary[int, SimArray] = weakref.WeakValueDictionary()  # by address
         # One thread computes. From here on, as for the lanes of the CPU.
         blas_threads.lane_started()
@@ -167,7 +167,7 @@ class SimDevice(StreamDevice):
         return isinstance(value, SimArray) and value.place == self.place
 
     @property
-    def staging(self) -> Pool:
+    def staging(self) -> BufferPool:
         return self._staging
 
     def copy_in(self, source: npt.NDArray[Any], target: SimArray) -> None:

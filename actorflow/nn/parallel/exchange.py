@@ -18,7 +18,7 @@ def as_places(kind: str, places: Iterable[Place | str]) -> tuple[Place, ...]:
     """Places, from their text forms or as they are.
 
     Raises:
-        GraphError: if there are none; PlaceError if a text is no place.
+        GraphError: if there are none; PlaceError if a text is not a place.
     """
     if isinstance(places, Place | str):
         raise GraphError(f"{kind}: places must be a sequence of places, got {str(places)!r} alone")
@@ -93,7 +93,7 @@ class Distribute(Composite[Any]):
         places: Where to, in the order of the top.
         name: Scope of its nodes.
     Raises:
-        GraphError: if there are no places; PlaceError if one is none.
+        GraphError: if there are no places; PlaceError if a text is not a place.
     Gradient: the sum of all places' gradients.
     Source: Purine2 composite ``Distribute``.
     """
@@ -121,8 +121,8 @@ class Scatter(Composite[Any]):
         axis: Where it is cut, counted from the end if negative.
         name: Scope of its nodes.
     Raises:
-        GraphError: if there are no places; PlaceError if one is none. ShapeError, when built, if there is no such axis
-            or it is shorter than there are places.
+        GraphError: if there are no places; PlaceError if a text is not a place. ShapeError, when built, if there is no
+            such axis or it is shorter than there are places.
     Source: Purine2 composite ``Split``.
     """
 

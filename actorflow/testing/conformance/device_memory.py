@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.devices import Device, Fence, Pool
+from actorflow.devices import BufferPool, Device, Fence
 from actorflow.devices.stream import StreamDevice, StreamPool
 from actorflow.errors import OutOfMemoryError
 from actorflow.interchange import to_numpy
@@ -39,7 +39,7 @@ async def _device(bench: DeviceBench, device: Device) -> None:
     kind = type(device)
     expect(device.place == bench.place, f"place {str(bench.place)!r}", repr(device.place))
     expect(isinstance(device.options, kind.options_type), f"options of type {kind.options_type}", repr(device.options))
-    expect(isinstance(device.memory, Pool), "memory that is a Pool", repr(device.memory))
+    expect(isinstance(device.memory, BufferPool), "memory that is a BufferPool", repr(device.memory))
     expect(
         isinstance(device, StreamDevice) == kind.is_stream == isinstance(device.memory, StreamPool),
         "is_stream is True for a StreamDevice, whose memory is a StreamPool, and False otherwise",

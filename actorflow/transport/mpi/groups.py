@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from actorflow.transport.base import OPERATIONS, Group, Sent, check_reduction
+from actorflow.transport.base import OPERATIONS, RankGroup, Sent, check_reduction
 from actorflow.transport.mpi.messages import Link
 from actorflow.transport.mpi.requests import AT_ONCE, Entry, Parts
 
@@ -64,7 +64,7 @@ def _combine(function: Callable[..., Any], dtype: np.dtype[Any], lower: Any, hig
     function(np.frombuffer(lower, dtype), target, out=target)
 
 
-class MPIGroup(Group):
+class MPIGroup(RankGroup):
     """Some ranks, with a communicator of their own.
 
     Args:

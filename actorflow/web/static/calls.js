@@ -57,7 +57,7 @@ export class Calls {
   }
 
   add({ start, us, node, frame, track, failed, lost }) {
-    if (this.total) this.lost += lost; // what was before the first ones is no loss
+    if (this.total) this.lost += lost; // calls before the first ones are not lost
     for (const [k, text] of this.#announced) this.#errors.set(this.total + k, text);
     for (const number of [...this.#errors.keys()].slice(0, -MAX_ERRORS)) this.#errors.delete(number);
     for (let k = 0; k < start.length; k++) {

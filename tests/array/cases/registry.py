@@ -1,4 +1,4 @@
-"""Where calls of the standard's functions are kept: each draws arrays, and gives what to do with them."""
+"""Registry of calls of the standard's functions: each draws arrays, and gives what to do with them."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class FakeStream:
         return True
 
     def stand_behind(self, other: FakeStream) -> None:
-        """What is added from now on waits for all that another stream has to do."""
+        """Make later work wait for all that another stream has to do."""
         if other.tasks:
             mark = FakeEvent(self._machine, False, False)
             mark.recorded = 1
@@ -146,7 +146,7 @@ class FakeEvent:
 
 
 class FakeMemory:
-    """What an array of CuPy and its views share; it goes back to the pool when nobody refers to it."""
+    """Memory that an array of CuPy and its views share; it goes back to the pool when nothing refers to it."""
 
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
         self.values = values
@@ -158,7 +158,7 @@ class FakeArray:
     __array_ufunc__ = None
 
     def __init__(self, values: Any, device: Any, memory: Any = None, strides: Any = None, base: Any = None) -> None:
-        """Of NumPy's values and a device; or as CuPy: of a shape, a dtype, a pointer to memory, and strides."""
+        """Make it of NumPy's values and a device, or, as CuPy, of a shape, a dtype, a pointer to memory, strides."""
         device_id = device
         if memory is not None:
             device_id, extent = memory.mem.device_id, memory.mem.size
@@ -172,7 +172,7 @@ class FakeArray:
 
     @property
     def values(self) -> np.ndarray[Any, Any]:
-        """What a test reads; the package has no such attribute."""
+        """Values for tests to read; the package has no such attribute."""
         return self._values
 
 

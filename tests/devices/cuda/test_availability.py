@@ -1,4 +1,4 @@
-"""What is said on machines where CUDA cannot be used."""
+"""Messages on machines where CUDA cannot be used."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the package calls is there in the CuPy that is installed, and behaves as the fake does; needs no GPU."""
+"""The functions of CuPy that the package calls exist and behave as the fake does; needs no GPU."""
 
 import inspect
 import re

@@ -16,7 +16,7 @@ __all__ = ["Ranks", "size_of"]
 
 
 def size_of(places: Iterable[str]) -> int:
-    """How many ranks these places need."""
+    """Number of ranks that these places need."""
     return 1 + max(af.Place.parse(place).rank for place in places)
 
 

@@ -68,7 +68,7 @@ def check_options(options: tuple[str, ...]) -> None:
 
 
 class CompilationError(AssertionError):
-    """What the compiler says."""
+    """Messages of the compiler."""
 
 
 class Emulator:

@@ -14,7 +14,7 @@ import pytest
 
 
 def _roots() -> Iterator[Path]:
-    """Where CUDA may be: NVIDIA's wheels, and toolkits."""
+    """Folders where CUDA may be: NVIDIA's wheels, and toolkits."""
     wheels = importlib.util.find_spec("nvidia")
     for folder in wheels.submodule_search_locations or () if wheels is not None else ():
         yield from sorted(Path(folder).iterdir())
@@ -53,7 +53,7 @@ def lowest_architecture(library: ctypes.CDLL) -> str:
 
 
 def header_folder(header: str) -> Path:
-    """Where a header of CUDA is; the test is skipped where it is not installed."""
+    """Folder of a header of CUDA; the test is skipped where it is not installed."""
     found = _find(f"include/{header}")
     if not found:
         missing(f"CUDA's {header}")

@@ -1,4 +1,4 @@
-"""How cuDNN is asked for convolutions, with a stand-in for it that computes on the host."""
+"""Requests to cuDNN for convolutions, with a stand-in for it that computes on the host."""
 
 from __future__ import annotations
 

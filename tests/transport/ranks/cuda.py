@@ -1,4 +1,4 @@
-"""Whether this MPI reads the memory of CUDA devices, and an array that says where its memory is."""
+"""Test whether this MPI reads the memory of CUDA devices, and an array that says where its memory is."""
 
 import sys
 
@@ -9,7 +9,7 @@ from actorflow.transport.mpi.library import bytes_on_device, library
 
 
 class OnDevice:
-    """What an array of a CUDA device says of itself; the address is one of the host, so that it can be read here."""
+    """Stand-in for an array of a CUDA device; the address is one of the host, so that it can be read here."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.nbytes = array.nbytes

@@ -13,7 +13,7 @@ from actorflow.transport.mpi.deaths import Pulse  # noqa: E402
 
 class Unheard(Pulse):
     def _send(self, kind: bytes, rank: int) -> None:
-        """It is lost."""
+        """Lose the message."""
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import numpy as np
 from actorflow.array import namespace as xp
 from actorflow.array.array import Array
 from actorflow.array.namespace.indexing import IndexArray, key_of, read_index, write_index
-from actorflow.array.record.node import Node, record
 from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.record import Record, record
 from actorflow.array.transforms.derivatives.rules import Application, rule
 from actorflow.errors import GraphError
 
@@ -90,7 +90,7 @@ _ADD_AT = Primitive("add_at", _add_at)
 
 
 def _recorded_add_at(g: Array, shape: tuple[int, ...], template: Any, arrays: tuple[Any, ...]) -> Array:
-    inputs = (g._node, *[each._node if type(each) is Node.array_type else each for each in arrays])
+    inputs = (g._node, *[each._node if type(each) is Record.array_type else each for each in arrays])
     return record(_ADD_AT, inputs, shape, g.dtype, (template, shape), g._node.evaluator, g.size)
 
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from actorflow.array import namespace as xp
 from actorflow.array.array import Array
-from actorflow.array.record.node import Node, given, record, site_of
 from actorflow.array.record.primitives import PART
+from actorflow.array.record.record import Record, given, record, site_of
 from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.errors import GraphError
 
@@ -64,7 +64,7 @@ def known_rules() -> tuple[str, ...]:
     return tuple(sorted(_rules))
 
 
-def fit(grad: Array, node: Node) -> Array:
+def fit(grad: Array, node: Record) -> Array:
     """A gradient in the shape and dtype of what it is the gradient of: summed over what was broadcast."""
     shape = node.shape
     if grad.shape != shape:
@@ -109,7 +109,7 @@ def pull_back(seeds: Sequence[tuple[Array, Array]], wanted: Sequence[Array]) -> 
             operation and the line that recorded it.
     """
     targets = {x._node for x in wanted}
-    grads: dict[Node, Any] = {}
+    grads: dict[Record, Any] = {}
     for y, g in seeds:
         _add(grads, y._node, g)
     for node in reversed(_active([y._node for y, _ in seeds], targets)):
@@ -125,35 +125,35 @@ def pulled_back(function: Any, arrays: Sequence[Array], grad: Array) -> list[Arr
     return pull_back([(function(*arrays), grad)], arrays)
 
 
-def depends(results: Sequence[Array], wanted: Sequence[Array]) -> set[Node]:
+def depends(results: Sequence[Array], wanted: Sequence[Array]) -> set[Record]:
     """Those of ``wanted`` that any of the results depends on, through floating arrays."""
     targets = {x._node for x in wanted}
     found = {y._node for y in results} & targets
     for node in _active([y._node for y in results], targets):
-        found.update(each for each in node.inputs if type(each) is Node and each in targets)
+        found.update(each for each in node.inputs if type(each) is Record and each in targets)
     return found
 
 
-def _active(results: Iterable[Node], targets: set[Node]) -> list[Node]:
+def _active(results: Iterable[Record], targets: set[Record]) -> list[Record]:
     """The records between that depend on one of ``targets`` through floating arrays, in order."""
     first = min((node.number for node in targets), default=0)
-    seen: set[Node] = set()
+    seen: set[Record] = set()
     stack = [*results]
     while stack:
         node = stack.pop()
         if node not in seen and node not in targets and node.number > first:
             seen.add(node)
-            stack.extend(each for each in node.inputs if type(each) is Node)
+            stack.extend(each for each in node.inputs if type(each) is Record)
     active = set(targets)
     found = []
     for node in sorted(seen, key=lambda node: node.number):
-        if node.dtype.kind in "fcO" and any(each in active for each in node.inputs if type(each) is Node):
+        if node.dtype.kind in "fcO" and any(each in active for each in node.inputs if type(each) is Record):
             active.add(node)
             found.append(node)
     return found
 
 
-def _add(grads: dict[Node, Any], node: Node, grad: Any) -> None:
+def _add(grads: dict[Record, Any], node: Record, grad: Any) -> None:
     before = grads.get(node)
     if before is None:
         grads[node] = grad
@@ -164,15 +164,15 @@ def _add(grads: dict[Node, Any], node: Node, grad: Any) -> None:
         grads[node] = before + grad
 
 
-def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
+def _through(node: Record, grad: Any) -> list[tuple[Record, Any]]:
     op = node.op
     assert op is not None
     if op is PART:
         [whole] = node.inputs
-        assert type(whole) is Node
+        assert type(whole) is Record
         return [(whole, {node.params[0]: grad})]
-    inputs = tuple([_shown(each) if isinstance(each, Node) else given(each, node.evaluator) for each in node.inputs])
-    floating = [type(each) is Node and each.dtype.kind in "fc" for each in node.inputs]
+    inputs = tuple([_shown(each) if isinstance(each, Record) else given(each, node.evaluator) for each in node.inputs])
+    floating = [type(each) is Record and each.dtype.kind in "fc" for each in node.inputs]
     kinds = None if op.results is None else op.results(*node.inputs, *node.params)
     outputs: Any = _shown(node)
     if kinds is not None:
@@ -191,14 +191,14 @@ def _through(node: Node, grad: Any) -> list[tuple[Node, Any]]:
     return [
         (each, fit(g, each))
         for each, g, wanted in zip(node.inputs, found, floating, strict=True)
-        if g is not None and wanted and type(each) is Node
+        if g is not None and wanted and type(each) is Record
     ]
 
 
-def _shown(node: Node) -> Array:
+def _shown(node: Record) -> Array:
     held = node.handle() if node.handle is not None else None
     if held is not None and held._node is node:
         return held
-    array = object.__new__(Node.array_type)
+    array = object.__new__(Record.array_type)
     array._node = node
     return array

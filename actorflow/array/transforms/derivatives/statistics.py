@@ -9,8 +9,8 @@ import numpy as np
 from actorflow.array import namespace as xp
 from actorflow.array.array import Array
 from actorflow.array.namespace.operate import node_of
-from actorflow.array.record.node import record
 from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.record import record
 from actorflow.array.transforms.derivatives.rules import Application, conj, rule
 
 Grads = list["Array | None"]

@@ -39,10 +39,10 @@ WORTH_A_LOOK = 65_536
 _numbers = count()
 _OBJECT = np.dtype(object)
 #: The dry run that a function is traced in, and the records whose values it has asked for.
-_tracing: ContextVar[tuple[Evaluator, list[Node]] | None] = ContextVar("actorflow-array-tracing", default=None)
+_tracing: ContextVar[tuple[Evaluator, list[Record]] | None] = ContextVar("actorflow-array-tracing", default=None)
 
 
-class Node:
+class Record:
     """The record of one operation, or of a value that was given.
 
     Attributes:
@@ -156,12 +156,12 @@ class Node:
         return array
 
 
-Input = Node | Value
+Input = Record | Value
 #: A code object and the offset of an instruction in it.
 Origin = tuple[CodeType, int]
 
 
-class Step(NamedTuple):
+class OpStep(NamedTuple):
     """One operation apart from its record: part of a unit, or of a recipe.
 
     Attributes:
@@ -214,7 +214,7 @@ class Evaluator:
         self.dry_run = dry_run
         self.sequential = self.is_limited = False
         if dry_run:
-            Node.dry_runs += 1
+            Record.dry_runs += 1
             weakref.finalize(self, _end_dry_run)
         # No locks here: these are used while recording.
         self.pending: deque[weakref.ref[Array]] = deque()
@@ -224,7 +224,7 @@ class Evaluator:
         self.count: Callable[[Any], None] = _ignore
         self.reclaim: Callable[[Any], None] = _ignore
 
-    def notice(self, node: Node) -> None:
+    def notice(self, node: Record) -> None:
         """Drop the records. Called while recording, when there are many."""
         self.pending.clear()
         self.load = 0
@@ -233,7 +233,7 @@ class Evaluator:
         """Memory for a new array."""
         return np.empty(shape, dtype)
 
-    def force(self, nodes: Iterable[Node]) -> None:
+    def force(self, nodes: Iterable[Record]) -> None:
         """Compute records; returns when they are done, well or not.
 
         Raises:
@@ -242,7 +242,7 @@ class Evaluator:
         if not all(node.done for node in nodes):
             raise GraphError("an array without values, of a traced function or a dry run: use where(condition, x1, x2)")
 
-    def when_done(self, node: Node, callback: Callable[[], None]) -> None:
+    def when_done(self, node: Record, callback: Callable[[], None]) -> None:
         """Have a record computed, and call ``callback`` when it is done, from any thread.
 
         Raises:
@@ -253,7 +253,7 @@ class Evaluator:
 
 
 def _end_dry_run() -> None:
-    Node.dry_runs -= 1
+    Record.dry_runs -= 1
 
 
 def _ignore(value: Any) -> None:
@@ -295,16 +295,16 @@ def record(
     """
     if place is None:
         place = HOST
-        if Node.placing is not None and _tracing.get() is None:
-            inputs, place = Node.placing(op, inputs, False)
+        if Record.placing is not None and _tracing.get() is None:
+            inputs, place = Record.placing(op, inputs, False)
     if evaluator is None:
-        evaluator = next(each for each in inputs if type(each) is Node).evaluator
-    if Node.dry_runs:  # a result of an array without a value has none either
-        dry = next((each.evaluator for each in inputs if type(each) is Node and each.evaluator.dry_run), None)
+        evaluator = next(each for each in inputs if type(each) is Record).evaluator
+    if Record.dry_runs:  # a result of an array without a value has none either
+        dry = next((each.evaluator for each in inputs if type(each) is Record and each.evaluator.dry_run), None)
         traced = _tracing.get()
         evaluator = dry or (traced[0] if traced is not None else evaluator)
-    node = Node(op, inputs, shape, dtype, params, evaluator, place)
-    array = object.__new__(Node.array_type)
+    node = Record(op, inputs, shape, dtype, params, evaluator, place)
+    array = object.__new__(Record.array_type)
     array._node = node
     node.handle = handle = weakref.ref(array)
     evaluator.pending.append(handle)
@@ -316,7 +316,7 @@ def record(
     return array
 
 
-def record_parts(op: Primitive, inputs: tuple[Node, ...], params: tuple[Any, ...] = (), work: int = 0) -> list[Array]:
+def record_parts(op: Primitive, inputs: tuple[Record, ...], params: tuple[Any, ...] = (), work: int = 0) -> list[Array]:
     """Record an operation with several results: one record that computes them, and one for each."""
     assert op.results is not None
     evaluator = inputs[0].evaluator
@@ -325,33 +325,33 @@ def record_parts(op: Primitive, inputs: tuple[Node, ...], params: tuple[Any, ...
     return [record(PART, (whole,), shape, kind, (i,), evaluator) for i, (shape, kind) in parts]
 
 
-def bytes_of(node: Node) -> int:
+def bytes_of(node: Record) -> int:
     """Bytes that a record's value takes, or somewhat more; of several values, a guess."""
     op = node.op
     if op is not None and op.view and len(node.inputs) == 1:
         # A view of most of the memory of another value stays a view.
         read = node.inputs[0]
-        if type(read) is Node and node.size * 2 >= read.size and _has_own_memory(read):
+        if type(read) is Record and node.size * 2 >= read.size and _has_own_memory(read):
             return 0
     if node.dtype.kind == "O":
         return 2 * sum([each.size * each.dtype.itemsize for each in node.inputs])
     return node.size * node.dtype.itemsize
 
 
-def _has_own_memory(node: Node) -> bool:
+def _has_own_memory(node: Record) -> bool:
     if node.value is not None:
         return getattr(node.value, "base", None) is None and not isinstance(node.value, tuple)
     return node.op is not None and (node.op.elementwise or node.op.into)
 
 
 @contextmanager
-def tracing(evaluator: Evaluator) -> Iterator[list[Node]]:
+def tracing(evaluator: Evaluator) -> Iterator[list[Record]]:
     """Record in a dry run whatever is recorded inside, in this context, from constants, too.
 
     Yields:
         The records whose values are asked for inside; what is recorded depends on these values.
     """
-    asked: list[Node] = []
+    asked: list[Record] = []
     token = _tracing.set((evaluator, asked))
     try:
         yield asked
@@ -359,7 +359,7 @@ def tracing(evaluator: Evaluator) -> Iterator[list[Node]]:
         _tracing.reset(token)
 
 
-def note_asked(node: Node) -> None:
+def note_asked(node: Record) -> None:
     """Note that a record's value is asked for."""
     traced = _tracing.get()
     if traced is not None:
@@ -386,7 +386,7 @@ def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Plac
         counted: Whether the evaluator made the value.
         place: Where the array is to live.
     """
-    node = Node(None, (), value.shape, value.dtype, (), evaluator)
+    node = Record(None, (), value.shape, value.dtype, (), evaluator)
     node.value = value
     if not counted:
         evaluator.count(value)
