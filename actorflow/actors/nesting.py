@@ -84,15 +84,7 @@ def _refusal(graph: str, frame: Frame, caller: OpActor, what: str) -> GraphError
 def _stuck(
     turnstiles: Collection[Turnstile], wanted: Collection[Turnstile], outer: list[tuple[Frame, OpActor]]
 ) -> set[Turnstile]:
-    """Turnstiles at which no place would ever be free if some calls awaited a frame.
-
-    At such a turnstile each place is taken by a call that awaits a frame which has yet to enter one of them.
-
-    Args:
-        turnstiles: All of the graph.
-        wanted: Those that the frame would have to enter.
-        outer: The calls.
-    """
+    """Turnstiles whose places would all be taken by calls that await a frame which has yet to enter one of them."""
     if all(turnstile.running < turnstile.limit for turnstile in wanted):
         return set()
     awaited = {call: set(wanted) for call in outer}

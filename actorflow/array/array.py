@@ -388,11 +388,7 @@ def _computed(node: Record) -> Any:
 
 
 def _exporter(array: Array) -> Any:
-    """An array of a device, for other libraries.
-
-    Raises:
-        BufferError: if the device's memory cannot be shared.
-    """
+    """An array of a device, for other libraries; raises BufferError if the device's memory cannot be shared."""
     value = _computed(array._node)
     if not hasattr(value, "__dlpack__"):
         raise BufferError(f"memory of {array.device} cannot be shared by DLPack: copy it, x.to_device('cpu')")

@@ -929,11 +929,7 @@ def _checked_operation(name: str | None, operation: object) -> Operation:
 
 
 def _checked_name(name: object, what: str) -> str:
-    """A name as it may be given.
-
-    Raises:
-        GraphError: if it is not a name.
-    """
+    """A name as it may be given; raises GraphError if it is not one."""
     if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
         raise GraphError(f"{name!r} cannot name a {what}: a name is printable, not empty and has no '/'")
     return name

@@ -219,12 +219,7 @@ def slice(x: Blob, key: Index, name: str | None = None) -> Blob:
 
 
 def _full_key(key: Index, x: Blob) -> list[Any]:
-    """The key with a slice for each axis that it does not speak of.
-
-    Raises:
-        GraphError: if a part of it is not an index.
-        ShapeError: if it has more axes than ``x``.
-    """
+    """The key, checked, with a slice for each axis that it does not speak of."""
     parts = list(key) if isinstance(key, tuple) else [key]
     for part in parts:
         if isinstance(part, bool) or not (part is None or isinstance(part, _slice | EllipsisType | int)):

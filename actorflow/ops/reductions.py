@@ -291,14 +291,8 @@ def _tree(g: Blob, x: Blob, c: Blob) -> tuple[Blob, Blob | None]:
 
     It is that of ``d``, the derivative of the product of ``x`` where ``x`` moves along ``c``. Product and derivative
     of a row come from those of its halves, ``(p * q, dp * q + p * dq)``; back through these the gradient needs no
-    division, and as many operations as a row can be halved.
-
-    Args:
-        g: Shape (rows, 1).
-        x: Shape (rows, n), with n at least 1.
-        c: The gradient by the output, likewise.
-    Returns:
-        The gradients by ``g`` and by ``x``, of which the latter is None for single elements: it is 0.
+    division, and as many operations as a row can be halved. ``g`` is (rows, 1); ``x`` and ``c``, the gradient by the
+    output, are (rows, n). The gradient by ``x`` is None for single elements: it is 0.
     """
     halves = []
     while (width := x.shape[1]) > 1:

@@ -127,11 +127,7 @@ class Selector:
         return None
 
     def _libraries(self, place: Place, hints: Hints) -> Iterator[tuple[str, bool]]:
-        """Libraries to try on a place, which are loaded, and whether the user asked for each.
-
-        Raises:
-            MissingExtraError: if one that the user asked for is not installed; the device's own then fall away.
-        """
+        """Loaded libraries to try on a place, and whether the user asked for each, which then must not be missing."""
         options = self._options.get(place)
         asked: tuple[str, ...] = ()
         if hints.libraries is not None:

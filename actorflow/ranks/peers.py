@@ -104,12 +104,7 @@ class Peers(Recipient):
             await asyncio.shield(exchange.agreement)
 
     async def _agree(self, exchange: Exchange) -> None:
-        """Find out whether all ranks have the same program.
-
-        Raises:
-            GraphError: if not, naming the first difference.
-            PeerLostError, PeerFailedError: if a rank is lost, or has left.
-        """
+        """Find out whether all ranks have the same program; raises GraphError with the first difference."""
         number = self._done.plans
         for gone in self._hub.gone.values():
             if number >= gone.done(self._key).plans:

@@ -80,12 +80,7 @@ def to_svg(dot: str) -> str:
 
 
 class _Heat:
-    """Colours and words for the times of some nodes: white for none, the redder the more.
-
-    Args:
-        profile: Calls and times by `Node.id`.
-        ids: The nodes.
-    """
+    """Colours and words for the times of some nodes: white for none, the redder the more."""
 
     def __init__(self, profile: dict[int, OpProfile], ids: Iterable[int]) -> None:
         self._profiles = {node_id: profile[node_id] for node_id in ids if node_id in profile}

@@ -231,11 +231,7 @@ class Session(Evaluator):
             self._stand_in()
 
     def _compute_few(self, roots: list[Record]) -> bool:
-        """Compute a few small records that are NumPy's loops; with the lock held, and without a budget.
-
-        Returns:
-            Whether that was done. Other kinds, repetitions and failures take the usual way.
-        """
+        """Compute a few small records that are NumPy's loops, with the lock held; return whether that was done."""
         order: list[Record] = []
         stack = [*roots]
         while stack:

@@ -112,13 +112,7 @@ def _moved(node: Record, place: Place) -> Array:
 
 
 def _placed(op: Primitive, inputs: tuple[Input, ...], moves: bool) -> tuple[tuple[Input, ...], Place]:
-    """The device where an operation is computed, and its inputs there.
-
-    Args:
-        op: The operation. Random numbers are drawn on the CPU: the number of a call names their stream.
-        inputs: What it reads.
-        moves: Whether arrays of the CPU follow those of a device.
-    """
+    """The device where an operation is computed, and its inputs there. Random numbers are drawn on the CPU."""
     wanted = _default.get() if op.pure else HOST
     place: Place | None = None
     for each in inputs:

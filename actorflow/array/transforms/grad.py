@@ -155,11 +155,7 @@ class _Differentiated(NamedTuple):
         )
 
     def check_arguments_only(self, name: str) -> None:
-        """Check that the function reads no other arrays than its arguments.
-
-        Raises:
-            GraphError: if it does: later calls could not know of another array in its place.
-        """
+        """Check that the function reads no arrays but its arguments: later calls could not know of others."""
         node = self.read or next(iter(self.recipe.captured), None)
         if node is not None:
             raise GraphError(

@@ -160,19 +160,11 @@ class _Geometry:
 def _geometry(
     operation: Any, weight_shape: tuple[int, ...], size: tuple[int, ...], seen: Array, is_exact: bool = False
 ) -> _Geometry:
-    """The convolution with its small groups joined.
-
-    Args:
-        operation: One of the three.
-        weight_shape: Shape of the weight.
-        size: Size of the images.
-        seen: The array that the weight is multiplied with.
-        is_exact: Whether products with the zeros of a joined weight are never used. Where they are, an infinite value
-            in one group would make others NaN, so nothing is joined then.
-    """
+    """The convolution with its small groups joined; ``seen`` is the array that the weight is multiplied with."""
     *kernel_size, channels, _ = weight_shape
     joined = _joined(operation.groups, channels)
     if joined > 1 and not is_exact:
+        # An infinite value of one group would make others NaN, where its products with the weight's zeros are used.
         with np.errstate(all="ignore"):
             joined = joined if np.isfinite(np.add.reduce(seen, axis=None)) else 1
     windows = operation.windows(size, kernel_size)

@@ -3,7 +3,7 @@
 The windows of all images are one range, cut into pieces whose columns fit in a fixed amount of scratch memory, so a
 product has many rows whatever the size of the images, and the memory does not grow with the batch. A 1x1 convolution is
 its own columns: one product, no scratch. Groups are products of a batch of matrices; where each has one input channel
-(depthwise), there are no products of matrices: see `actorflow.ops.cuda.depthwise`.
+(depthwise), there are no products of matrices: a thread computes an element, without columns but for the weight.
 
 float32 products are exact ones, unless ``CUPY_TF32=1`` asks CuPy for TF32; float16 ones are added up in float32.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 import cupy
 
-from actorflow.ops.cuda import depthwise
-from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat
+from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
+from actorflow.ops.cuda.reductions import sum_axes
 from actorflow.ops.cuda.windows import arguments
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
@@ -26,6 +26,8 @@ from actorflow.ops.nn.windows import Windows
 #: Most bytes of columns in one piece: some thousand rows of the widest layers, which is what cuBLAS wants. Columns are
 #: written once and read once, so a piece that fits in the device's cache (50 MB on the large ones) saves the way back.
 _SCRATCH_BYTES = 64 << 20
+
+_PRODUCTS = elementwise("depthwise_weight", "T column, T g", "T product", "product = T(W(column) * W(g))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class _Geometry:
     windows: Windows
     groups: int
     channels: int
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each of several groups has one input channel."""
+        return self.channels == 1 and self.groups > 1
 
     @property
     def is_pointwise(self) -> bool:
@@ -108,8 +115,8 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
     """The convolution; see `Conv`."""
     (x, weight), (y,) = (contiguous(array) for array in inputs), outputs
     g = _geometry(operation, weight.shape, x.shape)
-    if depthwise.is_depthwise(g.groups, g.channels):
-        depthwise.forward(g.windows, x, weight, y)
+    if g.is_depthwise:
+        _depthwise(g.windows, x, weight, y)
         return
     if g.is_pointwise:
         cupy.dot(_flat(x), _flat(weight), out=_flat(y))
@@ -139,10 +146,10 @@ def conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]
 
 
 def _weight_of_piece(g: _Geometry, x: Array, rows: Array, piece: slice, flat: Array) -> None:
-    if depthwise.is_depthwise(g.groups, g.channels):
+    if g.is_depthwise:
         whole = _Geometry(g.windows, 1, g.groups)
         shape = (len(rows), g.columns, g.groups)
-        depthwise.products(whole.gather(x, piece).reshape(shape), rows, flat)
+        _depthwise_products(whole.gather(x, piece).reshape(shape), rows, flat)
     else:
         _multiply(g, g.gather(x, piece).transpose(0, 2, 1), g.grouped(rows), flat)
 
@@ -152,8 +159,8 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
     """The data gradient; see `ConvDown`."""
     (dy, weight), (dx,) = (contiguous(array) for array in inputs), outputs
     g = _geometry(operation, weight.shape, dx.shape)
-    if depthwise.is_depthwise(g.groups, g.channels):
-        depthwise.down(g.windows, dy, weight, dx)
+    if g.is_depthwise:
+        _depthwise_down(g.windows, dy, weight, dx)
         return
     rows = _flat(dy)
     if g.is_pointwise:
@@ -172,3 +179,24 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
 def _geometry(operation: Any, weight_shape: tuple[int, ...], image_shape: tuple[int, ...]) -> _Geometry:
     windows = operation.windows(image_shape[1:-1], weight_shape[:-2])
     return _Geometry(windows, operation.groups, weight_shape[-2])
+
+
+def _depthwise(w: Windows, x: Array, weight: Array, y: Array) -> None:
+    channels = x.shape[-1]
+    args = (x, weight, y, y.size, channels, y.shape[-1] // max(1, channels), *arguments(w))
+    launch_flat("depthwise", "depthwise", y.size, args, y.dtype)
+
+
+def _depthwise_down(w: Windows, g: Array, weight: Array, dx: Array) -> None:
+    channels = dx.shape[-1]
+    args = (g, weight, dx, dx.size, channels, g.shape[-1] // max(1, channels), *arguments(w))
+    launch_flat("depthwise", "depthwise_down", dx.size, args, dx.dtype)
+
+
+def _depthwise_products(columns: Array, g: Array, dweight: Array) -> None:
+    """The weight gradient of a piece, whose columns are (windows, kernel offsets, channels)."""
+    windows, offsets, channels = columns.shape
+    times = g.shape[1] // channels
+    found = cupy.empty((windows, offsets, channels, times), columns.dtype)
+    _PRODUCTS(columns.reshape(windows, offsets, channels, 1), g.reshape(windows, 1, channels, times), found)
+    sum_axes(found, (0,), dweight.reshape(offsets, channels, times))

@@ -298,15 +298,7 @@ def _source(
     reductions: Sequence[_Reduction],
     is_last: bool,
 ) -> str:
-    """CUDA C of a kernel.
-
-    Args:
-        parameters: Parameters before the numbers of the reductions.
-        outputs: Parameters behind these.
-        body: Statements that compute the element ``i``.
-        reductions: Reductions of that element.
-        is_last: Whether it writes results, not parts of them.
-    """
+    """CUDA C of a kernel whose body computes element ``i``; ``outputs`` are the parameters behind the numbers."""
     # Reductions of one kind share their memory in the block.
     kinds = list(dict.fromkeys([(each.combine, VALUE_TYPES[each.dtype.name]) for each in reductions]))
     structs = [

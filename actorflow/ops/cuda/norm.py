@@ -104,11 +104,7 @@ def _reciprocal(operation: Any, variance: Array) -> Array:
 
 
 def _sums(rows: _Rows, axis: int, g: Array, x: Array, mean: Array, r: Array, scale: Array) -> Array:
-    """Sums along an axis of the matrix: of ``g``, along rows times ``scale``, and of that times normalized ``x``.
-
-    Returns:
-        Array of shape (2, columns).
-    """
+    """Sums along an axis of ``g``, along rows times ``scale``, and of that times normalized ``x``: (2, columns)."""
     columns = rows.columns(axis)
     tile = columns.sum_tile()
     partial = _wide((tile.parts, 2, columns.all), x.dtype)

@@ -42,11 +42,7 @@ class _Convolution(Operation):
     groups: int = 1
 
     def windows(self, size: Sequence[int], kernel: Sequence[int]) -> Windows:
-        """The windows of the kernel on images of this size; ``out`` is the size of the output.
-
-        Raises:
-            GraphError: if a parameter is out of range, `ShapeError` if the kernel is larger than the padded image.
-        """
+        """The windows of the kernel on images of this size, checked; ``out`` is the size of the output."""
         return slide(self.kind, tuple(size), tuple(kernel), self.stride, self.pad, self.dilation)
 
     def _check_weight(self, name: str, x: TensorSpec, weight: TensorSpec, is_image: bool = True) -> tuple[int, ...]:

@@ -88,11 +88,7 @@ def _gates_second(
 
     With ``t = tanh(new_cell)``, that operation is ``d = g_cell + g_hidden * o * (1 - t * t)``, the gradient by the new
     cell; ``dgates`` of ``d * z``, ``d * cell``, ``d * i`` and ``g_hidden * t``, each times the slope of its gate; and
-    ``dcell = d * f``.
-
-    Args:
-        p: The gradient by its first output, that of the gates.
-        q: The gradient by its second output, that of the cell.
+    ``dcell = d * f``. The gradients by its outputs are ``p``, that of the gates, and ``q``, that of the cell.
     """
     i, f, z, o = split(activations, 4, axis=1)
     pi, pf, pz, po = split(p, 4, axis=1)
