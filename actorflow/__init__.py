@@ -1,7 +1,7 @@
 """Numeric dataflow graphs on the application's own asyncio loop.
 
 Every name is imported when it is first used: ``import actorflow`` itself is nearly free, and what a program does not
-use (the live page, say) is never loaded.
+use (such as the live page) is never loaded.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def mpiexec() -> str | None:
 
 
 async def run_job(command: str, ranks: int, module: str, *arguments: object) -> Any:
-    """Run a module on so many ranks, and return the JSON that rank 0 has printed.
+    """Run a module on ``ranks`` ranks, and return the JSON that rank 0 has printed.
 
     Raises:
         RuntimeError: if the job fails. TimeoutError: if it takes too long.

@@ -33,7 +33,7 @@ def peers(harness: Harness) -> dict[str, Peer]:
 def decoders(
     harness: Harness, images: Sequence[bytes], decode: Callable[[bytes], Any], workers: int
 ) -> dict[str, Callable[[], Any]]:
-    """Those that are installed, decoding images with so many workers each."""
+    """Those that are installed, decoding images with ``workers`` workers each."""
     found: dict[str, Callable[[], Any]] = {}
     if harness.peer("spdl.pipeline") is not None:
         found[f"SPDL, {workers} threads"] = lambda: _spdl_threads(images, decode, workers)

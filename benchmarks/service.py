@@ -20,7 +20,7 @@ __all__ = ["measure"]
 _ROOT = Path(__file__).parents[1]
 _CLIENTS = 200
 _PING_EVERY_S = 0.005
-#: Every so many requests a client hangs up instead of reading the answer.
+#: Number of requests after which a client hangs up instead of reading the answer.
 _HANG_UP = 20
 
 _IMAGE = json.dumps({"image": np.random.default_rng(0).integers(0, 256, (8, 8)).tolist()}).encode()

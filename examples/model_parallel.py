@@ -18,7 +18,7 @@ from actorflow import nn, ops
 
 
 def stages(count: int, width: int) -> list[af.Composite]:
-    """A network that tells which of two spirals a point is on, in so many parts."""
+    """A network that tells which of two spirals a point is on, in several parts."""
     layers: list[af.Composite] = [
         nn.InnerProduct(width, activation="tanh", name=f"hidden{i}") for i in range(max(2, count - 1))
     ]

@@ -12,7 +12,7 @@ import actorflow as af
 
 
 def build(elements: int, rounds: int) -> tuple[af.Graph, af.Blob, af.Blob]:
-    """A graph in which a tensor goes to rank 1 and back to rank 0 so many times."""
+    """A graph in which a tensor goes to rank 1 and back to rank 0 several times."""
     graph = af.Graph("ping pong")
     x = graph.blob("x", (elements,), place="0/cpu")
     y = x

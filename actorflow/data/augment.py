@@ -1,7 +1,7 @@
 """Augmentation of batches of images: what happens to an example depends on the seed, the epoch and its number alone.
 
-Random numbers are drawn by counter (`Draws`): what is drawn for an example depends neither on its batch, nor on who
-draws it, when, or what was drawn before, and no generator has a state that a checkpoint would have to hold.
+Random numbers are drawn by counter (`Draws`): what is drawn for an example depends neither on its batch, nor on the
+thread that draws it, when, or what was drawn before, and no generator has a state that a checkpoint would have to hold.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Augmentation:
     Args:
         steps: `Crop`, `Mirror`, `Normalize`, ..., or any function of a batch and its `Draws`. A step must give each
             image what it would give it in another batch, and leave its input as it is.
-        seed: Not negative. Augmentations with one seed and the same steps do the same, to images and masks, say.
+        seed: Not negative. Augmentations with one seed and the same steps do the same, such as to images and masks.
 
     Raises:
         DataError: if the seed is negative.

@@ -42,7 +42,7 @@ def cifar10(directory: str | Path) -> Dataset:
     """
     folder = Path(directory)
     if not folder.is_dir():
-        raise DataError(f"{folder}: expected the directory of the CIFAR-10 files, but it is no directory")
+        raise DataError(f"{folder}: expected the directory of the CIFAR-10 files, but it is not a directory")
     if (folder / "train").is_dir() or (folder / "test").is_dir():
         return _dataset(_read_images(folder / "train"), _read_images(folder / "test"))
     binary, python = (folder / name for name in ("cifar-10-batches-bin", "cifar-10-batches-py"))

@@ -53,8 +53,8 @@ def read_datum(record: Buffer, *, bgr: bool = True) -> Datum:
         bgr: Whether three channels are blue, green and red, as OpenCV has them and so Caffe's ``convert_imageset``.
             They become red, green and blue. Of an encoded image the file says what they are.
     Raises:
-        DataError: if it is no such message, has no image, or has an image of another size than it says.
-        MissingExtraError: if the image is encoded (JPEG, say) and Pillow is not installed (extra ``images``).
+        DataError: if it is not such a message, has no image, or has an image of another size than it says.
+        MissingExtraError: if the image is encoded (such as JPEG) and Pillow is not installed (extra ``images``).
     """
     known, floats = _read(record, "Datum", _DATUM, _FLOAT_DATA)
     data, label = known.get(_DATA, b""), known.get(_LABEL, 0)
@@ -84,7 +84,7 @@ def read_mean(path: str | Path, *, bgr: bool = True) -> npt.NDArray[np.float32]:
         path: The file.
         bgr: As for `read_datum`.
     Raises:
-        DataError: if the file cannot be read or is no such message.
+        DataError: if the file cannot be read or is not such a message.
     """
     try:
         content = Path(path).read_bytes()

@@ -79,7 +79,7 @@ class LmdbImages:
         """One image, (height, width, channels), or a batch of some, chosen as those of an array are.
 
         Raises:
-            DataError: if a record is no image, or the images of a batch have several sizes; it names the first such
+            DataError: if a record is not an image, or the images of a batch have several sizes; it names the first such
                 record.
             IndexError: if there is no such image.
         """

@@ -20,7 +20,7 @@ from actorflow.pipeline.stages.stage import calling_site
 from actorflow.pipeline.sync import blocking
 
 Array = npt.NDArray[Any]
-#: A function of some values of a column, their rows and the epoch; an `Augmentation`, say.
+#: A function of some values of a column, their rows and the epoch, such as an `Augmentation`.
 Transform = Callable[[Array, Rows, int], Array]
 
 
@@ -89,7 +89,7 @@ def Loader(  # noqa: N802  it was a class
         raise DataError(f"Loader: expected columns of one length, got {lengths or 'none'}")
     unknown = [_name(key) for key in transforms if key not in columns]
     if unknown:
-        raise DataError(f"Loader: there are transforms for {', '.join(unknown)}, which is no column: {lengths}")
+        raise DataError(f"Loader: there are transforms for {', '.join(unknown)}, not a column: {lengths}")
     if seed is not None and sampler is not None:
         raise DataError("Loader: a sampler has a seed of its own, give one of both")
     count = next(iter(lengths.values()))
@@ -243,7 +243,7 @@ class Batches(Pipeline[Feed]):
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go to the place that several loaders have come to together, as one of another number of them.
 
-        Each of them takes every ``interval``-th example of one order, from an ``offset`` of its own on, or so many
+        Each of them takes every ``interval``-th example of one order, from an ``offset`` of its own on, or a block of
         neighbours (`Blocks`), and all have taken as many batches. So what they have taken is the beginning of the
         epoch, and this loader goes on behind it with its own share. Loaders that take all examples each are at one
         place, which is this one's, too.

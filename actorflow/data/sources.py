@@ -35,8 +35,8 @@ def read_idx(path: str | Path, *, axes: int | None = None) -> npt.NDArray[Any]:
     Returns:
         The array, in the file's dtype and the machine's byte order; writable.
     Raises:
-        DataError: if the file cannot be read, is no IDX file, has other axes, or is shorter or longer than its header
-            says. The message names the file, what was expected and what was found.
+        DataError: if the file cannot be read, is not an IDX file, has other axes, or is shorter or longer than its
+            header says. The message names the file, what was expected and what was found.
     Source: the form is described with the MNIST database (LeCun, Cortes, Burges).
     """
     path = Path(path)
@@ -132,7 +132,7 @@ def fashion_mnist(directory: str | Path) -> Dataset:
     """
     folder = Path(directory)
     if not folder.is_dir():
-        raise DataError(f"{folder}: expected the directory of the Fashion-MNIST files, but it is no directory")
+        raise DataError(f"{folder}: expected the directory of the Fashion-MNIST files, but it is not a directory")
     found = [_find(folder, name) for name in FASHION_MNIST_FILES]
     missing = [name for name, path in zip(FASHION_MNIST_FILES, found, strict=True) if path is None]
     if missing:

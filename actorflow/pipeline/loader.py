@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _VERSION = 1
-#: How often somebody in another thread looks whether the loop is still there, in seconds.
+#: Time after which a waiting thread looks again whether the loop is still there, in seconds.
 _LOOK_S = 0.1
 _known: weakref.WeakSet[Loader[Any]] = weakref.WeakSet()
 
@@ -177,8 +177,8 @@ class Loader(Generic[T]):
         those that would have followed, in the same order, if the functions give the same for the same items.
 
         Args:
-            delivered: The place behind so many items of this iteration instead, one of the last 1,024: for those who
-                have asked for items that they are not done with, as `Graph.stream` does.
+            delivered: The place behind this many items of this iteration instead, one of the last 1,024: for callers
+                that have asked for items that they are not done with, as `Graph.stream` does.
         Raises:
             PipelineError: if that place is not known any more.
         """
@@ -203,7 +203,7 @@ class Loader(Generic[T]):
         def tell() -> None:
             try:
                 place.set_result(self._place(delivered))
-            except BaseException as error:  # noqa: BLE001  whoever asked gets it
+            except BaseException as error:  # noqa: BLE001  raised where it was asked for
                 place.set_exception(error)
 
         try:
@@ -281,12 +281,12 @@ class Loader(Generic[T]):
         return () if feeding is None else feeding.blobs
 
     def bottleneck(self) -> str:
-        """Which stage to widen, in words."""
+        """The stage to widen, in words."""
         return bottleneck(self.stats(), [stage.executor for stage in self.stages])
 
 
 def live_loaders() -> list[Loader[Any]]:
-    """The loaders that are being iterated now, in this process; for those who watch: see `Loader.stats`."""
+    """The loaders that are being iterated now, in this process; for the live page: see `Loader.stats`."""
     return [loader for loader in _known if loader._is_running]
 
 
@@ -308,7 +308,7 @@ class Iteration(AsyncIterator[T]):
             try:
                 is_there = await run.fill()
             except BaseException:
-                del self  # a traceback that somebody keeps must not keep the iteration
+                del self  # a traceback that is kept must not keep the iteration
                 raise
             if not is_there:
                 await self._end()

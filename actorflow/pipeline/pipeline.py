@@ -44,7 +44,7 @@ class Pipeline(Loader[T]):
         async with loader:
             async for batch in loader: ...
 
-    A method adds a stage and gives a new pipeline; the old one stays what it is. Nothing runs before somebody iterates.
+    A method adds a stage and gives a new pipeline; the old one stays what it is. Nothing runs before it is iterated.
     Items keep their order unless a stage is told otherwise. A stage's ``name=`` is for messages and statistics.
     """
 
@@ -72,7 +72,7 @@ class Pipeline(Loader[T]):
             retries: How often a failed call is repeated.
             backoff: Seconds before the first repetition; each further one waits twice as long, a day at most.
             on_error: What becomes of an item whose call has failed: "raise" ends the iteration with its error, in its
-                turn; "skip" leaves it out; a whole number leaves out at most so many; a share below 1 at most such a
+                turn; "skip" leaves it out; a whole number leaves out at most that many; a share below 1 at most that
                 part of the items so far, which count as 100 at least.
             limiter: Bounds these calls together with those of other stages.
             buffer: Results that may wait for their turn, besides those in calls; ``concurrency`` by default.

@@ -26,7 +26,7 @@ IN_PARENT = "runs in the parent process, from which this one was forked: begin a
 _log = logging.getLogger("actorflow")
 #: How long a call in a thread may outlive its stopped run before it is reported, in seconds.
 _GRACE_S = 0.5
-#: How many of the last positions are kept, for those who are behind with what they have got.
+#: Number of the last positions that are kept, for callers that are behind with what they have got.
 _KEPT = 1024
 
 

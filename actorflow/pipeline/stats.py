@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Calls whose times the percentiles are taken from.
 _RECENT = 1024
-#: The share of time waited for, below which nobody has to wait.
+#: Share of time spent waiting, below which it does not count.
 _LITTLE = 0.05
 
 
@@ -35,7 +35,7 @@ class StageSnapshot:
         held: Items that it holds now, waiting ones and those in calls.
         peak_held: Most items that it has held.
         queued: Items that wait for it.
-        room: Most items that may wait; the stage in front stops then. 0 in front of a source, say.
+        room: Most items that may wait; the stage in front stops then. 0 in front of a source, for instance.
         held_bytes: Bytes that it holds, where it bounds them.
         peak_bytes: Most bytes that it has held, where it bounds them.
         items_in: Items taken.
@@ -155,7 +155,7 @@ class StageStats:
             self.wait_put_ns += now - self._paused_ns
 
     def pause(self, wait: Wait, now: int) -> None:
-        """It has done what it could."""
+        """Wait from now on, having done what could be done."""
         self._wait = wait
         self._paused_ns = now
 
@@ -207,7 +207,7 @@ _COPIED = (
 
 
 def bottleneck(stats: LoaderStats, executors: Sequence[str]) -> str:
-    """Which stage to widen, in words.
+    """The stage to widen, in words.
 
     Args:
         stats: Statistics of the loader.

@@ -40,7 +40,7 @@ class _Bridge:
 
     def take(self) -> tuple[bool, Any]:
         """The next item and True, or False and why there is none: an error or None. Blocks."""
-        self._asked += 1  # nobody else writes it
+        self._asked += 1  # written here alone
         self._call(self._tell_asked)
         is_item, value = self._items.get()
         if is_item:

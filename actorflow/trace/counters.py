@@ -107,7 +107,7 @@ class Monitor:
 
     Attributes:
         states: `NodeState` of each op, by node id.
-        dirty: 1 for each op whose state or profile changed since anybody looked.
+        dirty: 1 for each op whose state or profile changed since the last look.
         messages: Reports of other ranks on messages between them, by rank: `Node.id` of the blob, the rank that it
             comes from or goes to, whether the rank sends, and in how many frames it waits.
     """

@@ -152,7 +152,7 @@ def _states(stream: LiveStream) -> Iterator[str]:
         for row, (op, (calls, failed, total_ns, last_ns)) in enumerate(zip(ops, times, strict=True)):
             state = NodeState(states[op.id]) if op.id < len(states) else NodeState.IDLE
             if state is NodeState.IDLE and calls:
-                state = NodeState.DONE  # before anybody watched
+                state = NodeState.DONE  # before it was watched
             entry = {
                 "name": op.name,
                 "state": state.name.lower(),

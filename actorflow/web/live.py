@@ -114,7 +114,7 @@ class LiveStream:
 
     @property
     def seq(self) -> int:
-        """Sequence number of the newest state; 0 before anybody looked."""
+        """Sequence number of the newest state; 0 before the first look."""
         return self._telemetry.seq if self._telemetry else 0
 
     @property

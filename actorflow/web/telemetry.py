@@ -108,7 +108,7 @@ _T = TypeVar("_T")
 _CALLS, _TOTAL, _LAST = attrgetter("calls"), attrgetter("total_ns"), attrgetter("last_ns")
 _MOST = 0xFFFFFFFF
 _NEVER = OpProfile()
-#: Calls in one message: more in a tick than anybody could see one by one.
+#: Calls in one message: more in a tick than can be seen one by one.
 _MAX_CALLS = 4000
 #: Ops whose quantiles are estimated in one tick, which takes under a millisecond.
 _MAX_ESTIMATES = 256
@@ -298,7 +298,7 @@ class Telemetry:
             seen = np.frombuffer(self._monitor.states, np.uint8)
             known = ids < len(seen)
             now[known] = seen[ids[known]]
-        # What finished before anybody watched left no state, but it left calls.
+        # Ops that finished before the graph was watched left no state, but calls.
         now[(now == NodeState.IDLE) & (calls > 0)] = NodeState.DONE
         states.state[rows] = now
 

@@ -221,7 +221,7 @@ def encode_status(
 
 
 def encode_control(state: Mapping[str, Any], command: Mapping[str, Any] | None) -> str:
-    """The ``control`` message: `actorflow.web.control.control_state`, and who has commanded what last, if anybody."""
+    """The ``control`` message: `actorflow.web.control.control_state`, and the last command, if there was one."""
     return to_json({"type": "control", **state, "command": command})
 
 

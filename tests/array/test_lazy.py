@@ -1,4 +1,4 @@
-"""What is recorded, what is computed, and what is not."""
+"""Laziness: what is recorded, what is computed, and what is not."""
 
 from __future__ import annotations
 

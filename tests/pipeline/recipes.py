@@ -117,7 +117,7 @@ def make_source(kind: str, count: int) -> Pipeline:
 
 
 def functions(seed: int) -> dict[str, Callable[..., Any]]:
-    """What a step calls: all take a while that depends on the item, in turns of the loop."""
+    """Functions that a step calls: all take a while that depends on the item, in turns of the loop."""
 
     async def wait(x: Any) -> Any:
         for _ in range(chance(x, seed, 4)):

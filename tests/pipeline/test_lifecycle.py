@@ -18,7 +18,7 @@ from tests.pipeline.recipes import collect
 
 
 class Opened:
-    """What a source holds open while it is iterated."""
+    """Resource that a source holds open while it is iterated."""
 
     def __init__(self) -> None:
         self.opened = self.closed = 0

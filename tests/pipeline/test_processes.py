@@ -27,7 +27,7 @@ LARGE = (200, 300)  # of float64: more than what becomes a part of the pickle
 
 
 def arrive(parts: list[memoryview], piece: int) -> Any:
-    """What a message holds after it has come in pieces of so many bytes."""
+    """Contents of a message that has come in pieces of ``piece`` bytes."""
     data = b"".join(parts)
     steps = reading()
     memory = next(steps)

@@ -1,4 +1,4 @@
-"""What each stage gives, against plain Python."""
+"""Results of each stage, against plain Python."""
 
 from __future__ import annotations
 

@@ -472,7 +472,7 @@ class Around(NamedTuple):
     number: int | None = None
 
     def before(self, at: int) -> list[Any]:
-        """What comes before the place's item at a number."""
+        """Items before the place's item at a number."""
         return self.whole[: self.lead + at // self.size * self.size]
 
 
@@ -527,7 +527,7 @@ def fits(place: Place, around: str) -> bool:
 
 
 def ended(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, list[BaseException]]:
-    """What a coroutine returns or raises, and what has left the loop meanwhile."""
+    """Result or error of a coroutine, and what has left the loop meanwhile."""
     task = loop.create_task(asyncio.wait_for(coroutine, PATIENCE_S))
     left: list[BaseException] = []
     while not task.done():

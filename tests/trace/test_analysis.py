@@ -1,4 +1,4 @@
-"""Where the time of a trace went: each figure beside one that was found in another, slower way."""
+"""Analysis of where the time of a trace went: each figure beside one that was found in another, slower way."""
 
 from __future__ import annotations
 

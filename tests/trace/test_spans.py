@@ -366,7 +366,7 @@ class TestFailures:
         graph = af.Graph("failing")
 
         async def none() -> Any:
-            """It takes nothing, but is given something."""
+            """Take nothing, but be given something."""
 
         graph.function("bad", none, SQUARE)(graph.blob("x", (2, 2)))
         graph.instrument(telemetry.provider)

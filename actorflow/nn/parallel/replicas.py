@@ -78,7 +78,7 @@ class Vectorize(Composite[Any]):
     """The same layer at several places, each on an input of its own.
 
     Bottom: for each bottom blob of the layer as many as there are places, in their order: ``x`` of all places, then
-    ``labels`` of all places, say. Top: likewise.
+    ``labels`` of all places, for instance. Top: likewise.
 
     Args:
         layer: A composite: it is built at each place on the same variables, which live at the first one. Or a function

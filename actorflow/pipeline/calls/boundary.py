@@ -5,8 +5,8 @@ That code may raise anything wherever it is called: an Exception, a `StopIterati
 called, as BaseException, and becomes the stage's `StageError`. KeyboardInterrupt and SystemExit leave the loop besides,
 as they do where a task raises them.
 
-What else goes wrong in a stage, in code of this package, ends the run as well (`guarded`, `StageActor.fire`): nobody
-would ever be told otherwise.
+What else goes wrong in a stage, in code of this package, ends the run as well (`guarded`, `StageActor.fire`):
+otherwise it would be lost.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def caught(stage: Named, error: BaseException, number: int | None = None, item: 
 def ends_task(error: BaseException, task: asyncio.Task[Any]) -> bool:
     """Return whether an error in a task means the task itself, rather than a call that it awaits.
 
-    It does if somebody has cancelled the task, or its coroutine is being closed: then the task does not run.
+    It does if the task has been cancelled, or its coroutine is being closed: then the task does not run.
     """
     if isinstance(error, asyncio.CancelledError):
         return task.cancelling() > 0

@@ -77,7 +77,7 @@ class Job:
 
     slots: list[Slot]
     call: Callable[[Slot], Any]
-    is_dead: bool = False  # nobody waits for it any more
+    is_dead: bool = False  # no longer waited for
     is_expired: bool = False  # cancelled since it took too long
     has_limit: bool = False  # counts in the stage's limiter
     elapsed_ns: int = 0
@@ -468,10 +468,10 @@ class CallActor(StageActor):
             self.tasks.close()
 
     def dispose(self, job: Job) -> None:
-        """A call has ended that nobody waits for any more: close what it has open."""
+        """Close what a call has open that has ended and is no longer waited for."""
 
     def close(self, iterator: Any) -> None:
-        """Nobody wants what an iterator would still give. No call of it runs."""
+        """Close an iterator whose further items are not wanted. No call of it runs."""
 
     def freeze(self, position: Any) -> Any:
         return self.order.freeze(position)

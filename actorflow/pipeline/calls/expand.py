@@ -125,7 +125,7 @@ class ExpandActor(CallActor):
                 aclose = getattr(iterator, "aclose", None)
                 if aclose is not None:
                     self.run.start_closing(self._aclose(aclose), self.stats.name)
-        except BaseException as error:  # noqa: BLE001  nobody is left to be told
+        except BaseException as error:  # noqa: BLE001  nothing is left to be told
             self.report(error)
 
     async def _aclose(self, aclose: Callable[[], Any]) -> None:

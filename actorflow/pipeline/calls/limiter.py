@@ -56,7 +56,7 @@ class Limiter:
             self._waiting.popleft().wake()
 
     def forget(self, stage: StageActor) -> None:
-        """A stage has stopped; who waits behind it gets its turn."""
+        """A stage has stopped; those that wait behind it get its turn."""
         if stage in self._waiting:
             self._waiting.remove(stage)
             if self._waiting and self.running < self.limit:

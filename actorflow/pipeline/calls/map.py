@@ -394,7 +394,7 @@ class ChunkActor(MapActor):
             self.out.owner.wake()
 
     def _leave_out(self, chunk: _Chunk, index: int) -> None:
-        """It is the turn of an item whose call has failed."""
+        """Treat an item whose call has failed, when its turn has come."""
         order = self.order
         slot = Slot(order.accepted, chunk.values[index], None, chunk.ats[index])
         slot.error = chunk.errors[index]

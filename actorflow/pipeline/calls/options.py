@@ -1,4 +1,4 @@
-"""How a stage calls the user's function: where, how many at a time, and what becomes of failures."""
+"""Options of calls of the user's function: where, how many at a time, and what becomes of failures."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class _Place(NamedTuple):
 
     at: Any  # position in front of the stage
     emitted: int  # outputs of the item behind it that have gone out
-    seen: int  # items whose turn has come, for those who limit the share of failures
+    seen: int  # items whose turn has come, where the share of failures is limited
     skipped: int  # those of them that were left out
 
 

@@ -28,7 +28,7 @@ def serve(link: socket.socket) -> None:
 
     The first message is the function, the others are lists of items; each gets its answer, the first one an empty one.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process says when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one says when it ends
     with link:
         try:
             fn = _function(_receive(link))

@@ -40,7 +40,7 @@ class Request:
         self.timeout_s = timeout_s
         self.done = done  # called on the loop
         self.worker: WorkerProcess | None = None
-        self.is_wanted = True  # somebody waits for it
+        self.is_wanted = True  # waited for
 
 
 class WorkerProcess:
@@ -172,7 +172,7 @@ class WorkerProcess:
             if self._read_all():
                 return
             error = None
-        except BaseException as failure:  # noqa: BLE001  whoever waits would never be told
+        except BaseException as failure:  # noqa: BLE001  what waits would never be told
             error = failure
         self._lost(self, error)
 
@@ -203,7 +203,7 @@ class WorkerProcess:
         try:
             answer: Answer = open_message(message)
             answer = answer._replace(results=scattered(answer.results))
-        except BaseException as error:  # noqa: BLE001  a result that cannot be made here; whoever waits gets it
+        except BaseException as error:  # noqa: BLE001  a result that cannot be made here; raised where it is waited for
             answer = Answer(0, [], {}, error)
         self._stop_time()
         if not self._is_ready:
@@ -329,7 +329,7 @@ class ProcessPool:
         worker.give(request, self._loop)
 
     def _lost(self, worker: WorkerProcess, error: BaseException | None) -> None:
-        """A process has ended, or is to be since its call takes too long, say: others do what it has not begun."""
+        """A process has ended, or must end, as where its call takes too long: others do what it has not begun."""
         requests = list(worker.requests)
         try:
             self._workers.remove(worker)
@@ -340,7 +340,7 @@ class ProcessPool:
                 worker.close()
                 code = worker.exit_code
                 error = BrokenProcessPool(f"the process ended in the middle of a call, with exit code {code}")
-        except BaseException as failure:  # noqa: BLE001  whoever waits would never be told
+        except BaseException as failure:  # noqa: BLE001  what waits would never be told
             error = failure
         wanted = [request for request in requests if request.is_wanted]
         running = requests[0] if requests else None
@@ -353,7 +353,7 @@ class ProcessPool:
     def _assign_again(self, request: Request) -> None:
         try:
             self._assign(request)
-        except BaseException as error:  # noqa: BLE001  no process can be started, say
+        except BaseException as error:  # noqa: BLE001  for instance no process can be started
             request.done(Answer(0, [], {}, error))
 
 

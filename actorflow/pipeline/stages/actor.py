@@ -12,7 +12,7 @@ Sequence of one item, for ``source.map(f)`` with f too long for the loop::
       |--- fire ----------------------------------------->|--- (result, at) ---------->|--- wake ----->|
 
 An item travels with a position: where its stream is to be taken up again to get what comes after the item. Positions
-are cheap and opaque; only the stage that made one knows what it means, and makes plain data of it when somebody asks.
+are cheap and opaque; only the stage that made one knows what it means, and makes plain data of it when asked.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class StageActor(ABC):
         stats.resume(now)
         try:
             wait = self.step(now)
-        except BaseException as error:  # noqa: BLE001  nobody would ever be told
+        except BaseException as error:  # noqa: BLE001  it would be lost otherwise
             self.crash(error)
             wait = Wait.NOTHING
         now = perf_counter_ns()

@@ -265,7 +265,7 @@ class _PrefetchActor(StageActor):
         self._bytes = 0
         self._next: int | None = None  # bytes of the item in the inbox
         self._number = 0  # of that item
-        self._failure: StageError | None = None  # nobody can say how many they are; what is held goes out first
+        self._failure: StageError | None = None  # their number is not known; what is held goes out first
 
     def step(self, now: int) -> Wait:
         while True:

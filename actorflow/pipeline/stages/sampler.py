@@ -61,8 +61,8 @@ class Sampler:
         count: Examples of the data set, at least 1.
         seed: Seed of the permutations, not negative; None for the examples in order.
         offset: Which of every ``interval`` examples of the order are taken, from 0 to ``interval - 1``.
-        interval: Of so many samplers with the same seed, one for each machine say, each takes another share of the
-            epoch. The shares are of one size: up to ``interval - 1`` examples at the epoch's end are left out.
+        interval: Number of samplers with the same seed, such as one per machine, of which each takes another share of
+            the epoch. The shares are of one size: up to ``interval - 1`` examples at the epoch's end are left out.
 
     Raises:
         DataError: if a number is out of range.

@@ -62,7 +62,7 @@ class _Allowance:
     """Memory that one stage may take of the budget of a graph on a device.
 
     It is taken from the part of the budget that frames share, so the oldest frame never waits for a loader: see
-    `actorflow.actors.budget`. An item is given back when nobody refers to its arrays any more.
+    `actorflow.actors.budget`. An item is given back when nothing refers to its arrays any more.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class _Allowance:
         return False
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Nobody waits there any more."""
+        """Call that function no more."""
         if wake in self._budget.waiting:
             self._budget.waiting.remove(wake)
 

@@ -1,4 +1,4 @@
-// Who arranges a graph: the page itself where that takes less than a frame, else a worker.
+// The choice of who arranges a graph: the page itself where that takes less than a frame, else a worker.
 
 import { Arranger } from "./arrange.js";
 
@@ -58,7 +58,7 @@ export class Arranging {
     return this.#worker;
   }
 
-  /** There is no worker, as its script did not come through, say. */
+  /** There is no worker, for instance as its script did not come through. */
   #doWithout() {
     this.#worker.terminate();
     this.#hasWorker = false;

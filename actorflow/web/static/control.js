@@ -1,4 +1,4 @@
-// The bar above the graph: who has paused it, for all to see, and buttons for those who may.
+// The bar above the graph: shows to all who has paused it, and has buttons for clients that may control it.
 
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";

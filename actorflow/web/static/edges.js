@@ -101,7 +101,7 @@ export class EdgePainter {
     pen(theme.edge, fine ? 0.85 : 0.4, thin);
     context.stroke(paths.near);
     context.fill(paths.heads);
-    // An edge across many layers ties a weight to its update, say: it must not drown the flow.
+    // An edge across many layers ties, for instance, a weight to its update: it must not drown the flow.
     pen(theme.edge, fine ? 0.3 : 0.15, thin);
     context.stroke(paths.far);
     pen(theme["variable-line"], fine ? 0.3 : 0.15, thin);
@@ -183,7 +183,7 @@ export class EdgePainter {
     const { view } = this;
     const x1 = view.x[from], x2 = view.x[to];
     if (back) {
-      // From the side of the writer up to the side of what it writes: for the next frame, say.
+      // From the side of the writer up to the side of what it writes, as for the next frame.
       const side1 = x1 + view.width[from] / 2, side2 = x2 + view.width[to] / 2;
       const bow = Math.max(side1, side2) + BOW;
       path.moveTo(side1, view.y[from]);

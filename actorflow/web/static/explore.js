@@ -2,7 +2,7 @@
 
 import { criticalPath } from "./path.js";
 
-/** A graph of fewer nodes is shown whole at first; of a larger one, so many items. */
+/** A graph of fewer nodes is shown whole at first; of a larger one, this many items. */
 const FEW = 150, ENOUGH = 48;
 
 export class Explorer {

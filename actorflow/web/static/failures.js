@@ -1,4 +1,4 @@
-// The failures: which op, in which frame, with what inputs, created where. New ones are said to those who do not look.
+// The failures: which op, in which frame, with what inputs, created where. New ones are announced to screen readers.
 
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";

@@ -15,7 +15,7 @@ export class Occupancy {
     const known = (pairs) => pairs.filter(([id]) => indexById.has(id)).map(([id, ...rest]) => [indexById.get(id), ...rest]);
     /** In how many frames a blob has a value. @type {Map<number, number>} */
     this.held = new Map(known(blobs));
-    /** Calls of functions that take so many at once, and frames that wait for their turn. */
+    /** Calls of functions that take a bounded number at once, and frames that wait for their turn. */
     this.functions = new Map(known(functions).map(([node, used, of, more]) => [node, { used, of, more }]));
     /** Messages between ranks that wait at either end, by the blob that they carry. */
     this.channels = new Map();

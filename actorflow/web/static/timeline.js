@@ -60,7 +60,7 @@ export class Timeline {
     return this.right - this.span;
   }
 
-  /** A first look at a few of the newest frames, until so many are known that their length is, or one has zoomed. */
+  /** A first look at a few of the newest frames, until their length is known, or the user has zoomed. */
   #fit() {
     const { calls } = this;
     if (this.#fitted || !calls.frames.size) return;
