@@ -356,7 +356,7 @@ class PeerLostError(TransportError):
     """Another rank has died, or does not answer.
 
     Attributes:
-        rank: Which one.
+        rank: Number of that rank.
     """
 
     def __init__(self, rank: int, message: str | None = None) -> None:
@@ -368,7 +368,7 @@ class PeerFailedError(TransportError):
     """A frame cannot end on this rank, since another rank has given it up or has left; the message says why.
 
     Attributes:
-        rank: Which one.
+        rank: Number of that rank.
     """
 
     def __init__(self, rank: int, message: str) -> None:

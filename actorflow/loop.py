@@ -24,7 +24,7 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
         pass
     else:
         if asyncio.iscoroutine(main):
-            main.close()  # it would warn that nobody awaited it
+            main.close()  # it would warn that it was not awaited
         raise RuntimeError("af.run() where an event loop runs already (a notebook, python -m asyncio): await main()")
     try:
         with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:

@@ -47,7 +47,7 @@ class FrameObserver(Protocol):
         """The frame has ended, and nothing of it runs any more."""
 
     def abandoned(self, frame: Frame) -> None:
-        """Nobody waits for the stopped frame any more; calls of it may still run in threads."""
+        """The stopped frame is no longer waited for; calls of it may still run in threads."""
 
     def fault(self, frame: Frame, error: BaseException) -> None:
         """Something failed at the frame that is not an op's own code."""

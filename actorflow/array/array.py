@@ -163,7 +163,7 @@ class Array:
                     future.set_result(None)
 
             def wake_from_any_thread() -> None:
-                with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                with suppress(RuntimeError):  # the loop was closed: nothing waits any more
                     loop.call_soon_threadsafe(wake)
 
             node.evaluator.when_done(node, wake_from_any_thread)

@@ -637,7 +637,7 @@ class Graph:
 
         Raises:
             RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
-            GraphError: if the graph is paused, as nobody could resume it.
+            GraphError: if the graph is paused, as it could not be resumed.
         """
         from actorflow.loop import run
 

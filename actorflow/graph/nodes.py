@@ -225,7 +225,7 @@ class Op(Node):
         operation: The mathematics that it computes.
         lane: Name of the FIFO of its device that it runs on; None leaves the choice to the plan.
         attempts: Its timeout and retries, if it has any.
-        hints: Which kernels the user prefers, if any.
+        hints: Kernels that the user prefers, if any.
         priority: Number of ops by which the path behind it counts as longer, where ready ops compete.
         inputs: Blobs it reads, empty before they are connected.
         outputs: Blobs it writes.

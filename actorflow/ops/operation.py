@@ -108,7 +108,7 @@ class Operation:
         Args:
             op: The op, with its ``inputs`` and ``outputs``.
             grads: Gradient of the loss with respect to each output; None where the loss does not depend on it.
-            wanted: Which inputs' gradients are asked for.
+            wanted: For each input, whether its gradient is asked for.
         Returns:
             The gradient blob of each input; None where it is not wanted or is zero.
         """

@@ -39,7 +39,7 @@ class Stage(_Moved):
     """The same tensor in host memory that a device can copy from by itself.
 
     Attributes:
-        device: Which device.
+        device: Place of that device.
     """
 
     device: Place

@@ -188,7 +188,7 @@ class Pipeline(Loader[T]):
         """Every ``world``-th item, from number ``rank`` on; best right behind the source, to save work.
 
         Args:
-            rank: Which share, from 0 to ``world - 1``.
+            rank: Number of the share, from 0 to ``world - 1``.
             world: Number of shares.
             even: Whether all shares get as many items, so that no rank waits for one in vain; up to ``world - 1`` items
                 at the end are left out then.

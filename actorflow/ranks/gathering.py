@@ -65,7 +65,7 @@ class _Gathering(Recipient):
 
 
 class Announcements(Recipient):
-    """Values that ranks announce about a topic, each at a time of its own; nobody waits for them.
+    """Values that ranks announce about a topic, each at a time of its own; nothing waits for them.
 
     Args:
         world: The ranks.

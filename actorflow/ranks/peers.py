@@ -243,7 +243,7 @@ class Peers(Recipient):
         for future in waiting:
             if not future.done():
                 future.set_exception(copy.copy(error))
-                future.exception()  # seen, though nobody may wait for it now
+                future.exception()  # seen, though nothing may wait for it now
         for serial in list(self._frames):
             self._stop(serial, copy.copy(error))
 

@@ -48,7 +48,7 @@ class Watched(Protocol):
 
 
 class Watching:
-    """Has the ranks report to rank 0 while somebody watches there.
+    """Has the ranks report to rank 0 while it is watched.
 
     Nodes have the same names on all ranks, but not the same numbers: a rank that begins to report says which is which.
 
@@ -74,11 +74,11 @@ class Watching:
         }
 
     def start(self) -> None:
-        """Somebody watches this rank: if it is rank 0, all others report to it."""
+        """Start watching this rank: if it is rank 0, all others report to it."""
         self._tell_others(True)
 
     def stop(self) -> None:
-        """Nobody watches any more."""
+        """Stop watching."""
         self._tell_others(False)
 
     def close(self) -> None:

@@ -112,7 +112,7 @@ class Engine:
 
     @property
     def monitor(self) -> Monitor | None:
-        """States of the nodes, while somebody watches; see `Resources.watch`."""
+        """States of the nodes, while they are watched; see `Resources.watch`."""
         return self.resources.monitor
 
     @property

@@ -58,7 +58,7 @@ class Observer:
             self._idle.set()
 
     def abandoned(self, frame: Frame) -> None:
-        """Nobody waits for the stopped frame any more; calls of it may still run in threads."""
+        """The stopped frame is no longer waited for; calls of it may still run in threads."""
         self.limits.stopped(frame, self._resources.dispatcher.loop)
 
     def fault(self, frame: Frame, error: BaseException) -> None:

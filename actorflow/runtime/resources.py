@@ -65,7 +65,7 @@ class Resources:
         self.segments: dict[tuple[int, ...], SegmentProfile] = {}  # of ops that are launched as one, by `Node.id`
         self.trace = Trace(graph.options.trace_capacity)  # the newest calls, failed ones among them
         self.scalars = Scalars()  # fetched 0-d numbers by frame
-        self.monitor: Monitor | None = None  # states of the nodes, while somebody watches
+        self.monitor: Monitor | None = None  # states of the nodes, while they are watched
         self._watchers = 0
         self._peers: Peers | None = None
         self._watching: Watching | None = None
@@ -156,7 +156,7 @@ class Resources:
     # -- watching ------------------------------------------------------------------------------------------------------
 
     def watch(self) -> Monitor:
-        """Keep states per op from the next frame on, for as long as somebody watches; `unwatch` when done."""
+        """Keep states per op from the next frame on, for as long as there is a watcher; `unwatch` when done."""
         self._watchers += 1
         if self.monitor is None:
             self.monitor = Monitor(self.graph.size)

@@ -1,4 +1,4 @@
-"""Counters of a running graph: times per op, frames, states of nodes while somebody watches, curves of scalars."""
+"""Counters of a running graph: times per op, frames, states of nodes while they are watched, curves of scalars."""
 
 from __future__ import annotations
 

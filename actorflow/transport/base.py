@@ -54,7 +54,7 @@ class RankGroup(ABC):
     """Some ranks that compute collectives together.
 
     Attributes:
-        ranks: Which ones, ascending.
+        ranks: Those of the group, ascending.
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:

@@ -50,7 +50,7 @@ class Control:
 
     Args:
         stream: Of the graph; its clients are told of each command.
-        guard: Knows the tokens; None if nobody may control.
+        guard: Knows the tokens; None if no client may control.
         checkpoints: Where to save: a folder, `Checkpoints`, or what has a coroutine function ``save``, as
             `actorflow.nn.Trainer` has; None for nowhere.
     Raises:

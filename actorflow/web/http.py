@@ -134,7 +134,7 @@ class Response:
 
     @classmethod
     def of_json(cls, content: str | Sequence[bytes], headers: Mapping[str, str] | None = None) -> Response:
-        """JSON of a moment, which nobody must keep; as a text or encoded in parts."""
+        """JSON of a moment, which must not be kept; as a text or encoded in parts."""
         chunks = [content.encode()] if isinstance(content, str) else content
         return cls(200, chunks, "application/json; charset=utf-8", {"Cache-Control": "no-store", **(headers or {})})
 

@@ -2,7 +2,7 @@
 
 The ticker runs only while clients are connected. What a tick changed is encoded once for all of them. A client whose
 send has not finished is left alone; when it has, it gets one delta from where it was to now, however many ticks that
-spans. So a slow client costs no memory and holds nobody up.
+spans. So a slow client costs no memory and holds up none.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class LiveStream:
                 client.wake.set()
 
     def tell_command(self, command: dict[str, Any]) -> None:
-        """Tell the clients what somebody has just done through the page: ``time``, ``by``, ``text``."""
+        """Tell the clients what a user has just done through the page: ``time``, ``by``, ``text``."""
         self._command = command
         if self.clients:
             self.tick()
@@ -270,7 +270,7 @@ class LiveStream:
             self._tick_or_report()
 
     def _tick_or_report(self) -> None:
-        """A tick that nobody would hear of if it failed: what cannot be told now may be told by the next one."""
+        """Tick, and log a failure, which would go unnoticed: what cannot be told now may be told by the next one."""
         try:
             self.tick()
             self._is_failing = False

@@ -284,7 +284,7 @@ class Serving:
             shutdown_timeout=1.0,
             keepalive_timeout=_WAIT_S,
             lingering_time=_LINGER_S,
-            auto_decompress=False,  # commands are short: nobody has a reason to compress them
+            auto_decompress=False,  # commands are short: there is no reason to compress them
         )
         await runner.setup()
         assert runner.server is not None

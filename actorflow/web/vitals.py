@@ -241,7 +241,7 @@ class Vitals:
         }
 
     def _stalled(self, now_s: float) -> float | None:
-        """For how long no call has ended, once that is long; never while somebody holds the frames."""
+        """For how long no call has ended, once that is long; never while the graph is paused."""
         engine = self._engine
         if engine.trace.total != self._calls or not engine.running or engine.queue.is_held:
             self._calls, self._quiet_since_s = engine.trace.total, now_s

@@ -335,7 +335,7 @@ class ChainUnit(StepUnit):
             raise
 
     def _reusable(self) -> dict[int, int]:
-        """For results by step, the input that nobody else refers to and that they may be written into."""
+        """For results by step, the input that nothing else refers to and that they may be written into."""
         free = [
             position
             for position in range(len(self._values))

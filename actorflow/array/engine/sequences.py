@@ -237,7 +237,7 @@ class Sequence(Unit):
         return None
 
     def _is_free(self, slot: int, shape: tuple[int, ...], dtype: Any) -> bool:
-        """Return whether nobody else refers to a value, and a result of this type may be written over it."""
+        """Return whether nothing else refers to a value, and a result of this type may be written over it."""
         value = self._values[slot]
         return (
             type(value) is np.ndarray

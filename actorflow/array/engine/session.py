@@ -66,7 +66,7 @@ class Session(Evaluator):
             it was recorded, and `from_numpy` waits until there is room.
         sequential: Compute each operation in the line that records it, in order.
         dry_run: Record and check, but compute nothing.
-        run_ahead: Whether workers compute what was recorded before somebody asks for it.
+        run_ahead: Whether workers compute what was recorded before it is asked for.
         devices: Options of accelerators, by place, as for `actorflow.Graph`.
         capture: Whether kernels that follow each other on one are captured and replayed, as for `actorflow.Graph`.
     Raises:
@@ -287,7 +287,7 @@ class Session(Evaluator):
         callback()
 
     def flush(self, forced: bool = False) -> None:
-        """Compute all that was recorded and that somebody can still ask for, where it fits; returns when that is done.
+        """Compute all that was recorded and can still be asked for, where it fits; returns when that is done.
 
         Args:
             forced: Whether what does not fit is given up.
@@ -358,7 +358,7 @@ class Session(Evaluator):
         return self.memory if place is None else self.devices.memory(place)
 
     def _ask(self, nodes: list[Record]) -> None:
-        """Plan records that somebody waits for, or note them where they do not fit beside the rest."""
+        """Plan records that are waited for, or note them where they do not fit beside the rest."""
         nodes = [node for node in nodes if not (node.unit.forced if node.unit is not None else node in self._asked)]
         if nodes and self.is_limited and not self._fit(nodes):
             self._asked.update(dict.fromkeys(nodes))
@@ -394,7 +394,7 @@ class Session(Evaluator):
         return bool(first)
 
     def _prepare(self, roots: list[Record], forced: bool) -> None:
-        """Make units of all that records need; put them first if somebody waits for them."""
+        """Make units of all that records need; put them first if they are waited for."""
         if not roots:
             return
         found = collect(roots, self)

@@ -46,7 +46,7 @@ class Unit(ABC):
     Attributes:
         evaluator: The session that it belongs to.
         number: Units with lower ones go first.
-        forced: Whether somebody waits for it.
+        forced: Whether it is waited for.
         is_needed: Whether records that have no units yet read what it computes.
         is_last_resort: Whether it is planned though it does not fit, unless it can write over what it reads.
         queued: Whether it waits for a thread.
@@ -119,7 +119,7 @@ class Unit(ABC):
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether anybody can still ask for what it computes."""
+        """Return whether what it computes can still be asked for."""
         return self.forced or self.is_needed or bool(self.followers) or any(node.is_held() for node in self.nodes)
 
     @property

@@ -2,7 +2,7 @@
 
 A record is light, since one is made for each operation of array code: the operation, its inputs by reference, the
 type of its result, and where the user's code stood. The array that the user holds is known by a weak reference alone,
-so a record that nobody can ask for any more goes away by itself, together with what it would have read.
+so a record that can no longer be asked for goes away by itself, together with what it would have read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Record:
         place: Where the result lives.
         evaluator: What computes it.
         number: Later records have higher ones.
-        value: The result, once it is there; never written again while anybody can see it.
+        value: The result, once it is there; never written again while it can be seen.
         error: The reason why there will be no result.
         unit: The unit that computes it now.
         handle: The array that shows it; dead or showing another record once the user has let go of this one.

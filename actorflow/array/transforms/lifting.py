@@ -93,7 +93,7 @@ class GraphOperation(Primitive):
             inputs: What it read.
             outputs: What it gave; a tuple for several.
             grad: The gradient of that; of several by their positions.
-            wanted: Which inputs' gradients are asked for.
+            wanted: For each input, whether its gradient is asked for.
         Raises:
             GraphError: if the operation has no gradient.
         """
