@@ -172,7 +172,8 @@ class Checkpoints:
         """
         checkpoint.check_at_rest(self._graph, "loaded")
         files, seen = await self._everywhere("checkpoint steps", self._visible, _told)
-        whole = self._whole_of(seen)
+        ranks = _together(seen)
+        whole = [saved for saved in self._ordered(ranks) if ranks[saved] >= set(range(saved.size))]
         if not whole and any(seen):
             await self._check_first(files, seen)
         if step is not None and not any(saved.step == step for saved in whole):
@@ -215,10 +216,6 @@ class Checkpoints:
 
     def _ordered(self, found: Iterable[_Saved]) -> list[_Saved]:
         return sorted(found, key=lambda saved: (saved.step, saved.size == self._world.size, saved.size))
-
-    def _whole_of(self, seen: _Seen) -> list[_Saved]:
-        ranks = _together(seen)
-        return [saved for saved in self._ordered(ranks) if ranks[saved] >= set(range(saved.size))]
 
     async def _check_first(self, files: dict[_Saved, _Files], seen: _Seen) -> None:
         """None is whole: see whether that is since the ranks ended while they saved the first one."""

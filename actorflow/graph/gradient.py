@@ -111,7 +111,9 @@ def _ops_before(loss: Blob) -> list[Op]:
             for producer in reversed(_producers(blob)):
                 known = state.get(producer)
                 if known is False:
-                    raise CycleError(*_cycle([o for o, is_open in stack if is_open], producer))
+                    open_ops = [op for op, is_open in stack if is_open]
+                    cycle = [*open_ops[open_ops.index(producer) :], producer]
+                    raise CycleError([op.name for op in cycle], {op.name: op.site for op in cycle})
                 if known is None:
                     stack.append((producer, False))
     return order
@@ -123,11 +125,6 @@ def _smooth(op: Op) -> Sequence[Blob]:
     if not operation.constants:
         return op.inputs
     return [blob for i, blob in enumerate(op.inputs) if not operation.is_constant(i)]
-
-
-def _cycle(open_ops: list[Op], closing: Op) -> tuple[list[str], dict[str, object]]:
-    cycle = [*open_ops[open_ops.index(closing) :], closing]
-    return [op.name for op in cycle], {op.name: op.site for op in cycle}
 
 
 def _active(order: Iterable[Op], sources: Iterable[Blob]) -> set[Blob]:

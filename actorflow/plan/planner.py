@@ -126,6 +126,7 @@ class _Planner:
         roots = put_critical_first(self._ops, self._slots, lengths)
         capture = captures(self._graph)
         assign_lanes(self._ops, self._slots, lengths, capture)
+        crosses = self._graph.world.size > 1 and crosses_ranks(self._ordered, fetched)
         return Plan(
             self._graph,
             self._ops,
@@ -137,7 +138,7 @@ class _Planner:
             tuple(self._updates),
             self._notes,
             find_segments(self._ops, self._slots) if capture else (),
-            identity_of(self._ordered, fetched) if self._crosses(fetched) else None,
+            identity_of(self._ordered, fetched) if crosses else None,
         )
 
     # -- ops ----------------------------------------------------------------------------------------------------
@@ -197,9 +198,6 @@ class _Planner:
             self._written(op, blob, slot)
 
     # -- other ranks --------------------------------------------------------------------------------------------
-
-    def _crosses(self, fetched: Sequence[Blob]) -> bool:
-        return self._graph.world.size > 1 and crosses_ranks(self._ordered, fetched)
 
     def _plan_elsewhere(self, op: Op) -> None:
         """An op of another rank: send what it reads from here, receive what it adds to what is here."""

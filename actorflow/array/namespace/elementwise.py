@@ -27,14 +27,6 @@ def _copy(x: Value, out: Value) -> None:
     np.copyto(out, x)
 
 
-def _real_part(x: Value, out: Value) -> None:
-    np.copyto(out, x.real)
-
-
-def _imaginary_part(x: Value, out: Value) -> None:
-    np.copyto(out, x.imag)
-
-
 def _real_type(dtype: DType) -> DType:
     return np.empty(0, dtype).real.dtype
 
@@ -72,10 +64,6 @@ def _choose(condition: Value, x1: Value, x2: Value, out: Value) -> None:
     np.bitwise_xor(x1.view(bits), other, out=chosen)
     np.bitwise_and(chosen, mask, out=chosen)
     np.bitwise_xor(chosen, other, out=chosen)
-
-
-def _chosen_type(condition: DType, x1: DType, x2: DType) -> DType:  # noqa: ARG001  all inputs have one
-    return np.result_type(x1, x2)
 
 
 def _sign(x: Value, out: Value) -> None:
@@ -182,7 +170,7 @@ COSH, cosh = _of_one("cosh", "Hyperbolic cosine.", np.cosh)
 EXP, exp = _of_one("exp", "The exponential function, ``e`` to this power.", np.exp)
 EXPM1, expm1 = _of_one("expm1", "``exp(x) - 1``, exact near 0.", _expm1, like=np.expm1)
 FLOOR, floor = _of_one("floor", "The greatest integer that is not greater.", _rounded(np.floor), types=_same)
-IMAG, imag = _of_one("imag", "Imaginary part.", _imaginary_part, aligned=False, types=_real_type)
+IMAG, imag = _of_one("imag", "Imaginary part.", lambda x, out: np.copyto(out, x.imag), aligned=False, types=_real_type)
 ISFINITE, isfinite = _of_one("isfinite", "True where an element is neither infinite nor NaN.", np.isfinite)
 ISINF, isinf = _of_one("isinf", "True where an element is infinite.", np.isinf)
 ISNAN, isnan = _of_one("isnan", "True where an element is NaN.", np.isnan)
@@ -193,7 +181,7 @@ LOG2, log2 = _of_one("log2", "Logarithm to the base 2.", np.log2)
 LOGICAL_NOT, logical_not = _of_one("logical_not", "True where an element is false.", np.logical_not)
 NEGATIVE, negative = _of_one("negative", "``-x``.", np.negative)
 POSITIVE, positive = _of_one("positive", "``+x``.", np.positive)
-REAL, real = _of_one("real", "Real part.", _real_part, aligned=False, types=_real_type)
+REAL, real = _of_one("real", "Real part.", lambda x, out: np.copyto(out, x.real), aligned=False, types=_real_type)
 RECIPROCAL, reciprocal = _of_one("reciprocal", "``1 / x``.", np.reciprocal)
 ROUND, round = _of_one("round", "The nearest integer; halves go to the even one.", _rounded(np.rint), types=_same)
 SIGN, sign = _of_one(
@@ -237,7 +225,7 @@ POW, pow = _of_two("pow", "``x1`` to the power of ``x2``.", _power, like=np.powe
 REMAINDER, remainder = _of_two("remainder", "The remainder of ``floor_divide``, with the sign of ``x2``.", np.remainder)
 SUBTRACT, subtract = _of_two("subtract", "``x1 - x2``.", np.subtract)
 
-WHERE = Elementwise("where", _choose, aligned=False, types=_chosen_type)
+WHERE = Elementwise("where", _choose, aligned=False, types=lambda _, x1, x2: np.result_type(x1, x2))
 COPY = Elementwise("copy", _copy, types=_same)
 #: As maximum and minimum, but for the gradient: at the bound it is the array's.
 CLIP_LOW = Elementwise("clip", np.maximum)

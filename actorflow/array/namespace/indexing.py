@@ -201,8 +201,9 @@ def _parsed(key: Any) -> tuple[tuple[Any, ...], list[Input]]:
 
 
 def _shape_of(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -> Shape:
-    if not arrays:
-        return _part_shape(shape, key_of(template, ()))
+    if not arrays:  # asked of an array of this shape that takes no memory
+        whole = np.ndarray(shape, np.int8, bytes(1), strides=(0,) * len(shape))
+        return tuple(whole[key_of(template, ())].shape)
     together = broadcast("an index", *(each.shape for each in arrays))
     named = sum(part is not None and part is not Ellipsis for part in template)
     if named > len(shape):
@@ -260,12 +261,6 @@ def _check_masks(shape: Shape, template: tuple[Any, ...], arrays: list[Input]) -
         if mask is not None and mask != lengths:
             raise IndexError(f"a mask of shape {mask} for axes of lengths {lengths}, of an array of shape {shape}")
         at += len(shape) - named if part is Ellipsis else rank
-
-
-def _part_shape(shape: Shape, key: Any) -> Shape:
-    """The shape of a part without index arrays: asked of an array of this shape that takes no memory."""
-    part = np.ndarray(shape, np.int8, bytes(1), strides=(0,) * len(shape))[key]
-    return tuple(part.shape)
 
 
 TAKE = Primitive("take", lambda x, indices, axis: np.take(x, indices, axis=axis))

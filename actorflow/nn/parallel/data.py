@@ -159,7 +159,9 @@ class DataParallel(Layer):
             self._scopes = scopes
             for scope in scopes[1:]:
                 mark_replicas(scopes[0], scope)
-            self._place_variables(terms[0])
+            if self._server is not None:
+                own = set(scopes[0].variables)
+                self._server.hold(variable for variable in trainable(terms[0]) if variable in own)
         if training:
             self._shares = terms
         return summed(terms, self.places[0])
@@ -208,12 +210,6 @@ class DataParallel(Layer):
         top = net(*inputs, training=training)
         self.outputs.append(net.top)
         return loss_of("DataParallel", top, self._loss, targets)
-
-    def _place_variables(self, loss: Blob) -> None:
-        """Bring what the first build has made to the servers, if there are any."""
-        if self._server is not None:
-            own = set(self._scopes[0].variables)
-            self._server.hold(variable for variable in trainable(loss) if variable in own)
 
     def _all_reduced(self, variables: Sequence[Variable]) -> list[dict[Variable, Blob]]:
         """The variables of each replica, with the gradients of the whole batch."""
