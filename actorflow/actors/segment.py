@@ -17,7 +17,7 @@ from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import Wiring
 from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStream
-from actorflow.devices.memory import IN_TWO_LISTS, UNSHARED
+from actorflow.devices.memory import IN_ONE_LIST, IN_TWO_LISTS, UNSHARED
 from actorflow.devices.segment import Segment, SegmentState
 from actorflow.devices.stream import StreamDevice
 from actorflow.errors import DeviceError, GraphError
@@ -35,18 +35,15 @@ class _Arrays:
 
     Args:
         device: Where they are.
-
-    Attributes:
-        references: Number of references to an array that are held here: its own, and those of views of it.
     """
 
-    __slots__ = ("_device", "held", "references", "whereabouts")
+    __slots__ = ("_device", "_views", "held", "whereabouts")
 
     def __init__(self, device: StreamDevice) -> None:
         self._device = device
         self.whereabouts: dict[int, Hashable] = {}  # where the arrays are
         self.held: dict[int, Any] = {}  # the arrays, by their ids
-        self.references: dict[int, int] = {}
+        self._views: dict[int, list[int]] = {}  # ids of views, by that of the array whose memory they show
 
     def hold(self, arrays: Iterable[Any]) -> tuple[int, ...]:
         """Hold arrays until `clear`; returns their ids."""
@@ -54,6 +51,18 @@ class _Arrays:
 
     def get(self, ids: Iterable[int]) -> list[Any]:
         return [self.held[i] for i in ids]
+
+    def references(self, array: Any) -> int:
+        """Number of references to an array that end with the call.
+
+        They are its own, and those of views that are held here alone: a view that something else refers to as well, as
+        a frame does for a copy to another device, lives on and shows the memory of the array.
+        """
+        key, held = id(array), self.held
+        count = 1 if key in held else 0
+        if key in self._views:
+            count += sum(getrefcount(held[view]) == IN_ONE_LIST for view in self._views[key])
+        return count
 
     def clear(self) -> None:
         """Let go of all: an exception may keep the call alive."""
@@ -64,10 +73,8 @@ class _Arrays:
         if key not in self.held:
             self.held[key] = array
             self.whereabouts[key] = self._device.whereabouts(array)
-            references = self.references
-            references[key] = references.get(key, 0) + 1
             if array.base is not None:
-                references[id(array.base)] = references.get(id(array.base), 0) + 1
+                self._views.setdefault(id(array.base), []).append(key)
         return key
 
 
@@ -116,7 +123,7 @@ class SegmentActor(_OnStream):
         if (
             part.reuses
             and inputs[0].base is None
-            and getrefcount(inputs[0]) == IN_TWO_LISTS + arrays.references.get(id(inputs[0]), 0)
+            and getrefcount(inputs[0]) == IN_TWO_LISTS + arrays.references(inputs[0])
         ):
             outputs = [inputs[0], *[bucket.take() for bucket in part.buckets[1:]]]
         else:
@@ -217,7 +224,7 @@ class SegmentActor(_OnStream):
 
 def _release(blobs: Iterable[BlobActor], frame: Frame, arrays: _Arrays) -> None:
     """One reader of each is done; as `actorflow.actors.op.release`, but for the references that ``arrays`` holds."""
-    readers, values, references = frame.readers, frame.values, arrays.references
+    readers, values = frame.readers, frame.values
     for blob in blobs:
         tokens = readers[blob.slot]
         if tokens is not None and not tokens.pop():
@@ -226,5 +233,5 @@ def _release(blobs: Iterable[BlobActor], frame: Frame, arrays: _Arrays) -> None:
         values[blob.slot] = None
         if isinstance(blob, StreamViewActor) and buffer.base is not None:
             buffer = buffer.base
-        if blob.bucket is not None and getrefcount(buffer) == UNSHARED + references.get(id(buffer), 0):
+        if blob.bucket is not None and getrefcount(buffer) == UNSHARED + arrays.references(buffer):
             blob.bucket.give_back(buffer)

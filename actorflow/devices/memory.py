@@ -34,7 +34,9 @@ def _count_in_lists(lists: int) -> int:
     return getrefcount(inputs[0])
 
 
-#: Value of ``getrefcount(inputs[0])`` for a buffer that is in the list ``inputs`` and in one more.
+#: Value of ``getrefcount(inputs[0])`` for a buffer that is in the list ``inputs`` alone.
+IN_ONE_LIST = _count_in_lists(1)
+#: The same for a buffer that is in one more list.
 IN_TWO_LISTS = _count_in_lists(2)
 #: Value of ``getrefcount(buffer)`` for a buffer held by one local variable only; it differs between Python versions.
 UNSHARED = _count_unshared()

@@ -63,3 +63,23 @@ async def test_a_long_chain_is_one_launch() -> None:
         assert len(segment.ops) == 100
         assert segment.replays > 0
         assert segment.refusal is None
+
+
+async def test_a_view_that_is_fetched_keeps_what_it_shows() -> None:
+    """A segment reads the view, then the viewed array, and writes more arrays like it."""
+    graph = af.Graph("shown", capture=True)
+    with graph.at("cuda:0"):
+        x = graph.blob("x", (4, 4))
+        viewed = af.ops.scale(x, 2.0)
+        view = af.ops.reshape(viewed, (2, 8))
+    later = graph.function("later", lambda value: value, x.spec)(viewed)  # so that the segment begins behind the view
+    with graph.at("cuda:0"):
+        first = af.ops.scale(view, 3.0)
+        total = af.ops.add(viewed, later)
+        written = [first, *[af.ops.scale(total, float(i)) for i in range(6)]]
+    async with graph:
+        for number in range(8):
+            batch = np.arange(16, dtype="f").reshape(4, 4) + number
+            result = await graph.run({x: batch}, fetch=[*written, view])
+            np.testing.assert_array_equal(af.to_numpy(result[view]), 2 * batch.reshape(2, 8))
+            np.testing.assert_array_equal(af.to_numpy(result[first]), 6 * batch.reshape(2, 8))

@@ -403,6 +403,49 @@ async def test_arrays_that_the_application_keeps_are_not_overwritten(planted: Pl
             assert np.array_equal(inner.get(), np.full(3, 6.0 * number, "f"))
 
 
+def shown_elsewhere(slow: SimOptions) -> tuple[af.Graph, list[af.Blob], list[af.Blob]]:
+    """A segment reads a view, then the viewed array, and writes more arrays like it; a copy reads the view, too.
+
+    Returns:
+        The graph, the view and what ``slow`` makes of it, and what the segment writes.
+    """
+    graph = af.Graph("shown", capture=True, devices={"sim:1": slow})
+    with graph.at("sim:0"):
+        x = graph.blob("x", (4, 4))
+        viewed = af.ops.scale(x, 2.0)
+        view = af.ops.reshape(viewed, (2, 8))
+    with graph.at("sim:1"):
+        away = af.ops.scale(view, 1.0)
+    later = graph.function("later", lambda value: value, x.spec)(viewed)  # so that the segment begins behind the view
+    with graph.at("sim:0"):
+        first = af.ops.scale(view, 3.0)
+        total = af.ops.add(viewed, later)
+        written = [first, *[af.ops.scale(total, float(i)) for i in range(6)]]
+    return graph, [view, away], written
+
+
+@pytest.mark.parametrize("is_fetched", [True, False])
+async def test_views_that_others_hold_keep_what_they_show(still: Standstill, is_fetched: bool) -> None:
+    """Whether the application fetches the view, or another device still copies it when the segment is launched."""
+    graph, (view, away), written = shown_elsewhere(still.options())
+    shown = view if is_fetched else away
+    still.graph = graph
+    async with graph, asyncio.timeout(60):
+        for number in range(8):
+            x = np.arange(16, dtype="f").reshape(4, 4) + number
+            running = asyncio.create_task(graph.run({"x": x}, fetch=[*written, shown]))
+            while sum(each.calls for names, each in graph.engine.segments.items() if len(names) > 2) <= number:
+                await asyncio.sleep(0)
+            while not running.done():
+                still.advance(1e3)
+                await asyncio.sleep(0)
+            result = await running
+            np.testing.assert_array_equal(af.to_numpy(result[shown]), 2 * x.reshape(2, 8))
+            np.testing.assert_array_equal(af.to_numpy(result[written[0]]), 6 * x.reshape(2, 8))
+            for i, blob in enumerate(written[1:]):
+                np.testing.assert_array_equal(af.to_numpy(result[blob]), 4.0 * i * x)
+
+
 async def test_variables_that_the_application_assigns(planted: Planted) -> None:
     graph, y = chain()
     async with graph:
