@@ -41,6 +41,8 @@ class Observer:
         """The frame has ended, and nothing of it runs any more."""
         running = self._resources.running
         running.discard(frame)
+        if self._idle is not None and not running:
+            self._idle.set()  # first: whatever fails below, nobody may wait for ever
         self.limits.ended(frame)
         if frame.serial >= 0:
             self._resources.peers.leave(frame)
@@ -54,8 +56,6 @@ class Observer:
             self.errors.append(FailureRecord(time.time(), frame.number, op_id, str(frame.error)))
         else:
             self.counts.cancelled += 1
-        if self._idle is not None and not running:
-            self._idle.set()
 
     def abandoned(self, frame: Frame) -> None:
         """The stopped frame is no longer waited for; calls of it may still run in threads."""
