@@ -223,7 +223,7 @@ class Team:
     def judge(self, elapsed_ns: int, alone_ns: float) -> None:
         """Take note of how long spread work took, and how long it takes one thread; twice the pause if that is less."""
         if not alone_ns or elapsed_ns * _GAIN < alone_ns:  # or the clock of the thread is too coarse to tell
-            self._pause = 0
+            self._pause = self._skips = 0
         else:
             self._pause = self._skips = min(self._longest_pause, 2 * self._pause + 1)
 
