@@ -17,8 +17,10 @@ NVRTC_WHEELS-12 := 'nvidia-cuda-nvrtc-cu12>=12.9' 'nvidia-cuda-runtime-cu12>=12.
 NVRTC_WHEELS-13 := 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-crt>=13' 'nvidia-cuda-runtime>=13'
 BIN := $(VENV)/bin
 ARGS ?=
-# On as many cores as there are, each of which begins with a part of the files; ARGS=-n0 runs all in one process, for a debugger.
-IN_PARALLEL := --numprocesses logical --dist worksteal
+# One process more than there are cores: some tests wait, for other processes or for a time limit. Each begins with a part
+# of the files; ARGS=-n0 runs all in one process, for a debugger.
+WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+IN_PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
 # Not even imported: torch alone takes seconds.
 WITHOUT_ORACLE := -m 'not oracle' --ignore=tests/oracle
