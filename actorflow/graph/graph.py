@@ -9,13 +9,16 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices import DeviceOptions
-from actorflow.errors import GraphError, did_you_mean, require
+from actorflow.errors import GraphError, ShapeError, did_you_mean, require
 from actorflow.graph import options
 from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable, as_blobs
 from actorflow.graph.store import Store
+from actorflow.interchange import as_array, to_numpy
+from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 Feeds = Mapping[Any, npt.ArrayLike]  # a mapping's keys are invariant: "Blob | str" would refuse dict[Blob, ...]
 
 _HOST = Place()
+#: Types of constants of Python numbers that are not NumPy's.
+_USUAL = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
 
 
 class _Defaults(NamedTuple):
@@ -179,6 +184,31 @@ class Graph:
         variable = Variable(scope, store.take_id(), full, self.root._place(place), spec, init)
         store.add(variable)
         return variable
+
+    def constant(
+        self,
+        value: npt.ArrayLike,
+        dtype: npt.DTypeLike | None = None,
+        name: str | None = None,
+        place: Place | str | None = None,
+    ) -> Blob:
+        """Make a blob of one value in all frames, which is neither fed nor trained nor part of a checkpoint.
+
+        Args:
+            value: A number, an array of any library, which is copied, or nested lists of numbers.
+            dtype: Type of the elements; the default is that of an array, and NumPy's for Python numbers, but for
+                float32 and complex64.
+            name: Name of the op that it comes from, made unique; the blob is ``<name>/out``.
+            place: Where it lives; the default is that of `at`.
+        Returns:
+            Blob of the shape of ``value``.
+        Raises:
+            ShapeError, DTypeError: if ``value`` is not an array of numbers, text or bytes, or not one of ``dtype``.
+        """
+        operation = Constant(_constant_array(value, dtype))
+        with self._innermost, self.at(place):
+            blob: Blob = self.apply(operation, name=name)
+        return blob
 
     def replica(self, name: str, of: Blob, place: Place | str | None = None) -> Variable:
         """Make a copy of a variable at another place, that the program keeps equal to it: by updates that are the same.
@@ -915,6 +945,20 @@ class Graph:
         scope.name, scope.parent, scope.root, scope._prefix, scope._store = full, parent, self, full + "/", store
         store.scopes[full] = scope
         return scope
+
+
+def _constant_array(value: Any, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(value) if isinstance(value, int | float | complex | list | tuple) else to_numpy(value)
+    except GraphError:
+        raise
+    except ValueError as error:  # rows of different lengths
+        raise ShapeError(f"constant: {error}") from error
+    if dtype is None:
+        kind = array.dtype if hasattr(value, "dtype") else _USUAL.get(array.dtype, array.dtype)
+    else:
+        kind = TensorSpec.of((), dtype).dtype
+    return as_array(array, TensorSpec(array.shape, kind), "constant", narrow=True)
 
 
 def _checked_operation(name: str | None, operation: object) -> Operation:

@@ -1,4 +1,4 @@
-"""Blobs of one constant, and of random numbers, from no inputs.
+"""Constants, and random numbers, from no inputs.
 
 Random numbers depend on the seed, the number of the frame and the position of the element alone: not on timing, lanes,
 or the number and kind of devices.
@@ -6,10 +6,12 @@ or the number and kind of devices.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +24,46 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Operation):
+    """An array that is the same in each frame; see `Graph.constant`. Equal arrays are equal constants.
+
+    Attributes:
+        value: The array; read-only, and a copy unless it was so already.
+    """
+
+    arguments = ()
+
+    value: npt.NDArray[Any]
+
+    def __post_init__(self) -> None:
+        flags = self.value.flags
+        if flags.writeable or not (flags.owndata and flags.c_contiguous):
+            value = self.value.copy()
+            value.setflags(write=False)
+            object.__setattr__(self, "value", value)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        if self.value.dtype.hasobject:
+            raise DTypeError(f"Constant: value must not be of Python objects, got dtype {self.value.dtype}")
+        return (TensorSpec(self.value.shape, self.value.dtype),)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Constant and self._contents == other._contents
+
+    def __hash__(self) -> int:
+        return hash(self._contents)
+
+    def __str__(self) -> str:
+        shown = repr(self.value.item()) if self.value.size == 1 else f"{self.infer()[0]}, {self._contents[2].hex()[:8]}"
+        return f"Constant({shown})"
+
+    @cached_property
+    def _contents(self) -> tuple[tuple[int, ...], np.dtype[Any], bytes]:
+        digest = hashlib.blake2b(self.value.tobytes(), digest_size=16).digest()
+        return self.value.shape, self.value.dtype, digest
 
 
 @dataclass(frozen=True)
@@ -64,7 +106,7 @@ def filled(value: Any, shape: tuple[int, ...], like: Blob, name: str | None = No
 
 
 def number_like(value: Any, like: Blob) -> Blob:
-    """A number as a 0-d blob of another blob's dtype and place.
+    """A number as a constant 0-d blob of another blob's dtype and place.
 
     Raises:
         DTypeError: if the dtype cannot have that value.
@@ -73,7 +115,10 @@ def number_like(value: Any, like: Blob) -> Blob:
     is_whole = isinstance(value, bool | int | np.bool_ | np.integer)
     if (kind == "b" and not isinstance(value, bool | np.bool_)) or (kind in "iu" and not is_whole):
         raise DTypeError(f"the number {value!r} does not fit to blob {like.name!r}, {like.spec}: cast the blob")
-    return filled(value, (), like, name="number")
+    root = like.graph.root
+    with root.at(like.place):
+        y: Blob = root.apply(Constant(np.full((), value, like.dtype)), name="number")
+    return y
 
 
 def with_numbers(*operands: Blob | float) -> list[Blob]:

@@ -9,6 +9,7 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops import Operation
+from actorflow.ops.fills import Constant
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
@@ -51,6 +52,7 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "Bias": (ops.Bias(), [X, spread(3)]),
     "BiasDown": (BiasDown(), [X]),
     "Cast": (ops.Cast(np.dtype("float64")), [X]),
+    "Constant": (Constant(spread(3, 2)), []),
     "Conv": (ops.Conv(pad=(1, 1)), [X, FILTERS]),
     "ConvDown": (ConvDown(pad=1, size=(6, 6)), [Y, FILTERS]),
     "ConvWeight": (ConvWeight(pad=1, kernel=(3, 3)), [Y, X]),

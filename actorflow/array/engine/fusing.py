@@ -9,8 +9,9 @@ from typing import NamedTuple
 from actorflow.devices import device_kind
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
-from actorflow.ops.fills import Fill
+from actorflow.ops.fills import Constant, Fill
 from actorflow.ops.fused import Fused, FusedColumns, FusedStep, columns_of, may_fuse, may_reduce
+from actorflow.ops.operation import Operation
 from actorflow.ops.registry import load_libraries, registered_kernels
 from actorflow.ops.shaping import Reduction
 from actorflow.place import Place
@@ -82,7 +83,7 @@ def _fuse(joined: Joined, group: Sequence[Op], results: Sequence[Op]) -> None:
     def add(op: Op) -> None:
         arguments = tuple([positions[blob] for blob in op.inputs])
         positions[op.outputs[0]] = len(inputs) + len(steps)
-        steps.append(FusedStep(op.operation, arguments))
+        steps.append(FusedStep(_as_step(op), arguments))
 
     for op in group:
         for blob in op.inputs:
@@ -116,7 +117,16 @@ def _takes_numbers(op: Op) -> bool:
 
 
 def _is_number(op: Op) -> bool:
-    return isinstance(op.operation, Fill) and may_fuse(op.operation, (), op.outputs[0].spec)
+    step = _as_step(op)
+    return isinstance(step, Fill) and may_fuse(step, (), op.outputs[0].spec)
+
+
+def _as_step(op: Op) -> Operation:
+    """The operation of an op as a step of a chain, whose numbers are fills."""
+    operation, spec = op.operation, op.outputs[0].spec
+    if isinstance(operation, Constant) and spec.shape == ():
+        return Fill(operation.value.item(), spec)
+    return operation
 
 
 def _groups(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:

@@ -24,6 +24,7 @@ from actorflow.array.transforms.recipe import needed
 from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
+from actorflow.ops.fills import Constant
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
@@ -98,26 +99,6 @@ class Recorded(Operation):
         return self.primitive.name
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Constant(Operation):
-    """An array that is the same in each run and is never trained.
-
-    Attributes:
-        array: The array.
-    """
-
-    arguments = ()
-    differentiable = False
-
-    array: Value
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (TensorSpec(self.array.shape, self.array.dtype),)
-
-    def __str__(self) -> str:
-        return "Constant"
-
-
 def evaluate(op: Primitive, arguments: Sequence[Any], params: tuple[Any, ...], outputs: Sequence[Value]) -> None:
     """Compute an operation on values.
 
@@ -138,11 +119,6 @@ def evaluate(op: Primitive, arguments: Sequence[Any], params: tuple[Any, ...], o
         if np.shape(result) != output.shape:
             raise ShapeError(f"{op.name}: recorded as shape {output.shape}, computed as {np.shape(result)}")
         np.copyto(output, result, casting="unsafe")
-
-
-@kernel(Constant)
-def _copy(operation: Constant, _inputs: list[Value], outputs: list[Value]) -> None:
-    np.copyto(outputs[0], operation.array)
 
 
 @kernel(Recorded)

@@ -7,9 +7,14 @@ import math
 import numpy as np
 
 from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
-from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform
+from actorflow.ops.fills import Bernoulli, Constant, Fill, Gaussian, Uniform
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
+
+
+@kernel(Constant)
+def _constant(operation: Constant, inputs: list[Array], outputs: list[Array]) -> None:
+    np.copyto(outputs[0], operation.value)
 
 
 @kernel(Fill)
