@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob, Op
 
 
-PadMode = Literal["constant", "reflect", "edge"]
+PadMode = Literal["constant", "reflect", "edge", "wrap"]
 #: An index of one axis of a blob; None is a new axis.
 Index = Any
 
@@ -115,14 +115,14 @@ def _check_widths(kind: str, widths: tuple[tuple[int, int], ...], shape: tuple[i
     if len(widths) != len(shape) or any(width < 0 for pair in widths for width in pair):
         raise ShapeError(f"{kind}: widths must be two numbers from 0 on for each of {len(shape)} axes, got {widths}")
     for axis, (pair, n) in enumerate(zip(widths, shape, strict=True)):
-        most = {"reflect": max(n - 1, 0), "edge": 0 if n == 0 else None}.get(mode)
+        most = {"reflect": max(n - 1, 0), "edge": 0 if n == 0 else None, "wrap": n}.get(mode)
         if most is not None and max(pair) > most:
             raise ShapeError(f"{kind}: widths {pair} on axis {axis} must be at most {most} in mode {mode!r}, x has {n}")
 
 
 def _check_mode(kind: str, mode: PadMode) -> None:
-    if mode not in ("constant", "reflect", "edge"):
-        raise GraphError(f"{kind}: mode must be 'constant', 'reflect' or 'edge', got {mode!r}")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise GraphError(f"{kind}: mode must be 'constant', 'reflect', 'edge' or 'wrap', got {mode!r}")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Pad(Operation):
 
 @dataclass(frozen=True)
 class PadDown(Operation):
-    """The gradient of `Pad` in modes "reflect" and "edge": ``g`` without its border, which is added to its sources."""
+    """The gradient of `Pad` in other modes than "constant": ``g`` without its border, which is added to its sources."""
 
     arguments = ("g",)
 
@@ -263,7 +263,8 @@ def pad(
         x: Any shape and dtype.
         widths: Numbers of elements: before and after for each axis, or one number for both, or one for all.
         mode: Contents of the border: "constant", ``value``; "edge", the outermost element; "reflect", the elements
-            inside of that, mirrored (so fewer than the axis is long).
+            inside of that, mirrored (so fewer than the axis is long); "wrap", the elements at the other end of the axis
+            (at most as many as it is long).
         value: The border's elements in mode "constant".
     Returns:
         Blob of the larger shape, and the dtype of ``x``.

@@ -62,17 +62,23 @@ def patched(case: Case) -> Any:
     return mock.patch.multiple(kernels, _PIECE_BYTES=case.piece_bytes, _IMAGE_BYTES=2 * case.piece_bytes)
 
 
-def windows(case: Case, out: tuple[int, ...], dilation: tuple[int, ...] | None = None):
+def windows(case: Case, out: tuple[int, ...], dilation: tuple[int, ...]):
     """Output index, the window's elements of the image, and its size with border (not beyond it)."""
     for window in np.ndindex(*out):
         spans, sizes = [], []
-        steps = dilation or (1,) * len(out)
-        axes = zip(window, case.size, case.kernel, case.stride, case.pad, steps, strict=True)
+        axes = zip(window, case.size, case.kernel, case.stride, case.pad, dilation, strict=True)
         for index, n, k, s, (before, after), d in axes:
             start = index * s - before
-            sizes.append(min(start + k, n + after) - start)
-            spans.append([i for i in range(start, start + k * d, d) if 0 <= i < n])
+            seen = range(start, min(start + k * d, n + after), d)
+            sizes.append(len(seen))
+            spans.append([i for i in seen if 0 <= i < n])
         yield window, list(itertools.product(*spans)), int(np.prod(sizes))
+
+
+def steps(case: Case, dilated: bool) -> tuple[int, ...]:
+    """A dilation of 2 on the axes where it fits."""
+    axes = zip(case.kernel, case.size, case.pad, strict=True)
+    return tuple(2 if dilated and (k - 1) * 2 < n + sum(p) else 1 for k, n, p in axes)
 
 
 def drawn(case: Case, operation: ops.Operation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -88,42 +94,43 @@ def drawn(case: Case, operation: ops.Operation) -> tuple[np.ndarray, np.ndarray,
 @settings(deadline=None)
 @given(cases(), st.booleans())
 def test_max_pool_and_its_gradients_are_what_loops_give(compute, laid_out, case: Case, dilated: bool) -> None:
-    dilation = tuple(
-        2 if dilated and (k - 1) * 2 < n + sum(p) else 1
-        for k, n, p in zip(case.kernel, case.size, case.pad, strict=True)
-    )
+    dilation = steps(case, dilated)
     how = (*case.how, dilation)
     x, g, h = drawn(case, ops.MaxPool(*how))
     y, dx, picked = np.full_like(g, -np.inf), np.zeros_like(x), np.zeros_like(g)
+    indices = np.full(g.shape, -1)
     for window, elements, _ in windows(case, g.shape[1:-1], dilation):
         for n, c in np.ndindex(case.batch, case.channels) if elements else ():
             best = max(elements, key=lambda i: x[(n, *i, c)])  # the first one of them
             y[(n, *window, c)] = x[(n, *best, c)]
             dx[(n, *best, c)] += g[(n, *window, c)]
             picked[(n, *window, c)] = h[(n, *best, c)]
+            indices[(n, *window, c)] = np.ravel_multi_index(best, case.size)
     x, g, h = (laid_out(array, case.layout) for array in (x, g, h))
     with patched(case):
         np.testing.assert_array_equal(compute(ops.MaxPool(*how), x)[0], y)
+        np.testing.assert_array_equal(compute(ops.MaxPool(*how, return_indices=True), x)[1], indices, strict=True)
         np.testing.assert_allclose(compute(MaxPoolDown(*how), g, x, y)[0], dx, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(compute(MaxPoolPick(*how), h, x, y)[0], picked)
 
 
 @settings(deadline=None)
-@given(cases(), st.booleans())
+@given(cases(), st.booleans(), st.booleans())
 def test_average_pool_and_its_gradient_are_what_loops_give(
-    compute, laid_out, tolerance, case: Case, count_pad: bool
+    compute, laid_out, tolerance, case: Case, count_pad: bool, dilated: bool
 ) -> None:
-    how = (*case.how, count_pad)
-    x, g, _ = drawn(case, ops.AveragePool(*how))
+    how, dilation = (*case.how, count_pad), steps(case, dilated)
+    x, g, _ = drawn(case, ops.AveragePool(*how, dilation=dilation))
     y, dx = np.zeros_like(g), np.zeros_like(x)
-    for window, elements, size in windows(case, g.shape[1:-1]):
+    for window, elements, size in windows(case, g.shape[1:-1], dilation):
         for element in elements:
             count = size if count_pad else len(elements)
             y[(slice(None), *window)] += x[(slice(None), *element)] / count
             dx[(slice(None), *element)] += g[(slice(None), *window)] / count
     x, g = laid_out(x, case.layout), laid_out(g, case.layout)
     with patched(case):
-        found = [*compute(ops.AveragePool(*how), x), *compute(AveragePoolDown(*how, size=case.size), g)]
+        (mean,) = compute(ops.AveragePool(*how, dilation=dilation), x)
+        found = [mean, *compute(AveragePoolDown(*how, size=case.size, dilation=dilation), g)]
     for actual, expected in zip(found, (y, dx), strict=True):
         np.testing.assert_allclose(actual, expected, **tolerance(case.dtype))
 
@@ -184,6 +191,8 @@ def test_a_nan_in_a_window_shows_in_its_maximum_and_takes_no_gradient(compute, h
     assert np.isnan(y[0, 0, 0, 0])
     (dx,) = compute(MaxPoolDown(*how), np.ones_like(y), x, y)
     np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, 1 if y.size == 2 else 0])
+    indices = compute(ops.MaxPool(*how, return_indices=True), x)[1]
+    np.testing.assert_array_equal(indices.reshape(-1), [1, 3][: y.size])
 
 
 def test_a_window_that_sees_only_border_has_no_maximum(compute) -> None:
@@ -192,6 +201,23 @@ def test_a_window_that_sees_only_border_has_no_maximum(compute) -> None:
     (y,) = compute(ops.MaxPool(*how), x)
     np.testing.assert_array_equal(y, np.full((1, 1, 1), -np.inf))
     np.testing.assert_array_equal(compute(MaxPoolDown(*how), np.ones_like(y), x, y)[0], np.zeros_like(x))
+    np.testing.assert_array_equal(compute(ops.MaxPool(*how, return_indices=True), x)[1], np.full((1, 1, 1), -1))
+    for count_pad in (False, True):
+        np.testing.assert_array_equal(compute(ops.AveragePool(*how[:4], count_pad, dilation=3), x)[0], np.zeros_like(y))
+
+
+def test_indices_beside_maxima(compute) -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", (2, 5, 4, 3))
+    y, indices = ops.max_pool(x, 3, 2, 1, return_indices=True)
+    value = np.random.default_rng(0).permutation(120).reshape(x.shape).astype("f")
+    result = graph.run_sync({x: value})
+    flat = value.reshape(2, -1, 3)
+    picked = np.take_along_axis(flat, result[indices].reshape(2, -1, 3), axis=1)
+    np.testing.assert_array_equal(picked.reshape(y.shape), result[y])
+    whole = np.arange(6).astype("i1").reshape(1, 6, 1)
+    for each in compute(ops.MaxPool(2, return_indices=True), whole):
+        np.testing.assert_array_equal(each.reshape(-1), [1, 3, 5])
 
 
 @pytest.mark.parametrize(
@@ -226,6 +252,7 @@ def test_gradients_and_their_gradients(compute, size, how) -> None:
     check_gradient(ops.MaxPool(*how), x)
     check_gradient(ops.AveragePool(*how), x)
     check_gradient(ops.AveragePool(*how, count_pad=False), x)
+    check_gradient(ops.AveragePool(2, 1, 1, dilation=2), x)
     (y,) = compute(ops.MaxPool(*how), x)
     g = random.standard_normal(y.shape)
     check_gradient(MaxPoolDown(*how), g, x, y, wrt=[0])

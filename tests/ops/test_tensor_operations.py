@@ -146,7 +146,9 @@ def test_the_order_of_terms_is_kept_when_they_broadcast(compute) -> None:
         (ops.Flip((1,)), [_random(2, 3)]),
         (ops.Pad(((1, 0), (2, 1)), "constant", 3.0), [_random(2, 3)]),
         (ops.Pad(((1, 0), (2, 1)), "reflect"), [_random(2, 3)]),
+        (ops.Pad(((1, 2), (2, 3)), "wrap"), [_random(2, 3)]),
         (PadDown(((1, 0), (2, 1)), "edge"), [_random(3, 6)]),
+        (PadDown(((1, 2), (2, 3)), "wrap"), [_random(5, 8)]),
         (ops.Take(1), [_random(2, 3), np.array([[0, 2], [0, -3]])]),
         (TakeDown(3, 1), [_random(2, 4), np.array([0, 2, 0, 0])]),
         (ops.TakeAlongAxis(1), [_random(2, 3), np.array([[0, 0], [1, 2]])]),
@@ -210,6 +212,14 @@ def test_reshape_of_any_layout(compute, laid_out, shape, layout, data) -> None:
 
 
 # -- indices --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@pytest.mark.parametrize("widths", [((2, 1), (0, 3), (2, 2)), ((0, 0), (3, 0), (0, 2)), ((0, 0), (0, 0), (0, 0))])
+def test_borders_are_numpys(compute, mode, widths) -> None:
+    x = np.arange(60).reshape(3, 4, 5)
+    for array in (x, x.astype("f2"), x > 30):
+        np.testing.assert_array_equal(compute(ops.Pad(widths, mode), array)[0], np.pad(array, widths, mode))
 
 
 def test_repeated_indices_are_summed_in_their_order(compute) -> None:
@@ -375,7 +385,12 @@ async def test_dummy_waits_for_what_it_is_given(graph) -> None:
         (lambda x, y, n: ops.slice(x, [0]), af.GraphError, r"slice: key must be of integers, slices, ... and None"),
         (lambda x, y, n: ops.flip(x, 2), af.ShapeError, "flip: axis must be from -2 to 1"),
         (lambda x, y, n: ops.pad(x, 2, "reflect"), af.ShapeError, r"Pad: widths \(2, 2\) on axis 0 must be at most 1"),
-        (lambda x, y, n: ops.pad(x, 1, "wrap"), af.GraphError, "Pad: mode must be 'constant', 'reflect' or 'edge'"),
+        (lambda x, y, n: ops.pad(x, 4, "wrap"), af.ShapeError, r"Pad: widths \(4, 4\) on axis 0 must be at most 2"),
+        (
+            lambda x, y, n: ops.pad(x, 1, "around"),
+            af.GraphError,
+            "mode must be 'constant', 'reflect', 'edge' or 'wrap'",
+        ),
         (lambda x, y, n: ops.take(x, y), af.DTypeError, "Take: indices must be of integers"),
         (lambda x, y, n: ops.take(ops.slice(x, np.s_[:0]), n), af.ShapeError, "Take: x must have at least 1 element"),
         (lambda x, y, n: ops.take_along_axis(y, n), af.ShapeError, "TakeAlongAxis: indices must have"),

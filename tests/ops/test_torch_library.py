@@ -92,16 +92,16 @@ def lay(laid_out: Callable[[np.ndarray, str], np.ndarray]) -> Callable[[np.ndarr
     return lambda array, layout: array[flip].copy()[flip] if layout == "reversed" else laid_out(array, layout)
 
 
-def computed(operation: ops.Operation, libraries: Sequence[str], *inputs: np.ndarray) -> np.ndarray:
-    """Results of the first library's kernel for inputs that it cannot write to, in a buffer full of nan."""
+def computed(operation: ops.Operation, libraries: Sequence[str], *inputs: np.ndarray) -> list[np.ndarray]:
+    """Results of the first library's kernel for inputs that it cannot write to, in buffers full of nan."""
     inputs = tuple(array.view() for array in inputs)
     for array in inputs:
         array.flags.writeable = False
-    (spec,) = operation.infer(*(TensorSpec(a.shape, a.dtype) for a in inputs))
-    output = np.full(spec.shape, np.nan, spec.dtype)
-    found = find_kernel(operation, "cpu", spec.dtype, libraries=libraries)
-    assert found.function(operation, list(inputs), [output]) is None
-    return output
+    specs = operation.infer(*(TensorSpec(a.shape, a.dtype) for a in inputs))
+    outputs = [np.full(spec.shape, np.nan if spec.dtype.kind == "f" else -9, spec.dtype) for spec in specs]
+    found = find_kernel(operation, "cpu", inputs[0].dtype, libraries=libraries)
+    assert found.function(operation, list(inputs), outputs) is None
+    return outputs
 
 
 def compare(operation: ops.Operation, dtype: str, *inputs: np.ndarray) -> np.ndarray:
@@ -111,8 +111,9 @@ def compare(operation: ops.Operation, dtype: str, *inputs: np.ndarray) -> np.nda
     for array, old in zip(inputs, before, strict=True):
         np.testing.assert_array_equal(array, old)
     close = {"rtol": 2e-4, "atol": 2e-4} if dtype == "float32" else {"rtol": 1e-10, "atol": 1e-10}
-    np.testing.assert_allclose(actual, expected, **close)
-    return actual
+    for found, wanted in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, **close)
+    return actual[0]
 
 
 @needs_torch
@@ -142,6 +143,7 @@ def test_pooling_and_its_gradients_are_numpys(lay: Any, case: Case, dilated: boo
     x = lay(x, case.layout)
     dilation = case.dilation if dilated else 1
     y = compare(ops.MaxPool(*how, dilation), case.dtype, x)
+    compare(ops.MaxPool(*how, dilation, return_indices=True), case.dtype, x)
     g = lay(random.standard_normal(y.shape).astype(case.dtype), case.layout)
     compare(MaxPoolDown(*how, dilation), case.dtype, g, x, y)
     average = ops.AveragePool(*how, case.count_pad)
@@ -219,6 +221,7 @@ def test_numpys_kernel_is_taken_for_what_torch_cannot_do() -> None:
             assert library(kind(kernel, 1, pad), "float16") == "numpy"
     assert library(ops.MaxPool(3, pad=1, dilation=2)) == "numpy"
     assert library(ops.MaxPool(3, dilation=2)) == "torch"
+    assert library(ops.AveragePool(3, dilation=2)) == "numpy"
     assert library(ops.Conv(1, 5), "float64") == "torch"
     assert library(ops.Conv(1, ((1, 0),)), "float64") == "numpy"
     assert library(ops.Relu()) == "numpy"
@@ -341,8 +344,8 @@ class TestThreads:
 
         def chain(x: np.ndarray, libraries: list[str]) -> np.ndarray:
             for _ in range(5):
-                x = computed(conv, libraries, x, weight)
-            return computed(pool, libraries, x)
+                (x,) = computed(conv, libraries, x, weight)
+            return computed(pool, libraries, x)[0]
 
         barrier = threading.Barrier(len(images))
         found: dict[int, list[np.ndarray]] = {}

@@ -141,10 +141,11 @@ def test_max_pool(case, ties, dtype, seed) -> None:
     function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(case["pad"]) - 1]
 
     def oracle(x: Any) -> Any:
-        return last(function(first(x * x * x), *how, dilation, case["ceil"]))
+        y, indices = function(first(x * x * x), *how, dilation, case["ceil"], return_indices=True)
+        return last(y), last(indices)
 
     def ours(x: Any) -> Any:
-        return ops.max_pool(ops.multiply(ops.multiply(x, x), x), *how, case["ceil"], dilation)
+        return ops.max_pool(ops.multiply(ops.multiply(x, x), x), *how, case["ceil"], dilation, return_indices=True)
 
     (x,) = drawn(seed, case["x"], dtype=dtype)
     x = np.round(x) if ties else x

@@ -348,7 +348,7 @@ def test_pad_with_a_constant(shape, seed, dtype, layout, data) -> None:
     check(lambda x: ops.pad(x, widths, value=1.5), lambda x: torch.nn.functional.pad(x, flat, "constant", 1.5), [x])
 
 
-@pytest.mark.parametrize("mode", ["reflect", "edge"])
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
 @examples(20)
 @given(
     shape=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5),
@@ -359,12 +359,12 @@ def test_pad_with_a_constant(shape, seed, dtype, layout, data) -> None:
 )
 def test_pad_with_what_is_inside(mode, shape, seed, dtype, layout, data) -> None:
     def most(n: int) -> int:
-        return n - 1 if mode == "reflect" else 4
+        return {"reflect": n - 1, "edge": 4, "wrap": n}[mode]
 
     widths = [(data.draw(st.integers(0, most(n))), data.draw(st.integers(0, most(n)))) for n in shape]
     x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
     flat = [w for pair in reversed(widths) for w in pair]
-    their = {"reflect": "reflect", "edge": "replicate"}[mode]
+    their = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[mode]
     check(
         lambda x: ops.pad(x, widths, mode),
         lambda x: torch.nn.functional.pad(x[None, None], flat, their)[0, 0],

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,13 +76,16 @@ def _pooled(*how: Any, size: tuple[int, ...] = (9, 8), channels: int = 5) -> lis
         _, x, y = backwards(random)
         return [random.standard_normal(x.shape), x, y]
 
-    return [Case(operation, lambda random: [images(random)]), Case(down, backwards), Case(pick, forwards_again)]
+    forwards = [
+        Case(op, lambda random: [images(random)]) for op in (operation, replace(operation, return_indices=True))
+    ]
+    return [*forwards, Case(down, backwards), Case(pick, forwards_again)]
 
 
-def _averaged(*how: Any, size: tuple[int, ...] = (9, 8), channels: int = 5) -> list[Case]:
-    operation = ops.AveragePool(*how)
+def _averaged(*how: Any, size: tuple[int, ...] = (9, 8), channels: int = 5, dilation: int = 1) -> list[Case]:
+    operation = ops.AveragePool(*how, dilation=dilation)
     out = operation.windows(size).out
-    down = AveragePoolDown(*how, size=size)
+    down = AveragePoolDown(*how, size=size, dilation=dilation)
     return [Case(operation, _normal((3, *size, channels))), Case(down, _normal((3, *out, channels)))]
 
 
@@ -218,8 +222,8 @@ TENSOR_CASES = [
     Case(ops.Slice((1, 0, 2), (4, 3, 2), (2, 1, 1)), _normal((4, 3, 5))),
     Case(SliceDown((1, 0, 2), (4, 3, 5), (2, 1, 2), (4, 3, 5)), _normal((2, 3, 2))),
     *(Case(ops.Flip(axis), _normal((4, 3, 5))) for axis in (None, (1,))),
-    *(Case(ops.Pad(_WIDTHS, mode, 1.5), _normal(_BORDER[0])) for mode in ("constant", "reflect", "edge")),
-    *(Case(PadDown(_WIDTHS, mode), _normal(_BORDER[1])) for mode in ("reflect", "edge")),
+    *(Case(ops.Pad(_WIDTHS, mode, 1.5), _normal(_BORDER[0])) for mode in ("constant", "reflect", "edge", "wrap")),
+    *(Case(PadDown(_WIDTHS, mode), _normal(_BORDER[1])) for mode in ("reflect", "edge", "wrap")),
     *(Case(ops.Take(axis), _picked((4, 4, 4), (7, 2), 4)) for axis in (0, 1, -1)),
     *(Case(TakeDown(4, axis), _picked((*(4,) * axis, 7, 2, *(4,) * (2 - axis)), (7, 2), 4)) for axis in (0, 1, 2)),
     *(Case(ops.TakeAlongAxis(axis), _picked((4, 4, 4), (4, 4, 4), 4)) for axis in (0, 1, -1)),
@@ -308,6 +312,8 @@ CASES = [
     *_averaged(*_WINDOW),
     *_averaged(*_WINDOW, True, False),
     *_averaged(3, 2, ((0, 2), 1), size=(4, 5)),
+    *_averaged(2, 1, ((0, 1), 1), True, False, dilation=3),
+    *_averaged(3, 2, 1, dilation=2),
     *_averaged(2, 2, 1, size=(4, 5, 3)),
     Case(ops.GlobalAverage(), _normal((3, 4, 5, 2, 6))),
     Case(ops.GlobalAverage(), _normal((3, 8, 9, 40))),

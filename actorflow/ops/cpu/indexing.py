@@ -42,6 +42,8 @@ def border(mode: ops.PadMode, axis: int, widths: tuple[int, int], n: int) -> lis
     first, last = before, n - after - 1
     if mode == "edge":
         sources = slice(first, first + 1), slice(last, last + 1)
+    elif mode == "wrap":
+        sources = slice(last + 1 - before, last + 1), slice(first, first + after)
     else:
         sources = slice(first + before, first, -1), slice(last - 1, last - after - 1 if last > after else None, -1)
     axes = (slice(None),) * axis

@@ -37,12 +37,9 @@ def _is_global(w: Windows) -> bool:
 
 @kernel(ops.MaxPool)
 def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
-    """The maxima; see `MaxPool`."""
-    (images,), (results,) = inputs, outputs
+    """The maxima, and where they are; see `MaxPool`."""
+    (images,), (results, *indices) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
-    if _is_global(w):
-        np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
-        return
     least = np.iinfo(results.dtype).min if results.dtype.kind in "iu" else -np.inf
 
     def compute(piece: Piece) -> None:
@@ -51,11 +48,29 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
         for _, window, element in taps(w, piece):
             np.maximum(y[window], x[element], out=y[window])
 
-    spread(list(_pieces(w, images)), compute, _work_ns(w, results))
+    if _is_global(w):
+        np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
+    else:
+        spread(list(_pieces(w, images)), compute, _work_ns(w, results))
+    for found in indices:
+        _find_maxima(w, images, results, found)
+
+
+def _find_maxima(w: Windows, images: Array, maxima: Array, found: Array) -> None:
+    """Write where the first maximum, or NaN, of each window is in its image; -1 where a window sees no element."""
+    # One more, beside the -1 of windows without a maximum.
+    places = np.broadcast_to(np.arange(1, math.prod(w.size) + 1).reshape(1, *w.size, 1), images.shape)
+    found.fill(-1)
+    for piece in _pieces(w, images):
+        x, or_nan = images[piece[0]], images.dtype.kind in "fV"
+        for window, element, hit in _first_maxima(w, piece, x, maxima[piece], or_nan):
+            share = scratch("share", hit.shape, places.dtype)
+            keep_where(hit, places[piece[0]][element], share)
+            np.add(found[piece][window], share, out=found[piece][window])
 
 
 def _first_maxima(
-    w: Windows, piece: Piece, x: Array, y: Array
+    w: Windows, piece: Piece, x: Array, y: Array, or_nan: bool = False
 ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...], Array]]:
     """(windows, the elements they see, where those are the windows' first maxima) for each kernel offset."""
     left = scratch("left", y.shape, np.bool_)  # windows whose first maximum is still to come
@@ -63,6 +78,8 @@ def _first_maxima(
     for _, window, element in taps(w, piece):
         hit = scratch("hit", y[window].shape, np.bool_)
         np.equal(x[element], y[window], out=hit)
+        if or_nan:
+            np.logical_or(hit, np.isnan(x[element]), out=hit)
         np.logical_and(hit, left[window], out=hit)
         np.logical_xor(left[window], hit, out=left[window])
         yield window, element, hit
@@ -113,14 +130,13 @@ def _max_pool_pick(operation: ops.MaxPoolPick, inputs: list[Array], outputs: lis
 
 
 def _inverse_counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows, dtype: np.dtype[Any]) -> Array:
-    """1 / (number of elements that count) of each window, shape (*out, 1)."""
+    """1 / (number of elements that count, or 1) of each window, shape (*out, 1)."""
     lengths = []
-    for n, count, k, s, (before, after) in zip(w.size, w.out, w.kernel, w.stride, w.pad, strict=True):
-        start = np.arange(count) * s - before
-        stop = np.minimum(start + k, n + after)
-        lengths.append(stop - start if operation.count_pad else np.minimum(stop, n) - np.maximum(start, 0))
+    for n, count, k, s, (before, after), d in zip(w.size, w.out, w.kernel, w.stride, w.pad, w.dilation, strict=True):
+        seen = np.arange(count)[:, np.newaxis] * s - before + np.arange(k) * d
+        lengths.append(np.sum(seen < n + after if operation.count_pad else (seen >= 0) & (seen < n), axis=1))
     counts: Array = reduce(np.multiply.outer, lengths)[..., np.newaxis]
-    return (1.0 / counts).astype(dtype)
+    return (1.0 / np.maximum(counts, 1)).astype(dtype)
 
 
 @kernel(ops.AveragePool)

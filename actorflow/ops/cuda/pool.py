@@ -23,12 +23,15 @@ _SPREAD = elementwise("global_average_down", "T g, float64 count", "T dx", "dx =
 def _launch(function: str, w: Windows, inputs: list[Array], output: Array, counts: tuple[int, ...] = ()) -> None:
     given = tuple(contiguous(array) for array in inputs)
     args = (*given, output, output.size, output.shape[-1], *arguments(w), *counts)
-    launch_flat("pool", function, output.size, args, output.dtype)
+    launch_flat("pool", function, output.size, args, given[0].dtype)
 
 
 @kernel(ops.MaxPool, dtypes=FLOATS)
 def _max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("max_pool", operation.windows(inputs[0].shape[1:-1]), inputs, outputs[0])
+    w = operation.windows(inputs[0].shape[1:-1])
+    _launch("max_pool", w, inputs, outputs[0])
+    for indices in outputs[1:]:
+        _launch("max_pool_indices", w, [*inputs, outputs[0]], indices)
 
 
 @kernel(ops.MaxPoolDown, dtypes=FLOATS)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+
+import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.nn.windows import (
     CHANNELS_FIRST,
+    Border,
+    Numbers,
     Pads,
     PerAxis,
     Windows,
@@ -38,6 +42,7 @@ class _Pool(Operation):
         stride: Step of the window; None is the kernel.
         pad: Border around the images: a number, or for each spatial axis a number or (before, after).
         ceil: Whether the last window of an axis may reach over the border.
+        dilation: Step between the elements that a window sees: a number for all spatial axes, or one for each.
     """
 
     layouts: ClassVar[Mapping[str, Layout]] = _CHANNELS_FIRST
@@ -46,20 +51,21 @@ class _Pool(Operation):
     stride: PerAxis | None = None
     pad: Pads = 0
     ceil: bool = True
+    dilation: PerAxis = field(default=1, kw_only=True)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The parameters that all poolings have."""
+        return {name: getattr(self, name) for name in ("kernel", "stride", "pad", "ceil", "dilation")}
 
     def windows(self, size: Sequence[int]) -> Windows:
         """The windows on images of this size; ``out`` is the size of the output."""
-        found = self._slide(tuple(size), 1)
+        stride = self.kernel if self.stride is None else self.stride
+        found = slide(self.kind, tuple(size), self.kernel, stride, self.pad, self.dilation, self.ceil)
+        if any(max(pads) >= k for k, pads in zip(found.kernel, found.pad, strict=True)):
+            raise GraphError(f"{self.kind}: pad must be less than the kernel {found.kernel}, got {found.pad}")
         if 0 in size:
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {tuple(size)}")
-        return found
-
-    def _slide(self, size: tuple[int, ...], dilation: PerAxis) -> Windows:
-        stride = self.kernel if self.stride is None else self.stride
-        found = slide(self.kind, size, self.kernel, stride, self.pad, dilation, self.ceil)
-        for k, d, pads in zip(found.kernel, found.dilation, found.pad, strict=True):
-            if max(pads) > d * (k - 1):
-                raise GraphError(f"{self.kind}: pad must be less than the kernel {found.kernel}, got {found.pad}")
         return found
 
     def _pooled(self, x: TensorSpec) -> TensorSpec:
@@ -68,27 +74,29 @@ class _Pool(Operation):
 
 
 @dataclass(frozen=True)
-class MaxPool(_Pool):
-    """The maximum of each window; see `max_pool`."""
-
+class _MaxPool(_Pool):
     dilation: PerAxis = 1
 
-    def windows(self, size: Sequence[int]) -> Windows:
-        super().windows(size)
-        return self._slide(tuple(size), self.dilation)
+
+@dataclass(frozen=True)
+class MaxPool(_MaxPool):
+    """The maximum of each window, and where it is; see `max_pool`."""
+
+    return_indices: bool = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
         if x.dtype.kind not in "fViu":  # ml_dtypes' bfloat16 has kind V
             raise DTypeError(f"{self.kind}: x must be floating or integers, got {x}")
-        return (self._pooled(x),)
+        y = self._pooled(x)
+        return (y, TensorSpec(y.shape, np.dtype(np.int64))) if self.return_indices else (y,)
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(MaxPoolDown(**asdict(self)), grads[0], op.inputs[0], op.outputs[0])]
+        return [apply(MaxPoolDown(**self.how), grads[0], op.inputs[0], op.outputs[0])]
 
 
 @dataclass(frozen=True)
-class MaxPoolDown(MaxPool):
+class MaxPoolDown(_MaxPool):
     """The gradient of `MaxPool`: each window's gradient goes to its first maximum, in the order of memory.
 
     ``x`` and ``y`` only say where: this operation's gradient by them is zero.
@@ -108,12 +116,12 @@ class MaxPoolDown(MaxPool):
         return (x,)
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        pick = MaxPoolPick(**asdict(self))
+        pick = MaxPoolPick(**self.how)
         return [apply(pick, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
 
 
 @dataclass(frozen=True)
-class MaxPoolPick(MaxPool):
+class MaxPoolPick(_MaxPool):
     """The gradient of `MaxPoolDown`: what ``h`` has where each window's first maximum is in ``x``.
 
     A window without a maximum (whose ``y`` is NaN) gives 0. ``x`` and ``y`` only say where.
@@ -130,7 +138,7 @@ class MaxPoolPick(MaxPool):
         return (y,)
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        down = MaxPoolDown(**asdict(self))
+        down = MaxPoolDown(**self.how)
         return [apply(down, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
 
 
@@ -146,7 +154,7 @@ class AveragePool(_Pool):
         return (self._pooled(x),)
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(AveragePoolDown(**asdict(self), size=op.inputs[0].shape[1:-1]), grads[0])]
+        return [apply(AveragePoolDown(count_pad=self.count_pad, size=op.inputs[0].shape[1:-1], **self.how), grads[0])]
 
 
 @dataclass(frozen=True)
@@ -176,7 +184,7 @@ class AveragePoolDown(_Pool):
         return (TensorSpec((g.shape[0], *size, g.shape[-1]), g.dtype),)
 
     def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(AveragePool(self.kernel, self.stride, self.pad, self.ceil, self.count_pad), grads[0])]
+        return [apply(AveragePool(count_pad=self.count_pad, **self.how), grads[0])]
 
 
 @dataclass(frozen=True)
@@ -217,15 +225,39 @@ class GlobalAverageDown(Operation):
         return [apply(GlobalAverage(), grads[0])]
 
 
+@overload
 def max_pool(
     x: Blob,
-    kernel: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    pad: int | Sequence[int | Sequence[int]] = 0,
+    kernel: Numbers,
+    stride: Numbers | None = None,
+    pad: Border = 0,
     ceil: bool = True,
-    dilation: int | Sequence[int] = 1,
+    dilation: Numbers = 1,
     name: str | None = None,
-) -> Blob:
+    return_indices: Literal[False] = False,
+) -> Blob: ...
+@overload
+def max_pool(
+    x: Blob,
+    kernel: Numbers,
+    stride: Numbers | None = None,
+    pad: Border = 0,
+    ceil: bool = True,
+    dilation: Numbers = 1,
+    name: str | None = None,
+    *,
+    return_indices: Literal[True],
+) -> tuple[Blob, Blob]: ...
+def max_pool(
+    x: Blob,
+    kernel: Numbers,
+    stride: Numbers | None = None,
+    pad: Border = 0,
+    ceil: bool = True,
+    dilation: Numbers = 1,
+    name: str | None = None,
+    return_indices: bool = False,
+) -> Blob | tuple[Blob, Blob]:
     """The maximum of each window of the images; the border counts as the least value there is.
 
     Args:
@@ -237,29 +269,34 @@ def max_pool(
         ceil: Round the number of windows up, so that the last one may reach over the border, as in Caffe and Purine2;
             False rounds down, as PyTorch does by default. A window that would start beyond the image is never made.
         dilation: Step between the elements that a window sees.
+        return_indices: Also return where the maxima are.
     Returns:
         Blob of shape (batch, *out_size, channels), dtype of ``x``. With a dilation a window may see nothing but border.
+        With ``return_indices`` also a blob of that shape, int64, of the flat index of each window's first maximum (or
+        first NaN) among the elements of its image, the border not counted; -1 where a window sees nothing else.
     Raises:
         ShapeError: if ``x`` has other axes or the kernel is larger than the padded image.
         DTypeError: if ``x`` is neither floating nor integers.
         GraphError: if a parameter is out of range.
     Gradient: the whole of each window's gradient to its first maximum, in the order of memory; sums where windows
-        overlap.
-    Source: Purine2 ``Pool`` (max).
+        overlap. The indices have none.
+    Source: Purine2 ``Pool`` (max); the indices are those of `torch.nn.functional.max_pool2d`.
     """
     steps = None if stride is None else as_per_axis(stride)
-    operation = MaxPool(as_per_axis(kernel), steps, as_pads(pad), ceil, as_per_axis(dilation))
-    return blob_of(operation, x, name=name)
+    operation = MaxPool(as_per_axis(kernel), steps, as_pads(pad), ceil, as_per_axis(dilation), return_indices)
+    found: Blob | tuple[Blob, Blob] = apply(operation, x, name=name)
+    return found
 
 
 def average_pool(
     x: Blob,
-    kernel: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    pad: int | Sequence[int | Sequence[int]] = 0,
+    kernel: Numbers,
+    stride: Numbers | None = None,
+    pad: Border = 0,
     ceil: bool = True,
     count_pad: bool = True,
     name: str | None = None,
+    dilation: Numbers = 1,
 ) -> Blob:
     """The average of each window of the images.
 
@@ -270,8 +307,9 @@ def average_pool(
         pad: Border around the images, as in `max_pool`.
         ceil: As in `max_pool`.
         count_pad: Whether the border counts, as zeros. Elements beyond the border never count.
+        dilation: Step between the elements that a window sees.
     Returns:
-        Blob of shape (batch, *out_size, channels), dtype of ``x``.
+        Blob of shape (batch, *out_size, channels), dtype of ``x``; 0 where a window sees nothing that counts.
     Raises:
         ShapeError, GraphError: as in `max_pool`.
         DTypeError: if ``x`` is not floating.
@@ -279,7 +317,8 @@ def average_pool(
     Source: Purine2 ``Pool`` (average; average_exclude_padding is ``count_pad=False``), divisors as in Caffe.
     """
     steps = None if stride is None else as_per_axis(stride)
-    return blob_of(AveragePool(as_per_axis(kernel), steps, as_pads(pad), ceil, count_pad), x, name=name)
+    how = (as_per_axis(kernel), steps, as_pads(pad), ceil, count_pad)
+    return blob_of(AveragePool(*how, dilation=as_per_axis(dilation)), x, name=name)
 
 
 def global_average(x: Blob, name: str | None = None) -> Blob:

@@ -17,10 +17,12 @@ from actorflow.spec import TensorSpec
 CHANNELS_FIRST: Axes = (0, -1, ...)
 WEIGHT_FIRST: Axes = (-1, -2, ...)
 
-#: A number for all spatial axes, or one for each.
+#: A number for all spatial axes, or one for each; as operations keep it, and as it may be given.
 PerAxis = int | tuple[int, ...]
+Numbers = int | Sequence[int]
 #: A number for all spatial axes, or for each a number or (before, after).
 Pads = int | tuple[int | tuple[int, int], ...]
+Border = int | Sequence[int | Sequence[int]]
 
 MOST_AXES = 3
 
@@ -146,12 +148,12 @@ def pads_per_axis(kind: str, pad: Pads, rank: int) -> tuple[tuple[int, int], ...
     return pairs
 
 
-def as_per_axis(value: int | Sequence[int]) -> PerAxis:
+def as_per_axis(value: Numbers) -> PerAxis:
     """A parameter as operations keep it: integers of Python, a tuple of them."""
     return tuple(map(_plain, value)) if isinstance(value, Sequence) else _plain(value)
 
 
-def as_pads(value: int | Sequence[int | Sequence[int]]) -> Pads:
+def as_pads(value: Border) -> Pads:
     """A border as operations keep it."""
     if not isinstance(value, Sequence):
         return _plain(value)

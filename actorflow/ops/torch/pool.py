@@ -31,9 +31,14 @@ def _has_narrow_border(operation: Any) -> bool:
     return is_even(operation.pad) and all(2 * p <= k for p, k in pairs)
 
 
-def _supports_maximum(operation: MaxPool) -> bool:
+def _supports_maximum(operation: MaxPool | MaxPoolDown) -> bool:
     """A border and a dilation may make a window without elements, for which torch has no place to name."""
     return _has_narrow_border(operation) and (operation.dilation == 1 or operation.pad == 0)
+
+
+def _supports_average(operation: AveragePool | AveragePoolDown) -> bool:
+    """Torch has no averages of windows with a dilation."""
+    return _has_narrow_border(operation) and operation.dilation == 1
 
 
 def _pool_kernel(
@@ -66,16 +71,16 @@ def _how(w: Windows) -> tuple[tuple[int, ...], ...]:
     return tuple((none, *values) if len(w.size) == 1 else values for values, none in found)
 
 
-def _maxima(operation: MaxPool, w: Windows, x: Any, y: Array) -> Any:
+def _maxima(operation: MaxPool | MaxPoolDown, w: Windows, x: Any, y: Array, indices: Array | None = None) -> Any:
     """Writes the maximum of each window to ``y``; returns where it was found, in memory that the thread keeps."""
-    found = _flat(scratch("indices", y.shape, np.int64))
+    found = _flat(scratch("indices", y.shape, np.int64) if indices is None else indices)
     _aten.max_pool2d_with_indices.out(x, *_how(w), operation.ceil, out=_flat(y), indices=found)
     return found
 
 
 @_pool_kernel(MaxPool, max_pool, _supports_maximum)
 def _max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
-    _maxima(operation, operation.windows(inputs[0].shape[1:-1]), _flat(inputs[0]), outputs[0])
+    _maxima(operation, operation.windows(inputs[0].shape[1:-1]), _flat(inputs[0]), *outputs)
 
 
 @_pool_kernel(MaxPoolDown, max_pool_down, _supports_maximum)
@@ -92,13 +97,13 @@ def _average(operation: AveragePool | AveragePoolDown, w: Windows) -> tuple[Any,
     return *_how(w)[:3], operation.ceil, operation.count_pad, None
 
 
-@_pool_kernel(AveragePool, average_pool, _has_narrow_border)
+@_pool_kernel(AveragePool, average_pool, _supports_average)
 def _average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
     w = operation.windows(inputs[0].shape[1:-1])
     _aten.avg_pool2d.out(_flat(inputs[0]), *_average(operation, w), out=_flat(outputs[0]))
 
 
-@_pool_kernel(AveragePoolDown, average_pool_down, _has_narrow_border)
+@_pool_kernel(AveragePoolDown, average_pool_down, _supports_average)
 def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     w = operation.windows(outputs[0].shape[1:-1])
     dx = _flat(outputs[0])  # also stands for x, of which only the type and the strides count

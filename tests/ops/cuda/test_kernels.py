@@ -133,9 +133,12 @@ def test_pooling(compute_cuda, cases, laid_out, case: Sliding, ceil, count_pad, 
     for operation, first in ((MaxPoolDown(*maximum), g), (MaxPoolPick(*maximum), h)):
         arrays = [laid_out(a, layout) for a in (first, x, y)]
         np.testing.assert_array_equal(compute_cuda(operation, *arrays)[0], cases.compute_cpu(operation, first, x, y)[0])
-    average = ops.AveragePool(*how, count_pad)
+    both = ops.MaxPool(*maximum, return_indices=True)
+    np.testing.assert_array_equal(compute_cuda(both, laid_out(x, layout))[1], cases.compute_cpu(both, x)[1])
+    average = ops.AveragePool(*how, count_pad, dilation=case.dilation)
     (g,) = _drawn(seed, (case.batch, *average.windows(case.size).out, case.channels), dtype=dtype)
-    for operation, array in ((average, x), (AveragePoolDown(*how, count_pad, size=case.size), g)):
+    down = AveragePoolDown(*how, count_pad, size=case.size, dilation=case.dilation)
+    for operation, array in ((average, x), (down, g)):
         np.testing.assert_allclose(
             compute_cuda(operation, laid_out(array, layout))[0],
             cases.compute_cpu(operation, array)[0],
@@ -150,6 +153,7 @@ def test_a_maximum_that_is_not_a_number_wins_and_takes_no_gradient(compute_cuda)
     assert np.isnan(y).all()
     np.testing.assert_array_equal(compute_cuda(MaxPoolDown(2), np.ones_like(y), x, y)[0], np.zeros_like(x))
     np.testing.assert_array_equal(compute_cuda(MaxPoolPick(2), x, x, y)[0], np.zeros_like(y))
+    np.testing.assert_array_equal(compute_cuda(ops.MaxPool(2, return_indices=True), x)[1], np.ones_like(y))
 
 
 @examples

@@ -25,8 +25,10 @@ struct Range {
 
 // How many elements of a window along one axis count; `size_after` is that of the image with its border after it.
 __device__ inline INDEX extent(const Axis& axis, INDEX window, INDEX size_after, INDEX count_pad) {
-  const INDEX start = window * axis.stride - axis.pad, stop = least(start + axis.kernel, size_after);
-  return count_pad ? stop - start : least(stop, axis.size) - most(start, 0);
+  const INDEX start = window * axis.stride - axis.pad;
+  if (count_pad) return least(axis.kernel, (size_after - 1 - start) / axis.dilation + 1);
+  const Range seen(axis, window);
+  return most(seen.end - seen.first, 0);
 }
 
 extern "C" __global__ void max_pool(
@@ -103,6 +105,29 @@ extern "C" __global__ void max_pool_pick(
   }
 }
 
+// The place of each window's first maximum, or of what is not a number, in its image; -1 where it sees no element.
+extern "C" __global__ void max_pool_indices(
+    const SCALAR* x, const SCALAR* y, long long* indices, INDEX count, INDEX channels, INDEX nd, INDEX nh, INDEX nw,
+    INDEX od, INDEX oh, INDEX ow, INDEX kd, INDEX kh, INDEX kw, INDEX sd, INDEX sh, INDEX sw, INDEX pd, INDEX ph,
+    INDEX pw, INDEX ld, INDEX lh, INDEX lw) {
+  AXES;
+  FOR_EACH(e, count) {
+    const Place at(e, od, oh, ow, channels);
+    const Range as(deep, at.r), bs(high, at.s), cs(wide, at.t);
+    const SCALAR* image = x + at.image * nd * nh * nw * channels + at.channel;
+    const WIDE best = WIDE(y[e]);
+    INDEX found = -1;
+    for (INDEX a = as.first; found < 0 && a < as.end; ++a)
+      for (INDEX b = bs.first; found < 0 && b < bs.end; ++b)
+        for (INDEX c = cs.first; found < 0 && c < cs.end; ++c) {
+          const INDEX row = deep.element(at.r, a) * nh + high.element(at.s, b), place = row * nw + wide.element(at.t, c);
+          const WIDE own = WIDE(image[place * channels]);
+          if (own == best || own != own) found = place;
+        }
+    indices[e] = found;
+  }
+}
+
 extern "C" __global__ void average_pool(
     const SCALAR* x, SCALAR* y, INDEX count, INDEX channels, INDEX nd, INDEX nh, INDEX nw, INDEX od, INDEX oh, INDEX ow,
     INDEX kd, INDEX kh, INDEX kw, INDEX sd, INDEX sh, INDEX sw, INDEX pd, INDEX ph, INDEX pw, INDEX ld, INDEX lh,
@@ -120,7 +145,7 @@ extern "C" __global__ void average_pool(
           total += WIDE(image[(row * nw + wide.element(at.t, c)) * channels]);
         }
     const INDEX plane = extent(high, at.s, after_h, count_pad) * extent(wide, at.t, after_w, count_pad);
-    y[e] = SCALAR(total / WIDE(extent(deep, at.r, after_d, count_pad) * plane));
+    y[e] = SCALAR(total / WIDE(most(extent(deep, at.r, after_d, count_pad) * plane, 1)));
   }
 }
 
@@ -133,10 +158,13 @@ extern "C" __global__ void average_pool_down(
     const Place at(e, nd, nh, nw, channels);
     WIDE total = 0;
     for (INDEX h = deep.last(at.r); h >= deep.first(at.r); --h) {
+      if (deep.offset(at.r, h) < 0) continue;
       const INDEX layers = extent(deep, h, after_d, count_pad);
       for (INDEX i = high.last(at.s); i >= high.first(at.s); --i) {
+        if (high.offset(at.s, i) < 0) continue;
         const INDEX rows = layers * extent(high, i, after_h, count_pad);
         for (INDEX j = wide.last(at.t); j >= wide.first(at.t); --j) {
+          if (wide.offset(at.t, j) < 0) continue;
           const INDEX window = (((at.image * od + h) * oh + i) * ow + j) * channels + at.channel;
           total += WIDE(g[window]) / WIDE(rows * extent(wide, j, after_w, count_pad));
         }
