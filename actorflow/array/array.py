@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Self, cast
@@ -14,6 +14,7 @@ import numpy as np
 
 from actorflow.array.linalg import matmul, matrix_transpose
 from actorflow.array.namespace import elementwise as ew
+from actorflow.array.namespace.apply import applied
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
 from actorflow.array.namespace.operate import binary, constant, unary
@@ -22,7 +23,9 @@ from actorflow.array.record.placement import on_host, place_of, transfer
 from actorflow.array.record.primitives import DType, Elementwise, Value
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.operation import Operand, Operation
 from actorflow.place import Place
+from actorflow.spec import TensorSpec
 
 #: DLPack's number of the CPU.
 _DLPACK_HOST = 1
@@ -50,7 +53,7 @@ def _operators(name: str, symbol: str, op: Elementwise) -> tuple[_Operator, _Ope
     return left, right, in_place
 
 
-class Array:
+class Array(Operand):
     """An n-dimensional array whose value is computed when it is needed.
 
     Arrays are made by the functions of this package (`asarray`, `zeros`, ...), not by calling the class. Operations
@@ -71,7 +74,27 @@ class Array:
     def __new__(cls) -> Self:
         raise TypeError("arrays are made by functions: actorflow.array.asarray(...), zeros(...), ...")
 
+    def apply_operation(self, operation: Operation, inputs: Sequence[Any], name: str | None) -> Any:
+        """Record an operation of `actorflow.ops`; arrays have no names."""
+        return applied(operation, inputs)
+
+    def constant_like(self, value: Any, shape: tuple[int, ...] = ()) -> Array:
+        """An array that is a number everywhere, of the dtype and on the device of this one."""
+        node = self._node
+        return given(np.full(shape, value, node.dtype), node.evaluator, place=node.place)
+
+    def new_seed(self) -> int:
+        """A seed: the same for all arrays with values, where each call has random numbers of its own."""
+        evaluator = self._node.evaluator
+        evaluator.seeds += evaluator.dry_run
+        return evaluator.seeds
+
     # -- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> TensorSpec:  # type: ignore[override]
+        """Shape and dtype."""
+        return TensorSpec(self._node.shape, self._node.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
-from typing import Any, cast, overload
+from typing import overload
 
 from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
 from actorflow.graph.graph import Graph
@@ -12,6 +11,7 @@ from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import Hints
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
+from actorflow.ops.operation import Application
 from actorflow.spec import TensorSpec
 
 
@@ -167,26 +167,16 @@ def _first(targets: Iterable[Blob], op: Op, order: Sequence[Op]) -> Blob:
     return next(t for t in targets if any(blob in _active(order, [t]) for blob in _smooth(op)))
 
 
-def _with_own_outputs(op: Op) -> Op:
-    """The op as its gradient must see it: gradients that use an output mean the op's own, not a sum with others'."""
+def _application(op: Op) -> Application:
+    """The op as its gradient sees it: an output is its own, computed again where the blob is a sum with others'."""
     if all(len(blob.producers) == 1 for blob in op.outputs):
-        return op
-    return cast(Op, _OneOfSeveralProducers(op))
+        return Application(op.inputs, op.outputs, op.name)
 
-
-class _OneOfSeveralProducers:
-    """An op that shares its output blobs; `outputs` computes its own ones again, when they are asked for."""
-
-    def __init__(self, op: Op) -> None:
-        self._op = op
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._op, name)
-
-    @cached_property
-    def outputs(self) -> tuple[Blob, ...]:
-        made = self._op.graph.root.apply(self._op.operation, *self._op.inputs, name="again")
+    def again() -> Sequence[Blob]:
+        made = op.graph.root.apply(op.operation, *op.inputs, name="again")
         return (made,) if isinstance(made, Blob) else tuple(made)
+
+    return Application(op.inputs, again, op.name)
 
 
 class _Backward:
@@ -232,7 +222,7 @@ class _Backward:
             self._scope_like(op.graph),
             self.root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu),
         ):
-            results = op.operation.gradient(_with_own_outputs(op), grads, wanted)
+            results = op.operation.gradient(_application(op), grads, wanted)
         if len(results) != len(op.inputs):
             raise GraphError(
                 f"{op.operation.kind}.gradient() must return one blob or None per input: "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -14,8 +16,9 @@ import numpy.typing as npt
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import as_array, to_numpy
+from actorflow.ops.fills import Constant, Fill, check_number, with_numbers
 from actorflow.ops.function import Function
-from actorflow.ops.operation import Operand, Operation
+from actorflow.ops.operation import Operand, Operation, spec_of
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -123,15 +126,37 @@ class Blob(Node, Operand):
         else:
             producers.append(op)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each axis."""
-        return self.spec.shape
+    def apply_operation(self, operation: Operation, inputs: Sequence[Any], name: str | None) -> Any:
+        """Make an op in the graph's current scope; see `actorflow.ops.operation.apply`."""
+        if operation.elementwise:
+            inputs = with_numbers(*inputs)
+        names = operation.arguments
+        for i, blob in enumerate(inputs):
+            spec_of(operation.kind, names[min(i, len(names) - 1)].lstrip("*"), blob)
+        return self.graph.root.apply(operation, *inputs, name=name)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        return self.spec.dtype
+    def constant_like(self, value: Any, shape: tuple[int, ...] = ()) -> Blob:
+        """A blob that is a number everywhere, of the dtype and on the place of this one.
+
+        Raises:
+            DTypeError: if the dtype cannot have that value.
+        """
+        check_number(value, self.name, self.spec)
+        root = self.graph.root
+        with root.at(self.place):
+            if shape:
+                made: Blob = root.apply(Fill(value, TensorSpec(shape, self.dtype)))
+            else:
+                made = root.apply(Constant(np.full((), value, self.dtype)), name="number")
+        return made
+
+    def new_seed(self) -> int:
+        """A seed that follows from the name, another one for each op that reads the blob."""
+        return zlib.crc32(f"{self.name}:{len(self.consumers)}".encode())
+
+    def all_or_nothing(self) -> AbstractContextManager[None]:
+        """A context that undoes what is made inside, if that fails."""
+        return self.graph.root._store.all_or_nothing()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.spec} on {self.place}>"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.errors import GraphError
-from actorflow.ops.operation import Grads, Operation, apply, same_numbers
+from actorflow.ops.operation import Application, Grads, Operation, apply, same_numbers
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class AllReduce(Operation):
         same_numbers("AllReduce", ordered=self.operation != "sum", x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         if self.operation != "sum":
             raise GraphError(f"AllReduce: operation {self.operation!r} has no gradient (op {op.name!r})")
         (g,) = grads

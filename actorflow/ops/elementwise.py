@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError
 from actorflow.ops.fills import number_like, with_numbers
-from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype, same_numbers
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype, same_numbers
 from actorflow.ops.shaping import broadcast_shape, sum_to
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Copy(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return grads
 
 
@@ -39,7 +39,7 @@ class Dummy(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return inputs[:1]
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [grads[0] if wanted[0] else None, *[None] * (len(wanted) - 1)]
 
 
@@ -82,7 +82,7 @@ class Cast(Operation):
             raise DTypeError(f"Cast: x must be of numbers, got {inputs[0]}")
         return (TensorSpec(inputs[0].shape, self.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [None if grads[0] is None or not wanted[0] else apply(Cast(op.inputs[0].dtype), grads[0])]
 
 
@@ -203,7 +203,7 @@ class Where(Operation):
             raise DTypeError(f"Where: b must have a's dtype {a.dtype}, got {b}")
         return (TensorSpec(broadcast_shape("Where", condition=condition, a=a, b=b), a.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (condition, a, b) = grads, op.inputs
         zero = number_like(0.0, g)
         return [
@@ -352,7 +352,7 @@ class Sum(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return _terms("Sum", inputs)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [sum_to(grads[0], x.shape) if want else None for x, want in zip(op.inputs, wanted, strict=True)]
 
 
@@ -370,7 +370,7 @@ class WeightedSum(Operation):
         same_dtype("WeightedSum", **{f"terms[{i}]": spec for i, spec in enumerate(inputs)})
         return _terms("WeightedSum", inputs)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [
             scale(sum_to(grads[0], x.shape), weight) if want else None
             for x, weight, want in zip(op.inputs, self.weights, wanted, strict=True)
@@ -387,7 +387,7 @@ class Scale(Operation):
         same_dtype("Scale", x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self, grads[0])]
 
 
@@ -407,7 +407,7 @@ class Binary(Operation):
 class Subtract(Binary):
     """``y = a - b``; see `subtract`."""
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
         return [sum_to(g, a.shape) if wanted[0] else None, scale(sum_to(g, b.shape), -1.0) if wanted[1] else None]
 
@@ -416,7 +416,7 @@ class Subtract(Binary):
 class Multiply(Binary):
     """``y = a * b``; see `multiply`."""
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
         return [
             sum_to(multiply(g, b), a.shape) if wanted[0] else None,
@@ -433,7 +433,7 @@ class Divide(Binary):
         same_dtype(self.kind, a=a, b=b)
         return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), a.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
         shares = divide(g, b)
         return [
@@ -447,7 +447,7 @@ class _Extreme(Binary):
 
     ordered = True
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
         low, high = (a, b) if isinstance(self, Maximum) else (b, a)
         shared = where(equal(a, b), scale(g, 0.5), g)
@@ -607,7 +607,7 @@ class Negative(Operation):
             raise DTypeError(f"Negative: x must be signed, got {inputs[0]}")
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self, grads[0])]
 
 
@@ -623,7 +623,7 @@ class _Ordered(Operation):
 class Absolute(_Ordered):
     """``y = |x|``; see `absolute`."""
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [multiply(grads[0], sign(op.inputs[0]))]
 
 
@@ -642,7 +642,7 @@ class Clip(_Ordered):
                 raise DTypeError(f"Clip: {name} must be an integer for x {inputs[0]}, got {bound}")
         return _Ordered.infer(self, *inputs)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, x = grads[0], op.inputs[0]
         zero = number_like(0.0, g)
         if self.low is not None:
@@ -659,7 +659,7 @@ class _Piecewise(Operation):
         same_dtype(self.kind, x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [None]
 
 
@@ -782,7 +782,7 @@ class _Smooth(Operation):
         same_dtype(self.kind, x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [self.slope(grads[0], op.inputs[0], op.outputs[0])]
 
     def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
@@ -839,7 +839,7 @@ class Power(Binary):
 
     ordered = True
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
         zero = number_like(0.0, g)
         da = db = None

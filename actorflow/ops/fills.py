@@ -12,18 +12,21 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError
-from actorflow.ops.operation import Operation, same_dtype
+from actorflow.ops.operation import Operand, Operation, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
+
+
+_Operand = TypeVar("_Operand", bound=Operand)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,40 +100,41 @@ def fill(
     return y
 
 
-def filled(value: Any, shape: tuple[int, ...], like: Blob, name: str | None = None) -> Blob:
-    """A constant of the dtype and place of another blob."""
-    root = like.graph.root
-    with root.at(like.place):
-        y: Blob = root.apply(Fill(value, TensorSpec(shape, like.dtype)), name=name)
-    return y
+def filled(value: Any, shape: tuple[int, ...], like: _Operand) -> _Operand:
+    """A constant of the dtype and place of a blob or array."""
+    found: _Operand = like.constant_like(value, shape)
+    return found
 
 
-def number_like(value: Any, like: Blob) -> Blob:
-    """A number as a constant 0-d blob of another blob's dtype and place.
+def number_like(value: Any, like: _Operand) -> _Operand:
+    """A number as a 0-d blob or array, of the dtype and place of another."""
+    found: _Operand = like.constant_like(value)
+    return found
+
+
+def constant_like(value: float, like: _Operand) -> _Operand:
+    """A constant of the type and place of a blob or array."""
+    found: _Operand = like.constant_like(value, like.shape)
+    return found
+
+
+def check_number(value: Any, name: str, spec: TensorSpec) -> None:
+    """Check that a blob's dtype can have a value.
 
     Raises:
-        DTypeError: if the dtype cannot have that value.
+        DTypeError: if not; it names the blob.
     """
-    kind = like.dtype.kind
+    kind = spec.dtype.kind
     is_whole = isinstance(value, bool | int | np.bool_ | np.integer)
     if (kind == "b" and not isinstance(value, bool | np.bool_)) or (kind in "iu" and not is_whole):
-        raise DTypeError(f"the number {value!r} does not fit to blob {like.name!r}, {like.spec}: cast the blob")
-    root = like.graph.root
-    with root.at(like.place):
-        y: Blob = root.apply(Constant(np.full((), value, like.dtype)), name="number")
-    return y
+        raise DTypeError(f"the number {value!r} does not fit to blob {name!r}, {spec}: cast the blob")
 
 
 def with_numbers(*operands: Blob | float) -> list[Blob]:
     """The operands, numbers as 0-d blobs of the dtype of the first blob; other types are left to `apply` to refuse."""
     like = next((x for x in operands if hasattr(x, "spec")), None)
     numbers = (bool, int, float, complex, np.generic)
-    return [number_like(x, like) if like is not None and isinstance(x, numbers) else x for x in operands]  # type: ignore[arg-type, misc]
-
-
-def constant_like(value: float, like: Blob) -> Blob:
-    """A constant of the type and place of a blob."""
-    return filled(value, like.shape, like)
+    return [like.constant_like(x) if like is not None and isinstance(x, numbers) else x for x in operands]  # type: ignore[misc, union-attr]
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.operation import Grads, Operation, apply, axes_of, blob_of, rank_is, same_numbers, whole
+from actorflow.ops.operation import Application, Grads, Operation, apply, axes_of, blob_of, rank_is, same_numbers, whole
 from actorflow.ops.shaping import Axis, reshape
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 PadMode = Literal["constant", "reflect", "edge", "wrap"]
@@ -53,7 +53,7 @@ class Slice(Operation):
             raise ShapeError(f"{self.kind}: x must have a part {bounds} (start, stop, step along each axis), got {x}")
         return (TensorSpec(tuple([len(range(*bound)) for bound in bounds]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(SliceDown(self.starts, self.stops, self.steps, op.inputs[0].shape), grads[0])]
 
 
@@ -88,7 +88,7 @@ class SliceDown(Operation):
             raise ShapeError(f"SliceDown: g must have shape {part.shape}, got {g}")
         return (whole,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self.part, grads[0])]
 
 
@@ -107,7 +107,7 @@ class Flip(Operation):
         self.key(len(inputs[0].shape))
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self, grads[0])]
 
 
@@ -140,7 +140,7 @@ class Pad(Operation):
         shape = [before + n + after for n, (before, after) in zip(x.shape, self.widths, strict=True)]
         return (TensorSpec(tuple(shape), x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         shape = op.inputs[0].shape
         if self.mode != "constant":
             return [apply(PadDown(self.widths, self.mode), grads[0])]
@@ -169,7 +169,7 @@ class PadDown(Operation):
         _check_widths("PadDown", self.widths, shape, self.mode)
         return (TensorSpec(shape, g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(Pad(self.widths, self.mode), grads[0])]
 
 
@@ -303,7 +303,7 @@ class Take(Operation):
             raise ShapeError(f"Take: x must have at least 1 element on axis {axis}, got {x}")
         return (TensorSpec((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x, indices = op.inputs
         (axis,) = axes_of("Take", self.axis, len(x.shape))
         return [apply(TakeDown(x.shape[axis], axis), grads[0], indices), None]
@@ -334,7 +334,7 @@ class TakeDown(Operation):
             raise ShapeError(f"TakeDown: g must have shape {indices.shape} from axis {self.axis} on, got {g}")
         return (TensorSpec((*g.shape[: self.axis], self.length, *g.shape[stop:]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(Take(self.axis), grads[0], op.inputs[1]), None]
 
 
@@ -356,7 +356,7 @@ class TakeAlongAxis(Operation):
             raise ShapeError(f"TakeAlongAxis: x must have at least 1 element on axis {axis}, got {x}")
         return (TensorSpec(indices.shape, x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x, indices = op.inputs
         (axis,) = axes_of(self.kind, self.axis, len(x.shape))
         return [apply(TakeAlongAxisDown(x.shape[axis], axis), grads[0], indices), None]
@@ -386,7 +386,7 @@ class TakeAlongAxisDown(Operation):
             raise ShapeError(f"{self.kind}: g must have the indices' shape {indices.shape}, got {g}")
         return (TensorSpec((*g.shape[: self.axis], self.length, *g.shape[self.axis + 1 :]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(TakeAlongAxis(self.axis), grads[0], op.inputs[1]), None]
 
 

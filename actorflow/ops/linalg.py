@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actorflow.errors import ShapeError
-from actorflow.ops.operation import Grads, Operation, apply, blob_of, rank_is, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, rank_is, same_dtype
 from actorflow.ops.shaping import spread
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 def _has_features(kind: str, name: str, spec: TensorSpec, features: str) -> None:
@@ -39,7 +39,7 @@ class Inner(Operation):
             )
         return (TensorSpec((*x.shape[:-1], weight.shape[0]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (x, weight) = grads, op.inputs
         return [apply(InnerDown(), g, weight) if wanted[0] else None, apply(InnerWeight(), g, x) if wanted[1] else None]
 
@@ -62,7 +62,7 @@ class InnerDown(Operation):
             raise ShapeError(f"InnerDown: weight must have g's {g.shape[-1]} features on its first axis, got {weight}")
         return (TensorSpec((*g.shape[:-1], weight.shape[1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, weight) = grads, op.inputs
         return [apply(Inner(), c, weight) if wanted[0] else None, apply(InnerWeight(), g, c) if wanted[1] else None]
 
@@ -85,7 +85,7 @@ class InnerWeight(Operation):
             raise ShapeError(f"InnerWeight: x must have g's batch {g.shape[:-1]}, got {x}")
         return (TensorSpec((g.shape[-1], x.shape[-1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, x) = grads, op.inputs
         return [apply(Inner(), x, c) if wanted[0] else None, apply(InnerDown(), g, c) if wanted[1] else None]
 
@@ -105,7 +105,7 @@ class Bias(Operation):
             raise ShapeError(f"Bias: bias must have the shape of x's last axis {x.shape[-1:]}, got {bias}; x is {x}")
         return (x,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,) = grads
         return [g if wanted[0] else None, apply(BiasDown(), g) if wanted[1] else None]
 
@@ -126,7 +126,7 @@ class BiasDown(Operation):
             raise ShapeError(f"BiasDown: g must have shape (..., features), got {g}")
         return (TensorSpec(g.shape[-1:], g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [spread(grads[0], op.inputs[0])]
 
 
@@ -207,7 +207,7 @@ class Matmul(Operation):
             batch = self.batch
         return (TensorSpec((*batch, rows, columns), a.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (a, b) = grads, op.inputs
         da = db = None
         if wanted[0]:

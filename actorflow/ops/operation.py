@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from functools import wraps
 from types import EllipsisType
@@ -13,11 +14,6 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.spec import TensorSpec
 
-if TYPE_CHECKING:
-    from actorflow.graph.graph import Graph
-    from actorflow.graph.nodes import Blob, Op
-
-
 #: The axes of the usual order that a kernel's axes are. ``...`` stands for those that are not named, in their order, so
 #: that one permutation serves arrays of several ranks.
 Axes = tuple[int | EllipsisType, ...]
@@ -27,14 +23,69 @@ Grads = Sequence[Any]
 
 
 class Operand:
-    """Base of blobs, which operations are applied to: nodes of graphs are built on operations."""
+    """Base of what operations are applied to: blobs and lazy arrays. Rules of gradients are written for both."""
 
     __slots__ = ()
 
-    graph: Graph
-    spec: TensorSpec
     #: Whether the value outlives the frame.
     is_variable: ClassVar[bool] = False
+
+    if TYPE_CHECKING:
+        spec: TensorSpec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.spec.dtype
+
+    def apply_operation(self, operation: Operation, inputs: Sequence[Any], name: str | None) -> Any:
+        """Apply an operation to operands of this kind, this one among them; see `apply`."""
+        raise NotImplementedError
+
+    def constant_like(self, value: Any, shape: tuple[int, ...] = ()) -> Any:
+        """An operand of this kind, its dtype and place, that is a number everywhere.
+
+        Raises:
+            DTypeError: if the dtype cannot have that value.
+        """
+        raise NotImplementedError
+
+    def new_seed(self) -> int:
+        """A seed for random numbers beside this operand, where the user gives none."""
+        raise NotImplementedError
+
+    def all_or_nothing(self) -> AbstractContextManager[None]:
+        """A context that leaves nothing behind of what is applied inside, if that fails."""
+        return nullcontext()
+
+
+class Application:
+    """An operation applied to operands, as its gradient sees it.
+
+    Args:
+        inputs: What it reads.
+        outputs: What it gives, or a function that makes these when they are asked for.
+        name: Name of the op, or of the operation, for messages.
+    """
+
+    __slots__ = ("_outputs", "inputs", "name")
+
+    def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any] | Callable[[], Sequence[Any]], name: str) -> None:
+        self.inputs = tuple(inputs)
+        self.name = name
+        self._outputs = outputs
+
+    @property
+    def outputs(self) -> Sequence[Any]:
+        """Its results."""
+        if callable(self._outputs):
+            self._outputs = self._outputs()
+        return self._outputs
 
 
 class Layout(NamedTuple):
@@ -77,6 +128,9 @@ class Operation:
         arguments: Names of the inputs, for messages; a last name that starts with ``*`` takes any number.
         layouts: Permutations for kernels that are registered for another layout than the usual one, by its name.
         differentiable: Whether `gradient` exists. A non-differentiable operation (such as accuracy) stops gradients.
+        function_name: Name of its functional form; the kind in lower case unless a class says otherwise.
+        is_view: Whether `compute` gives a view of the input, which takes no time.
+        elementwise: Whether each element of the result depends on the elements at its place alone; it takes numbers.
         constants: Arguments by which nothing is differentiated, such as running statistics: gradients stop there, and a
             variable that is read so is not trained.
         takes_complex: Whether `gradient` is right for complex numbers, too: gradients of a real loss by ``a + ib`` are
@@ -85,9 +139,16 @@ class Operation:
 
     arguments: ClassVar[tuple[str, ...]] = ("x",)
     layouts: ClassVar[Mapping[str, Layout]] = {}
+    function_name: ClassVar[str] = "operation"
     differentiable: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = False
+    is_view: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
     takes_complex: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "function_name" not in vars(cls):
+            cls.function_name = cls.__name__.lower()
 
     @property
     def kind(self) -> str:
@@ -102,15 +163,25 @@ class Operation:
         """
         raise GraphError(f"{self.kind} does not say what its outputs are: define infer()")
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Build the gradient sub-graph of one op of this operation.
+    def compute(self, *inputs: Any) -> Any:
+        """Compute the result with NumPy: the kernel for the CPU where none is registered (`actorflow.ops.kernel`).
 
         Args:
-            op: The op, with its ``inputs`` and ``outputs``.
+            inputs: NumPy arrays, which it does not write into.
+        Returns:
+            An array of the inferred type, which may be a view of an input; of several outputs a tuple of them.
+        """
+        raise NotImplementedError
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        """Say what the gradient is, in operations on what the operation was applied to: blobs of a graph, or arrays.
+
+        Args:
+            op: Its ``inputs`` and ``outputs``.
             grads: Gradient of the loss with respect to each output; None where the loss does not depend on it.
             wanted: For each input, whether its gradient is asked for.
         Returns:
-            The gradient blob of each input; None where it is not wanted or is zero.
+            The gradient of each input, of its type; None where it is not wanted or is zero.
         """
         raise GraphError(f"{self.kind} has no gradient")
 
@@ -197,36 +268,42 @@ def rank_is(kind: str, name: str, spec: TensorSpec, axes: Sequence[str]) -> None
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
+_Operand = TypeVar("_Operand", bound=Operand)
 
 
-def spec_of(kind: str, argument: str, blob: object) -> TensorSpec:
-    """The type of a blob that was given as an argument.
-
-    Raises:
-        GraphError: if it is not a blob; the message names the argument.
-    """
-    if not isinstance(blob, Operand):
-        raise GraphError(f"{kind}: {argument} must be a blob, got {type(blob).__name__}")
-    return blob.spec
-
-
-def apply(operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
-    """Make an op of ``operation`` on ``inputs`` in their graph's current scope; see `Graph.apply`.
+def spec_of(kind: str, argument: str, operand: object) -> TensorSpec:
+    """The type of a blob or array that was given as an argument.
 
     Raises:
-        GraphError: if an input is not a blob; the message names the argument.
+        GraphError: if it is neither; the message names the argument.
     """
+    if not isinstance(operand, Operand):
+        raise GraphError(f"{kind}: {argument} must be a blob or an array, got {type(operand).__name__}")
+    return operand.spec
+
+
+def apply(operation: Operation, *inputs: Any, name: str | None = None) -> Any:
+    """Apply an operation to blobs, which makes an op in their graph's current scope (`Graph.apply`), or to arrays.
+
+    Args:
+        operation: The operation.
+        inputs: Blobs or arrays; numbers and NumPy arrays beside them are constants.
+        name: Name of the op.
+    Raises:
+        GraphError: if no input is a blob or an array.
+    """
+    for each in inputs:
+        if isinstance(each, Operand):
+            return each.apply_operation(operation, inputs, name)
     names = operation.arguments
-    for i, blob in enumerate(inputs):
-        spec_of(operation.kind, names[min(i, len(names) - 1)].lstrip("*"), blob)
-    if not inputs:
-        raise GraphError(f"{operation.kind}: give at least one blob")
-    return inputs[0].graph.root.apply(operation, *inputs, name=name)
+    for i, each in enumerate(inputs):
+        spec_of(operation.kind, names[min(i, len(names) - 1)].lstrip("*"), each)
+    raise GraphError(f"{operation.kind}: give at least one blob or array")
 
 
-def blob_of(operation: Operation, *inputs: Blob, name: str | None = None) -> Blob:
+def blob_of(operation: Operation, *inputs: _Operand, name: str | None = None) -> _Operand:
     """`apply` for an operation with one output."""
-    y: Blob = apply(operation, *inputs, name=name)
+    y: _Operand = apply(operation, *inputs, name=name)
     return y
 
 
@@ -235,20 +312,20 @@ def whole(form: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
     @wraps(form)
     def made(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
-        graph = next(_graphs_of((*args, *kwargs.values())), None)
-        if graph is None:  # which is an error
+        operand = next(_operands_of((*args, *kwargs.values())), None)
+        if operand is None:  # which is an error
             return form(*args, **kwargs)
-        with graph.root._store.all_or_nothing():
+        with operand.all_or_nothing():
             return form(*args, **kwargs)
 
     return made
 
 
-def _graphs_of(values: Sequence[object]) -> Iterator[Graph]:
+def _operands_of(values: Sequence[object]) -> Iterator[Operand]:
     for value in values:
         if isinstance(value, Operand):
-            yield value.graph
+            yield value
         elif isinstance(value, list | tuple):
-            yield from _graphs_of(value)
+            yield from _operands_of(value)
         elif isinstance(value, Mapping):
-            yield from _graphs_of([*value.values()])
+            yield from _operands_of([*value.values()])

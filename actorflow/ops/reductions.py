@@ -12,7 +12,7 @@ from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import divide, equal, multiply, plus, scale, times, where
 from actorflow.ops.fills import number_like
 from actorflow.ops.indexing import pad
-from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype, same_numbers
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype, same_numbers
 from actorflow.ops.shaping import (
     Axis,
     BroadcastTo,
@@ -29,7 +29,7 @@ from actorflow.ops.shaping import (
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ReduceMean(Reduction):
         same_dtype("ReduceMean", x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x = op.inputs[0]
         count = self.count(x.spec)
         share = scale(grads[0], 1.0 / count if count else 0.0)
@@ -55,7 +55,7 @@ class _Extreme(Reduction):
         _check_some(self.kind, self, inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, x, y = grads[0], op.inputs[0], op.outputs[0]
         found = where(equal(x, expand_like(self, y, x)), number_like(1.0, x), number_like(0.0, x))
         count: Blob = apply(ReduceSum(self.axis, keepdims=True), found)
@@ -249,7 +249,7 @@ class ReduceProd(Reduction):
         same_numbers(self.kind, ordered=True, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x = op.inputs[0]
         return [apply(ReduceProdDown(self.axis), expand_like(self, grads[0], x), x)]
 
@@ -270,7 +270,7 @@ class ReduceProdDown(Operation):
             raise ShapeError(f"ReduceProdDown: g must have shape {shape}, got {g}")
         return (x,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, x) = grads, op.inputs
         reduction, rank = Reduction(self.axis), len(x.shape)
         if not x.spec.size:

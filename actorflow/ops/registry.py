@@ -70,6 +70,10 @@ class Kernel:
 
 
 _kernels: dict[KernelKey, Kernel] = {}
+#: (kind of device, library) -> what makes kernels of operations that say themselves how they are computed.
+_makers: dict[tuple[str, str], Callable[[type[Operation], KernelKey], Kernel | None]] = {}
+#: Operations that the makers have no kernel for.
+_refused: set[tuple[type[Operation], KernelKey]] = set()
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -109,6 +113,20 @@ def kernel(
     return register
 
 
+def kernel_maker(device: str, library: str) -> Callable[[_F], _F]:
+    """Register the decorated function as what makes the kernels that are not registered, when they are first wanted.
+
+    It is called with the class of an operation and a key, and returns a kernel for this key, or for any dtype; None
+    where it has none.
+    """
+
+    def register(function: _F) -> _F:
+        _makers[device, library] = function
+        return function
+
+    return register
+
+
 def find_kernel(
     operation: Operation, device: str, dtype: np.dtype[Any], layout: str = ANY, libraries: Iterable[str] = ("numpy",)
 ) -> Kernel:
@@ -139,13 +157,22 @@ def not_found(
 
 
 def lookup(operation: Operation, device: str, library: str, dtype: np.dtype[Any], layout: str = ANY) -> Kernel | None:
-    """The kernel of one library for an operation, if it has one that supports it."""
+    """The kernel of one library for an operation, if it has one that supports it, or can make one."""
     for dtype_key in (str(dtype), ANY):
         for layout_key in dict.fromkeys((layout, ANY)):
             found = _kernels.get(KernelKey(operation.kind, device, library, dtype_key, layout_key))
             if found is not None and (found.supports is None or found.supports(operation)):
                 return found
-    return None
+    key = KernelKey(operation.kind, device, library, str(dtype), ANY)
+    maker = _makers.get((device, library))
+    if maker is None or (type(operation), key) in _refused:
+        return None
+    made = maker(type(operation), key)
+    if made is None:
+        _refused.add((type(operation), key))
+    else:
+        _kernels[made.key] = made
+    return made
 
 
 def may_refuse(operation: Operation, device: str) -> bool:

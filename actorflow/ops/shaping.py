@@ -14,11 +14,11 @@ import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.fills import number_like
-from actorflow.ops.operation import Grads, Operation, apply, axes_of, blob_of, same_numbers, whole
+from actorflow.ops.operation import Application, Grads, Operation, apply, axes_of, blob_of, same_numbers, whole
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Reshape(Operation):
             raise ShapeError(f"Reshape: x of {x.size} elements cannot have shape {self.shape}, got {x}")
         return (TensorSpec(shape, x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(Reshape(op.inputs[0].shape), grads[0])]
 
 
@@ -125,7 +125,7 @@ class Transpose(Operation):
             raise ShapeError(f"Transpose: axes {self.axes} are not a permutation of the axes of x {inputs[0]}")
         return (TensorSpec(tuple([shape[axis] for axis in self.axes]), inputs[0].dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [None if grads[0] is None or not wanted[0] else apply(self.inverse(), grads[0])]
 
     def inverse(self) -> Transpose:
@@ -199,7 +199,7 @@ class BroadcastTo(Operation):
             raise ShapeError(f"BroadcastTo: x must broadcast to shape {self.shape}, got {x}")
         return (TensorSpec(self.shape, x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [sum_to(grads[0], op.inputs[0].shape)]
 
 
@@ -250,7 +250,7 @@ class ReduceSum(Reduction):
         same_numbers(self.kind, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x = op.inputs[0]
         return [apply(BroadcastTo(x.shape), expand_like(self, grads[0], x))]
 
@@ -323,7 +323,7 @@ class Concat(Operation):
         length = sum(part.shape[axis] for part in inputs)
         return (TensorSpec((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         lengths = tuple([part.shape[self.axis] for part in op.inputs])
         shares = apply(Split(lengths, self.axis), grads[0])
         return [shares] if len(lengths) == 1 else list(shares)
@@ -344,7 +344,7 @@ class Split(Operation):
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         return tuple([TensorSpec((*before, length, *after), x.dtype) for length in self.lengths])
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         some = next(g for g in grads if g is not None)
         parts = [
             broadcast_to(number_like(0.0, some), y.shape) if g is None else g

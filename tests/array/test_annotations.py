@@ -22,16 +22,6 @@ class TestAnnotationsThatCannotBeEvaluated:
         graph = af.to_graph(doubled, xp.ones(3))
         assert graph.blobs[0].name == "weight"
 
-    def test_of_a_function_that_is_lifted(self) -> None:
-        def scaled(x: af.Blob, factor: Missing) -> af.Blob:
-            return af.ops.scale(x, factor)
-
-        def renamed(x: Missing, factor: float) -> Missing:
-            return af.ops.scale(x, factor)
-
-        for function in (scaled, renamed):
-            assert xp.nn.lift(function)(xp.ones(3), factor=3.0).to_numpy().tolist() == [3.0] * 3
-
     def test_of_a_function_that_is_differentiated(self) -> None:
         def loss(x: Missing) -> Missing:
             return xp.sum(x * x)

@@ -41,9 +41,9 @@ async def test_lifted_operations_compute_what_ops_compute() -> None:
         np.testing.assert_array_equal(array.to_numpy(), expected[blobs[name]])
 
 
-def test_lifted_operations_of_several_results_and_of_random_numbers() -> None:
+def test_operations_of_several_results_and_of_random_numbers() -> None:
     x = xp.asarray(numbers(4, 6))
-    parts = xp.nn.lift(af.ops.split)(x, parts=3, axis=1)
+    parts = af.ops.split(x, parts=3, axis=1)
     assert [part.shape for part in parts] == [(4, 2)] * 3
     np.testing.assert_array_equal(parts[2].to_numpy(), x.to_numpy()[:, 4:])
     ones = xp.ones((1_000,))
@@ -52,7 +52,7 @@ def test_lifted_operations_of_several_results_and_of_random_numbers() -> None:
     assert bool(xp.any(one != other))
 
 
-def test_lifted_operations_take_arrays_by_name_and_the_rest_by_position() -> None:
+def test_operations_take_arrays_by_name_and_the_rest_by_position() -> None:
     scores, labels = xp.asarray(numbers(3, 4)), xp.asarray([0, 2, 1])
     whole = xp.nn.softmax_loss(scores, labels).to_numpy()
     np.testing.assert_array_equal(xp.nn.softmax_loss(scores, labels=labels).to_numpy(), whole)
@@ -64,29 +64,23 @@ def test_lifted_operations_take_arrays_by_name_and_the_rest_by_position() -> Non
     images = xp.asarray(numbers(1, 8, 8, 1))
     by_position = xp.nn.max_pool(images, 2, 2)
     np.testing.assert_array_equal(by_position.to_numpy(), xp.nn.max_pool(images, kernel=2, stride=2).to_numpy())
-    with pytest.raises(TypeError, match="max_pool: missing a required argument: 'kernel'"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'kernel'"):
         xp.nn.max_pool(images, stride=2)
-    with pytest.raises(TypeError, match="relu: got an unexpected keyword argument 'slope'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'slope'"):
         xp.nn.relu(images, slope=0.1)
     assert list(inspect.signature(xp.nn.conv).parameters)[:3] == ["x", "weight", "stride"]
 
 
-def test_lifted_functions_without_annotations_and_of_any_number_of_blobs() -> None:
+def test_operations_of_any_number_of_arrays() -> None:
     x = xp.asarray(numbers(2, 3))
-    twice = xp.nn.lift(lambda a, factor=2.0: af.ops.scale(a, factor))
-    np.testing.assert_array_equal(twice(x, factor=3.0).to_numpy(), x.to_numpy() * 3.0)
-
-    def joined(*blobs: af.Blob, **options: int) -> af.Blob:
-        return af.ops.concat(blobs, **options)
-
-    both = xp.nn.lift(joined)(x, x, axis=1)
+    both = af.ops.concat([x, x], axis=1)
     np.testing.assert_array_equal(both.to_numpy(), np.concatenate([x.to_numpy()] * 2, axis=1))
 
 
-def test_lifted_operations_name_what_is_wrong() -> None:
+def test_operations_name_what_is_wrong() -> None:
     with pytest.raises(af.ShapeError, match="Inner"):
         xp.nn.inner(xp.ones((2, 3)), xp.ones((4, 5)))
-    with pytest.raises(af.DTypeError, match="relu: argument 0 must be an array"):
+    with pytest.raises(af.GraphError, match="Relu: x must be a blob or an array, got float"):
         xp.nn.relu(3.0)
     with pytest.raises(af.OpError, match="op 'nllloss'"):
         xp.nn.nll_loss(xp.ones((1, 2)), xp.asarray([7])).wait()

@@ -112,7 +112,7 @@ class TestMistakes:
     def test_calls_with_what_is_no_blob(self, graph: af.Graph, thing: Any, kind: str) -> None:
         with pytest.raises(af.GraphError, match=rf"op 'a' \(Copy\(\)\) connects blobs, got {kind}"):
             graph.op("a", ops.Copy())(thing)
-        with pytest.raises(af.GraphError, match=f"Copy: x must be a blob, got {kind}"):
+        with pytest.raises(af.GraphError, match=f"Copy: x must be a blob or an array, got {kind}"):
             ops.copy(thing)
 
     def test_blobs_of_another_graph(self, graph: af.Graph) -> None:

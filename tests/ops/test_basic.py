@@ -140,7 +140,7 @@ def test_inputs_that_differ_are_errors_that_name_the_argument() -> None:
 
 def test_what_is_no_blob_is_an_error_that_names_the_argument() -> None:
     graph = af.Graph("g")
-    with pytest.raises(af.GraphError, match="Multiply: b must be a blob, got ndarray"):
+    with pytest.raises(af.GraphError, match="Multiply: b must be a blob or an array, got ndarray"):
         ops.multiply(graph.blob("x", (3,)), np.ones(3))
     with pytest.raises(af.GraphError, match="Sum: give at least one blob"):
         ops.add()

@@ -277,7 +277,7 @@ def test_what_cannot_be_transposed_is_an_error(x, weight, how, error, message) -
     graph = af.Graph("g")
     with pytest.raises(error, match=message):
         ops.conv_transpose(graph.blob("x", x), graph.blob("w", weight), **how)
-    with pytest.raises(af.GraphError, match="conv_transpose: weight must be a blob, got ndarray"):
+    with pytest.raises(af.GraphError, match="conv_transpose: weight must be a blob or an array, got ndarray"):
         ops.conv_transpose(graph.blob("y", x), np.ones(weight))
 
 

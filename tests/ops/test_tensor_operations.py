@@ -351,7 +351,7 @@ async def test_dummy_waits_for_what_it_is_given(graph) -> None:
         ),
         (lambda x, y, n: ops.divide(n, n), af.DTypeError, "Divide: a must be floating"),
         (lambda x, y, n: ops.maximum(n, 0.5), af.DTypeError, "the number 0.5 does not fit to blob 'n'"),
-        (lambda x, y, n: ops.add(x, np.ones(3)), af.GraphError, "Sum: terms must be a blob, got ndarray"),
+        (lambda x, y, n: ops.add(x, np.ones(3)), af.GraphError, "Sum: terms must be a blob or an array, got ndarray"),
         (lambda x, y, n: ops.logical_not(x), af.DTypeError, "LogicalNot: x must be bool, got float32"),
         (lambda x, y, n: ops.where(x, x, x), af.DTypeError, "Where: condition must be bool"),
         (lambda x, y, n: ops.where(ops.equal(x, x), x, n), af.DTypeError, "Where: b must have a's dtype float32"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +11,8 @@ import numpy as np
 from actorflow import ops
 from actorflow.array.engine.fusing import join
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import OpStep
-from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.place import Place
@@ -35,15 +33,6 @@ class Compiled(NamedTuple):
     feeds: Sequence[tuple[int, Blob]]
     fetches: Sequence[Blob]
     steps: Mapping[str, Sequence[int]]
-
-
-def _identity(op: Primitive) -> Hashable:
-    """A key of an operation, the same for equal ones: those of graphs are made anew with each graph."""
-    if isinstance(op, GraphOperation):
-        with suppress(TypeError):  # one with arrays as parameters has no hash
-            hash(op.operation)
-            return op.operation, tuple(op.outputs)
-    return op
 
 
 class Computation:
@@ -83,12 +72,7 @@ class Computation:
         self.structure: Hashable = (
             place,
             results,
-            tuple(
-                [
-                    (_identity(s.op), s.arguments, s.params, s.shape, s.dtype, at)
-                    for s, at in zip(steps, places, strict=True)
-                ]
-            ),
+            tuple([(s.op, s.arguments, s.params, s.shape, s.dtype, at) for s, at in zip(steps, places, strict=True)]),
             tuple([(*self._source(read), number) for read, number in zip(reads, self._is_number, strict=True)]),
         )
         self.numbers = tuple(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError
+from actorflow.ops.operation import Operation
+from actorflow.ops.registry import find_kernel, load_library
+from actorflow.spec import TensorSpec
 
 Value = npt.NDArray[Any]
 DType = np.dtype[Any]
@@ -32,10 +37,12 @@ class Primitive:
     Attributes:
         elementwise: Whether each element of the result depends on the elements at its place alone.
         reduction: Whether it is a `Reduction`.
+        operation: What it computes, as graphs know it; None for what they do not have.
     """
 
     elementwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
+    operation: Operation | None = None
 
     def __init__(
         self,
@@ -136,3 +143,76 @@ class Reduction(Primitive):
         if self._accumulates:
             return self.ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
         return self.ufunc.reduce(x, axis=axes, keepdims=keepdims)
+
+
+_calls = count()
+
+
+class OperationPrimitive(Primitive):
+    """An operation of `actorflow.ops`, computed by its kernel for the CPU.
+
+    Args:
+        operation: The operation.
+        dtype: Dtype of its first input.
+        outputs: Number of its results.
+    """
+
+    def __init__(self, operation: Operation, dtype: DType, outputs: int) -> None:
+        self.operation = operation
+        name = operation.function_name
+        if operation.is_view:
+            super().__init__(name, operation.compute, view=True)
+            return
+        load_library("cpu", "numpy")
+        kernel = find_kernel(operation, "cpu", dtype)
+        self._function = kernel.function
+        self.random = kernel.random
+        if outputs > 1:
+            super().__init__(name, self._compute_several, pure=not kernel.random, results=self._results)
+            self._returns = kernel.returns
+        elif kernel.returns:
+            super().__init__(name, self._compute_returned)
+        else:
+            super().__init__(name, self._compute_into, pure=not kernel.random, into=True)
+
+    random = False
+
+    def _call(self, inputs: Sequence[Any], outputs: list[Value] | None) -> list[Value]:
+        """Call the kernel; the last argument of a random one is the number of its stream."""
+        rest = inputs[-1:] if self.random else ()
+        found = self._function(self.operation, list(inputs[:-1] if self.random else inputs), outputs, *rest)
+        return found if outputs is None else outputs
+
+    def _compute_into(self, *inputs: Any, out: Value) -> None:
+        self._call(inputs, [out])
+
+    def _compute_returned(self, *inputs: Any) -> Value:
+        return self._call(inputs, None)[0]
+
+    def _compute_several(self, *inputs: Any) -> tuple[Value, ...]:
+        buffers = None
+        if not self._returns:
+            buffers = [np.empty(*kind) for kind in self._results(*inputs)]
+        return tuple(self._call(inputs, buffers))
+
+    def _results(self, *inputs: Any) -> list[tuple[tuple[int, ...], DType]]:
+        assert self.operation is not None
+        found = self.operation.infer(
+            *[TensorSpec(each.shape, each.dtype) for each in (inputs[:-1] if self.random else inputs)]
+        )
+        return [*(found or ())]
+
+    def new_params(self) -> tuple[int, ...]:
+        """The parameters of another call: the number of its random stream, if it draws from one."""
+        return (next(_calls),) if self.random else ()
+
+
+_known_primitives = lru_cache(maxsize=4_096)(OperationPrimitive)
+
+
+def primitive_of(operation: Operation, dtype: DType, outputs: int) -> OperationPrimitive:
+    """The primitive of an operation, the same one for equal operations where these can be hashed."""
+    try:
+        return _known_primitives(operation, dtype, outputs)
+    except TypeError:  # an array among its parameters
+        return OperationPrimitive(operation, dtype, outputs)

@@ -197,6 +197,7 @@ class Evaluator:
         load: Elements that have to be computed for them, at most.
         threshold: The load from which on `notice` is called.
         recorded_bytes: Under a budget, what each of these values takes at most.
+        seeds: Number of random operations recorded in a dry run, which names their streams.
         count: Called with each value that was given.
         reclaim: Called with the value of a record that has ended, from any thread.
     """
@@ -204,7 +205,7 @@ class Evaluator:
     # Slots, since these are read for each record, and a session has too many attributes for shared keys.
     __slots__ = (
         *("__weakref__", "count", "dry_run", "is_limited", "load", "pending", "reclaim", "recorded_bytes"),
-        *("sequential", "threshold"),
+        *("seeds", "sequential", "threshold"),
     )
 
     #: The evaluator of new arrays outside of all sessions; set where sessions are defined.
@@ -218,7 +219,7 @@ class Evaluator:
             weakref.finalize(self, _end_dry_run)
         # No locks here: these are used while recording.
         self.pending: deque[weakref.ref[Array]] = deque()
-        self.load = 0
+        self.load = self.seeds = 0
         self.threshold: float = WORTH_A_LOOK
         self.recorded_bytes: deque[int] = deque()
         self.count: Callable[[Any], None] = _ignore
@@ -316,10 +317,10 @@ def record(
     return array
 
 
-def record_parts(op: Primitive, inputs: tuple[Record, ...], params: tuple[Any, ...] = (), work: int = 0) -> list[Array]:
+def record_parts(op: Primitive, inputs: tuple[Input, ...], params: tuple[Any, ...] = (), work: int = 0) -> list[Array]:
     """Record an operation with several results: one record that computes them, and one for each."""
     assert op.results is not None
-    evaluator = inputs[0].evaluator
+    evaluator = next(each for each in inputs if type(each) is Record).evaluator
     whole = record(op, inputs, (), _OBJECT, params, evaluator, work)._node
     parts = enumerate(op.results(*inputs, *params))
     return [record(PART, (whole,), shape, kind, (i,), evaluator) for i, (shape, kind) in parts]

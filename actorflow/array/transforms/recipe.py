@@ -9,9 +9,8 @@ from typing import Any
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import Unseeded
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.primitives import OperationPrimitive, Primitive, Value
 from actorflow.array.record.record import HOST, Evaluator, OpStep, Record, bytes_of
-from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.errors import GraphError
 
 #: Views and constants, which cost nothing to make again.
@@ -90,7 +89,7 @@ def _sources(node: Record, position: Mapping[Record, Any]) -> tuple[int | Value,
 
 def _anew(op: Primitive, inputs: Any, params: Any) -> tuple[Any, Any]:
     """Inputs and parameters of an operation with other random numbers."""
-    if isinstance(op, GraphOperation):
+    if isinstance(op, OperationPrimitive):
         return inputs, op.new_params()
     return (op.new_inputs() if isinstance(op, Unseeded) else inputs), params
 

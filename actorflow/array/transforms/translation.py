@@ -18,14 +18,14 @@ from actorflow.array.namespace.operate import CAST
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART, Primitive, Value
 from actorflow.array.record.record import Evaluator, OpStep, Record, given, site_of, tracing
-from actorflow.array.transforms.derivatives import Application, fit, rule_of
-from actorflow.array.transforms.lifting import GraphOperation
+from actorflow.array.transforms.derivatives import Application as OldApplication
+from actorflow.array.transforms.derivatives import fit, rule_of
 from actorflow.array.transforms.recipe import needed
 from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.graph import Graph
-from actorflow.graph.nodes import Blob, Op
+from actorflow.graph.nodes import Blob
 from actorflow.ops.fills import Constant
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Application, Operation
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
 
@@ -66,7 +66,7 @@ class Recorded(Operation):
         rest = iter(values)
         return [next(rest) if constant is None else constant for constant in self.fixed]
 
-    def gradient(self, op: Op, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Sequence[Blob | None], wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """Ops for what the rule records, called with arrays that have no values."""
         known: dict[Record, Any] = {}
         evaluator = Evaluator()
@@ -82,7 +82,7 @@ class Recorded(Operation):
             slopes = tuple([None if g is None else stand_in(g) for g in grads])
             single = len(self.specs) == 1
             inputs = [given(each, evaluator) if isinstance(each, np.ndarray) else each for each in self.arranged(reads)]
-            application = Application(tuple(inputs), self.params, outputs[0] if single else outputs)
+            application = OldApplication(tuple(inputs), self.params, outputs[0] if single else outputs)
             derive = rule_of(self.primitive.name)
             assert derive is not None
             derived = derive(application, slopes[0] if single else slopes)
@@ -92,7 +92,7 @@ class Recorded(Operation):
                 for g, x, want in zip(found, reads, wanted, strict=True)
             ]
         results = [g._node for g in fitted if g is not None]
-        translate_all(op.graph.root, results, known, first=next(iter(known)).number)
+        translate_all(op.inputs[0].graph.root, results, known, first=next(iter(known)).number)
         return [None if g is None else known[g._node] for g in fitted]
 
     def __str__(self) -> str:
@@ -180,7 +180,7 @@ def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     assert op is not None
     if op is PART and isinstance(inputs[0], tuple):
         return inputs[0][node.params[0]]
-    if isinstance(op, GraphOperation):
+    if op.operation is not None:
         return graph.apply(op.operation, *[_as_blob(graph, each) for each in inputs])
     if op is TRANSFER:  # the caller of `to_graph` says where it is computed
         return inputs[0]

@@ -7,6 +7,7 @@ memory belongs to the thread (`buffers`), so any number of kernels may run at on
 from actorflow.ops.cpu import (  # noqa: F401  each registers its kernels
     activation,
     conv,
+    described,
     dropout,
     elementwise,
     fills,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.elementwise import plus, scaled, times
-from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 class ActivationDown(Operation):
@@ -27,7 +27,7 @@ class ActivationDown(Operation):
             raise ShapeError(f"{self.kind}: g must have {other}'s shape {value.shape}, got {g}")
         return (value,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """By ``g`` the same operation; by the other input what its second derivative says."""
         (c,), (g, value) = grads, op.inputs
         return [apply(self, c, value) if wanted[0] else None, self.curve(times(c, g), value) if wanted[1] else None]
@@ -96,7 +96,7 @@ class Activation(Operation):
         same_dtype(self.kind, x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(self.down, grads[0], (op.outputs if self.from_output else op.inputs)[0])]
 
 
@@ -280,7 +280,7 @@ class NormalDensity(Operation):
         same_dtype("NormalDensity", x=inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """``-g * x * y``."""
         return [scaled(times(grads[0], times(op.inputs[0], op.outputs[0])), -1.0)]
 

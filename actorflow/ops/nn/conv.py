@@ -25,11 +25,11 @@ from actorflow.ops.nn.windows import (
     per_axis,
     slide,
 )
-from actorflow.ops.operation import Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Conv(_Convolution):
         kernel = self._check_weight("x", x, weight)
         return (TensorSpec((x.shape[0], *self.windows(size, kernel).out, weight.shape[-1]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g,), (x, weight) = grads, op.inputs
         how = (self.stride, self.pad, self.dilation, self.groups)
         return [
@@ -117,7 +117,7 @@ class ConvDown(_Convolution):
             raise ShapeError(f"{self.kind}: g must have shape ({shape}), got {g}; weight is {weight}, x's size {size}")
         return (TensorSpec((g.shape[0], *size, weight.shape[-2] * self.groups), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (h,), (g, weight) = grads, op.inputs
         how = (self.stride, self.pad, self.dilation, self.groups)
         return [
@@ -154,7 +154,7 @@ class ConvWeight(_Convolution):
         self._check_groups("g's channels", g.shape[-1])
         return (TensorSpec((*self.kernel, x.shape[-1] // self.groups, g.shape[-1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (v,), (g, x) = grads, op.inputs
         how = (self.stride, self.pad, self.dilation, self.groups)
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.operation import Grads, Operation, apply, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 _MASK = np.dtype(np.bool_)
@@ -40,7 +39,7 @@ class Dropout(Operation):
             raise GraphError(f"Dropout: seed must be from 0 to 2**128 - 1, got {self.seed}")
         return (x, TensorSpec(x.shape, _MASK))
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(DropoutDown(self.rate), grads[0], op.outputs[1])]
 
 
@@ -62,7 +61,7 @@ class DropoutDown(Operation):
             raise ShapeError(f"DropoutDown: mask must have g's shape {g.shape}, got {mask}")
         return (g,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """The same operation, which is linear in ``g``."""
         return [apply(self, grads[0], op.inputs[1]), None]
 
@@ -85,7 +84,7 @@ def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = No
     Source: Purine2 layer ``Dropout`` (Bernoulli and Mul).
     """
     if seed is None:
-        seed = zlib.crc32(f"{x.name}:{len(x.consumers)}".encode())
+        seed = x.new_seed()
     y: Blob
     y, _ = apply(Dropout(rate, seed), x, name=name)
     return y

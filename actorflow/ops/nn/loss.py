@@ -13,12 +13,12 @@ from actorflow.ops.elementwise import plus, scaled, times
 from actorflow.ops.fills import constant_like
 from actorflow.ops.nn.activation import ReluDown, SigmoidDown, sigmoid
 from actorflow.ops.nn.softmax import LogSoftmaxDown, log_softmax
-from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
 from actorflow.ops.shaping import spread, total
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -101,7 +101,7 @@ class _Forward(LabelLoss):
 class SoftmaxLoss(_Forward):
     """``-log(softmax(x)[label])``; see `softmax_loss`."""
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(SoftmaxLossDown(*self.settings), grads[0], *op.inputs), *[None] * (len(wanted) - 1)]
 
 
@@ -122,7 +122,7 @@ class SoftmaxLossDown(LabelLoss):
         self._check_g(g, labels)
         return (x,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, x, labels, *weights) = grads, op.inputs
         y, down = log_softmax(x), LogSoftmaxDown()
         n = apply(NllLossDown(*self.settings, classes=x.shape[-1]), g, labels, *weights)
@@ -138,7 +138,7 @@ class SoftmaxLossDown(LabelLoss):
 class NllLoss(_Forward):
     """``-x[label]``; see `nll_loss`."""
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         down = NllLossDown(*self.settings, classes=op.inputs[0].shape[-1])
         return [apply(down, grads[0], *op.inputs[1:]), *[None] * (len(wanted) - 1)]
 
@@ -163,7 +163,7 @@ class NllLossDown(LabelLoss):
         self._check_g(g, labels)
         return (TensorSpec((*labels.shape, self.classes), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(NllLoss(*self.settings), grads[0], *op.inputs[1:]), *[None] * (len(wanted) - 1)]
 
 
@@ -213,7 +213,7 @@ def softmax_loss(
     Gradient: dx = g * (softmax(x) - one_hot(labels)) * weight / total weight; none for labels and weights.
     Source: Purine2 ``SoftmaxLoss``; `torch.nn.functional.cross_entropy`.
     """
-    given = () if weights is None else (weights,)
+    given: tuple[Blob, ...] = () if weights is None else (weights,)
     return blob_of(SoftmaxLoss(reduction, scale, ignore), x, labels, *given, name=name)
 
 
@@ -233,7 +233,7 @@ def nll_loss(
     Gradient: dx = -g * weight / total weight at each label, else 0.
     Source: `torch.nn.functional.nll_loss`.
     """
-    given = () if weights is None else (weights,)
+    given: tuple[Blob, ...] = () if weights is None else (weights,)
     return blob_of(NllLoss(reduction, scale, ignore), x, labels, *given, name=name)
 
 
@@ -298,7 +298,7 @@ class PairLoss(_Reduced):
             raise ShapeError(f"{self.kind}: target must have x's shape {x.shape}, got {target}")
         return (TensorSpec(self.result_shape(x), x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """`down` by ``x``, and `by_target`."""
         (g,), (x, target) = grads, op.inputs
         dx = apply(self.down, g, x, target) if wanted[0] else None
@@ -328,7 +328,7 @@ class PairLossDown(_Reduced):
         """The same for a gradient that is spread over ``size`` elements already."""
         return replace(self, reduction="none", scale=self.factor(size))
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """By ``g`` the products with the slopes; by ``x`` and the target what the second derivatives say."""
         (c,), (g, x, target) = grads, op.inputs
         dg = apply(self.each(x.spec.size), c, x, target) if wanted[0] else None
@@ -461,7 +461,7 @@ class BinaryCrossEntropyDown(PairLossDown):
     def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
         """``-p / (x * (1 - x))``."""
         each = BinaryCrossEntropyDown("none")
-        inner = apply(each, p, x, constant_like(1.0, x))
+        inner: Blob = apply(each, p, x, constant_like(1.0, x))
         return blob_of(each, inner, x, constant_like(0.0, x))
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.elementwise import divide, multiply, plus, power, scaled, subtract
-from actorflow.ops.operation import Grads, Operation, apply, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 def _check(kind: str, size: int, x: TensorSpec) -> None:
@@ -48,7 +48,7 @@ class ChannelWindowSum(Operation):
         _check("ChannelWindowSum", self.size, inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(ChannelWindowSum(self.size, not self.transposed), grads[0])]
 
 
@@ -72,7 +72,7 @@ class LRNScale(Operation):
         _check("LRNScale", self.size, inputs[0])
         return inputs
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """``2 * alpha / size * x`` times the sum of ``g`` over the windows that see a channel."""
         return [_through_scale(grads[0], op.inputs[0], self.alpha, self.size)]
 
@@ -95,7 +95,7 @@ class LRN(Operation):
         _check("LRN", self.size, inputs[0])
         return (inputs[0], inputs[0])
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g, of_scale), (x,) = grads, op.inputs
         terms = []
         if g is not None:
@@ -130,7 +130,7 @@ class LRNDown(Operation):
                 raise ShapeError(f"LRNDown: {name} must have x's shape {inputs[1].shape}, got {spec}")
         return inputs[1:2]
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (c,), (g, x, y, scale) = grads, op.inputs
         factor = -2 * self.alpha * self.beta / self.size
         share = power(scale, -self.beta)

@@ -12,12 +12,12 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import add, cast, multiply, reciprocal, scaled, sqrt, subtract
 from actorflow.ops.fills import filled
-from actorflow.ops.operation import Grads, Operation, apply, same_dtype, whole, wide_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype, whole, wide_dtype
 from actorflow.ops.shaping import ReduceSum, reshape, sum_to
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 def check_epsilon(kind: str, epsilon: float) -> None:
@@ -61,7 +61,7 @@ class _Normalized:
 
 
 def second(
-    op: Op, grads: Sequence[Blob | None], axes: tuple[int, ...], epsilon: float, moved: bool
+    op: Application, grads: Sequence[Blob | None], axes: tuple[int, ...], epsilon: float, moved: bool
 ) -> Sequence[Blob | None]:
     """Gradients of ``(dx, dscale, dshift)`` of ``(g, x, scale, mean, variance)`` by ``g``, ``x`` and ``scale``.
 
@@ -149,7 +149,7 @@ class BatchNorm(Operation):
         check_statistics("BatchNorm", shape, x.dtype, running_mean=mean, running_variance=variance)
         return (x, mean, variance, mean, variance)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, *others = grads
         if g is None or any(grad is not None for grad in others):
             raise GraphError(f"op {op.name!r}: only y of BatchNorm has a gradient, not the statistics")
@@ -180,7 +180,7 @@ class BatchNormDown(Operation):
         check_statistics(self.kind, shape, x.dtype, mean=mean, variance=variance)
         return (x, scale, scale)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=True)
 
 
@@ -200,7 +200,7 @@ class BatchNormInference(Operation):
         check_statistics("BatchNormInference", shape, x.dtype, mean=mean, variance=variance)
         return (x,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x, scale, _, mean, variance = op.inputs
         return [*apply(BatchNormInferenceDown(self.epsilon), grads[0], x, scale, mean, variance), None, None]
 
@@ -209,7 +209,7 @@ class BatchNormInference(Operation):
 class BatchNormInferenceDown(BatchNormDown):
     """``dx = g * scale * r``, ``dscale = sum(g * n)`` and ``dshift = sum(g)`` of `BatchNormInference`."""
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=False)
 
 
@@ -311,7 +311,7 @@ class LayerNorm(Operation):
         statistic = TensorSpec(x.shape[: -self.axes], wide_dtype(x.dtype))
         return (x, statistic, statistic)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, *others = grads
         if g is None or any(grad is not None for grad in others):
             raise GraphError(f"op {op.name!r}: only y of LayerNorm has a gradient, not the statistics")
@@ -342,7 +342,7 @@ class LayerNormDown(Operation):
         check_statistics("LayerNormDown", x.shape[: -self.axes], x.dtype, mean=mean, variance=variance)
         return (x, scale, scale)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         rank = len(op.inputs[1].shape)
         return second(op, grads, tuple(range(rank - self.axes, rank)), self.epsilon, moved=True)
 

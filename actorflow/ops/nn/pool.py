@@ -22,12 +22,12 @@ from actorflow.ops.nn.windows import (
     per_axis,
     slide,
 )
-from actorflow.ops.operation import Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
 from actorflow.ops.shaping import reshape
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 _CHANNELS_FIRST: Mapping[str, Layout] = {"nchw": Layout((CHANNELS_FIRST,), (CHANNELS_FIRST,))}
@@ -91,7 +91,7 @@ class MaxPool(_MaxPool):
         y = self._pooled(x)
         return (y, TensorSpec(y.shape, np.dtype(np.int64))) if self.return_indices else (y,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(MaxPoolDown(**self.how), grads[0], op.inputs[0], op.outputs[0])]
 
 
@@ -115,7 +115,7 @@ class MaxPoolDown(_MaxPool):
                 raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
         return (x,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         pick = MaxPoolPick(**self.how)
         return [apply(pick, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
 
@@ -137,7 +137,7 @@ class MaxPoolPick(_MaxPool):
                 raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
         return (y,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         down = MaxPoolDown(**self.how)
         return [apply(down, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
 
@@ -153,7 +153,7 @@ class AveragePool(_Pool):
         same_dtype(self.kind, x=x)
         return (self._pooled(x),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(AveragePoolDown(count_pad=self.count_pad, size=op.inputs[0].shape[1:-1], **self.how), grads[0])]
 
 
@@ -183,7 +183,7 @@ class AveragePoolDown(_Pool):
             raise ShapeError(f"{self.kind}: g must have spatial size {expected}, got {g}; x had {size}")
         return (TensorSpec((g.shape[0], *size, g.shape[-1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(AveragePool(count_pad=self.count_pad, **self.how), grads[0])]
 
 
@@ -198,7 +198,7 @@ class GlobalAverage(Operation):
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {x}")
         return (TensorSpec((x.shape[0], x.shape[-1]), x.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(GlobalAverageDown(op.inputs[0].shape[1:-1]), grads[0])]
 
 
@@ -221,7 +221,7 @@ class GlobalAverageDown(Operation):
             raise ShapeError(f"{self.kind}: g must have shape (batch, channels), got {g}")
         return (TensorSpec((g.shape[0], *self.size, g.shape[1]), g.dtype),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(GlobalAverage(), grads[0])]
 
 

@@ -16,12 +16,12 @@ from actorflow.ops.fills import constant_like, filled
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linalg import bias as add_bias
 from actorflow.ops.nn.activation import SigmoidDown, TanhDown, tanh
-from actorflow.ops.operation import Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, spread, stack
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 def check_shape(kind: str, name: str, spec: TensorSpec, shape: tuple[int, ...], axes: str) -> None:
@@ -76,7 +76,7 @@ class LSTMGatesDown(Operation):
         check_shape("LSTMGatesDown", "activations", activations, (batch, 4 * hidden), "batch, 4 * hidden")
         return (activations, named["cell"])
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         p, q = (constant_like(0.0, y) if c is None else c for c, y in zip(grads, op.outputs, strict=True))
         return _gates_second(p, q, *op.inputs)
 
@@ -215,7 +215,7 @@ class LSTMDown(Operation):
         )
         return tuple(taken.values())
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g_y, g_hidden, g_cell, *rest = op.inputs
         saved = SavedSequence(*rest)
         c_x, c_hidden, c_cell, c_weight_x, c_weight_h, _ = grads
@@ -306,7 +306,7 @@ class LSTMGates(Operation):
         check_shape("LSTMGates", "gates", gates, (cell.shape[0], 4 * cell.shape[1]), "batch, 4 * hidden")
         return (cell, cell, gates)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g_hidden, g_cell, g_activations = grads
         _, new_cell, activations = op.outputs
         by_gates: list[Blob] = []
@@ -337,7 +337,7 @@ class LSTM(Operation):
         states = TensorSpec((steps, batch, width), dtype)
         return (states, hidden, hidden, TensorSpec((steps, batch, 4 * width), dtype), states)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         y, *last, activations, cells = op.outputs
         g_y, g_hidden, g_cell = (
             constant_like(0.0, o) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from actorflow.errors import ShapeError
 from actorflow.ops.elementwise import plus, scaled, times
 from actorflow.ops.fills import constant_like
-from actorflow.ops.operation import Grads, Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 def _check_axis(kind: str, axis: int, x: TensorSpec) -> None:
@@ -47,7 +47,7 @@ class _Softmax(Operation):
 class Softmax(_Softmax):
     """``y = exp(x) / sum(exp(x))`` along an axis; see `softmax`."""
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(SoftmaxDown(self.axis), grads[0], op.outputs[0])]
 
 
@@ -65,7 +65,7 @@ class SoftmaxDown(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return (_check_pair("SoftmaxDown", self.axis, g=inputs[0], y=inputs[1]),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """By ``g`` the same; by ``y``: ``c * (g - sum(g * y)) - g * sum(c * y)``."""
         (c,), (g, y) = grads, op.inputs
         dy = None
@@ -79,7 +79,7 @@ class SoftmaxDown(Operation):
 class LogSoftmax(_Softmax):
     """``y = x - log(sum(exp(x)))`` along an axis; see `log_softmax`."""
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(LogSoftmaxDown(self.axis), grads[0], op.outputs[0])]
 
 
@@ -94,7 +94,7 @@ class LogSoftmaxDown(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return (_check_pair("LogSoftmaxDown", self.axis, g=inputs[0], y=inputs[1]),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return self.products(grads[0], op.inputs[0], op.inputs[1], wanted)
 
     def products(self, c: Blob, g: Blob, y: Blob, wanted: Sequence[bool]) -> Sequence[Blob | None]:
@@ -123,7 +123,7 @@ class Centered(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return (_check_pair("Centered", self.axis, weight=inputs[1], x=inputs[0]),)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """By ``x``: ``g - weight * sum(g)``; by ``weight``: ``-x * sum(g)``."""
         (g,), (x, weight) = grads, op.inputs
         ones = constant_like(1.0, g)

@@ -10,12 +10,12 @@ import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import cast, divide, less, plus, scaled, sqrt, times, where
-from actorflow.ops.operation import Grads, Operation, apply, same_dtype, whole, wide_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype, whole, wide_dtype
 from actorflow.ops.shaping import total
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob, Op
+    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class SquareSum(Operation):
         same_dtype("SquareSum", x=inputs[0])
         return (_SCALAR,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """``2 * g * x``."""
         return [apply(ScaleBy(), op.inputs[0], scaled(grads[0], 2.0))]
 
@@ -266,7 +266,7 @@ class NormFactor(Operation):
             _check_scalar("NormFactor", f"squares[{i}]", spec)
         return (_SCALAR,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """``-g * y * y / (2 * max_norm * norm)`` for each, where the norm is limited, else 0."""
         (g,), (y,) = grads, op.outputs
         limits = less(y, 1.0)
@@ -287,7 +287,7 @@ class ScaleBy(Operation):
         _check_scalar("ScaleBy", "factor", factor)
         return (x,)
 
-    def gradient(self, op: Op, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """The gradient, scaled as well, and its product with ``x``, summed in float64."""
         (g,), (x, factor) = grads, op.inputs
         by_factor = total(times(cast(g, "float64"), cast(x, "float64"))) if wanted[1] else None

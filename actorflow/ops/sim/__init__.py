@@ -7,11 +7,14 @@ register for the CPU are theirs: an operation without a kernel here runs on the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import actorflow.ops.cpu
 from actorflow.devices.sim import SimArray, launch_kernel
-from actorflow.ops.registry import Kernel, kernel, kernels_of
+from actorflow.ops.cpu.described import make
+from actorflow.ops.operation import Operation
+from actorflow.ops.registry import Kernel, KernelKey, kernel, kernel_maker, kernels_of
 from actorflow.ops.shaping import Reshape
 from actorflow.spec import TensorSpec
 
@@ -65,3 +68,12 @@ def _register_all() -> None:
 
 
 _register_all()
+
+
+@kernel_maker("sim", "sim")
+def _make(operation: type[Operation], key: KernelKey) -> Kernel | None:
+    """The kernel of an operation whose kernel for the CPU is made, too."""
+    known = make(operation, key)
+    if known is None:
+        return None
+    return replace(known, function=(_copier if known.returns else _launcher)(known), returns=False)

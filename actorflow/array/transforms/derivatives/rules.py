@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from actorflow import ops
 from actorflow.array import namespace as xp
 from actorflow.array.array import Array
 from actorflow.array.record.primitives import PART
 from actorflow.array.record.record import Record, given, record, site_of
-from actorflow.array.transforms.lifting import GraphOperation
 from actorflow.errors import GraphError
 
 
@@ -178,8 +178,18 @@ def _through(node: Record, grad: Any) -> list[tuple[Record, Any]]:
     if kinds is not None:
         parts = enumerate(kinds)
         outputs = tuple([record(PART, (node,), shape, kind, (i,), node.evaluator) for i, (shape, kind) in parts])
-    if isinstance(op, GraphOperation):
-        found: Sequence[Any] = op.pull_back(inputs, outputs, grad, floating)
+    found: Sequence[Any]
+    if op.operation is not None:
+        operation = op.operation
+        if not operation.differentiable:
+            raise GraphError(f"{operation} has no gradient; recorded at {site_of(node.origin)}")
+        several = isinstance(outputs, tuple)
+        floating = [want and not operation.is_constant(i) for i, want in enumerate(floating)]
+        found = operation.gradient(
+            ops.operation.Application(inputs, outputs if several else (outputs,), op.name),
+            [grad.get(i) for i in range(len(outputs))] if several else [grad],
+            floating,
+        )
     else:
         function = rule_of(op.name)
         if function is None:
