@@ -140,6 +140,13 @@ _ROOT = {
     "distributed": "af.world(), and places such as 1/cuda:0",
 }
 
+_RESULT = "a blob has no value while the graph is defined: result = graph.run_sync(feeds), then result[blob]"
+_METHODS = {
+    "actorflow.ops": {
+        **dict.fromkeys(["item", "tolist", "numpy", "to_numpy", "eval", "detach", "cpu", "cuda"], _RESULT),
+    },
+}
+
 #: By module, what a foreign name is called here: the name of an attribute of the same module, or what to use instead.
 HINTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"actorflow": _ROOT, "actorflow.nn": _LAYERS, "actorflow.ops": _OPERATIONS}
@@ -166,6 +173,33 @@ def missing(module: str, name: str) -> NoReturn:
     text += _hint(module, name)
     if is_import:
         raise ImportError(f"cannot import name {name!r} from {module!r}: {text}", name=module)
+    raise AttributeError(text, name=name)
+
+
+def missing_method(owner: type, module: str, name: str) -> NoReturn:
+    """Raise the error of an object's attribute that is not there, with what may have been meant.
+
+    Args:
+        owner: Class of the object.
+        module: The one with functions of such objects.
+        name: Name of the attribute.
+    Raises:
+        AttributeError: always.
+    """
+    text = f"{owner.__name__!r} object has no attribute {name!r}"
+    if name.startswith("_"):
+        raise AttributeError(text, name=name)
+    short = module.replace("actorflow", "af", 1)
+    known = _METHODS[module].get(name)
+    function = name if name in _public(module) else HINTS.get(module, {}).get(name, "")
+    if known is not None:
+        text += f"; {known}"
+    elif function and " " not in function:
+        text += f"; there is the function {function if '.' in function else f'{short}.{function}(x)'}"
+    elif function:
+        text += f"; here: {function}"
+    else:
+        text += did_you_mean(name, [each for each in dir(owner) if each[0] != "_"])
     raise AttributeError(text, name=name)
 
 

@@ -33,7 +33,7 @@ class SmoothRelu(af.ops.Operation):
         """dx = g * sigmoid(sharpness * x), as ops of the same graph."""
         (g,), (x,) = grads, op.inputs
         assert g is not None  # only ops whose output the loss depends on are asked
-        return [af.ops.multiply(g, af.ops.sigmoid(af.ops.scale(x, self.sharpness)))]
+        return [g * af.ops.sigmoid(self.sharpness * x)]
 
 
 @af.ops.kernel(SmoothRelu)  # for the CPU, NumPy, any dtype and layout unless said otherwise

@@ -57,7 +57,7 @@ def make_graph() -> af.Graph:
     def loudest(sound: np.ndarray) -> float:
         return int(np.abs(np.fft.rfft(sound)).argmax()) * RATE_HZ / SAMPLES
 
-    [af.ops.multiply(sound, window)] >> graph.function("loudest", loudest) >> [hertz]
+    [sound * window] >> graph.function("loudest", loudest) >> [hertz]
     [hertz] >> graph.function("name", name_of, concurrency=IN_FLIGHT) >> [note]
     return graph
 

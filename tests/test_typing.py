@@ -124,6 +124,29 @@ loss = nn.SoftmaxLoss()(scores, labels)
 assert_type(loss, af.Blob)
 """
 
+EXPRESSIONS = """
+import numpy as np
+from typing import assert_type
+
+import actorflow as af
+
+x = af.Graph("g").blob("x", (4, 3))
+assert_type(2 * x + 1.0, af.Blob)
+assert_type(x / x - np.float32(0.5), af.Blob)
+assert_type(x * np.ones(3, np.float32), af.Blob)
+assert_type(x @ x.T, af.Blob)
+assert_type(-abs(x) ** 2, af.Blob)
+assert_type((x < 1) & ~(x >= 0.5), af.Blob)
+assert_type(x[1:, ..., None], af.Blob)
+assert_type(x.mean(axis=0, keepdims=True).astype("float64").reshape(-1).sum(), af.Blob)
+assert_type(x.transpose(1, 0).ndim, int)
+assert_type(x == x, bool)
+x + "text"  # type: ignore[arg-type]
+x.item()  # type: ignore[attr-defined]
+for row in x:  # type: ignore[misc]
+    pass
+"""
+
 PIPELINES = """
 from collections.abc import Iterator, Sequence
 from typing import assert_type
@@ -211,7 +234,8 @@ def complaints(programs: list[str], folder: Path) -> list[list[str]]:
 
 
 def test_programs_of_users(tmp_path: Path) -> None:
-    graphs, layers, pipelines, *wrong = complaints([GRAPHS, LAYERS, PIPELINES, *WRONG], tmp_path)
-    assert (graphs, layers, pipelines) == ([], [], [])
+    programs = [GRAPHS, LAYERS, EXPRESSIONS, PIPELINES, *WRONG]
+    graphs, layers, expressions, pipelines, *wrong = complaints(programs, tmp_path)
+    assert (graphs, layers, expressions, pipelines) == ([], [], [], [])
     for (program, code), said in zip(WRONG.items(), wrong, strict=True):
         assert [line for line in said if code in line], f"{program}: {said}"

@@ -225,7 +225,7 @@ class Graph:
         """
         if not isinstance(of, Variable) or of.graph.root is not self.root:
             raise GraphError(f"replica {name!r}: expected a variable of graph {self.root.name!r}, got {of!r}")
-        first = of.replica_of or of
+        first = of if of.replica_of is None else of.replica_of
         init = first._init
         begins = (lambda spec, _: init(spec, first.name)) if callable(init) else init
         copy = self.variable(name, of.shape, of.dtype, begins, place)

@@ -18,7 +18,8 @@ from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import as_array, to_numpy
 from actorflow.ops.fills import Constant, Fill, check_number, with_numbers
 from actorflow.ops.function import Function
-from actorflow.ops.operation import Operand, Operation, spec_of
+from actorflow.ops.operation import Operation, spec_of
+from actorflow.ops.operators import Operators
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -85,7 +86,7 @@ class Node:
         self.site = Site.caller()
 
 
-class Blob(Node, Operand):
+class Blob(Node, Operators):
     """A tensor slot of known shape and dtype.
 
     With several producers its value is their sum, added up in the order in which they were connected.

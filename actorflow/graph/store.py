@@ -37,7 +37,8 @@ class Store:
 
     def find(self, full: str) -> Blob | Op | Graph | None:
         """The node or sub-graph of that name; None if there is none."""
-        return self.nodes.get(full) or self.scopes.get(full)
+        node = self.nodes.get(full)
+        return self.scopes.get(full) if node is None else node
 
     def take_id(self) -> int:
         """The next node's id."""

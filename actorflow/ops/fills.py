@@ -126,7 +126,8 @@ def check_number(value: Any, name: str, spec: TensorSpec) -> None:
     """
     kind = spec.dtype.kind
     is_whole = isinstance(value, bool | int | np.bool_ | np.integer)
-    if (kind == "b" and not isinstance(value, bool | np.bool_)) or (kind in "iu" and not is_whole):
+    is_bool, is_complex = isinstance(value, bool | np.bool_), isinstance(value, complex | np.complexfloating)
+    if (kind == "b" and not is_bool) or (kind in "iu" and not is_whole) or (kind != "c" and is_complex):
         raise DTypeError(f"the number {value!r} does not fit to blob {name!r}, {spec}: cast the blob")
 
 

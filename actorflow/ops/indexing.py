@@ -220,7 +220,9 @@ def slice(x: Blob, key: Index, name: str | None = None) -> Blob:
 
 def _full_key(key: Index, x: Blob) -> list[Any]:
     """The key, checked, with a slice for each axis that it does not speak of."""
-    parts = list(key) if isinstance(key, tuple) else [key]
+    parts = [
+        int(part) if isinstance(part, np.integer) else part for part in (key if isinstance(key, tuple) else (key,))
+    ]
     for part in parts:
         if isinstance(part, bool) or not (part is None or isinstance(part, _slice | EllipsisType | int)):
             raise GraphError(f"slice: key must be of integers, slices, ... and None, got {part!r}")

@@ -1,0 +1,184 @@
+"""Python's operators, indices and the usual methods of arrays, for blobs: short forms of the functions of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.foreign import missing_method
+from actorflow.interchange import as_array
+from actorflow.ops import elementwise as ew
+from actorflow.ops import indexing, linalg, reductions, shaping
+from actorflow.ops.operation import Operand, whole
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob
+
+_Operator = Callable[[Any, "Blob | complex | np.generic | npt.NDArray[Any]"], "Blob"]
+_NUMBERS = (bool, int, float, complex, np.generic)
+#: Powers that have a function of their own, as for NumPy's ``**``.
+_POWERS = {2: ew.square, 0.5: ew.sqrt}
+
+
+def _operators(form: Callable[..., Blob], *numbers: type) -> tuple[_Operator, _Operator]:
+    """The methods of an operator, with the blob on the left and on the right, beside blobs, arrays and numbers."""
+    operands = (Operand, *numbers)
+
+    def left(self: Any, other: Any, /) -> Blob:
+        if isinstance(other, np.ndarray):
+            return _beside(self, other, form)
+        return form(self, other) if isinstance(other, operands) else NotImplemented
+
+    def right(self: Any, other: Any, /) -> Blob:
+        if isinstance(other, np.ndarray):
+            return _beside(self, other, lambda a, b: form(b, a))
+        return form(other, self) if isinstance(other, operands) else NotImplemented
+
+    return left, right
+
+
+@whole
+def _beside(blob: Any, array: npt.NDArray[Any], form: Callable[[Blob, Blob], Blob]) -> Blob:
+    """The result for a blob and the constant of an array."""
+    values = as_array(array, TensorSpec(array.shape, blob.dtype), f"an array beside blob {blob.name!r}")
+    return form(blob, _constant(blob, values))
+
+
+def _constant(blob: Any, value: npt.ArrayLike) -> Blob:
+    """The constant of an array in the graph and at the place of a blob."""
+    y: Blob = blob.graph.root.constant(np.asarray(value), place=blob.place)
+    return y
+
+
+def _power(a: Any, b: Any) -> Blob:
+    own = _POWERS.get(b) if type(b) in (int, float) and a.dtype.kind in "fV" else None
+    return ew.power(a, b) if own is None else own(a)
+
+
+class Operators(Operand):
+    """Operators and methods of blobs.
+
+    Each is the function of the same meaning (``a + b`` is `add`, ``a[1:]`` is `slice`) and makes its ops, of the same
+    names. The other operand is a blob of the same dtype, a number, which takes the blob's dtype, or a NumPy array,
+    which becomes a constant and is only widened, as feeds are.
+
+    ``==`` and ``!=`` compare identity, as blobs are keys of dictionaries: `equal` and `not_equal` compare elements. The
+    shifts connect blobs with ops. ``&``, ``|``, ``^`` and ``~`` are of bools. A blob has no value while the graph is
+    defined, so it has no truth, length or iterator.
+    """
+
+    __slots__ = ()
+
+    #: NumPy's arrays leave operators with a blob to the blob.
+    __array_ufunc__ = None
+    __iter__ = None
+    __contains__ = None
+
+    __add__, __radd__ = _operators(ew.add, *_NUMBERS)
+    __sub__, __rsub__ = _operators(ew.subtract, *_NUMBERS)
+    __mul__, __rmul__ = _operators(ew.multiply, *_NUMBERS)
+    __truediv__, __rtruediv__ = _operators(ew.divide, *_NUMBERS)
+    __pow__, __rpow__ = _operators(_power, *_NUMBERS)
+    __matmul__, __rmatmul__ = _operators(linalg.matmul)
+    __and__, __rand__ = _operators(ew.logical_and, *_NUMBERS)
+    __or__, __ror__ = _operators(ew.logical_or, *_NUMBERS)
+    __xor__, __rxor__ = _operators(ew.logical_xor, *_NUMBERS)
+    __lt__, __gt__ = _operators(ew.less, *_NUMBERS)[0], _operators(ew.greater, *_NUMBERS)[0]
+    __le__, __ge__ = _operators(ew.less_equal, *_NUMBERS)[0], _operators(ew.greater_equal, *_NUMBERS)[0]
+    __neg__, __abs__, __invert__ = ew.negative, ew.absolute, ew.logical_not
+
+    def __bool__(self) -> bool:
+        raise GraphError(
+            "a blob has no value while the graph is defined, so it is neither true nor false: "
+            "use af.ops.where(condition, a, b), (a < x) & (x < b) for a < x < b, and `is None` for a missing blob"
+        )
+
+    def __pos__(self) -> Self:
+        return self
+
+    @whole
+    def __getitem__(self: Any, key: Any, /) -> Blob:
+        """The part ``x[key]``: of integers, slices, ``...`` and None, or one array or blob of integers beside slices.
+
+        Raises:
+            ShapeError: if there is no such part.
+            GraphError, DTypeError: if the key is of something else.
+        """
+        parts = key if isinstance(key, tuple) else (key,)
+        found = [i for i, part in enumerate(parts) if isinstance(part, Operand | np.ndarray | list)]
+        if not found:
+            return indexing.slice(self, key)
+        (at, *more), rest = found, [part for i, part in enumerate(parts) if i not in found]
+        indices = parts[at] if isinstance(parts[at], Operand) else _constant(self, parts[at])
+        if indices.dtype.kind == "b":
+            raise DTypeError("an index of bools picks a number of elements that only the values tell: use af.ops.where")
+        if more or not all(part is None or part is ... or isinstance(part, slice) for part in rest):
+            raise GraphError(
+                "an index of arrays can be one array or blob of integers, beside slices, ... and None: "
+                "use af.ops.take and af.ops.take_along_axis"
+            )
+        axis = at - len(parts) if ... in rest[:at] else at
+        is_whole = all(part is ... or part == slice(None) for part in rest)
+        part = self if is_whole else indexing.slice(self, (*parts[:at], slice(None), *parts[at + 1 :]))
+        return indexing.take(part, indices, axis)
+
+    sum, mean, prod = reductions.sum, reductions.mean, reductions.prod
+    max, min, argmax, argmin = reductions.max, reductions.min, reductions.argmax, reductions.argmin
+    all, any = reductions.all, reductions.any
+    squeeze, astype = shaping.squeeze, ew.cast
+
+    def reshape(self: Any, *shape: int | Iterable[int], name: str | None = None) -> Blob:
+        """`actorflow.ops.reshape`, of the lengths or of a tuple of them."""
+        return shaping.reshape(self, _one(shape), name=name)
+
+    def transpose(self: Any, *axes: int | Iterable[int] | None, name: str | None = None) -> Blob:
+        """`actorflow.ops.transpose`, of the axes or of a tuple of them; by default all in reverse order."""
+        return shaping.transpose(self, _one(axes) or None, name=name)
+
+    def flatten(self: Any, name: str | None = None) -> Blob:
+        """All axes joined into one; `actorflow.ops.flatten` keeps the first."""
+        return shaping.reshape(self, (self.size,), name=name)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+    @property
+    def T(self: Any) -> Blob:  # noqa: N802  NumPy's name
+        """The transpose of a matrix.
+
+        Raises:
+            ShapeError: if there are not two axes.
+        """
+        if self.ndim != 2:
+            raise ShapeError(f"T: expected two axes, got {self.spec}; mT transposes the last two")
+        return shaping.transpose(self)
+
+    @property
+    def mT(self: Any) -> Blob:  # noqa: N802  NumPy's name
+        """The blob with its last two axes exchanged."""
+        rank = self.ndim
+        if rank < 2:
+            raise ShapeError(f"mT: expected at least two axes, got {self.spec}")
+        return shaping.transpose(self, (*range(rank - 2), rank - 1, rank - 2))
+
+    if not TYPE_CHECKING:  # for which any name would be one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            missing_method(type(self), "actorflow.ops", name)
+
+
+def _one(given: tuple[Any, ...]) -> Any:
+    """The argument if there is one alone, else all of them: a tuple may be given as such or as single numbers."""
+    return given[0] if len(given) == 1 and not isinstance(given[0], int | np.integer) else given
