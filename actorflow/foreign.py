@@ -21,8 +21,6 @@ _COMPOSITE = "af.Composite: a subclass makes its ops in build()"
 _LOSS = "af.ops.softmax_loss(scores, labels), or the layer af.nn.SoftmaxLoss"
 _VARIABLE = "graph.variable(name, shape, init=...)"
 _BLOB = "graph.blob(name, shape, dtype) in graphs; af.array.asarray(values) for lazy arrays"
-_LSTM = "af.nn.LSTM, the one recurrent layer"
-_ATTENTION = "a composite of af.ops.matmul and af.ops.softmax; there is no such layer"
 
 _LAYERS = {
     **dict.fromkeys(["Linear", "Dense", "LazyLinear"], _INNER),
@@ -66,8 +64,10 @@ _LAYERS = {
     **dict.fromkeys(["Module", "Model"], _COMPOSITE),
     **dict.fromkeys(["ModuleList", "ModuleDict"], "a plain list in an attribute of an af.Composite"),
     "Parameter": _VARIABLE,
-    **dict.fromkeys(["RNN", "GRU", "SimpleRNN", "GRUCell", "RNNCell"], _LSTM),
-    **dict.fromkeys(["MultiheadAttention", "MultiHeadAttention", "Transformer"], _ATTENTION),
+    **dict.fromkeys(["SimpleRNN", "RNNCell"], "af.nn.RNN, over whole sequences"),
+    "GRUCell": "af.nn.GRU, over whole sequences",
+    **dict.fromkeys(["MultiheadAttention", "Transformer"], "af.nn.MultiHeadAttention"),
+    **dict.fromkeys(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"], "af.nn.InstanceNorm"),
     "Identity": "nothing, connect the blob itself",
     "Reshape": "af.ops.reshape(x, shape), or the layer af.nn.Flatten",
     "functional": "af.ops",
@@ -111,6 +111,7 @@ _OPERATIONS = {
     "unsqueeze": "expand_dims",
     **dict.fromkeys(["astype", "to"], "cast"),
     "local_response_normalization": "lrn",
+    "scaled_dot_product_attention": "attention",
     "swish": "silu",
     **dict.fromkeys(["randn", "normal"], "gaussian"),
     "rand": "uniform",

@@ -14,10 +14,14 @@ from actorflow.nn.layers import (
     Flatten,
     GlobalAverage,
     GlobalMax,
+    GroupNorm,
     InnerProduct,
+    InstanceNorm,
     Layer,
     LayerNorm,
+    MultiHeadAttention,
     Pool,
+    RMSNorm,
     Softmax,
     SoftmaxLoss,
 )
@@ -35,15 +39,17 @@ from actorflow.nn.optim import (
     layer_multipliers,
 )
 from actorflow.nn.progress import Progress
-from actorflow.nn.recurrent import LSTM, LSTMCell
+from actorflow.nn.recurrent import GRU, LSTM, RNN, LSTMCell
 from actorflow.nn.steps import Epoch, Mean, Step
 from actorflow.nn.trainer import Trainer
 
 __all__ = [
+    "GRU",
     "LRN",
     "LSTM",
     "MLP",
     "NIN",
+    "RNN",
     "SGD",
     "VGG",
     "Activation",
@@ -62,19 +68,23 @@ __all__ = [
     "GlobalAverage",
     "GlobalMax",
     "GoogLeNet",
+    "GroupNorm",
     "Inception",
     "InnerProduct",
+    "InstanceNorm",
     "LSTMCell",
     "LSTMLanguageModel",
     "Layer",
     "LayerNorm",
     "LeNet",
     "Mean",
+    "MultiHeadAttention",
     "Multipliers",
     "NINBlock",
     "Optimizer",
     "Pool",
     "Progress",
+    "RMSNorm",
     "RMSProp",
     "ResNet",
     "Softmax",

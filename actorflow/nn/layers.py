@@ -418,7 +418,26 @@ class Embedding(Layer):
         return ops.embedding(x, weight)
 
 
-class BatchNorm(Layer):
+class _Normalization(Layer):
+    """A layer that normalizes, and perhaps has variables ``scale`` and ``shift``."""
+
+    def __init__(self, epsilon: float, affine: bool, name: str | None) -> None:
+        super().__init__(name)
+        if not epsilon >= 0:
+            raise GraphError(f"{type(self).__name__}: epsilon must not be negative, got {epsilon}")
+        self.epsilon, self.affine = epsilon, affine
+
+    def _scale_and_shift(self, x: Blob, axes: int = 1) -> tuple[Blob | None, Blob | None]:
+        if not self.affine:
+            return None, None
+        shape = x.shape[-axes:]
+        return (
+            self.variable(x, "scale", shape, init.constant(1.0)),
+            self.variable(x, "shift", shape, init.constant(0.0)),
+        )
+
+
+class BatchNorm(_Normalization):
     """Normalizes each channel: by the batch in training, by running statistics in inference.
 
     Bottom and top: (..., channels). Variables: ``scale`` and ``shift`` (channels,), which are trained, and the
@@ -439,12 +458,10 @@ class BatchNorm(Layer):
     def __init__(
         self, momentum: float = 0.1, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None
     ) -> None:
-        super().__init__(name)
+        super().__init__(epsilon, affine, name)
         if not 0 <= momentum <= 1:
             raise GraphError(f"BatchNorm: momentum must be from 0 to 1, got {momentum}")
-        if not epsilon >= 0:
-            raise GraphError(f"BatchNorm: epsilon must not be negative, got {epsilon}")
-        self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
+        self.momentum = momentum
         self.statistics: tuple[Variable, ...] = ()
         self._moves = False
 
@@ -452,8 +469,7 @@ class BatchNorm(Layer):
         if not x.shape:
             raise ShapeError(f"BatchNorm: x must have shape (..., channels), got {x.spec}")
         shape = x.shape[-1:]
-        scale = self.variable(x, "scale", shape, init.constant(1.0)) if self.affine else None
-        shift = self.variable(x, "shift", shape, init.constant(0.0)) if self.affine else None
+        scale, shift = self._scale_and_shift(x)
         if not self.statistics:
             self.statistics = self._make_statistics(x)
         mean, variance = self.statistics
@@ -484,7 +500,7 @@ class BatchNorm(Layer):
         return mean, variance
 
 
-class LayerNorm(Layer):
+class LayerNorm(_Normalization):
     """Normalizes each sample over its last axes.
 
     Bottom and top: any shape. Variables: ``scale`` and ``shift``, of the shape of these axes.
@@ -500,18 +516,118 @@ class LayerNorm(Layer):
     """
 
     def __init__(self, axes: int = 1, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None) -> None:
-        super().__init__(name)
+        super().__init__(epsilon, affine, name)
         if axes < 1:
             raise GraphError(f"LayerNorm: axes must be at least 1, got {axes}")
-        if not epsilon >= 0:
-            raise GraphError(f"LayerNorm: epsilon must not be negative, got {epsilon}")
-        self.axes, self.epsilon, self.affine = axes, epsilon, affine
+        self.axes = axes
 
     def forward(self, x: Blob, training: bool) -> Blob:
-        shape = x.shape[-self.axes :]
-        scale = self.variable(x, "scale", shape, init.constant(1.0)) if self.affine else None
-        shift = self.variable(x, "shift", shape, init.constant(0.0)) if self.affine else None
-        return ops.layer_norm(x, scale, shift, axes=self.axes, epsilon=self.epsilon, name="normalize")
+        affine = self._scale_and_shift(x, self.axes)
+        return ops.layer_norm(x, *affine, axes=self.axes, epsilon=self.epsilon, name="normalize")
+
+
+class GroupNorm(_Normalization):
+    """Normalizes groups of channels of each sample; see `ops.group_norm`.
+
+    Bottom and top: (batch, ..., channels). Variables: ``scale`` and ``shift`` (channels,).
+
+    Args:
+        groups: Number of groups; None for one for each channel, which is `InstanceNorm`.
+        epsilon, affine, name: As in `LayerNorm`.
+    Raises:
+        GraphError: if ``epsilon`` is negative.
+    """
+
+    def __init__(
+        self, groups: int | None, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None
+    ) -> None:
+        super().__init__(epsilon, affine, name)
+        self.groups = groups
+
+    def forward(self, x: Blob, training: bool) -> Blob:
+        groups = x.shape[-1] if self.groups is None else self.groups
+        return ops.group_norm(x, groups, *self._scale_and_shift(x), epsilon=self.epsilon, name="normalize")
+
+
+class InstanceNorm(GroupNorm):
+    """`GroupNorm` with a group for each channel; without ``scale`` and ``shift`` unless ``affine``, as in PyTorch."""
+
+    def __init__(self, epsilon: float = 1e-5, *, affine: bool = False, name: str | None = None) -> None:
+        super().__init__(None, epsilon, affine=affine, name=name)
+
+
+class RMSNorm(_Normalization):
+    """Divides each sample by the root of its mean square over the last axis; see `ops.rms_norm`.
+
+    Bottom and top: (..., features). Variable: ``scale`` (features,).
+
+    Args:
+        epsilon: Is added to the mean square.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``epsilon`` is negative.
+    """
+
+    def __init__(self, epsilon: float = 1e-5, *, name: str | None = None) -> None:
+        super().__init__(epsilon, True, name)
+
+    def forward(self, x: Blob, training: bool) -> Blob:
+        scale = self.variable(x, "scale", x.shape[-1:], init.constant(1.0))
+        return ops.rms_norm(x, scale, epsilon=self.epsilon, name="normalize")
+
+
+class MultiHeadAttention(Layer):
+    """Attention of several heads, between products with weights; see `ops.attention`.
+
+    Bottom: x (batch, queries, features), and perhaps what it attends to, (batch, keys, ...), which is x itself
+    otherwise, and a mask. Top: (batch, queries, features). Variables: ``weight_q`` and ``weight_out`` (features,
+    features), ``weight_k`` and ``weight_v`` (shared * features / heads, ...), and a bias for each, ``bias_q`` to
+    ``bias_out``.
+
+    Args:
+        heads: Number of heads, which divides the features.
+        shared: Number of heads of keys and values, each for as many of the queries; the default is ``heads``.
+        causal: Whether a query sees no later key.
+        bias: Whether there are biases.
+        weight_init: Initializer of the weights; the default is `init.xavier`.
+        name: Scope of its nodes.
+    Source: `torch.nn.MultiheadAttention`, with batches first.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        shared: int | None = None,
+        *,
+        causal: bool = False,
+        bias: bool = True,
+        weight_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.heads, self.shared, self.causal, self.bias = heads, shared or heads, causal, bias
+        self.weight_init = weight_init or init.xavier()
+
+    def build(self, *bottom: Blob, training: bool) -> Blob:
+        """One to three bottom blobs, one top blob."""
+        if len(bottom) > 3 or len(bottom[0].shape) != 3 or self.heads < 1 or bottom[0].shape[-1] % self.heads:
+            given = ", ".join(str(blob.spec) for blob in bottom)
+            raise ShapeError(
+                "MultiHeadAttention takes x (batch, queries, features), context and mask, with a multiple of "
+                f"{self.heads} features, got {given}"
+            )
+        x, context = bottom[0], bottom[min(1, len(bottom) - 1)]
+        mask = bottom[2] if len(bottom) > 2 else None
+        features = x.shape[-1]
+        narrow = self.shared * (features // self.heads)
+        q = self._product(x, "q", features)
+        k, v = (self._product(context, name, narrow) for name in "kv")
+        y = ops.attention(q, k, v, mask, causal=self.causal, heads=self.heads, name="attend")
+        return self._product(y, "out", features)
+
+    def _product(self, x: Blob, name: str, rows: int) -> Blob:
+        y = ops.inner(x, self.variable(x, f"weight_{name}", (rows, x.shape[-1]), self.weight_init))
+        return ops.bias(y, self.variable(x, f"bias_{name}", (rows,), init.constant(0.0))) if self.bias else y
 
 
 class LRN(Layer):

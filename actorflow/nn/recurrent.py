@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from actorflow import ops
 from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.composite import Composite, Top
-from actorflow.graph.nodes import Blob, Initializer
+from actorflow.graph.nodes import Blob, Initializer, Variable
 from actorflow.nn import init
+
+#: How many rows of ``hidden`` each variable has.
+_LSTM: Mapping[str, int] = MappingProxyType({"weight_x": 4, "weight_h": 4, "bias": 4})
 
 
 class _Recurrent(Composite[Top]):
-    """A layer of an LSTM; see `LSTMCell` for its arguments."""
+    """One layer of cells of one kind, in one direction; see `LSTMCell` for its arguments."""
+
+    rows = _LSTM
+    states: tuple[str, ...] = ("hidden", "cell")
 
     def __init__(
         self,
@@ -33,13 +41,17 @@ class _Recurrent(Composite[Top]):
         self.weight_init = weight_init or init.uniform(-bound, bound, seed)
         self.bias_init = bias_init or init.uniform(-bound, bound, seed)
 
-    def _weights(self, x: Blob) -> tuple[Blob, Blob, Blob]:
-        rows = 4 * self.hidden
-        return (
-            self.variable(x, "weight_x", (rows, x.shape[-1]), self.weight_init),
-            self.variable(x, "weight_h", (rows, self.hidden), self.weight_init),
-            self.variable(x, "bias", (rows,), self.bias_init),
-        )
+    def _weights(self, x: Blob) -> dict[str, Variable]:
+        columns = {"weight_x": (x.shape[-1],), "weight_h": (self.hidden,)}
+        return {
+            name: self.variable(
+                x,
+                name,
+                (rows * self.hidden, *columns.get(name, ())),
+                self.weight_init if name in columns else self.bias_init,
+            )
+            for name, rows in self.rows.items()
+        }
 
 
 class LSTMCell(_Recurrent[tuple[Blob, Blob]]):
@@ -61,15 +73,86 @@ class LSTMCell(_Recurrent[tuple[Blob, Blob]]):
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """One or three bottom blobs, two top blobs."""
-        x, hidden, cell = _with_state(self, bottom)
+        x, states = _with_states(self, self.states, bottom)
         if len(x.shape) != 2:
             raise ShapeError(f"LSTMCell: x must have shape (batch, features), got {x.spec}")
-        if hidden is None or cell is None:
-            hidden = cell = ops.fill(x.graph, 0.0, (x.shape[0], self.hidden), x.dtype, name="zeros")
-        return ops.lstm_cell(x, hidden, cell, *self._weights(x), name="step")
+        if not states:
+            zeros = ops.fill(x.graph, 0.0, (x.shape[0], self.hidden), x.dtype, name="zeros")
+            states = dict.fromkeys(self.states, zeros)
+        return ops.lstm_cell(x, **states, **self._weights(x), name="step")
 
 
-class LSTM(Composite[tuple[Blob, Blob, Blob]]):
+class _Direction(_Recurrent[tuple[Blob, ...]]):
+    """One layer of a recurrent network over whole sequences, in one direction."""
+
+    def __init__(
+        self, form: Callable[..., Sequence[Blob]], rows: Mapping[str, int], hidden: int, **settings: Any
+    ) -> None:
+        super().__init__(hidden, **settings)
+        self.form, self.rows = form, rows
+
+    def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
+        x, *states = bottom
+        return self.form(x, **self._weights(x), **dict(zip(self.states, states, strict=False)), name="steps")
+
+
+class _Sequences(Composite[Top]):
+    """Layers of a recurrent network over whole sequences, in one direction or both; see `LSTM`."""
+
+    states: tuple[str, ...] = ("hidden",)
+
+    def __init__(
+        self,
+        hidden: int,
+        layers: int = 1,
+        *,
+        bidirectional: bool = False,
+        batch_first: bool = False,
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        form: Callable[..., Sequence[Blob]],
+        rows: Mapping[str, int],
+    ) -> None:
+        super().__init__(name)
+        if hidden < 1 or layers < 1:
+            raise GraphError(f"{type(self).__name__}: hidden and layers must be at least 1, got {hidden} and {layers}")
+        self.hidden, self.batch_first, self.directions = hidden, batch_first, 1 + bidirectional
+        settings = {"weight_init": weight_init, "bias_init": bias_init, "seed": seed}
+        self.layers = [
+            _Direction(partial(form, reverse=back), rows, hidden, name=f"layer{i}{'_reverse' * back}", **settings)
+            for i in range(layers)
+            for back in (False, True)[: self.directions]
+        ]
+
+    def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
+        """As many bottom blobs as states and one more, or one; as many top blobs as states and one more."""
+        kind = type(self).__name__
+        x, states = _with_states(self, self.states, bottom)
+        if len(x.shape) != 3:
+            axes = "batch, steps" if self.batch_first else "steps, batch"
+            raise ShapeError(f"{kind}: x must have shape ({axes}, features), got {x.spec}")
+        y = ops.transpose(x, (1, 0, 2)) if self.batch_first else x
+        expected = (len(self.layers), y.shape[1], self.hidden)
+        for name, blob in states.items():
+            if blob.shape != expected:
+                raise ShapeError(f"{kind}: {name} must have shape (layers, batch, hidden), {expected}, got {blob.spec}")
+        parts = [ops.split(blob, expected[0]) for blob in states.values()]
+        lasts: list[Sequence[Blob]] = []
+        while len(lasts) < len(self.layers):
+            found = []
+            for layer in self.layers[len(lasts) : len(lasts) + self.directions]:
+                first = [ops.reshape(of[len(lasts)], expected[1:]) for of in parts]
+                part, *last = layer(y, *first, training=training)
+                found.append(part)
+                lasts.append(last)
+            y = found[0] if len(found) == 1 else ops.concat(found, axis=2)
+        y = ops.transpose(y, (1, 0, 2)) if self.batch_first else y
+        return y, *(ops.stack(last) for last in zip(*lasts, strict=True))
+
+
+class LSTM(_Sequences[tuple[Blob, Blob, Blob]]):
     """A long short-term memory over whole sequences.
 
     Bottom: x (steps, batch, features), and perhaps hidden and cell, (layers, batch, ``hidden``), which are 0 otherwise.
@@ -80,7 +163,10 @@ class LSTM(Composite[tuple[Blob, Blob, Blob]]):
     Args:
         hidden: Length of the state.
         layers: How many, each on the hidden states of the one before.
+        bidirectional: Whether each layer is two, the second one from the last step to the first, in scope
+            ``layer0_reverse``: their hidden states lie side by side, their last states one after the other.
         batch_first: Whether x and the hidden states are (batch, steps, ...); the states stay as they are.
+        peepholes: Whether the gates see the cell, by a variable ``peepholes`` (3 * hidden,); see `ops.lstm_cell`.
         weight_init, bias_init, seed: As in `LSTMCell`.
         name: Scope of its nodes.
     Raises:
@@ -88,65 +174,43 @@ class LSTM(Composite[tuple[Blob, Blob, Blob]]):
     Source: `torch.nn.LSTM`.
     """
 
-    def __init__(
-        self,
-        hidden: int,
-        layers: int = 1,
-        *,
-        batch_first: bool = False,
-        weight_init: Initializer | None = None,
-        bias_init: Initializer | None = None,
-        seed: int | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(name)
-        if hidden < 1 or layers < 1:
-            raise GraphError(f"LSTM: hidden and layers must be at least 1, got {hidden} and {layers}")
-        self.hidden, self.batch_first = hidden, batch_first
-        self.layers = [
-            _Sequence(hidden, weight_init=weight_init, bias_init=bias_init, seed=seed, name=f"layer{i}")
-            for i in range(layers)
-        ]
+    states = ("hidden", "cell")
 
-    def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
-        """One or three bottom blobs, three top blobs."""
-        x, hidden, cell = _with_state(self, bottom)
-        if len(x.shape) != 3:
-            axes = "batch, steps" if self.batch_first else "steps, batch"
-            raise ShapeError(f"LSTM: x must have shape ({axes}, features), got {x.spec}")
-        if self.batch_first:
-            x = ops.transpose(x, (1, 0, 2))
-        count = len(self.layers)
-        states: list[list[Blob]] = [[] for _ in range(count)]
-        if hidden is not None and cell is not None:
-            for name, blob in (("hidden", hidden), ("cell", cell)):
-                if blob.shape != (count, x.shape[1], self.hidden):
-                    expected = (count, x.shape[1], self.hidden)
-                    raise ShapeError(
-                        f"LSTM: {name} must have shape (layers, batch, hidden), {expected}, got {blob.spec}"
-                    )
-                parts = ops.split(blob, [1] * count, axis=0) if count > 1 else (blob,)
-                for state, part in zip(states, parts, strict=True):
-                    state.append(ops.reshape(part, part.shape[1:]))
-        lasts: list[tuple[Blob, Blob]] = []
-        for layer, state in zip(self.layers, states, strict=True):
-            x, last_hidden, last_cell = layer(x, *state, training=training)
-            lasts.append((last_hidden, last_cell))
-        y = ops.transpose(x, (1, 0, 2)) if self.batch_first else x
-        return y, ops.stack([h for h, _ in lasts]), ops.stack([c for _, c in lasts])
+    def __init__(self, hidden: int, layers: int = 1, *, peepholes: bool = False, **settings: Any) -> None:
+        rows = {**_LSTM, "peepholes": 3} if peepholes else _LSTM
+        super().__init__(hidden, layers, form=ops.lstm, rows=rows, **settings)
 
 
-class _Sequence(_Recurrent[tuple[Blob, Blob, Blob]]):
-    """One layer of an `LSTM`."""
+class GRU(_Sequences[tuple[Blob, Blob]]):
+    """Gated recurrent units over whole sequences: as `LSTM`, without cells.
 
-    def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
-        x, hidden, cell = _with_state(self, bottom)
-        return ops.lstm(x, *self._weights(x), hidden, cell, name="steps")
+    Variables: ``weight_x`` (3 * hidden, features), ``weight_h`` (3 * hidden, hidden), ``bias`` and ``bias_h``
+    (3 * hidden,); see `ops.gru`, also for ``reset_after``.
+    """
+
+    def __init__(self, hidden: int, layers: int = 1, *, reset_after: bool = True, **settings: Any) -> None:
+        rows = {"weight_x": 3, "weight_h": 3, "bias": 3, "bias_h": 3}
+        super().__init__(hidden, layers, form=partial(ops.gru, reset_after=reset_after), rows=rows, **settings)
 
 
-def _with_state(layer: Composite[Any], bottom: Sequence[Blob]) -> tuple[Blob, Blob | None, Blob | None]:
-    if len(bottom) == 1:
-        return bottom[0], None, None
-    if len(bottom) == 3:
-        return bottom[0], bottom[1], bottom[2]
-    raise GraphError(f"{type(layer).__name__} takes 1 or 3 bottom blobs (x, hidden, cell), got {len(bottom)}")
+class RNN(_Sequences[tuple[Blob, Blob]]):
+    """A simple recurrent network over whole sequences: as `LSTM`, without cells.
+
+    Variables: ``weight_x`` (hidden, features), ``weight_h`` (hidden, hidden) and ``bias`` (hidden,); see `ops.rnn`,
+    also for ``activation``.
+    """
+
+    def __init__(self, hidden: int, layers: int = 1, *, activation: str = "tanh", **settings: Any) -> None:
+        rows = {"weight_x": 1, "weight_h": 1, "bias": 1}
+        super().__init__(hidden, layers, form=partial(ops.rnn, activation=activation), rows=rows, **settings)
+
+
+def _with_states(layer: Composite[Any], states: Sequence[str], bottom: Sequence[Blob]) -> tuple[Blob, dict[str, Blob]]:
+    """The input and the states, by name; none where they are not given."""
+    x, *given = bottom
+    if given and len(given) != len(states):
+        names = ", ".join(("x", *states))
+        raise GraphError(
+            f"{type(layer).__name__} takes 1 or {1 + len(states)} bottom blobs ({names}), got {len(bottom)}"
+        )
+    return x, dict(zip(states, given, strict=False))

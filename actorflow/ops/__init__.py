@@ -117,6 +117,7 @@ from actorflow.ops.nn.activation import (
     softplus,
     tanh,
 )
+from actorflow.ops.nn.attention import attention, rotary
 from actorflow.ops.nn.conv import Conv, conv, conv_transpose
 from actorflow.ops.nn.dropout import Dropout, dropout
 from actorflow.ops.nn.loss import (
@@ -140,7 +141,16 @@ from actorflow.ops.nn.loss import (
     softmax_loss,
 )
 from actorflow.ops.nn.lrn import LRN, lrn
-from actorflow.ops.nn.norm import BatchNorm, BatchNormInference, LayerNorm, batch_norm, layer_norm
+from actorflow.ops.nn.norm import (
+    BatchNorm,
+    BatchNormInference,
+    LayerNorm,
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    rms_norm,
+)
 from actorflow.ops.nn.pool import (
     AveragePool,
     GlobalAverage,
@@ -150,7 +160,7 @@ from actorflow.ops.nn.pool import (
     global_max,
     max_pool,
 )
-from actorflow.ops.nn.recurrent import LSTM, LSTMGates, lstm, lstm_cell
+from actorflow.ops.nn.recurrent import LSTM, LSTMGates, gru, lstm, lstm_cell, rnn, scan
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
 from actorflow.ops.operation import Layout, Operation
@@ -239,6 +249,8 @@ __all__ = [
     # nn.activation
     "Elu", "Gelu", "LeakyRelu", "Relu", "Sigmoid", "Silu", "Softplus", "Tanh", "elu", "gelu", "leaky_relu", "relu",
     "sigmoid", "silu", "softplus", "tanh",
+    # nn.attention
+    "attention", "rotary",
     # nn.conv
     "Conv", "conv", "conv_transpose",
     # nn.dropout
@@ -250,11 +262,12 @@ __all__ = [
     # nn.lrn
     "LRN", "lrn",
     # nn.norm
-    "BatchNorm", "BatchNormInference", "LayerNorm", "batch_norm", "layer_norm",
+    "BatchNorm", "BatchNormInference", "LayerNorm", "batch_norm", "group_norm", "instance_norm", "layer_norm",
+    "rms_norm",
     # nn.pool
     "AveragePool", "GlobalAverage", "MaxPool", "average_pool", "global_average", "global_max", "max_pool",
     # nn.recurrent
-    "LSTM", "LSTMGates", "lstm", "lstm_cell",
+    "LSTM", "LSTMGates", "gru", "lstm", "lstm_cell", "rnn", "scan",
     # nn.softmax
     "LogSoftmax", "Softmax", "log_softmax", "softmax",
     # nn.updates

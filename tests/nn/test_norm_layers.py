@@ -83,6 +83,34 @@ def test_layer_norm_and_lrn() -> None:
     assert (np.abs(result[tops[1]]) <= np.abs(value)).all()
 
 
+def test_group_instance_and_rms_norm() -> None:
+    graph, x = image()
+    layers = [nn.GroupNorm(2), nn.InstanceNorm(), nn.InstanceNorm(affine=True), nn.RMSNorm()]
+    tops = [layer(x) for layer in layers]
+    assert [len(layer.variables) for layer in layers] == [2, 0, 2, 1]
+    value = np.random.default_rng(0).random(x.shape, np.float32)
+    result = graph.run_sync({x: value}, fetch=tops)
+    for top in tops[1:3]:
+        np.testing.assert_allclose(result[top].mean((1, 2)), 0, atol=1e-5)
+    np.testing.assert_allclose(result[tops[0]].reshape(2, 9, 2, 2).var((1, 3)), 1, rtol=1e-3)
+    np.testing.assert_allclose(np.square(result[tops[3]]).mean(-1), 1, rtol=1e-3)
+
+
+def test_attention_of_one_context_with_a_mask() -> None:
+    graph = af.Graph("g")
+    x, context = graph.blob("x", (2, 3, 8)), graph.blob("context", (2, 5, 6))
+    layer = nn.MultiHeadAttention(4, 2, bias=False)
+    y = layer(x, context, graph.constant(np.arange(5) < 2))
+    assert [v.shape for v in layer.variables] == [(8, 8), (4, 6), (4, 6), (8, 8)]
+    value = np.random.default_rng(0).random(context.shape, np.float32)
+    feeds = {x: np.ones(x.shape, "f4"), context: value}
+    first = graph.run_sync(feeds)[y].copy()
+    value[:, 2:] = 7
+    np.testing.assert_array_equal(graph.run_sync(feeds)[y], first)
+    with pytest.raises(af.ShapeError, match=r"MultiHeadAttention takes x \(batch, queries, features\), context"):
+        nn.MultiHeadAttention(3)(x)
+
+
 def test_another_number_of_channels_is_an_error() -> None:
     graph, x = image()
     layer = nn.BatchNorm(affine=False)
@@ -98,6 +126,8 @@ def test_another_number_of_channels_is_an_error() -> None:
         (lambda: nn.BatchNorm(epsilon=-1), "BatchNorm: epsilon must not be negative, got -1"),
         (lambda: nn.LayerNorm(0), "LayerNorm: axes must be at least 1, got 0"),
         (lambda: nn.LayerNorm(epsilon=-1), "LayerNorm: epsilon must not be negative, got -1"),
+        (lambda: nn.RMSNorm(-1), "RMSNorm: epsilon must not be negative, got -1"),
+        (lambda: nn.GRU(1, 0), "GRU: hidden and layers must be at least 1, got 1 and 0"),
         (lambda: nn.LSTM(0), "LSTM: hidden and layers must be at least 1, got 0 and 1"),
         (lambda: nn.LSTMCell(0), "LSTMCell: hidden must be at least 1, got 0"),
     ],

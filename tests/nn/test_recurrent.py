@@ -41,10 +41,20 @@ def test_first_states_are_taken_layer_by_layer(layers) -> None:
     assert tops[1].shape == (layers, 4, 5)
 
 
-def test_it_trains() -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.LSTM(6, 2, seed=1),
+        lambda: nn.LSTM(3, 2, seed=1, peepholes=True, bidirectional=True),
+        lambda: nn.GRU(3, 2, seed=1, bidirectional=True),
+        lambda: nn.GRU(6, seed=1, reset_after=False),
+        lambda: nn.RNN(6, 1, seed=1),
+    ],
+)
+def test_it_trains(make) -> None:
     graph = af.Graph("g")
     x, target = graph.blob("x", (5, 4, 3)), graph.blob("target", (5, 4, 6))
-    y, _, _ = nn.LSTM(6, 2, seed=1)(x)
+    y, *_ = make()(x)
     loss = ops.mse_loss(y, target)
     train = nn.SGD(1.0, momentum=0.9).minimize(loss)
     random = np.random.default_rng(0)

@@ -114,6 +114,59 @@ def test_layer_norm(shape, batch, data, dtype, seed) -> None:
 
 @many
 @given(
+    size=hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=4),
+    batch=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    each=st.integers(1, 3),
+    affine=st.booleans(),
+    dtype=dtypes,
+    seed=seeds,
+)
+def test_group_norm_and_instance_norm(size, batch, groups, each, affine, dtype, seed) -> None:
+    channels = groups * each
+    arrays = drawn(seed, (batch, *size, channels), *[(channels,)] * (2 * affine), dtype=dtype)
+    check(
+        lambda x, *affine: ops.group_norm(x, groups, *affine, epsilon=0.1),
+        lambda x, *affine: torch.group_norm(_channels_second(x), groups, *affine, eps=0.1).movedim(1, -1),
+        arrays,
+        factor=10.0,
+    )
+    check(
+        lambda x, *affine: ops.instance_norm(x, *affine, epsilon=0.1),
+        lambda x, *affine: torch.group_norm(_channels_second(x), channels, *affine, eps=0.1).movedim(1, -1),
+        arrays,
+        factor=10.0,
+    )
+    if np.prod(size) > 1:
+        check(
+            lambda x, *affine: ops.instance_norm(x, *affine, epsilon=0.1),
+            lambda x, *affine: F.instance_norm(_channels_second(x), None, None, *affine, eps=0.1).movedim(1, -1),
+            arrays,
+            orders=0,  # gradcheck of torch 2.13 fails for it
+            factor=10.0,
+        )
+
+
+@many
+@given(
+    shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5),
+    scaled=st.booleans(),
+    data=st.data(),
+    dtype=dtypes,
+    seed=seeds,
+)
+def test_rms_norm(shape, scaled, data, dtype, seed) -> None:
+    axes = data.draw(st.integers(1, len(shape)))
+    own = shape[-axes:]
+    check(
+        lambda x, *scale: ops.rms_norm(x, *scale, axes=axes, epsilon=0.01),
+        lambda x, *scale: F.rms_norm(x, own, *scale, eps=0.01),
+        drawn(seed, shape, *[own] * scaled, dtype=dtype),
+    )
+
+
+@many
+@given(
     shape=hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4),
     channels=st.integers(1, 9),
     size=st.integers(1, 7),

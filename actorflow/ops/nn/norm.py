@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.elementwise import add, cast, multiply, reciprocal, scaled, sqrt, subtract
+from actorflow.ops.elementwise import add, cast, multiply, reciprocal, scaled, sqrt, square, subtract
 from actorflow.ops.fills import filled
 from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype, whole, wide_dtype
-from actorflow.ops.shaping import ReduceSum, reshape, sum_to
+from actorflow.ops.reductions import mean
+from actorflow.ops.shaping import ReduceSum, reshape, sum_to, transpose
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -378,3 +379,76 @@ def layer_norm(
     y: Blob
     y, _, _ = apply(LayerNorm(axes, epsilon), x, scale, shift, name=name)
     return y
+
+
+def _affine(y: Blob, scale: Blob | None, shift: Blob | None, name: str | None) -> Blob:
+    y = y if scale is None else multiply(y, scale, name=None if shift is not None else name)
+    return y if shift is None else add(y, shift, name=name)
+
+
+@whole
+def group_norm(
+    x: Blob,
+    groups: int,
+    scale: Blob | None = None,
+    shift: Blob | None = None,
+    *,
+    epsilon: float = 1e-5,
+    name: str | None = None,
+) -> Blob:
+    """Each group of channels of each sample less its mean, over its deviation, times ``scale``, plus ``shift``.
+
+    Args:
+        x: Shape (batch, ..., channels), floating.
+        groups: Number of groups of neighbouring channels, which divides them.
+        scale: Shape (channels,), dtype of ``x``; None for 1.
+        shift: Likewise; None for 0.
+        epsilon: Is added to the variance, which is divided by the number of elements.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+        GraphError: if epsilon is negative.
+    Gradient: by x, scale and shift.
+    Source: Wu and He, Group normalization, 2018; `torch.nn.functional.group_norm`, with channels last.
+    """
+    if len(x.shape) < 2 or groups < 1 or x.shape[-1] % groups:
+        raise ShapeError(f"group_norm: x must have shape (batch, ..., channels) and {groups} groups, got {x.spec}")
+    batch, *size, channels = x.shape
+    split_up = reshape(x, (batch, math.prod(size), groups, channels // groups))
+    normal = layer_norm(transpose(split_up, (0, 2, 1, 3)), axes=2, epsilon=epsilon)
+    return _affine(reshape(transpose(normal, (0, 2, 1, 3)), x.shape), scale, shift, name)
+
+
+def instance_norm(
+    x: Blob, scale: Blob | None = None, shift: Blob | None = None, *, epsilon: float = 1e-5, name: str | None = None
+) -> Blob:
+    """`group_norm` with a group for each channel.
+
+    Source: Ulyanov, Vedaldi and Lempitsky, Instance normalization, 2016; `torch.nn.functional.instance_norm`.
+    """
+    return group_norm(x, x.shape[-1], scale, shift, epsilon=epsilon, name=name)
+
+
+@whole
+def rms_norm(
+    x: Blob, scale: Blob | None = None, *, axes: int = 1, epsilon: float = 1e-5, name: str | None = None
+) -> Blob:
+    """Each sample over the root of its mean square, times ``scale``.
+
+    Args:
+        x: Any shape, floating; half precision is computed in float32.
+        scale: Shape of the last ``axes`` axes of ``x``, dtype of ``x``; None for 1.
+        axes: Number of axes, from the last one, to normalize over.
+        epsilon: Is added to the mean square.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: by x and scale.
+    Source: Zhang and Sennrich, Root mean square layer normalization, 2019; `torch.nn.functional.rms_norm`.
+    """
+    wide = x if x.dtype == wide_dtype(x.dtype) else cast(x, wide_dtype(x.dtype))
+    squares = mean(square(wide), tuple(range(-axes, 0)), keepdims=True)
+    normal = wide * reciprocal(sqrt(squares + epsilon))
+    return _affine(normal if normal.dtype == x.dtype else cast(normal, x.dtype), scale, None, name)

@@ -1,21 +1,23 @@
-"""Long short-term memory: one step, and whole sequences.
+"""Recurrent networks: cells, and scans of them over whole sequences.
 
-The four gates lie side by side, in PyTorch's order: input, forget, cell, output. Weights have shape (4 * hidden,
-features), as those of `inner`. Gradients have one kernel each; theirs are made of other operations.
+Gates lie side by side, in PyTorch's order: input, forget, cell, output of a long short-term memory. Weights have shape
+(gates * hidden, features), as those of `inner`. A long short-term memory over whole sequences has kernels of its own,
+one for the states and one for the gradient; all else is made of other operations, step by step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from actorflow.errors import ShapeError
-from actorflow.ops.elementwise import plus, times
+from actorflow.errors import GraphError, ShapeError
+from actorflow.ops.elementwise import plus, times, where
 from actorflow.ops.fills import constant_like, filled
+from actorflow.ops.indexing import flip
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linalg import bias as add_bias
-from actorflow.ops.nn.activation import SigmoidDown, TanhDown, tanh
+from actorflow.ops.nn.activation import SigmoidDown, TanhDown, relu, sigmoid, tanh
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, spread, stack
 from actorflow.spec import TensorSpec
@@ -361,7 +363,15 @@ class LSTM(Operation):
 
 @whole
 def lstm_cell(
-    x: Blob, hidden: Blob, cell: Blob, weight_x: Blob, weight_h: Blob, bias: Blob | None = None, name: str | None = None
+    x: Blob,
+    hidden: Blob,
+    cell: Blob,
+    weight_x: Blob,
+    weight_h: Blob,
+    bias: Blob | None = None,
+    name: str | None = None,
+    *,
+    peepholes: Blob | None = None,
 ) -> tuple[Blob, Blob]:
     """One step of a long short-term memory.
 
@@ -376,22 +386,33 @@ def lstm_cell(
         weight_h: Shape (4 * hidden, hidden).
         bias: Shape (4 * hidden,): the sum of PyTorch's two; None for 0.
         name: Name of the op that makes the new state.
+        peepholes: Factors on the cell, shape (3 * hidden,), that are added to the gates i and f, and on the new cell,
+            added to o; None for 0.
     Returns:
         The new hidden state and the new cell, each (batch, hidden).
     Raises:
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: by all inputs.
-    Source: Hochreiter and Schmidhuber, 1997, with forget gates (Gers et al., 2000); `torch.nn.LSTMCell`.
+    Source: Hochreiter and Schmidhuber, 1997, with forget gates (Gers et al., 2000) and peepholes (Gers and Schmidhuber,
+        2000); `torch.nn.LSTMCell`.
     """
     gates = plus(inner(x, weight_x), inner(hidden, weight_h))
-    if bias is not None:
-        gates = add_bias(gates, bias)
-    new_hidden: Blob
-    new_cell: Blob
-    new_hidden, new_cell, _ = apply(LSTMGates(), gates, cell, name=name)
-    return new_hidden, new_cell
+    return _lstm_step(gates if bias is None else add_bias(gates, bias), cell, peepholes, name)
 
 
+def _lstm_step(gates: Blob, cell: Blob, peepholes: Blob | None, name: str | None = None) -> tuple[Blob, Blob]:
+    if peepholes is None:
+        hidden, cell, _ = apply(LSTMGates(), gates, cell, name=name)
+        return hidden, cell
+    width = cell.shape[-1]
+    for_inputs, for_outputs = split(peepholes, [2 * width, width])
+    before, z, o = split(gates, [2 * width, width, width], axis=1)
+    i, f = split(sigmoid(before + concat([cell, cell], axis=1) * for_inputs), 2, axis=1)
+    cell = f * cell + i * tanh(z)
+    return sigmoid(o + cell * for_outputs) * tanh(cell), cell
+
+
+@whole
 def lstm(
     x: Blob,
     weight_x: Blob,
@@ -400,18 +421,22 @@ def lstm(
     hidden: Blob | None = None,
     cell: Blob | None = None,
     name: str | None = None,
+    *,
+    peepholes: Blob | None = None,
+    lengths: Blob | None = None,
+    reverse: bool = False,
 ) -> tuple[Blob, Blob, Blob]:
-    """A long short-term memory over whole sequences, in one op: `lstm_cell` step by step.
+    """A long short-term memory over whole sequences: `lstm_cell` step by step.
 
-    Time comes first, as by default in PyTorch; `nn.LSTM` takes batches first on request.
+    It is one op, unless there are peepholes or lengths. Time comes first, as by default in PyTorch; `nn.LSTM` takes
+    batches first on request.
 
     Args:
         x: Inputs, shape (steps, batch, features), floating.
-        weight_x: As in `lstm_cell`.
-        weight_h: As in `lstm_cell`.
-        bias: As in `lstm_cell`.
+        weight_x, weight_h, bias, peepholes: As in `lstm_cell`.
         hidden: First hidden state, shape (batch, hidden), dtype of ``x``; None for 0.
         cell: First cell, likewise.
+        lengths, reverse: As in `scan`.
     Returns:
         The hidden states after each step, (steps, batch, hidden); the last one and the last cell, (batch, hidden).
     Raises:
@@ -419,11 +444,181 @@ def lstm(
     Gradient: by all inputs.
     Source: As `lstm_cell`; `torch.nn.LSTM`.
     """
+    if peepholes is not None or lengths is not None:
+
+        def step(gates: Blob, hidden: Blob, cell: Blob) -> Sequence[Blob]:
+            return _lstm_step(gates + inner(hidden, weight_h), cell, peepholes)
+
+        weights, how = (weight_x, weight_h, bias), (lengths, reverse, name)
+        y, last_hidden, last_cell = _scan("lstm", 4, step, x, *weights, [hidden, cell], *how)
+        return y, last_hidden, last_cell
     rank_is("LSTM", "x", x.spec, ("steps", "batch", "features"))
     rank_is("LSTM", "weight_h", weight_h.spec, ("4 * hidden", "hidden"))
     state = (x.shape[1], weight_h.shape[1])
     hidden = filled(0.0, state, x) if hidden is None else hidden
     cell = filled(0.0, state, x) if cell is None else cell
     bias = filled(0.0, weight_h.shape[:1], x) if bias is None else bias
+    x = flip(x, 0) if reverse else x
     y, last_hidden, last_cell, _, _ = apply(LSTM(), x, hidden, cell, weight_x, weight_h, bias, name=name)
-    return y, last_hidden, last_cell
+    return flip(y, 0) if reverse else y, last_hidden, last_cell
+
+
+@whole
+def rnn(
+    x: Blob,
+    weight_x: Blob,
+    weight_h: Blob,
+    bias: Blob | None = None,
+    hidden: Blob | None = None,
+    *,
+    activation: str = "tanh",
+    lengths: Blob | None = None,
+    reverse: bool = False,
+    name: str | None = None,
+) -> tuple[Blob, Blob]:
+    """A simple recurrent network over whole sequences: ``hidden = tanh(x @ weight_x.T + hidden @ weight_h.T + bias)``.
+
+    Args:
+        x: Inputs, shape (steps, batch, features), floating, at least one step.
+        weight_x: Shape (hidden, features), dtype of ``x``.
+        weight_h: Shape (hidden, hidden).
+        bias: Shape (hidden,): the sum of PyTorch's two; None for 0.
+        hidden: First hidden state, shape (batch, hidden); None for 0.
+        activation: "tanh" or "relu".
+        lengths, reverse: As in `scan`.
+    Returns:
+        The hidden states after each step, (steps, batch, hidden), and the last one, (batch, hidden).
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+        GraphError: if the activation is unknown.
+    Gradient: by all inputs.
+    Source: Elman, Finding structure in time, 1990; `torch.nn.RNN`.
+    """
+    activate = {"tanh": tanh, "relu": relu}.get(activation)
+    if activate is None:
+        raise GraphError(f"rnn: activation must be 'tanh' or 'relu', got {activation!r}")
+
+    def step(gates: Blob, hidden: Blob) -> Sequence[Blob]:
+        return [activate(gates + inner(hidden, weight_h))]
+
+    y, last = _scan("rnn", 1, step, x, weight_x, weight_h, bias, [hidden], lengths, reverse, name)
+    return y, last
+
+
+@whole
+def gru(
+    x: Blob,
+    weight_x: Blob,
+    weight_h: Blob,
+    bias: Blob | None = None,
+    bias_h: Blob | None = None,
+    hidden: Blob | None = None,
+    *,
+    reset_after: bool = True,
+    lengths: Blob | None = None,
+    reverse: bool = False,
+    name: str | None = None,
+) -> tuple[Blob, Blob]:
+    """Gated recurrent units over whole sequences.
+
+    With thirds ``a`` of ``x @ weight_x.T + bias`` and ``h`` of ``hidden @ weight_h.T + bias_h``: sigmoids ``r`` of
+    ``a_r + h_r`` and ``z`` of ``a_z + h_z``, ``n = tanh(a_n + r * h_n)``, ``hidden = (1 - z) * n + z * hidden``.
+
+    Args:
+        x: Inputs, shape (steps, batch, features), floating, at least one step.
+        weight_x: Shape (3 * hidden, features), dtype of ``x``; rows are those of r, z, n, in this order.
+        weight_h: Shape (3 * hidden, hidden).
+        bias: Shape (3 * hidden,); None for 0.
+        bias_h: Likewise.
+        hidden: First hidden state, shape (batch, hidden); None for 0.
+        reset_after: Whether ``r`` is a factor on ``h_n``, as in PyTorch, cuDNN and ONNX with ``linear_before_reset``.
+            If not, it is one on the hidden state that ``h_n`` is made of, as in the paper.
+        lengths, reverse: As in `scan`.
+    Returns:
+        The hidden states after each step, (steps, batch, hidden), and the last one, (batch, hidden).
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: by all inputs.
+    Source: Cho et al., Learning phrase representations using RNN encoder-decoder, 2014; `torch.nn.GRU`.
+    """
+    width = weight_h.shape[-1]
+    weights = [weight_h] if reset_after else split(weight_h, [2 * width, width])
+    biases = [bias_h] if reset_after or bias_h is None else split(bias_h, [2 * width, width])
+
+    def product(hidden: Blob, part: int) -> Blob:
+        return _affine(hidden, weights[part], None if bias_h is None else biases[part])
+
+    def step(gates: Blob, hidden: Blob) -> Sequence[Blob]:
+        a_rz, a_n = split(gates, [2 * width, width], axis=1)
+        h_rz, *h_n = split(product(hidden, 0), [2 * width, width][: 1 + reset_after], axis=1)
+        r, z = split(sigmoid(a_rz + h_rz), 2, axis=1)
+        n = tanh(a_n + (r * h_n[0] if h_n else product(r * hidden, 1)))
+        return [n + z * (hidden - n)]
+
+    y, last = _scan("gru", 3, step, x, weight_x, weight_h, bias, [hidden], lengths, reverse, name)
+    return y, last
+
+
+def _affine(x: Blob, weight: Blob, bias: Blob | None) -> Blob:
+    return inner(x, weight) if bias is None else add_bias(inner(x, weight), bias)
+
+
+def _scan(
+    kind: str,
+    gates: int,
+    step: Callable[..., Sequence[Blob]],
+    x: Blob,
+    weight_x: Blob,
+    weight_h: Blob,
+    bias: Blob | None,
+    states: Sequence[Blob | None],
+    lengths: Blob | None,
+    reverse: bool,
+    name: str | None,
+) -> tuple[Blob, ...]:
+    """`scan` of the gates' products with ``x``, which are made of all steps at once; states that are None are 0."""
+    rank_is(kind, "x", x.spec, ("steps", "batch", "features"))
+    rows, width = f"{gates} * hidden" if gates > 1 else "hidden", weight_h.shape[-1]
+    check_shape(kind, "weight_h", weight_h.spec, (gates * width, width), f"{rows}, hidden")
+    check_shape(kind, "weight_x", weight_x.spec, (gates * width, x.shape[-1]), f"{rows}, features")
+    first = [filled(0.0, (x.shape[1], width), x) if state is None else state for state in states]
+    return scan(step, _affine(x, weight_x, bias), first, lengths=lengths, reverse=reverse, name=name)
+
+
+@whole
+def scan(
+    cell: Callable[..., Sequence[Blob]],
+    x: Blob,
+    states: Sequence[Blob],
+    *,
+    lengths: Blob | None = None,
+    reverse: bool = False,
+    name: str | None = None,
+) -> tuple[Blob, ...]:
+    """A cell step by step: ``states = cell(x[t], *states)``, each step in ops of its own.
+
+    Args:
+        cell: Makes the new states, of the types of the old ones, from one step of ``x`` and the states.
+        x: Inputs, shape (steps, batch, ...), at least one step.
+        states: First states, one or more, (batch, ...).
+        lengths: Number of steps of each sequence, shape (batch,), integers; None for all. Later steps leave its states
+            as they are, and give 0.
+        reverse: Whether the last step comes first.
+        name: Name of the op that joins the outputs.
+    Returns:
+        The first state after each step, (steps, batch, ...), in the order of ``x``; then the last states.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: by the inputs, the first states, and whatever the cell reads.
+    """
+    order = range(x.shape[0])[:: -1 if reverse else 1]
+    steps, found = _steps(x), {}
+    for t in order:
+        new = cell(steps[t], *states)
+        if lengths is not None:
+            runs = [reshape(lengths > t, (-1, *[1] * (len(state.shape) - 1))) for state in new]
+            found[t] = where(runs[0], new[0], 0.0)
+            new = [where(*given) for given in zip(runs, new, states, strict=True)]
+        states = new
+        found.setdefault(t, new[0])
+    return (stack([found[t] for t in sorted(found)], name=name), *states)

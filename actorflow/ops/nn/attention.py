@@ -1,0 +1,126 @@
+"""Attention, and positions by rotation: compositions of products, softmax and elementwise operations."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from actorflow.errors import ShapeError
+from actorflow.ops import reductions
+from actorflow.ops.elementwise import scaled, where
+from actorflow.ops.linalg import matmul
+from actorflow.ops.nn.softmax import softmax
+from actorflow.ops.operation import whole
+from actorflow.ops.shaping import concat, reshape, split, squeeze, stack, transpose
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob
+
+
+@whole
+def attention(
+    q: Blob,
+    k: Blob,
+    v: Blob,
+    mask: Blob | None = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    heads: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """Scaled dot product attention: ``y = softmax(q @ k.T * scale + mask) @ v``.
+
+    Args:
+        q: Queries, shape (..., heads, queries, features), floating; or (..., queries, heads * features) with ``heads``.
+        k: Keys, (..., heads, keys, features), dtype of ``q``. The axes in front broadcast with those of ``q``; where
+            there are fewer heads, each serves as many of ``q``, which are neighbours.
+        v: Values, (..., heads, keys, values): the heads and keys of ``k``.
+        mask: Broadcasts to (..., heads, queries, keys). Booleans are True where a query sees a key; numbers, of the
+            dtype of ``q``, are added to the scores.
+        causal: Whether a query sees no key of a later position; positions are counted from the first query and key.
+        scale: Factor on the products; the default is ``1 / sqrt(features)``.
+        heads: Number of heads of ``q`` that lie side by side on the last axes of ``q``, ``k`` and ``v``.
+    Returns:
+        Blob of shape (..., heads, queries, values), or (..., queries, heads * values); 0 for a query that sees nothing.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: by q, k, v and a mask of numbers.
+    Source: Vaswani et al., Attention is all you need, 2017; `torch.nn.functional.scaled_dot_product_attention`.
+    """
+    if heads is not None:
+        features = q.shape[-1] // heads
+        shared = k.shape[-1] // max(features, 1)
+        q, k, v = _apart(q, heads), _apart(k, shared), _apart(v, shared)
+        y = transpose(attention(q, k, v, mask, causal=causal, scale=scale), (*range(len(q.shape) - 3), -2, -3, -1))
+        return reshape(y, (*y.shape[:-2], y.shape[-2] * y.shape[-1]), name=name)
+    (*_, queries, features), keys = q.shape, k.shape[-2]
+    q = scaled(q, 1 / math.sqrt(max(features, 1)) if scale is None else scale)
+    served = k.shape[-3] if len(q.shape) > 2 < len(k.shape) else 0
+    sharing = q.shape[-3] // served if served and q.shape[-3] % served == 0 else 1
+    if sharing > 1:  # the heads that share one of k and v are rows of one product
+        q = reshape(q, (*q.shape[:-3], k.shape[-3], sharing * queries, features))
+    scores = matmul(q, k, transpose_b=True)
+    if sharing > 1:
+        scores = reshape(scores, (*scores.shape[:-3], -1, queries, keys))
+    seen = np.tri(queries, keys, dtype=bool)
+    unseen = np.where(seen, 0, -np.inf).astype(q.dtype)
+    sees = None
+    if mask is None:
+        scores = scores + unseen if causal else scores
+    elif mask.dtype == bool:
+        mask = mask & seen if causal else mask
+        sees = reductions.any(mask, -1, keepdims=True)
+        # A query that sees nothing gets all scores, since a softmax of none has no sum, and 0 as its result.
+        scores = where(mask | ~sees, scores, -np.inf)
+    else:
+        mask = mask + unseen if causal else mask
+        sees = reductions.max(mask, -1, keepdims=True) > -np.inf
+        scores = scores + where(sees, mask, 0.0)
+    shares = softmax(scores)
+    if sharing > 1:
+        shares = reshape(shares, (*scores.shape[:-3], k.shape[-3], sharing * queries, keys))
+    y = matmul(shares, v)
+    if sharing > 1:
+        y = reshape(y, (*scores.shape[:-1], v.shape[-1]), name=None if sees is not None else name)
+    return y if sees is None else where(sees, y, 0.0, name=name)
+
+
+def _apart(x: Blob, heads: int) -> Blob:
+    """Heads that lie side by side on the last axis, as an axis of their own before the positions."""
+    *front, positions, features = x.shape
+    if not heads or features % heads:
+        raise ShapeError(f"attention: {heads} heads must have the same number of features, got {x.spec}")
+    parts = reshape(x, (*front, positions, heads, features // heads))
+    return transpose(parts, (*range(len(front)), -2, -3, -1))
+
+
+@whole
+def rotary(x: Blob, cos: Blob, sin: Blob, *, interleaved: bool = False, name: str | None = None) -> Blob:
+    """Positions as rotations: pairs of features turned by angles, ``(a * cos - b * sin, b * cos + a * sin)``.
+
+    Args:
+        x: Shape (..., positions, features), floating; the queries or keys of `attention`.
+        cos: Cosines of the angles, dtype of ``x``, a shape that broadcasts with (..., positions, pairs). Features after
+            the first ``2 * pairs`` stay as they are.
+        sin: Their sines, likewise.
+        interleaved: Whether neighbours are pairs; by default a feature's partner is ``pairs`` features later.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: by all inputs; by x it is the rotation back.
+    Source: Su et al., RoFormer, 2021, which interleaves; GPT-NeoX and LLaMA take halves.
+    """
+    pairs = cos.shape[-1]
+    rest = x.shape[-1] - 2 * pairs
+    if rest < 0:
+        raise ShapeError(f"rotary: x must have at least 2 features for each of {pairs} angles, got {x.spec}")
+    turned, *kept = split(x, [2 * pairs, rest], axis=-1) if rest else [x]
+    paired = reshape(turned, (*x.shape[:-1], *((pairs, 2) if interleaved else (2, pairs))))
+    axis = -1 if interleaved else -2
+    a, b = (squeeze(part, axis) for part in split(paired, 2, axis))
+    y = stack([a * cos - b * sin, b * cos + a * sin], axis)
+    return concat([reshape(y, turned.shape), *kept], axis=-1, name=name) if kept else reshape(y, x.shape, name=name)
