@@ -112,6 +112,7 @@ _OPERATIONS = {
     **dict.fromkeys(["astype", "to"], "cast"),
     "local_response_normalization": "lrn",
     "scaled_dot_product_attention": "attention",
+    **dict.fromkeys(["interpolate", "upsample"], "resize"),
     "swish": "silu",
     **dict.fromkeys(["randn", "normal"], "gaussian"),
     "rand": "uniform",

@@ -161,6 +161,7 @@ from actorflow.ops.nn.pool import (
     max_pool,
 )
 from actorflow.ops.nn.recurrent import LSTM, LSTMGates, gru, lstm, lstm_cell, rnn, scan
+from actorflow.ops.nn.resize import Resize, resize
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
 from actorflow.ops.operation import Layout, Operation
@@ -268,6 +269,8 @@ __all__ = [
     "AveragePool", "GlobalAverage", "MaxPool", "average_pool", "global_average", "global_max", "max_pool",
     # nn.recurrent
     "LSTM", "LSTMGates", "gru", "lstm", "lstm_cell", "rnn", "scan",
+    # nn.resize
+    "Resize", "resize",
     # nn.softmax
     "LogSoftmax", "Softmax", "log_softmax", "softmax",
     # nn.updates

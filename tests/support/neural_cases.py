@@ -23,6 +23,7 @@ from actorflow.ops.nn.loss import (
 from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown, LRNScale
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
 from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
+from actorflow.ops.nn.resize import Resize, ResizeDown
 from actorflow.ops.nn.softmax import Centered, LogSoftmaxDown
 
 Make = Callable[[np.random.Generator], list[np.ndarray]]
@@ -76,6 +77,12 @@ _UP = [
 _DOWN = [
     *(LeakyReluDown(0.1), LeakyReluDown(0.0), EluDown(0.7), SiluDown(), GeluDown()),
     *(GeluDown(tanh=True), SoftplusDown(2.0, 3.0)),
+]
+_RESIZED = [
+    *(Resize(1, size, mode) for mode in ("nearest", "linear", "cubic") for size in (1, 3, 6, 13)),
+    *(Resize(1, 9, "linear", coordinates) for coordinates in ("align_corners", "asymmetric", "pytorch_half_pixel")),
+    *(Resize(1, 9, "nearest", "asymmetric", how) for how in ("floor", "ceil", "round_prefer_ceil")),
+    Resize(1, 8, "cubic", cubic=-0.5, scale=1.45),
 ]
 _PAIRS = [
     (ops.MseLoss, MseLossDown),
@@ -157,4 +164,6 @@ NEURAL_CASES = [
     *(NeuralCase(ops.LRN(0.5, beta, 5, 2.0), _normal((3, 5, 9))) for beta in (0.75, 0.6)),
     *(NeuralCase(LRNDown(0.5, beta, 4), _positive(*[(3, 5, 9)] * 4, first=3)) for beta in (0.75, 0.6)),
     *_lstm(),
+    *(NeuralCase(operation, _normal((3, 6, 2, 5))) for operation in _RESIZED),
+    *(NeuralCase(ResizeDown(operation, 6), _normal((3, operation.size, 2, 5))) for operation in _RESIZED),
 ]

@@ -20,6 +20,7 @@ from actorflow.ops.cpu import (  # noqa: F401  each registers its kernels
     pool,
     recurrent,
     reductions,
+    resize,
     shaping,
     softmax,
     updates,

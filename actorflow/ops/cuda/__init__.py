@@ -30,6 +30,7 @@ from actorflow.ops.cuda import (  # noqa: F401  each registers its kernels
     pool,
     recurrent,
     reductions,
+    resize,
     shaping,
     softmax,
     updates,

@@ -30,6 +30,7 @@ SOURCES = (
     "indexing",
     "sort",
     "norm",
+    "resize",
 )
 
 
