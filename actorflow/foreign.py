@@ -143,11 +143,37 @@ _ROOT = {
 }
 
 _RESULT = "a blob has no value while the graph is defined: result = graph.run_sync(feeds), then result[blob]"
-_METHODS = {
-    "actorflow.ops": {
-        **dict.fromkeys(["item", "tolist", "numpy", "to_numpy", "eval", "detach", "cpu", "cuda"], _RESULT),
-    },
-}
+#: By the module of its functions, what a method of an array elsewhere is called here.
+METHODS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "actorflow.ops": dict.fromkeys(
+            ["item", "tolist", "numpy", "to_numpy", "eval", "detach", "cpu", "cuda"], _RESULT
+        ),
+        "actorflow.array": {
+            **dict.fromkeys(["numpy", "cpu", "detach", "get"], "x.to_numpy()"),
+            "cuda": 'x.to_device("cuda:0")',
+            **dict.fromkeys(["to", "type", "float", "double", "half", "int", "long", "cast"], "x.astype(dtype)"),
+            **dict.fromkeys(["view", "view_as", "ravel"], "x.reshape(shape), x.flatten()"),
+            **dict.fromkeys(["clone", "copy"], "af.array.asarray(x, copy=True)"),
+            **dict.fromkeys(["numel", "dim"], "x.size, x.ndim"),
+            "t": "x.T",
+            **dict.fromkeys(["permute", "swapaxes", "swapdims"], "x.transpose(axes), af.array.moveaxis(x, 0, 1)"),
+            "unsqueeze": "af.array.expand_dims(x, axis=0)",
+            **dict.fromkeys(["expand", "expand_as"], "af.array.broadcast_to(x, shape)"),
+            **dict.fromkeys(["dot", "mm", "bmm"], "x @ y"),
+            "conjugate": "af.array.conj(x)",
+            "cumsum": "af.array.cumulative_sum(x)",
+            "cumprod": "af.array.cumulative_prod(x)",
+            **dict.fromkeys(["amax", "amin", "ptp"], "x.max(axis=0), x.min(axis=0)"),
+            **dict.fromkeys(["clamp", "clip"], "af.array.clip(x, 0, 1)"),
+            **dict.fromkeys(["trace", "diagonal", "norm", "inverse", "det"], "af.array.linalg"),
+            **dict.fromkeys(["backward", "grad", "requires_grad", "requires_grad_"], "af.grad(function)"),
+            **dict.fromkeys(["add_", "sub_", "mul_", "div_"], "x += y and the like"),
+            **dict.fromkeys(["fill", "fill_", "zero_", "copy_"], "x[...] = value"),
+            **{name: f"af.ops.{name}(x)" for name in ("relu", "sigmoid", "softmax", "log_softmax")},
+        },
+    }
+)
 
 #: By module, what a foreign name is called here: the name of an attribute of the same module, or what to use instead.
 HINTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -183,7 +209,7 @@ def missing_method(owner: type, module: str, name: str) -> NoReturn:
 
     Args:
         owner: Class of the object.
-        module: The one with functions of such objects.
+        module: The one with functions of such objects, which is loaded.
         name: Name of the attribute.
     Raises:
         AttributeError: always.
@@ -192,10 +218,10 @@ def missing_method(owner: type, module: str, name: str) -> NoReturn:
     if name.startswith("_"):
         raise AttributeError(text, name=name)
     short = module.replace("actorflow", "af", 1)
-    known = _METHODS[module].get(name)
-    function = name if name in _public(module) else HINTS.get(module, {}).get(name, "")
+    known = METHODS[module].get(name)
+    function = name if name in sys.modules[module].__all__ else HINTS.get(module, {}).get(name, "")
     if known is not None:
-        text += f"; {known}"
+        text += f"; here: {known}"
     elif function and " " not in function:
         text += f"; there is the function {function if '.' in function else f'{short}.{function}(x)'}"
     elif function:

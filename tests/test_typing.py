@@ -141,6 +141,8 @@ assert_type(x[1:, ..., None], af.Blob)
 assert_type(x.mean(axis=0, keepdims=True).astype("float64").reshape(-1).sum(), af.Blob)
 assert_type(x.transpose(1, 0).ndim, int)
 assert_type(x == x, bool)
+y = af.array.ones((4, 3))
+assert_type(y.sum(0).reshape(3, 1).astype("int8").transpose() + y.T, af.array.Array)
 x + "text"  # type: ignore[arg-type]
 x.item()  # type: ignore[attr-defined]
 for row in x:  # type: ignore[misc]

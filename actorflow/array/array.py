@@ -12,8 +12,9 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from actorflow.array.linalg import matmul, matrix_transpose
+from actorflow.array.linalg import matmul
 from actorflow.array.namespace import elementwise as ew
+from actorflow.array.namespace import manipulation, statistical, types
 from actorflow.array.namespace.apply import applied
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
@@ -23,7 +24,8 @@ from actorflow.array.record.placement import on_host, place_of, transfer
 from actorflow.array.record.primitives import DType, Elementwise, Value
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.operation import Operand, Operation
+from actorflow.ops.operation import Operation
+from actorflow.ops.operators import Methods
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -53,7 +55,16 @@ def _operators(name: str, symbol: str, op: Elementwise) -> tuple[_Operator, _Ope
     return left, right, in_place
 
 
-class Array(Operand):
+def _of_axis(function: Callable[..., Array]) -> Callable[..., Array]:
+    """The method of a function over axes; NumPy's functions call it with options that are None."""
+
+    def method(self: Array, axis: int | Sequence[int] | None = None, **options: Any) -> Array:
+        return function(self, axis=axis, **{name: value for name, value in options.items() if value is not None})
+
+    return method
+
+
+class Array(Methods["Array"]):
     """An n-dimensional array whose value is computed when it is needed.
 
     Arrays are made by the functions of this package (`asarray`, `zeros`, ...), not by calling the class. Operations
@@ -126,21 +137,17 @@ class Array(Operand):
         """Device where the value lives."""
         return self._node.place
 
-    @property
-    def T(self) -> Array:  # noqa: N802  the standard's name
-        """The transpose of a matrix.
+    _reshaped, _permuted = manipulation.reshape, manipulation.permute_dims
+    _module = "actorflow.array"
+    sum, mean, prod = map(_of_axis, (statistical.sum, statistical.mean, statistical.prod))
+    max, min, all, any = map(_of_axis, (statistical.max, statistical.min, statistical.all, statistical.any))
+    argmax, argmin = map(_of_axis, (statistical.argmax, statistical.argmin))
+    astype = types.astype
 
-        Raises:
-            ShapeError: if there are not two axes.
-        """
-        if self.ndim != 2:
-            raise ShapeError(f"T: expected two axes, got shape {self.shape}; mT transposes the last two")
-        return self.mT
-
-    @property
-    def mT(self) -> Array:  # noqa: N802  the standard's name
-        """The array with its last two axes exchanged."""
-        return matrix_transpose(self)
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Array:
+        """The array without axes of length 1: these, or all of them."""
+        ones = [i for i, length in enumerate(self.shape) if length == 1]
+        return manipulation.squeeze(self, ones if axis is None else axis)
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
         namespace: Any = sys.modules["actorflow.array"]
@@ -202,6 +209,14 @@ class Array(Operand):
             raise ShapeError(f"{what}: expected an array of one element, got shape {self.shape}")
         value = self._value()
         return value.reshape(())[()] if value.ndim else value[()]
+
+    def item(self) -> Any:
+        """The value of an array of one element, as a Python number."""
+        return self._scalar("item()").item()
+
+    def tolist(self) -> Any:
+        """The value as nested lists of Python numbers; a number where there are no axes."""
+        return self._value().tolist()
 
     def __bool__(self) -> bool:
         return bool(self._scalar("bool()"))

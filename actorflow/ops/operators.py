@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
+_Kind = TypeVar("_Kind")
 _Operator = Callable[[Any, "Blob | complex | np.generic | npt.NDArray[Any]"], "Blob"]
 _NUMBERS = (bool, int, float, complex, np.generic)
 #: Powers that have a function of their own, as for NumPy's ``**``.
@@ -60,7 +61,78 @@ def _power(a: Any, b: Any) -> Blob:
     return ew.power(a, b) if own is None else own(a)
 
 
-class Operators(Operand):
+class Methods(Operand, Generic[_Kind]):
+    """The usual methods of arrays that blobs and lazy arrays have alike."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        #: Module of the functions of this kind.
+        _module: ClassVar[str]
+
+        def _reshaped(self, shape: tuple[int, ...], /) -> _Kind: ...
+
+        def _permuted(self, axes: Sequence[int], /) -> _Kind: ...
+
+    def reshape(self, *shape: int | Iterable[int]) -> _Kind:
+        """The elements in another shape, given as lengths or as a tuple of them; one may be -1."""
+        return self._reshaped(_numbers(shape))
+
+    def flatten(self) -> _Kind:
+        """All axes joined into one; `actorflow.ops.flatten` keeps the first."""
+        return self._reshaped((self.size,))
+
+    def transpose(self, *axes: int | Iterable[int] | None) -> _Kind:
+        """The axes in another order, given as numbers or as a tuple of them; by default in reverse order."""
+        return self._permuted(_numbers(axes) or range(self.ndim)[::-1])
+
+    @property
+    def T(self) -> _Kind:  # noqa: N802  the standard's name
+        """The transpose of a matrix.
+
+        Raises:
+            ShapeError: if there are not two axes.
+        """
+        if self.ndim != 2:
+            raise ShapeError(f"T: expected two axes, got shape {self.shape}; mT transposes the last two")
+        return self._permuted((1, 0))
+
+    @property
+    def mT(self) -> _Kind:  # noqa: N802  the standard's name
+        """The last two axes exchanged.
+
+        Raises:
+            ShapeError: if there are fewer.
+        """
+        rank = self.ndim
+        if rank < 2:
+            raise ShapeError(f"mT: expected at least two axes, got shape {self.shape}")
+        return self._permuted((*range(rank - 2), rank - 1, rank - 2))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+    if not TYPE_CHECKING:  # for which any name would be one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            missing_method(type(self), self._module, name)
+
+
+def _numbers(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Single numbers, or the tuple of them that was given instead; nothing for None."""
+    if len(given) == 1 and not isinstance(given[0], int | np.integer):
+        return () if given[0] is None else tuple(given[0])
+    return given
+
+
+class Operators(Methods["Blob"]):
     """Operators and methods of blobs.
 
     Each is the function of the same meaning (``a + b`` is `add`, ``a[1:]`` is `slice`) and makes its ops, of the same
@@ -131,54 +203,5 @@ class Operators(Operand):
     max, min, argmax, argmin = reductions.max, reductions.min, reductions.argmax, reductions.argmin
     all, any = reductions.all, reductions.any
     squeeze, astype = shaping.squeeze, ew.cast
-
-    def reshape(self: Any, *shape: int | Iterable[int], name: str | None = None) -> Blob:
-        """`actorflow.ops.reshape`, of the lengths or of a tuple of them."""
-        return shaping.reshape(self, _one(shape), name=name)
-
-    def transpose(self: Any, *axes: int | Iterable[int] | None, name: str | None = None) -> Blob:
-        """`actorflow.ops.transpose`, of the axes or of a tuple of them; by default all in reverse order."""
-        return shaping.transpose(self, _one(axes) or None, name=name)
-
-    def flatten(self: Any, name: str | None = None) -> Blob:
-        """All axes joined into one; `actorflow.ops.flatten` keeps the first."""
-        return shaping.reshape(self, (self.size,), name=name)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.spec.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.spec.size
-
-    @property
-    def T(self: Any) -> Blob:  # noqa: N802  NumPy's name
-        """The transpose of a matrix.
-
-        Raises:
-            ShapeError: if there are not two axes.
-        """
-        if self.ndim != 2:
-            raise ShapeError(f"T: expected two axes, got {self.spec}; mT transposes the last two")
-        return shaping.transpose(self)
-
-    @property
-    def mT(self: Any) -> Blob:  # noqa: N802  NumPy's name
-        """The blob with its last two axes exchanged."""
-        rank = self.ndim
-        if rank < 2:
-            raise ShapeError(f"mT: expected at least two axes, got {self.spec}")
-        return shaping.transpose(self, (*range(rank - 2), rank - 1, rank - 2))
-
-    if not TYPE_CHECKING:  # for which any name would be one that is there
-
-        def __getattr__(self, name: str) -> NoReturn:
-            missing_method(type(self), "actorflow.ops", name)
-
-
-def _one(given: tuple[Any, ...]) -> Any:
-    """The argument if there is one alone, else all of them: a tuple may be given as such or as single numbers."""
-    return given[0] if len(given) == 1 and not isinstance(given[0], int | np.integer) else given
+    _reshaped, _permuted = shaping.reshape, shaping.transpose
+    _module = "actorflow.ops"
