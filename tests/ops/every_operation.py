@@ -32,7 +32,7 @@ def operations() -> set[type[Operation]]:
             module = kind.__module__
             if module.startswith("actorflow.ops.") and module != "actorflow.ops.transfer" and not is_base:
                 found.add(kind)
-    return {kind for kind in found if kind.__name__ not in ("LabelLoss", "Reduction")}
+    return {kind for kind in found if kind.__name__ not in ("LabelLoss", "PairLoss", "Reduction")}
 
 
 def spread(*shape: int) -> np.ndarray:

@@ -10,16 +10,7 @@ import numpy as np
 from actorflow import ops
 from actorflow.ops.linalg import InnerDown, InnerWeight
 from actorflow.ops.nn.activation import EluDown, GeluDown, LeakyReluDown, NormalDensity, SiluDown, SoftplusDown
-from actorflow.ops.nn.loss import (
-    BinaryCrossEntropyDown,
-    BinaryCrossEntropyWithLogitsDown,
-    HingeLossDown,
-    HuberLossDown,
-    L1LossDown,
-    MseLossDown,
-    NllLossDown,
-    SoftmaxLossDown,
-)
+from actorflow.ops.nn.loss import NllLossDown, PairLoss, SoftmaxLossDown
 from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown, LRNScale
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
 from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
@@ -84,14 +75,6 @@ _RESIZED = [
     *(Resize(1, 9, "nearest", "asymmetric", how) for how in ("floor", "ceil", "round_prefer_ceil")),
     Resize(1, 8, "cubic", cubic=-0.5, scale=1.45),
 ]
-_PAIRS = [
-    (ops.MseLoss, MseLossDown),
-    (ops.L1Loss, L1LossDown),
-    (ops.HuberLoss, HuberLossDown),
-    (ops.HingeLoss, HingeLossDown),
-    (ops.BinaryCrossEntropyWithLogits, BinaryCrossEntropyWithLogitsDown),
-    (ops.BinaryCrossEntropy, BinaryCrossEntropyDown),
-]
 _REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -130,12 +113,7 @@ NEURAL_CASES = [
     *(NeuralCase(LogSoftmaxDown(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
     *(NeuralCase(Centered(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
     *_labels(),
-    *(NeuralCase(loss(how, 0.5), _between()) for loss, _ in _PAIRS for how in _REDUCTIONS),
-    *(
-        NeuralCase(down(how, 0.5), _between((6, 7) if how == "none" else ()))
-        for _, down in _PAIRS
-        for how in _REDUCTIONS
-    ),
+    *(NeuralCase(loss(how, 0.5), _between()) for loss in PairLoss.__subclasses__() for how in _REDUCTIONS),
     NeuralCase(ops.Inner(), _normal((2, 3, 5), (4, 5))),
     NeuralCase(InnerDown(), _normal((2, 3, 4), (4, 5))),
     NeuralCase(InnerWeight(), _normal((2, 3, 4), (2, 3, 5))),

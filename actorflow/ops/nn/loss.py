@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.elementwise import plus, scaled, times
+from actorflow.ops.elementwise import clip, maximum, scaled, sign, where
 from actorflow.ops.fills import constant_like
-from actorflow.ops.nn.activation import ReluDown, SigmoidDown, sigmoid
+from actorflow.ops.nn.activation import sigmoid
 from actorflow.ops.nn.softmax import LogSoftmaxDown, log_softmax
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
-from actorflow.ops.shaping import spread, total
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -259,36 +258,37 @@ def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Bl
 
 
 @dataclass(frozen=True)
-class _Reduced(Operation):
-    """Base of a loss and its gradient.
+class PairLoss(Operation):
+    """Base of the losses of each element of ``x`` and its target, reduced or not: formulas of elements.
 
     Attributes:
         reduction: "mean", "sum" or "none".
         scale: Factor on the loss.
     """
 
+    arguments: ClassVar[tuple[str, ...]] = ("x", "target")
+
+    #: The loss of ``a`` and its target ``t`` in CUDA C, ``W`` being the type to compute in, ``d`` Huber's bound.
+    cuda: ClassVar[str]
+
     reduction: str = "mean"
     scale: float = 1.0
 
+    def each(self, x: Any, target: Any) -> Any:
+        """The losses of elements, by NumPy."""
+        raise NotImplementedError
+
+    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        """``g`` times the derivative of the losses of elements by ``x``."""
+        raise NotImplementedError
+
+    def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        """``g`` times that by the target; here for losses of the difference."""
+        return self.by_x(-g, x, target)
+
     def factor(self, size: int) -> float:
+        """Factor on the sum of the losses of elements."""
         return self.scale / max(size, 1) if self.reduction == "mean" else self.scale
-
-    def result_shape(self, x: TensorSpec) -> tuple[int, ...]:
-        return x.shape if self.reduction == "none" else ()
-
-
-class PairLoss(_Reduced):
-    """A loss of each element of ``x`` and its target, reduced or not."""
-
-    arguments: ClassVar[tuple[str, ...]] = ("x", "target")
-
-    #: The operation of the gradient, which has the same fields.
-    backward: ClassVar[type[PairLossDown]]
-
-    @property
-    def down(self) -> PairLossDown:
-        """The operation of the gradient by ``x``, with the parameters of this one."""
-        return self.backward(**vars(self))
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, target = inputs
@@ -296,187 +296,112 @@ class PairLoss(_Reduced):
         check_reduction(self.kind, self.reduction)
         if target.shape != x.shape:
             raise ShapeError(f"{self.kind}: target must have x's shape {x.shape}, got {target}")
-        return (TensorSpec(self.result_shape(x), x.dtype),)
+        return (x if self.reduction == "none" else TensorSpec((), x.dtype),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """`down` by ``x``, and `by_target`."""
-        (g,), (x, target) = grads, op.inputs
-        dx = apply(self.down, g, x, target) if wanted[0] else None
-        return [dx, self.by_target(g, x, target, dx) if wanted[1] else None]
-
-    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
-        """The gradient by the target, perhaps from the one by ``x``; here for losses of the difference."""
-        return scaled(apply(self.down, g, x, target) if dx is None else dx, -1.0)
-
-
-class PairLossDown(_Reduced):
-    """``dx = g * slope(x, target)``, divided by the number of elements for a mean."""
-
-    arguments: ClassVar[tuple[str, ...]] = ("g", "x", "target")
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        g, x, target = inputs
-        same_dtype(self.kind, x=x, g=g, target=target)
-        check_reduction(self.kind, self.reduction)
-        if target.shape != x.shape:
-            raise ShapeError(f"{self.kind}: target must have x's shape {x.shape}, got {target}")
-        if g.shape != self.result_shape(x):
-            raise ShapeError(f"{self.kind}: g must have shape {self.result_shape(x)}, got {g}")
-        return (x,)
-
-    def each(self, size: int) -> Self:
-        """The same for a gradient that is spread over ``size`` elements already."""
-        return replace(self, reduction="none", scale=self.factor(size))
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """By ``g`` the products with the slopes; by ``x`` and the target what the second derivatives say."""
-        (c,), (g, x, target) = grads, op.inputs
-        dg = apply(self.each(x.spec.size), c, x, target) if wanted[0] else None
-        p = scaled(times(c, spread(g, x)), self.factor(x.spec.size))
-        return [
-            dg if dg is None or self.reduction == "none" else total(dg),
-            self.curve(p, x, target) if wanted[1] else None,
-            self.cross(p, x, target) if wanted[2] else None,
-        ]
-
-    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``p`` times the second derivative by ``x``; None where that is 0."""
-        return None
-
-    def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``p`` times the derivative by ``x`` and the target; here for losses of the difference."""
-        curve = self.curve(p, x, target)
-        return None if curve is None else scaled(curve, -1.0)
-
-
-@dataclass(frozen=True)
-class MseLossDown(PairLossDown):
-    """``dx = 2 * g * (x - target)``: the gradient of `MseLoss`."""
-
-    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``2 * p``."""
-        return scaled(p, 2.0)
+        x, target = op.inputs
+        g = scaled(grads[0], self.factor(x.spec.size))
+        return [self.by_x(g, x, target) if wanted[0] else None, self.by_target(g, x, target) if wanted[1] else None]
 
 
 @dataclass(frozen=True)
 class MseLoss(PairLoss):
     """``(x - target) ** 2``; see `mse_loss`."""
 
-    backward = MseLossDown
+    cuda = "(a - t) * (a - t)"
 
+    def each(self, x: Any, target: Any) -> Any:
+        return np.square(x - target)
 
-@dataclass(frozen=True)
-class L1LossDown(PairLossDown):
-    """``dx = g * sign(x - target)``: the gradient of `L1Loss`."""
+    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        return (x - target) * scaled(g, 2.0)
 
 
 @dataclass(frozen=True)
 class L1Loss(PairLoss):
     """``|x - target|``; see `l1_loss`."""
 
-    backward = L1LossDown
+    cuda = "fabs(a - t)"
 
+    def each(self, x: Any, target: Any) -> Any:
+        return np.abs(x - target)
 
-@dataclass(frozen=True)
-class HuberLossDown(PairLossDown):
-    """``dx = g * min(max(x - target, -delta), delta)``: the gradient of `HuberLoss`."""
-
-    delta: float = 1.0
-
-    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``p`` where ``x`` is nearer to the target than ``delta``, else 0."""
-        distance = apply(L1Loss("none"), x, target)
-        return blob_of(ReluDown(), p, plus(constant_like(self.delta, x), scaled(distance, -1.0)))
+    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        return sign(x - target) * g
 
 
 @dataclass(frozen=True)
 class HuberLoss(PairLoss):
     """``d ** 2 / 2`` of a distance d up to ``delta``, else ``delta * (d - delta / 2)``; see `huber_loss`."""
 
-    delta: float = 1.0
+    cuda = "fabs(a - t) < d ? W(0.5) * (a - t) * (a - t) : d * (W(fabs(a - t)) - W(0.5) * d)"
 
-    backward = HuberLossDown
+    delta: float = 1.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         if not self.delta > 0:
             raise GraphError(f"HuberLoss: delta must be positive, got {self.delta}")
-        return super().infer(*inputs)
+        return PairLoss.infer(self, *inputs)
 
+    def each(self, x: Any, target: Any) -> Any:
+        distance = np.abs(x - target)
+        near = np.minimum(distance, self.delta)
+        return near * (near * -0.5 + distance)  # half the square up to delta, and the line beyond
 
-@dataclass(frozen=True)
-class HingeLossDown(PairLossDown):
-    """``dx = -g * target`` where ``x * target < 1``, else 0: the gradient of `HingeLoss`."""
-
-    def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``-p`` where there is a loss."""
-        return scaled(apply(ReluDown(), p, apply(HingeLoss("none"), x, target)), -1.0)
+    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        return clip(x - target, -self.delta, self.delta) * g
 
 
 @dataclass(frozen=True)
 class HingeLoss(PairLoss):
     """``max(1 - x * target, 0)``; see `hinge_loss`."""
 
-    backward = HingeLossDown
+    cuda = "a * t < W(1) || a * t != a * t ? W(1) - a * t : W(0)"
 
-    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
-        """The loss is symmetric."""
-        return blob_of(self.down, g, target, x)
+    def each(self, x: Any, target: Any) -> Any:
+        return np.maximum(1 - x * target, 0)
 
+    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        return where(x * target < 1.0, -target, 0.0) * g
 
-@dataclass(frozen=True)
-class BinaryCrossEntropyWithLogitsDown(PairLossDown):
-    """``dx = g * (sigmoid(x) - target)``: the gradient of `BinaryCrossEntropyWithLogits`."""
-
-    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``p`` times the slope of the sigmoid."""
-        return blob_of(SigmoidDown(), p, sigmoid(x))
-
-    def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``-p``."""
-        return scaled(p, -1.0)
+    def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        return self.by_x(g, target, x)
 
 
 @dataclass(frozen=True)
 class BinaryCrossEntropyWithLogits(PairLoss):
     """Binary cross-entropy of ``sigmoid(x)``; see `binary_cross_entropy_with_logits`."""
 
-    backward = BinaryCrossEntropyWithLogitsDown
+    cuda = "(a > W(0) ? a : W(0)) - a * t + W(log1p(exp(a > W(0) ? -a : a)))"
 
-    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
-        """``-g * x``."""
-        return scaled(times(spread(g, x), x), -self.factor(x.spec.size))
+    def each(self, x: Any, target: Any) -> Any:
+        return np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x)))
 
+    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        return (sigmoid(x) - target) * g
 
-@dataclass(frozen=True)
-class BinaryCrossEntropyDown(PairLossDown):
-    """``dx = g * (x - target) / (x * (1 - x))``: the gradient of `BinaryCrossEntropy`."""
-
-    def curve(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``p * (target / x ** 2 + (1 - target) / (1 - x) ** 2)``; the slopes for 0 and 1 are 1 / (1 - x), -1 / x."""
-        each, zeros, ones = BinaryCrossEntropyDown("none"), constant_like(0.0, x), constant_like(1.0, x)
-        of_0 = apply(each, apply(each, p, x, zeros), x, zeros)
-        of_1 = apply(each, apply(each, p, x, ones), x, ones)
-        return plus(times(target, of_1), of_0, scaled(times(target, of_0), -1.0))
-
-    def cross(self, p: Blob, x: Blob, target: Blob) -> Blob | None:
-        """``-p / (x * (1 - x))``."""
-        each = BinaryCrossEntropyDown("none")
-        inner: Blob = apply(each, p, x, constant_like(1.0, x))
-        return blob_of(each, inner, x, constant_like(0.0, x))
+    def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        return -g * x
 
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(PairLoss):
     """``-target * log(x) - (1 - target) * log(1 - x)``; see `binary_cross_entropy`."""
 
-    backward = BinaryCrossEntropyDown
+    cuda = "(t - W(1)) * W(fmax(log(W(1) - a), W(-100))) - t * W(fmax(log(a), W(-100)))"
 
-    def by_target(self, g: Blob, x: Blob, target: Blob, dx: Blob | None) -> Blob:
-        """``g * (log(1 - x) - log(x))``, whose terms are losses for the targets 0 and 1."""
+    def each(self, x: Any, target: Any) -> Any:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_0, of_1 = (np.maximum(np.log(of), -100) for of in (1 - x, x))
+        return of_0 * (target - 1) - of_1 * target
+
+    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+        return (x - target) / maximum((1.0 - x) * x, 1e-12) * g
+
+    def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
         each = BinaryCrossEntropy("none")
-        of_0, of_1 = (apply(each, x, constant_like(value, x)) for value in (0.0, 1.0))
-        slope = plus(of_1, scaled(of_0, -1.0))
-        return scaled(times(spread(g, x), slope), self.factor(x.spec.size))
+        of_0, of_1 = (blob_of(each, x, constant_like(value, x)) for value in (0.0, 1.0))
+        return (of_1 - of_0) * g
 
 
 def mse_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
