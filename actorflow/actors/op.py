@@ -45,6 +45,7 @@ class Wiring(NamedTuple):
     node_id: int  # `Node.id` of the node that it shows up as: the op, or the blob whose terms it sums
     key: int  # of its calls in the trace, but for those that ran inline; see `Trace.key`
     inputs: tuple[BlobActor, ...]
+    freed: tuple[BlobActor, ...]  # inputs that are given back when they have been read: all but constants
     outputs: tuple[BlobActor, ...]
     unread: tuple[BlobActor, ...]  # outputs that nothing reads
     followers: tuple[OpActor, ...]  # ops that read the outputs, once per argument
@@ -58,7 +59,7 @@ class OpActor(ABC):
 
     Attributes:
         read: Picks the inputs' values out of a frame's.
-        freed: Blobs that a call gives back when it has ended: the inputs, and the outputs that nothing reads.
+        freed: Blobs that a call gives back when it has ended: inputs, and the outputs that nothing reads.
         updates: Outputs that are new values of variables.
         ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable, as what
             follows an update on another stream may be seen to end before the update is.
@@ -91,7 +92,9 @@ class OpActor(ABC):
     )
 
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
-        self.index, node, self.node_id, self.key, inputs, outputs, unread, followers, lane, profile, inline_ns = wiring
+        self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, limit = (
+            wiring
+        )
         self.node = node
         self.inputs = inputs
         self.outputs = outputs
@@ -99,9 +102,9 @@ class OpActor(ABC):
         self.followers = followers
         self.lane = lane
         self.profile = profile
-        self.inline_ns = INLINE_NS if inline_ns is None else inline_ns
+        self.inline_ns = INLINE_NS if limit is None else limit
         self.read = _reader([blob.slot for blob in inputs])
-        self.freed = inputs + unread
+        self.freed = freed + unread
         self.updates = tuple([blob for blob in outputs if isinstance(blob, UpdateActor)])
         self.ends = bool(self.updates) or not followers
         self.turnstile = turnstile

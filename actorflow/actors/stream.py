@@ -40,7 +40,7 @@ class _OnStream(OpActor):
         self.device = device  # whose stream it is
         self.label = label  # what the device's own messages call it
         self.early = early  # inputs, and outputs that nothing reads, that are given back once the work is launched
-        self.late = tuple([blob for blob in wiring.inputs if blob not in early])
+        self.late = tuple([blob for blob in wiring.freed if blob not in early])
 
     @abstractmethod
     def launch(self, frame: Frame) -> None:

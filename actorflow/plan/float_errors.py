@@ -54,7 +54,7 @@ def with_traps(plan: Plan, traps: Traps) -> Plan:
 
     Functions raise by themselves, as they see the settings of the code that runs the graph.
     """
-    for op in plan.ops:
+    for op in (*plan.ops, *plan.folded):
         if op.kernel is not None and op.inputs and device_kind(op.place.kind).is_host:
             # Not in place: `OpError.replay` needs the inputs.
             op.kernel = replace(op.kernel, function=_trapping(op.kernel.function, traps), inplace=False)

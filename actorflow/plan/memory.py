@@ -19,6 +19,7 @@ class Footprint:
 
     Attributes:
         variable_bytes: Variables that the plan reads or updates; they outlive the frame.
+        constant_bytes: Constants that its frames read, which all of them share.
         peak_bytes: Most that a frame holds besides, when its ops run one after the other in the order of the plan.
         total_bytes: All values of a frame together: what it would take if nothing were given back.
         peak_slots: The values held at the peak, and the bytes of each, largest first.
@@ -26,6 +27,7 @@ class Footprint:
     """
 
     variable_bytes: int
+    constant_bytes: int
     peak_bytes: int
     total_bytes: int
     peak_slots: tuple[tuple[str, int], ...]
@@ -38,6 +40,7 @@ class Footprint:
         return "\n".join(
             [
                 f"variables: {self.variable_bytes:,} bytes",
+                *([f"constants: {self.constant_bytes:,} bytes"] if self.constant_bytes else []),
                 f"one frame: {self.peak_bytes:,} bytes at its peak, {self.total_bytes:,} if nothing were given back",
                 f"held at the peak, op {self.peak_op!r}:",
                 *rows,
@@ -89,6 +92,11 @@ def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot], place: Place | No
     rows = sorted(((slots[i].blob.name, charges[i]) for i in live if charges[i]), key=lambda row: (-row[1], row[0]))
     return Footprint(
         variable_bytes=sum(variable.spec.size_bytes for variable in variables),
+        constant_bytes=sum(
+            slot.spec.size_bytes
+            for slot in slots
+            if slot.is_constant and slot.readers and (place is None or slot.place == place)
+        ),
         peak_bytes=peak_bytes,
         total_bytes=sum(charges),
         peak_slots=tuple(rows),

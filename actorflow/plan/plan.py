@@ -29,6 +29,7 @@ class Slot:
         is_fetched: The value goes to the application.
         updates: The variable whose new value it is.
         readers: Number of readers; the last one gives its buffer back.
+        is_constant: The value is there before the first frame, and stays: no reader gives it back or is told of it.
     """
 
     index: int
@@ -40,6 +41,7 @@ class Slot:
     is_fetched: bool = False
     updates: Variable | None = None
     readers: int = 0
+    is_constant: bool = False
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class Plan:
         notes: Texts that say what is not as the user asked, each with the names of its ops.
         segments: Indices of the ops that are launched as one.
         identity: Digest that all ranks must agree on, if messages are exchanged among them; see `actorflow.plan.ranks`.
+        folded: Steps that are computed once, when the program is built, on the host; in a topological order, too. Their
+            indices are positions in this list.
     """
 
     graph: Graph
@@ -102,13 +106,17 @@ class Plan:
     notes: dict[str, list[str]]
     segments: Sequence[tuple[int, ...]] = ()
     identity: Identity | None = None
+    folded: Sequence[PlannedOp] = ()
 
     def footprint(self, place: Place | None = None) -> Footprint:
         """Memory that one frame takes, on one place or on all together."""
         return footprint(self.ops, self.slots, place)
 
     def summary(self) -> str:
-        """A table of the steps: op, kernel, place and lane, inputs and outputs; then what is fed and fetched."""
+        """A table of a frame's steps: op, kernel, place and lane, inputs and outputs; then what is fed and fetched.
+
+        The ops that are computed once, before the first frame, are listed as constants.
+        """
         from actorflow.show.tables import plan_table
 
         return plan_table(self)
@@ -117,7 +125,7 @@ class Plan:
         """The plan in Graphviz's language: a frame around the steps of each lane, values between them.
 
         Variables are bold, and a dashed edge leads from an update to what it replaces; what is fed has a dashed
-        border, what is fetched a double one.
+        border, a constant a dotted one, what is fetched a double one.
 
         Args:
             times: Colour steps by the times of their calls so far, as `Graph.to_dot` does.

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 import numpy as np
 
 from actorflow.devices import Device, device_kind
-from actorflow.errors import DTypeError, GraphError, OutOfMemoryError
+from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.ops.collective import AllReduce
-from actorflow.ops.elementwise import Cast, Sum
+from actorflow.ops.elementwise import Cast, Copy, Sum
+from actorflow.ops.fills import Constant
+from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation
 from actorflow.ops.shaping import Transpose
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
@@ -23,12 +25,15 @@ from actorflow.plan.kernels import Choice, Selector
 from actorflow.plan.memory import footprint, places_of
 from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.plan.plan import Plan, PlannedOp, Slot
-from actorflow.plan.ranks import crosses_ranks, home_of, identity_of, is_gathered
+from actorflow.plan.ranks import Identity, crosses_ranks, home_of, identity_of, is_gathered
 from actorflow.plan.validate import check_places, in_order, needed_ops, with_whole_groups
 from actorflow.spec import TensorSpec
 
 #: Lanes of copies to a device and from it.
 INBOUND, OUTBOUND = "inbound", "outbound"
+#: Most bytes of a constant that has more elements than what it is computed from: some of that size are not felt, and
+#: many large ones, such as those that spread a number over a batch, would fill the memory for good.
+SMALL_BYTES = 1 << 16
 #: Where collectives show.
 REDUCE = "reduce"
 
@@ -81,10 +86,11 @@ def _check_budget(plan: Plan, place: Place) -> None:
         return
     cost = plan.footprint(place)
     variable_bytes = sum(variable.spec.size_bytes for variable in plan.graph.variables if variable.place == place)
-    if variable_bytes + cost.peak_bytes > budget_bytes:
+    needed_bytes = variable_bytes + cost.constant_bytes + cost.peak_bytes
+    if needed_bytes > budget_bytes:
         where = "" if device_kind(place.kind).is_host else f" on {place}"
         raise OutOfMemoryError(
-            f"graph {plan.graph.name!r} needs {variable_bytes + cost.peak_bytes:,} bytes{where}, "
+            f"graph {plan.graph.name!r} needs {needed_bytes:,} bytes{where}, "
             f"its budget is {budget_bytes:,} bytes\n{cost}"
         )
 
@@ -103,17 +109,22 @@ class _Planner:
         self._forms: dict[tuple[int, Operation], Slot] = {}
         self._terms: dict[Blob, list[tuple[Op, Slot]]] = {}
         self._ops: list[PlannedOp] = []
+        self._folded: list[PlannedOp] = []
         self._feeds: dict[Blob, int] = {}
         self._reads: dict[Variable, int] = {}
         self._updates: dict[Variable, int] = {}  # and the op that gives the new value
         self._notes: dict[str, list[str]] = {}
         self._rank = graph.world.rank
+        self._host = Place(self._rank)
         self._edges: dict[str, Slot] = {}  # what goes to other ranks, and what comes from there
 
     def plan(self, fetched: Sequence[Blob]) -> Plan:
         rank = self._rank
         for op in self._ordered:
-            if op.place.rank == rank:
+            choice = self._choose_once(op)
+            if choice is not None:  # by all ranks: what is computed once is not sent in each frame
+                self._plan_with(op, choice, folds=True)
+            elif op.place.rank == rank:
                 self._plan_op(op)
             else:
                 self._plan_elsewhere(op)
@@ -126,7 +137,11 @@ class _Planner:
         roots = put_critical_first(self._ops, self._slots, lengths)
         capture = captures(self._graph)
         assign_lanes(self._ops, self._slots, lengths, capture)
-        crosses = self._graph.world.size > 1 and crosses_ranks(self._ordered, fetched)
+        identity: Identity | None = None
+        if self._graph.world.size > 1:
+            constants = frozenset(blob for blob, slot in self._values.items() if slot.is_constant)
+            if crosses_ranks(self._ordered, fetched, constants):
+                identity = identity_of(self._ordered, fetched, constants)
         return Plan(
             self._graph,
             self._ops,
@@ -138,7 +153,8 @@ class _Planner:
             tuple(self._updates),
             self._notes,
             find_segments(self._ops, self._slots) if capture else (),
-            identity_of(self._ordered, fetched) if crosses else None,
+            identity,
+            self._folded,
         )
 
     # -- ops ----------------------------------------------------------------------------------------------------
@@ -150,7 +166,38 @@ class _Planner:
             choice = Choice(Place(self._rank), None)
         else:
             choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
-        place = choice.place
+        self._plan_with(op, choice)
+
+    def _choose_once(self, op: Op) -> Choice | None:
+        """The kernel that computes an op once, on the host, for all frames; None for an op that each frame computes.
+
+        It reads constants alone, or nothing, and gives the same each time it is called. What it gives has no more
+        elements than what it reads together, or is small: of a number spread to the shape of a large batch, the number
+        is kept and not the batch. A literal array is kept in any case.
+        """
+        values, operation = self._values, op.operation
+        for blob in op.inputs:
+            slot = values.get(blob)
+            if slot is None or not slot.is_constant:
+                return None
+        if not op.outputs or op.attempts is not None or isinstance(operation, Function | AllReduce):
+            return None
+        specs = [blob.spec for blob in op.outputs]
+        if any(is_gathered(blob) or blob.spec.dtype.hasobject for blob in op.outputs):
+            return None
+        is_small = type(operation) is Constant or sum(spec.size_bytes for spec in specs) <= SMALL_BYTES
+        if not is_small and sum(spec.size for spec in specs) > sum(blob.spec.size for blob in set(op.inputs)):
+            return None
+        host = op.place if op.place == self._host else self._host
+        try:
+            choice = self._selector.choose(op, operation, host, (op.inputs or op.outputs)[0].dtype)
+        except KernelNotFoundError:  # it has one for its own device alone
+            return None
+        return None if choice.kernel is None or choice.kernel.random else choice
+
+    def _plan_with(self, op: Op, choice: Choice, folds: bool = False) -> None:
+        """An op with its kernel, for each frame, or once for all of them."""
+        operation, place = op.operation, choice.place
         if choice.layout is None and choice.dtype is None:
             inputs = []
             for blob in op.inputs:
@@ -158,28 +205,31 @@ class _Planner:
                 # Nearly always there; a call for each input of a large graph would be felt.
                 inputs.append(slot if slot is not None and slot.place is place else self._value(blob, place, op))
             outputs = [self._output(op, blob, place) for blob in op.outputs]
-            self._add(op, op, operation, choice, inputs, outputs, REDUCE if type(operation) is AllReduce else None)
+            lane = REDUCE if type(operation) is AllReduce else None
+            self._add(op, op, operation, choice, inputs, outputs, lane, folds)
         else:
-            self._plan_converted(op, choice)
+            self._plan_converted(op, choice, folds)
         if self._terms:
             for blob in op.outputs:
                 if blob in self._terms:
                     self._complete(op, blob)
 
-    def _plan_converted(self, op: Op, choice: Choice) -> None:
+    def _plan_converted(self, op: Op, choice: Choice, folds: bool) -> None:
         """An op whose kernel wants its arrays in another layout or dtype."""
         operation, place = op.operation, choice.place
         layout = None if choice.layout is None else operation.layouts[choice.layout]
         dtype = (op.inputs or op.outputs)[0].dtype
         inputs = []
         for i, blob in enumerate(op.inputs):
-            slot = self._value(blob, place, op)
+            slot = self._values.get(blob) or self._source(blob)
+            if not slot.is_constant:  # which is converted where it is computed
+                slot = self._at(slot, place, op)
             axes = None if layout is None else layout.input_axes(i, len(blob.shape))
             if axes is not None:
                 slot = self._form(slot, Transpose(axes), op)
             if choice.dtype is not None and slot.spec.dtype == dtype:
                 slot = self._form(slot, Cast(choice.dtype), op)
-            inputs.append(slot)
+            inputs.append(self._at(slot, place, op))
         results = []
         for i, blob in enumerate(op.outputs):
             axes = None if layout is None else layout.output_axes(i, len(blob.shape))
@@ -189,7 +239,7 @@ class _Planner:
             if axes is not None:
                 (spec,) = Transpose(axes).infer(spec)
             results.append((blob, axes, self._new_slot(blob, spec, place)))
-        self._add(op, op, operation, choice, inputs, [slot for _, _, slot in results])
+        self._add(op, op, operation, choice, inputs, [slot for _, _, slot in results], None, folds)
         for blob, axes, slot in results:
             if slot.spec.dtype != blob.dtype:
                 slot = self._form(slot, Cast(blob.dtype), op)
@@ -202,7 +252,7 @@ class _Planner:
     def _plan_elsewhere(self, op: Op) -> None:
         """An op of another rank: send what it reads from here, receive what it adds to what is here."""
         for blob in op.inputs:
-            if home_of(blob) == self._rank:
+            if home_of(blob) == self._rank and not self._is_constant(blob):
                 self._send(self._values.get(blob) or self._source(blob), op.place.rank, blob.name, op)
         for blob in op.outputs:
             if is_gathered(blob) and blob.place.rank == self._rank:
@@ -213,9 +263,13 @@ class _Planner:
     def _is_brought(self, blob: Blob) -> bool:
         """Return whether a fetched blob is this rank's; if its value is here and it is not, send it."""
         home, rank = home_of(blob), blob.place.rank
-        if rank != self._rank and home == self._rank:
+        if rank != self._rank and home == self._rank and not self._is_constant(blob):
             self._send(self._values.get(blob) or self._source(blob), rank, blob.name, blob.producers[0])
         return rank == self._rank
+
+    def _is_constant(self, blob: Blob) -> bool:
+        slot = self._values.get(blob)
+        return slot is not None and slot.is_constant
 
     def _send(self, slot: Slot, rank: int, what: str, op: Op) -> None:
         edge = f"{what} to {rank}"
@@ -301,12 +355,22 @@ class _Planner:
         inputs: Sequence[Slot],
         outputs: Sequence[Slot],
         lane: str | None = None,
+        folds: bool = False,
     ) -> None:
-        index = len(self._ops)
-        for slot in inputs:
-            slot.consumers.append(index)
-            slot.readers += 1
-        self._ops.append(
+        steps = self._folded if folds else self._ops
+        index, waits = len(steps), len(inputs)
+        if folds:
+            waits = 0
+            for slot in outputs:
+                slot.is_constant = True
+        else:
+            for slot in inputs:
+                slot.readers += 1
+                if slot.is_constant:
+                    waits -= 1
+                else:
+                    slot.consumers.append(index)
+        steps.append(
             PlannedOp(
                 index,
                 node,
@@ -316,7 +380,7 @@ class _Planner:
                 choice.kernel,
                 tuple([slot.index for slot in inputs]),
                 tuple([slot.index for slot in outputs]),
-                len(inputs),
+                waits,
                 lane,
                 choice.note,
             )
@@ -366,6 +430,13 @@ class _Planner:
     def _fetched(self, blob: Blob) -> Slot:
         """The slot that the application gets: where the blob lives; what was fed comes back as it was."""
         slot = self._values.get(blob) or self._source(blob)
+        if slot.is_constant:  # a copy: what is fetched is the application's
+            constant, op, copy = slot, blob.producers[0], Copy()
+            choice = self._choose(op, copy, blob.place, blob.dtype)
+            if choice.dtype is not None:
+                choice = self._choose(op, copy, self._host, blob.dtype)
+            slot = self._new_slot(blob, blob.spec, choice.place)
+            self._add(op, blob, copy, choice, [self._at(constant, choice.place, op)], [slot])
         if not slot.is_fed and slot.place != blob.place:
             slot = self._at(slot, blob.place, blob.producers[0])
         slot.is_fetched = True
@@ -383,6 +454,10 @@ class _Planner:
 
     def _copy(self, slot: Slot, place: Place, op: Op) -> Slot:
         blob, source = slot.blob, slot.place
+        if slot.is_constant:  # when the program is built, as for variables
+            copy = self._new_slot(blob, slot.spec, place)
+            self._add(op, blob, Transfer(source, place), Choice(place, None), [slot], [copy], None, folds=True)
+            return copy
         if slot.spec.dtype.hasobject:
             raise DTypeError(f"blob {blob.name!r} of Python objects cannot be copied from {source} to {place}")
         kind, source_kind = device_kind(place.kind), device_kind(source.kind)
@@ -405,7 +480,8 @@ class _Planner:
             choice = self._choose(op, operation, slot.place, slot.spec.dtype)
             (spec,) = operation.infer(slot.spec) or (slot.spec,)
             form = self._new_slot(slot.blob, spec, choice.place)
-            self._add(op, slot.blob, operation, choice, [self._at(slot, choice.place, op)], [form])
+            source = self._at(slot, choice.place, op)
+            self._add(op, slot.blob, operation, choice, [source], [form], None, slot.is_constant)
             form = self._forms[slot.index, operation] = self._at(form, slot.place, op)
         return form
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from actorflow.graph.nodes import Blob, Op, Variable
@@ -23,19 +23,28 @@ def is_gathered(blob: Blob) -> bool:
     return isinstance(blob, Variable) or blob.has_several_producers
 
 
-def crosses_ranks(ops: Iterable[Op], fetched: Iterable[Blob]) -> bool:
-    """Return whether anything goes from one rank to another."""
-    return any(_ranks_of_op(op) for op in ops) or any(_ranks_of_fetched(blob) for blob in fetched)
+def crosses_ranks(ops: Iterable[Op], fetched: Iterable[Blob], constants: frozenset[Blob]) -> bool:
+    """Return whether anything goes from one rank to another; each rank has the constants by itself."""
+    return any(_ranks(ops, fetched, constants))
 
 
-def ranks_of_edges(ops: Iterable[Op], fetched: Iterable[Blob]) -> frozenset[int]:
+def ranks_of_edges(ops: Iterable[Op], fetched: Iterable[Blob], constants: frozenset[Blob]) -> frozenset[int]:
     """The ranks at the ends of what goes from one rank to another."""
-    return frozenset().union(*map(_ranks_of_op, ops), *map(_ranks_of_fetched, fetched))
+    return frozenset().union(*_ranks(ops, fetched, constants))
 
 
-def _ranks_of_op(op: Op) -> set[int]:
+def _ranks(ops: Iterable[Op], fetched: Iterable[Blob], constants: frozenset[Blob]) -> Iterator[set[int]]:
+    for op in ops:
+        if constants.isdisjoint(op.outputs):
+            yield _ranks_of_op(op, constants)
+    for blob in fetched:
+        if blob not in constants:
+            yield _ranks_of_fetched(blob)
+
+
+def _ranks_of_op(op: Op, constants: frozenset[Blob]) -> set[int]:
     """The ranks that something goes to or comes from because of an op; none if all is on one."""
-    ranks = {op.place.rank, *map(home_of, op.inputs)}
+    ranks = {op.place.rank, *[home_of(blob) for blob in op.inputs if blob not in constants]}
     ranks.update(blob.place.rank for blob in op.outputs if is_gathered(blob))
     if isinstance(op.operation, AllReduce):
         return ranks.union(op.operation.ranks)
@@ -61,14 +70,18 @@ class Identity(NamedTuple):
     ranks: frozenset[int]
 
 
-def identity_of(ops: Sequence[Op], fetched: Sequence[Blob]) -> Identity:
+def identity_of(ops: Sequence[Op], fetched: Sequence[Blob], constants: frozenset[Blob]) -> Identity:
     """The identity of a selection of ops, and of what is fetched of them."""
+
+    def where(op: Op) -> str:
+        return str(op.place) if constants.isdisjoint(op.outputs) else f"{op.place}, once"
+
     lines = sorted(
-        f"op {op.name!r}\t{op.operation} on {op.place}, {_blobs(op.inputs)} -> {_blobs(op.outputs)}" for op in ops
+        f"op {op.name!r}\t{op.operation} on {where(op)}, {_blobs(op.inputs)} -> {_blobs(op.outputs)}" for op in ops
     )
     lines += sorted(f"fetch of {blob.name!r}\t{_blobs([blob])}" for blob in fetched)
     text = "\n".join(lines).encode()
-    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1), ranks_of_edges(ops, fetched))
+    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1), ranks_of_edges(ops, fetched, constants))
 
 
 def _blobs(blobs: Iterable[Blob]) -> str:

@@ -23,6 +23,7 @@ from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.planner import collector_paused
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
+from actorflow.runtime.constants import constants_of
 from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
 from actorflow.trace.counters import OpProfile, SegmentProfile
@@ -64,6 +65,8 @@ class Builder:
         self._resources = resources
         self.exchange = None if plan.identity is None else Exchange(resources.peers, plan.identity)
         writers = {slot: op for op in plan.ops for slot in op.outputs}
+        self.constants = constants_of(plan, resources)  # values that frames begin with, by slot
+        resources.show_constants({op.shown_as.id for op in plan.folded if op.shown_as is op.node})
         self._users = _users(plan, resources)
         for slot in plan.slots if self._users else ():
             if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
@@ -173,6 +176,7 @@ class Builder:
             node_id=first.node_id,
             key=first.node_id,
             inputs=tuple([self.blobs[slot] for op in ops for slot in op.inputs if slot not in within]),
+            freed=(),
             outputs=tuple([self.blobs[slot.index] for slot in leaving]),
             unread=(),
             followers=tuple([self.receivers[index] for index in outer]),
@@ -202,12 +206,14 @@ class Builder:
         profile = resources.profile.get(node_id)
         if profile is None:
             profile = resources.profile[node_id] = OpProfile()
+        inputs = tuple([blobs[slot] for slot in op.inputs])
         wiring = Wiring(  # by position, as there are very many
             index,
             op.node,
             node_id,
             resources.trace.key(node_id, _track(op)),
-            tuple([blobs[slot] for slot in op.inputs]),
+            inputs,
+            inputs if not self.constants else tuple([blobs[i] for i in op.inputs if not slots[i].is_constant]),
             tuple([blobs[slot] for slot in op.outputs]),
             tuple([blobs[slot] for slot in op.outputs if not slots[slot].readers]),
             tuple(followers),
@@ -240,7 +246,8 @@ class Builder:
     def _on_stream(self, op: PlannedOp, device: Device) -> dict[str, Any]:
         """Further arguments of the actor of an op on a stream."""
         at_once = self._resources.budget is None and op.node.attempts is None
-        here = [self.blobs[slot] for slot in op.inputs if self._plan.slots[slot].place == op.place]
+        slots = [self._plan.slots[slot] for slot in op.inputs]
+        here = [self.blobs[slot.index] for slot in slots if slot.place == op.place and not slot.is_constant]
         label = f"copy of {op.shown_as.name}" if isinstance(op.operation, Transfer) else op.node.name
         return {"device": device, "label": label, "early": tuple(here) if at_once else ()}
 

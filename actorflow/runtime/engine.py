@@ -133,6 +133,7 @@ class Engine:
             self._programs.clear()
             self._revision, self._order = self.graph.revision, resources.order
             resources.common_budget()
+            resources.forget_constants()
             if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
                 resources.monitor = Monitor(self.graph.size)
         targets, traps = None if fetch is None else tuple(fetch), traps_here()

@@ -108,10 +108,13 @@ class Program:
         if self.exchange is not None:
             self._listeners += [self.exchange, *self.exchange.actors]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
+        for index, value in built.constants.items():
+            self._values[index] = value
         self._unshared: list[bytearray | None] = [None] * len(plan.slots)
-        self._shared = [b.slot for s, b in zip(plan.slots, built.blobs, strict=True) if s.readers > 1]
-        tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in plan.slots} if count > 1}
-        self._tokens = [tokens[slot.readers] for slot in plan.slots if slot.readers > 1]
+        shared = [slot for slot in plan.slots if slot.readers > 1 and not slot.is_constant]
+        self._shared = [built.blobs[slot.index].slot for slot in shared]
+        tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in shared}}
+        self._tokens = [tokens[slot.readers] for slot in shared]
         self._feeds: dict[Blob | str, tuple[int, Blob]] = {}
         for source, slot_index in plan.feeds.items():
             self._feeds[source] = self._feeds[source.name] = (slot_index, source)
@@ -154,7 +157,7 @@ class Program:
             for index in plan.feeds.values()
             if any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
         }
-        self._account = None if resources.budget is None else _account(plan, resources.budget)
+        self._account = None if resources.budget is None else _account(plan, resources, resources.budget)
         self._fetch_specs = [blob.spec for blob in plan.fetches]
         self._fetch_slots = list(plan.fetches.values())
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
@@ -338,7 +341,9 @@ def _moves(op: PlannedOp) -> bool:
     return isinstance(op.operation, Stage | Transfer)
 
 
-def _account(plan: Plan, budget: Budget) -> tuple[dict[Place, int], list[int], list[int], list[Place]]:
+def _account(
+    plan: Plan, resources: Resources, budget: Budget
+) -> tuple[dict[Place, int], list[int], list[int], list[Place]]:
     """Arguments of each frame's `Account` in a budget."""
     charges = slot_charges(plan.ops, plan.slots)
     needs = [sum(charges[slot] for slot in op.outputs) for op in plan.ops]
@@ -348,7 +353,8 @@ def _account(plan: Plan, budget: Budget) -> tuple[dict[Place, int], list[int], l
         limit = plan.graph.budget_of(place)
         if limit is not None:
             variables = sum(variable.spec.size_bytes for variable in plan.graph.variables if variable.place == place)
-            budget.capacities[place] = limit - variables
+            constants = sum(value.nbytes for value in resources.constants[place].values())
+            budget.capacities[place] = limit - variables - constants
             peaks[place] = plan.footprint(place).peak_bytes
     return peaks, needs, charges, places
 

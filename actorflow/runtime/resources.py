@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
@@ -24,7 +26,7 @@ from actorflow.ranks.peers import Peers
 from actorflow.ranks.watching import Watching
 from actorflow.runtime.pause import StartQueue
 from actorflow.threads import forget_in_child, held_at_fork
-from actorflow.trace.counters import Monitor, OpProfile, Scalars, SegmentProfile
+from actorflow.trace.counters import Monitor, NodeState, OpProfile, Scalars, SegmentProfile
 from actorflow.trace.ring import Trace
 
 
@@ -59,6 +61,8 @@ class Resources:
         self.graph = graph  # the root graph
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
         self.running: set[Frame] = set()  # frames in flight
+        self.constants: defaultdict[Place, dict[Any, Any]] = defaultdict(dict)  # see `constants_of`
+        self.constant_ops: set[int] = set()  # `Node.id` of the ops that no frame computes
         self.order = 0  # how often the order of frames was begun anew; programs made before are not used any more
         self.budget: Budget | None = None  # memory that frames may take, if there is a limit
         self.profile: dict[int, OpProfile] = {}  # calls and times by `Node.id` of the op
@@ -160,6 +164,7 @@ class Resources:
         self._watchers += 1
         if self.monitor is None:
             self.monitor = Monitor(self.graph.size)
+            self.monitor.show(self.constant_ops, NodeState.CONSTANT)
             for device in self.devices.values():
                 device.watch_closely(True)
             if self._watching is not None:
@@ -225,8 +230,20 @@ class Resources:
         """Forget the turns at functions and variables: no frame that has one goes on."""
         self.order += 1
         self.turnstiles.clear()
+        self.forget_constants()
         for variable in self._variables.values():
             variable.forget_turns()
+
+    def forget_constants(self) -> None:
+        """Compute constants anew, for the programs that are built from now on."""
+        self.constants.clear()
+        self.constant_ops.clear()
+
+    def show_constants(self, ops: Iterable[int]) -> None:
+        """Let watchers know of ops that no frame computes, by `Node.id`."""
+        self.constant_ops.update(ops)
+        if self.monitor is not None:
+            self.monitor.show(ops, NodeState.CONSTANT)
 
     def forget_parent(self) -> None:
         """Begin anew in the child of a fork: loop, devices and what was under way are the parent's."""

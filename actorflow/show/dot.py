@@ -116,7 +116,9 @@ def _node(number: int, shape: str, lines: list[str], style: list[str], heat: _He
 
 
 def _slot(slot: Slot) -> str:
-    style = ", style=bold" if isinstance(slot.blob, Variable) else ", style=dashed" if slot.is_fed else ""
+    kind = "dotted" if slot.is_constant else "dashed" if slot.is_fed else ""
+    kind = "bold" if isinstance(slot.blob, Variable) else kind
+    style = f", style={kind}" if kind else ""
     rings = ", peripheries=2" if slot.is_fetched else ""
     return f"  s{slot.index} [shape=ellipse{style}{rings}, label={_quote(slot.blob.name, str(slot.spec))}];"
 

@@ -64,6 +64,7 @@ def plan_table(plan: Plan) -> str:
             f"fed: {_types(plan.feeds) or 'nothing'}",
             f"fetched: {_types(plan.fetches) or 'nothing'}",
             f"updated: {_types(plan.updates) or 'nothing'}",
+            *([f"constant: {', '.join(map(step_name, plan.folded))}"] if plan.folded else []),
             *[f"captured: {_segment(plan, segment)}" for segment in plan.segments],
             *[visible(f"note: {note} ({', '.join(names)})") for note, names in plan.notes.items()],
         ]

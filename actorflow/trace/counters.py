@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ class NodeState(IntEnum):
     DONE = 3
     FAILED = 4
     CANCELLED = 5
+    #: Of an op that no frame computes: its value is there before the first one.
+    CONSTANT = 6
 
 
 class NodeNote(NamedTuple):
@@ -119,6 +122,12 @@ class Monitor:
         self.dirty = bytearray(size)
         self.messages: dict[int, list[tuple[int, int, bool, int]]] = {}
         self._watchers: weakref.WeakSet[Changes] = weakref.WeakSet()
+
+    def show(self, ids: Iterable[int], state: NodeState) -> None:
+        """Set the state of some ops."""
+        for node_id in ids:
+            self.states[node_id] = state
+            self.dirty[node_id] = 1
 
     def changes(self) -> Changes:
         """The changes from now on, for one watcher."""

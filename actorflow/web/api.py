@@ -153,6 +153,8 @@ def _states(stream: LiveStream) -> Iterator[str]:
             state = NodeState(states[op.id]) if op.id < len(states) else NodeState.IDLE
             if state is NodeState.IDLE and calls:
                 state = NodeState.DONE  # before it was watched
+            if op.id in engine.resources.constant_ops:
+                state = NodeState.CONSTANT
             entry = {
                 "name": op.name,
                 "state": state.name.lower(),

@@ -139,7 +139,7 @@ class WorkFailure:
         root: The failure for whose sake the work was skipped; itself if it was not skipped.
     """
 
-    __slots__ = ("by", "error", "is_marked", "is_raised", "is_told", "root", "stream")
+    __slots__ = ("by", "error", "is_marked", "is_raised", "is_told", "number", "root", "stream")
 
     def __init__(
         self, stream: SimStream, by: str, error: DeviceError, root: WorkFailure | None = None, is_raised: bool = False
@@ -148,6 +148,7 @@ class WorkFailure:
         self.by = by
         self.error = error
         self.root = self if root is None else root
+        self.number = 0  # of its launch
         self.is_raised = is_raised  # whether it was raised when the work was launched, so that no event needs to
         self.is_marked = False  # whether an event carries it to the host
         self.is_told = False  # whether that event has been asked
@@ -161,6 +162,7 @@ class Launch(Work):
     ) -> None:
         start_ns = max(stream.free_ns, stream.timeline.clock())
         super().__init__(start_ns, start_ns + cost_ns)
+        self._number = next(_order)  # among all launches
         self._stream = stream
         self._label = stream.label
         self._by = by
@@ -187,6 +189,8 @@ class Launch(Work):
             event.wait_until_passed()
         if self._failure is None:
             self._failure = self._skip() or self._call()
+        if self._failure is not None:
+            self._failure.number = self._number
         for block in self._writes:
             block.failure = self._failure
         # Before an event can pass: then the host may use its memory again.
@@ -202,7 +206,9 @@ class Launch(Work):
             stream.failures.append(self._failure)
 
     def _skip(self) -> WorkFailure | None:
-        blamed = next((block.failure for block in self._reads if block.failure is not None), None)
+        # What was launched later and failed at once, as a race, has not changed what this work reads.
+        failures = [block.failure for block in self._reads if block.failure is not None]
+        blamed = next((failure for failure in failures if failure.number < self._number), None)
         if blamed is None:
             return None
         root = blamed.root

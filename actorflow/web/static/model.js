@@ -5,10 +5,10 @@
 import { Occupancy } from "./occupancy.js";
 import { OP, Structure, VARIABLE } from "./structure.js";
 
-export const STATES = ["idle", "waiting", "running", "done", "failed", "cancelled"];
+export const STATES = ["idle", "waiting", "running", "done", "failed", "cancelled", "constant"];
 
 // A blob with several producers, or a closed scope, shows the state that matters most.
-const URGENCY = Uint8Array.from([0, 3, 4, 2, 5, 1]);
+const URGENCY = Uint8Array.from([0, 4, 5, 3, 6, 2, 1]);
 const RATE_WINDOW_MS = 2500;
 const MAX_POINTS = 10000;
 const MAX_FAILURES = 50;
