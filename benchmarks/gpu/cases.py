@@ -16,7 +16,7 @@ from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.dropout import DropoutDown
 from actorflow.ops.nn.loss import SoftmaxLossDown
-from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown, MaxPoolPick
+from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 
 __all__ = ["OperationCase", "operation_cases"]
@@ -255,15 +255,13 @@ def _pooling(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> Iter
         zeros = torch.zeros(shape, device=g.device)
         return _backward(torch, lambda images: torch.nn.functional.avg_pool2d(images, 3, 2, ceil_mode=True), zeros, g)
 
-    def torch_pick(torch: Any, h: Any, x: Any, _y: Any) -> Callable[[], Any]:
-        pool, values = torch.nn.functional.max_pool2d, _nchw(h).flatten(2)
-        _, found = pool(_nchw(x), 3, 2, ceil_mode=True, return_indices=True)
-        return lambda: values.gather(2, found.flatten(2)).view(found.shape)
+    def torch_indices(torch: Any, x: Any) -> Callable[[], Any]:
+        return lambda: torch.nn.functional.max_pool2d(_nchw(x), 3, 2, ceil_mode=True, return_indices=True)
 
     yield OperationCase("max pooling 3x3/2", ops.MaxPool(**window), (x,), None, torch_pool("max_pool2d"))
     yield OperationCase("max pooling, gradient", MaxPoolDown(**window), (g, x, y), None, torch_max_down)
-    pick = MaxPoolPick(**window)
-    yield OperationCase("max pooling, gradient's gradient", pick, (x, x, y), None, torch_pick)
+    indices = ops.MaxPool(**window, return_indices=True)
+    yield OperationCase("max pooling with indices", indices, (x,), None, torch_indices)
     yield OperationCase("average pooling 3x3/2", ops.AveragePool(**window), (x,), None, torch_pool("avg_pool2d"))
     average_down = AveragePoolDown(**window, size=(height, width))
     yield OperationCase("average pooling, gradient", average_down, (g,), None, torch_average_down)

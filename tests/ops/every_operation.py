@@ -15,7 +15,7 @@ from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.dropout import DropoutDown
 from actorflow.ops.nn.loss import SoftmaxLossDown
-from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown, MaxPoolPick
+from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
 from tests.support.kernel_cases import TENSOR_CASES
@@ -68,7 +68,6 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "InnerWeight": (InnerWeight(), [spread(2, 4), spread(2, 5)]),
     "MaxPool": (ops.MaxPool((2, 2), (2, 2)), [X]),
     "MaxPoolDown": (MaxPoolDown((2, 2), (2, 2)), [spread(2, 3, 3, 3), X, MAXIMA]),
-    "MaxPoolPick": (MaxPoolPick((2, 2), (2, 2)), [X, X, MAXIMA]),
     "Multiply": (ops.Multiply(), [X, X]),
     "NormFactor": (NormFactor(1.0), [np.float64(9.0), np.float64(16.0)]),
     "Relu": (ops.Relu(), [X]),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
-from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown, MaxPoolPick
+from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.testing import check_gradient
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -91,6 +91,15 @@ def drawn(case: Case, operation: ops.Operation) -> tuple[np.ndarray, np.ndarray,
     return x, g.astype(case.dtype), h.astype(case.dtype)
 
 
+def second_gradient(how: tuple[Any, ...], h: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The gradient of `MaxPoolDown` by its gradient, for ``h``."""
+    graph = af.Graph("second")
+    blobs = [graph.blob(name, array.shape, array.dtype) for name, array in {"g": y, "x": x, "y": y, "h": h}.items()]
+    dx = graph.apply(MaxPoolDown(*how), *blobs[:3])
+    dg = af.gradient(ops.sum(ops.multiply(dx, blobs[3])), blobs[0])
+    return graph.run_sync(dict(zip(blobs, (y, x, y, h), strict=True)), fetch=[dg])[dg]
+
+
 @settings(deadline=None)
 @given(cases(), st.booleans())
 def test_max_pool_and_its_gradients_are_what_loops_give(compute, laid_out, case: Case, dilated: bool) -> None:
@@ -111,7 +120,7 @@ def test_max_pool_and_its_gradients_are_what_loops_give(compute, laid_out, case:
         np.testing.assert_array_equal(compute(ops.MaxPool(*how), x)[0], y)
         np.testing.assert_array_equal(compute(ops.MaxPool(*how, return_indices=True), x)[1], indices, strict=True)
         np.testing.assert_allclose(compute(MaxPoolDown(*how), g, x, y)[0], dx, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(compute(MaxPoolPick(*how), h, x, y)[0], picked)
+        np.testing.assert_array_equal(second_gradient(how, h, x, y), picked)
 
 
 @settings(deadline=None)
@@ -180,8 +189,8 @@ def test_an_infinite_gradient_stays_at_its_maximum(compute) -> None:
         (y,) = compute(ops.MaxPool(*how), x)
         (dx,) = compute(MaxPoolDown(*how), np.full(y.shape, np.inf), x, y)
         np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, np.inf])
-        (picked,) = compute(MaxPoolPick(*how), np.array([np.inf] * 3 + [1.0]).reshape(x.shape), x, y)
-        np.testing.assert_array_equal(picked, np.ones_like(y))
+        h = np.array([np.inf] * 3 + [1.0]).reshape(x.shape)
+        np.testing.assert_array_equal(second_gradient(how, h, x, y), np.ones_like(y))
 
 
 @pytest.mark.parametrize("how", [((1, 2), (1, 2)), ((1, 4), (1, 4))])
@@ -191,6 +200,7 @@ def test_a_nan_in_a_window_shows_in_its_maximum_and_takes_no_gradient(compute, h
     assert np.isnan(y[0, 0, 0, 0])
     (dx,) = compute(MaxPoolDown(*how), np.ones_like(y), x, y)
     np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, 1 if y.size == 2 else 0])
+    np.testing.assert_array_equal(second_gradient(how, x, x, y).reshape(-1), [0, 4][: y.size])
     indices = compute(ops.MaxPool(*how, return_indices=True), x)[1]
     np.testing.assert_array_equal(indices.reshape(-1), [1, 3][: y.size])
 
@@ -202,6 +212,7 @@ def test_a_window_that_sees_only_border_has_no_maximum(compute) -> None:
     np.testing.assert_array_equal(y, np.full((1, 1, 1), -np.inf))
     np.testing.assert_array_equal(compute(MaxPoolDown(*how), np.ones_like(y), x, y)[0], np.zeros_like(x))
     np.testing.assert_array_equal(compute(ops.MaxPool(*how, return_indices=True), x)[1], np.full((1, 1, 1), -1))
+    np.testing.assert_array_equal(second_gradient(how, x, x, y), np.zeros_like(y))
     for count_pad in (False, True):
         np.testing.assert_array_equal(compute(ops.AveragePool(*how[:4], count_pad, dilation=3), x)[0], np.zeros_like(y))
 
@@ -256,7 +267,6 @@ def test_gradients_and_their_gradients(compute, size, how) -> None:
     (y,) = compute(ops.MaxPool(*how), x)
     g = random.standard_normal(y.shape)
     check_gradient(MaxPoolDown(*how), g, x, y, wrt=[0])
-    check_gradient(MaxPoolPick(*how), x + 1, x, y, wrt=[0])
     check_gradient(AveragePoolDown(*how, size=size), g)
 
 
@@ -346,8 +356,6 @@ def test_gradient_operations_check_their_inputs(compute) -> None:
     g, x = np.ones((1, 3, 3, 1)), np.ones((1, 4, 4, 1))
     with pytest.raises(af.ShapeError, match=r"MaxPoolDown: g must have shape \(1, 2, 2, 1\), got"):
         compute(MaxPoolDown(2), g, x, np.ones((1, 2, 2, 1)))
-    with pytest.raises(af.ShapeError, match=r"MaxPoolPick: h must have shape \(1, 4, 4, 1\), got"):
-        compute(MaxPoolPick(2), g, x, np.ones((1, 2, 2, 1)))
     with pytest.raises(af.ShapeError, match=r"AveragePoolDown: g must have spatial size \(2, 2\), got"):
         compute(AveragePoolDown(2, size=(4, 4)), g)
     with pytest.raises(af.ShapeError, match="spatial size of at least 1"):

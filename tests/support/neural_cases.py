@@ -15,7 +15,7 @@ from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown, LRNScale
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
 from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
 from actorflow.ops.nn.resize import Resize, ResizeDown
-from actorflow.ops.nn.softmax import Centered, LogSoftmaxDown
+from actorflow.ops.nn.softmax import LogSoftmaxDown
 
 Make = Callable[[np.random.Generator], list[np.ndarray]]
 
@@ -111,7 +111,6 @@ NEURAL_CASES = [
     *(NeuralCase(operation, _normal(_X, _X)) for operation in _DOWN),
     *(NeuralCase(ops.LogSoftmax(axis), _normal(_WIDE)) for axis in (-1, 0, 1)),
     *(NeuralCase(LogSoftmaxDown(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
-    *(NeuralCase(Centered(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
     *_labels(),
     *(NeuralCase(loss(how, 0.5), _between()) for loss in PairLoss.__subclasses__() for how in _REDUCTIONS),
     NeuralCase(ops.Inner(), _normal((2, 3, 5), (4, 5))),

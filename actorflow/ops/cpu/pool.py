@@ -116,19 +116,6 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
     spread(by_images(_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
 
 
-@kernel(ops.MaxPoolPick)
-def _max_pool_pick(operation: ops.MaxPoolPick, inputs: list[Array], outputs: list[Array]) -> None:
-    (values, images, maxima), (results,) = inputs, outputs
-    w = operation.windows(images.shape[1:-1])
-    for piece in _pieces(w, images):
-        h, picked = values[piece[0]], results[piece]
-        picked.fill(0)
-        for window, element, hit in _first_maxima(w, piece, images[piece[0]], maxima[piece]):
-            share = scratch("share", hit.shape, picked.dtype)
-            keep_where(hit, h[element], share)
-            np.add(picked[window], share, out=picked[window])
-
-
 def _inverse_counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows, dtype: np.dtype[Any]) -> Array:
     """1 / (number of elements that count, or 1) of each window, shape (*out, 1)."""
     lengths = []

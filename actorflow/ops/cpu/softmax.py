@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32
-from actorflow.ops.nn.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
+from actorflow.ops.nn.softmax import LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
 from actorflow.ops.registry import kernel
 
 
@@ -42,11 +42,3 @@ def _log_softmax_down(operation: LogSoftmaxDown, inputs: list[Array], outputs: l
     np.exp(y, out=dx)
     np.multiply(dx, np.sum(g, axis=operation.axis, keepdims=True), out=dx)
     np.subtract(g, dx, out=dx)
-
-
-@kernel(Centered)
-@in_float32
-def _centered(operation: Centered, inputs: list[Array], outputs: list[Array]) -> None:
-    (x, weight), (y,) = inputs, outputs
-    np.multiply(x, weight, out=y)
-    np.subtract(x, np.sum(y, axis=operation.axis, keepdims=True), out=y)

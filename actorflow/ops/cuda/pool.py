@@ -39,11 +39,6 @@ def _max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: lis
     _launch("max_pool_down", operation.windows(inputs[1].shape[1:-1]), inputs, outputs[0])
 
 
-@kernel(ops.MaxPoolPick, dtypes=FLOATS)
-def _max_pool_pick(operation: ops.MaxPoolPick, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("max_pool_pick", operation.windows(inputs[1].shape[1:-1]), inputs, outputs[0])
-
-
 def _counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows) -> tuple[int, ...]:
     """Numbers by which elements of a window are counted: sizes with the border behind, and whether it counts."""
     after = tuple(n + more for n, (_, more) in zip(w.size, w.pad, strict=True))

@@ -6,7 +6,7 @@ from typing import Any
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch
 from actorflow.ops.cuda.reductions import Columns
-from actorflow.ops.nn.softmax import Centered, LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
+from actorflow.ops.nn.softmax import LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
 from actorflow.ops.operation import Operation
 
 
@@ -23,4 +23,3 @@ _register(Softmax, "softmax", inplace=True)
 _register(SoftmaxDown, "softmax_down", inplace=True)
 _register(LogSoftmax, "log_softmax", inplace=True)
 _register(LogSoftmaxDown, "log_softmax_down", inplace=False)
-_register(Centered, "centered", inplace=False)

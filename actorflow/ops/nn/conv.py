@@ -1,20 +1,22 @@
 """Convolution over one, two or three spatial axes, channels last.
 
-The three operations are the derivatives of one product of three arrays, ``sum(g * conv(x, weight))``, so the gradient
-of each is made of the two others: they can be differentiated any number of times.
+The three operations are the derivatives of one product of three arrays, ``sum(g * conv(x, weight))``, by one of them
+each: so are their gradients, of any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.indexing import Pad
 from actorflow.ops.nn.windows import (
     CHANNELS_FIRST,
     WEIGHT_FIRST,
+    Border,
+    Numbers,
     Pads,
     PerAxis,
     Windows,
@@ -34,7 +36,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Convolution(Operation):
-    """Base of the three operations; the parameters are those of `Conv`."""
+    """Base of the three operations; the parameters are those of `Conv`.
+
+    Class attributes:
+        gives: Which of ``g``, ``x`` and ``weight`` the product is differentiated by; the other two are the arguments.
+    """
+
+    gives: ClassVar[str]
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, WEIGHT_FIRST), (CHANNELS_FIRST,))}
 
     stride: PerAxis = 1
     pad: Pads = 0
@@ -44,6 +53,21 @@ class _Convolution(Operation):
     def windows(self, size: Sequence[int], kernel: Sequence[int]) -> Windows:
         """The windows of the kernel on images of this size, checked; ``out`` is the size of the output."""
         return slide(self.kind, tuple(size), tuple(kernel), self.stride, self.pad, self.dilation)
+
+    def factors(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """``g``, ``x`` and ``weight``, one of which is the output."""
+        known = dict(zip((*self.arguments, self.gives), (*inputs, *outputs), strict=True))
+        return known["g"], known["x"], known["weight"]
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        g, x, weight = self.factors(op.inputs, grads)
+        how = (self.stride, self.pad, self.dilation, self.groups)
+        by: dict[str, Callable[[], Blob]] = {
+            "g": lambda: apply(Conv(*how), x, weight),
+            "x": lambda: apply(ConvDown(*how, size=x.shape[1:-1]), g, weight),
+            "weight": lambda: apply(ConvWeight(*how, kernel=weight.shape[:-2]), g, x),
+        }
+        return [by[name]() if want else None for name, want in zip(self.arguments, wanted, strict=True)]
 
     def _check_weight(self, name: str, x: TensorSpec, weight: TensorSpec, is_image: bool = True) -> tuple[int, ...]:
         """Check a weight beside images (of in channels) or beside gradients; the size of its kernel."""
@@ -70,7 +94,7 @@ class Conv(_Convolution):
     """Cross-correlation of images with kernels; see `conv`."""
 
     arguments = ("x", "weight")
-    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, WEIGHT_FIRST), (CHANNELS_FIRST,))}
+    gives = "g"
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, weight = inputs
@@ -80,14 +104,6 @@ class Conv(_Convolution):
         kernel = self._check_weight("x", x, weight)
         return (TensorSpec((x.shape[0], *self.windows(size, kernel).out, weight.shape[-1]), x.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (g,), (x, weight) = grads, op.inputs
-        how = (self.stride, self.pad, self.dilation, self.groups)
-        return [
-            apply(ConvDown(*how, size=x.shape[1:-1]), g, weight) if wanted[0] else None,
-            apply(ConvWeight(*how, kernel=weight.shape[:-2]), g, x) if wanted[1] else None,
-        ]
-
 
 @dataclass(frozen=True)
 class ConvDown(_Convolution):
@@ -96,12 +112,11 @@ class ConvDown(_Convolution):
     Source: Purine2 ``ConvDown``.
 
     Attributes:
-        stride, pad, dilation, groups: As in `Conv`.
         size: Spatial size of ``x``.
     """
 
     arguments = ("g", "weight")
-    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, WEIGHT_FIRST), (CHANNELS_FIRST,))}
+    gives = "x"
 
     size: tuple[int, ...] = ()
 
@@ -117,14 +132,6 @@ class ConvDown(_Convolution):
             raise ShapeError(f"{self.kind}: g must have shape ({shape}), got {g}; weight is {weight}, x's size {size}")
         return (TensorSpec((g.shape[0], *size, weight.shape[-2] * self.groups), g.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (h,), (g, weight) = grads, op.inputs
-        how = (self.stride, self.pad, self.dilation, self.groups)
-        return [
-            apply(Conv(*how), h, weight) if wanted[0] else None,
-            apply(ConvWeight(*how, kernel=weight.shape[:-2]), g, h) if wanted[1] else None,
-        ]
-
 
 @dataclass(frozen=True)
 class ConvWeight(_Convolution):
@@ -133,11 +140,11 @@ class ConvWeight(_Convolution):
     Source: Purine2 ``ConvWeight``.
 
     Attributes:
-        stride, pad, dilation, groups: As in `Conv`.
         kernel: Size of the kernel.
     """
 
     arguments = ("g", "x")
+    gives = "weight"
     layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST, CHANNELS_FIRST), (WEIGHT_FIRST,))}
 
     kernel: tuple[int, ...] = ()
@@ -154,21 +161,13 @@ class ConvWeight(_Convolution):
         self._check_groups("g's channels", g.shape[-1])
         return (TensorSpec((*self.kernel, x.shape[-1] // self.groups, g.shape[-1]), g.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (v,), (g, x) = grads, op.inputs
-        how = (self.stride, self.pad, self.dilation, self.groups)
-        return [
-            apply(Conv(*how), x, v) if wanted[0] else None,
-            apply(ConvDown(*how, size=x.shape[1:-1]), g, v) if wanted[1] else None,
-        ]
-
 
 def conv(
     x: Blob,
     weight: Blob,
-    stride: int | Sequence[int] = 1,
-    pad: int | Sequence[int | Sequence[int]] = 0,
-    dilation: int | Sequence[int] = 1,
+    stride: Numbers = 1,
+    pad: Border = 0,
+    dilation: Numbers = 1,
     groups: int = 1,
     name: str | None = None,
 ) -> Blob:
@@ -204,11 +203,11 @@ def conv(
 def conv_transpose(
     x: Blob,
     weight: Blob,
-    stride: int | Sequence[int] = 1,
-    pad: int | Sequence[int | Sequence[int]] = 0,
-    dilation: int | Sequence[int] = 1,
+    stride: Numbers = 1,
+    pad: Border = 0,
+    dilation: Numbers = 1,
     groups: int = 1,
-    output_pad: int | Sequence[int] = 0,
+    output_pad: Numbers = 0,
     name: str | None = None,
 ) -> Blob:
     """Transposed convolution: what `conv` with these parameters has as its data gradient.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.elementwise import equal, greater_equal, logical_and, where
+from actorflow.ops.indexing import take_along_axis
 from actorflow.ops.nn.windows import (
     CHANNELS_FIRST,
     Border,
@@ -30,9 +33,6 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
 
-_CHANNELS_FIRST: Mapping[str, Layout] = {"nchw": Layout((CHANNELS_FIRST,), (CHANNELS_FIRST,))}
-
-
 @dataclass(frozen=True)
 class _Pool(Operation):
     """Base of the pooling operations.
@@ -45,7 +45,7 @@ class _Pool(Operation):
         dilation: Step between the elements that a window sees: a number for all spatial axes, or one for each.
     """
 
-    layouts: ClassVar[Mapping[str, Layout]] = _CHANNELS_FIRST
+    layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST,), (CHANNELS_FIRST,))}
 
     kernel: PerAxis
     stride: PerAxis | None = None
@@ -116,30 +116,16 @@ class MaxPoolDown(_MaxPool):
         return (x,)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        pick = MaxPoolPick(**self.how)
-        return [apply(pick, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
-
-
-@dataclass(frozen=True)
-class MaxPoolPick(_MaxPool):
-    """The gradient of `MaxPoolDown`: what ``h`` has where each window's first maximum is in ``x``.
-
-    A window without a maximum (whose ``y`` is NaN) gives 0. ``x`` and ``y`` only say where.
-    """
-
-    arguments = ("h", "x", "y")
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        h, x, y = inputs
-        same_dtype(self.kind, h=h, x=x, y=y)
-        for name, spec, expected in (("h", h, x), ("y", y, self._pooled(x))):
-            if spec.shape != expected.shape:
-                raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
-        return (y,)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        down = MaxPoolDown(**self.how)
-        return [apply(down, grads[0], *op.inputs[1:]) if wanted[0] else None, None, None]
+        """By ``g`` what the gradient has at each window's first maximum, 0 for windows without one or with a NaN."""
+        (h,), (_, x, y) = grads, op.inputs
+        if not wanted[0]:
+            return [None] * 3
+        _, indices = apply(MaxPool(**self.how, return_indices=True), x)
+        images, places = (
+            reshape(each, (x.shape[0], math.prod(each.shape[1:-1]), x.shape[-1])) for each in (h, indices)
+        )
+        picked = reshape(take_along_axis(images, places, axis=1), y.shape)
+        return [where(logical_and(greater_equal(indices, 0), equal(y, y)), picked, 0.0), None, None]
 
 
 @dataclass(frozen=True)

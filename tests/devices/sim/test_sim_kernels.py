@@ -10,7 +10,7 @@ import pytest
 import actorflow as af
 import actorflow.ops.sim
 from actorflow.ops import registry
-from actorflow.ops.nn.pool import MaxPoolDown, MaxPoolPick
+from actorflow.ops.nn.pool import MaxPoolDown
 from actorflow.ops.operation import Operation
 from tests.ops.every_operation import CASES, X
 
@@ -75,7 +75,6 @@ def test_the_gradient_of_a_pool(sim: Any) -> None:
     (dx,) = run(sim, MaxPoolDown((2, 2), (2, 2)), [g, X, y])
     assert dx.shape == X.shape
     np.testing.assert_allclose(dx.sum(), g.sum(), rtol=1e-5)
-    np.testing.assert_array_equal(run(sim, MaxPoolPick((2, 2), (2, 2)), [X, X, y])[0], y)
 
 
 def test_in_place(sim: Any) -> None:

@@ -82,29 +82,6 @@ extern "C" __global__ void max_pool_down(
   }
 }
 
-extern "C" __global__ void max_pool_pick(
-    const SCALAR* h, const SCALAR* x, const SCALAR* y, SCALAR* picked, INDEX count, INDEX channels, INDEX nd, INDEX nh,
-    INDEX nw, INDEX od, INDEX oh, INDEX ow, INDEX kd, INDEX kh, INDEX kw, INDEX sd, INDEX sh, INDEX sw, INDEX pd,
-    INDEX ph, INDEX pw, INDEX ld, INDEX lh, INDEX lw) {
-  AXES;
-  FOR_EACH(e, count) {
-    const Place at(e, od, oh, ow, channels);
-    const Range as(deep, at.r), bs(high, at.s), cs(wide, at.t);
-    const INDEX image = at.image * nd * nh * nw * channels + at.channel;
-    bool found = false;
-    SCALAR value = SCALAR(0.0f);
-    for (INDEX a = as.first; !found && a < as.end; ++a)
-      for (INDEX b = bs.first; !found && b < bs.end; ++b)
-        for (INDEX c = cs.first; !found && c < cs.end; ++c) {
-          const INDEX row = deep.element(at.r, a) * nh + high.element(at.s, b);
-          const INDEX place = image + (row * nw + wide.element(at.t, c)) * channels;
-          found = WIDE(x[place]) == WIDE(y[e]);
-          if (found) value = h[place];
-        }
-    picked[e] = value;
-  }
-}
-
 // The place of each window's first maximum, or of what is not a number, in its image; -1 where it sees no element.
 extern "C" __global__ void max_pool_indices(
     const SCALAR* x, const SCALAR* y, long long* indices, INDEX count, INDEX channels, INDEX nd, INDEX nh, INDEX nw,

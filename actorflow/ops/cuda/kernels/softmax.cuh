@@ -72,19 +72,3 @@ extern "C" __global__ void log_softmax_down(
     for (INDEX k = tile.along; k < length; k += tile.alongs)
       dx[start + k * inner] = SCALAR(WIDE(g[start + k * inner]) - exp(WIDE(y[start + k * inner])) * total);
 }
-
-extern "C" __global__ void centered(
-    const SCALAR* x, const SCALAR* weight, SCALAR* y, INDEX all, INDEX length, INDEX inner, INDEX columns) {
-  const Tile tile(inner, columns);
-  const INDEX c = (INDEX)blockIdx.x * columns + tile.column;
-  const bool inside = c < all;
-  const INDEX start = inside ? (c / inner) * length * inner + c % inner : 0;
-  WIDE dot = 0;
-  if (inside)
-    for (INDEX k = tile.along; k < length; k += tile.alongs)
-      dot += WIDE(x[start + k * inner]) * WIDE(weight[start + k * inner]);
-  dot = combined(tile, dot, Add());
-  if (inside)
-    for (INDEX k = tile.along; k < length; k += tile.alongs)
-      y[start + k * inner] = SCALAR(WIDE(x[start + k * inner]) - dot);
-}
