@@ -92,9 +92,7 @@ class OpActor(ABC):
     )
 
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
-        self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, limit = (
-            wiring
-        )
+        self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring
         self.node = node
         self.inputs = inputs
         self.outputs = outputs
@@ -102,7 +100,7 @@ class OpActor(ABC):
         self.followers = followers
         self.lane = lane
         self.profile = profile
-        self.inline_ns = INLINE_NS if limit is None else limit
+        self.inline_ns = INLINE_NS if ns is None else ns
         self.read = _reader([blob.slot for blob in inputs])
         self.freed = freed + unread
         self.updates = tuple([blob for blob in outputs if isinstance(blob, UpdateActor)])

@@ -119,13 +119,14 @@ class _Planner:
         self._edges: dict[str, Slot] = {}  # what goes to other ranks, and what comes from there
 
     def plan(self, fetched: Sequence[Blob]) -> Plan:
-        rank = self._rank
+        rank, values = self._rank, self._values
         for op in self._ordered:
-            choice = self._choose_once(op)
-            if choice is not None:  # by all ranks: what is computed once is not sent in each frame
-                self._plan_with(op, choice, folds=True)
-            elif op.place.rank == rank:
-                self._plan_op(op)
+            first = values.get(op.inputs[0]) if op.inputs else None
+            # Asked here first: a call for each op of a large graph would be felt.
+            is_candidate = not op.inputs or (first is not None and first.is_constant)
+            once = self._choose_once(op) if is_candidate else None
+            if once is not None or op.place.rank == rank:  # what is computed once is so by all ranks, and never sent
+                self._plan_op(op, once)
             else:
                 self._plan_elsewhere(op)
         fetches = {blob: self._fetched(blob) for blob in fetched if self._is_brought(blob)}
@@ -159,15 +160,6 @@ class _Planner:
 
     # -- ops ----------------------------------------------------------------------------------------------------
 
-    def _plan_op(self, op: Op) -> None:
-        operation = op.operation
-        typed = op.inputs or op.outputs
-        if isinstance(operation, AllReduce):
-            choice = Choice(Place(self._rank), None)
-        else:
-            choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
-        self._plan_with(op, choice)
-
     def _choose_once(self, op: Op) -> Choice | None:
         """The kernel that computes an op once, on the host, for all frames; None for an op that each frame computes.
 
@@ -195,9 +187,16 @@ class _Planner:
             return None
         return None if choice.kernel is None or choice.kernel.random else choice
 
-    def _plan_with(self, op: Op, choice: Choice, folds: bool = False) -> None:
-        """An op with its kernel, for each frame, or once for all of them."""
-        operation, place = op.operation, choice.place
+    def _plan_op(self, op: Op, once: Choice | None = None) -> None:
+        """An op of each frame, or with a kernel that computes it ``once`` for all of them."""
+        operation, choice = op.operation, once
+        if choice is None:
+            typed = op.inputs or op.outputs
+            if isinstance(operation, AllReduce):
+                choice = Choice(Place(self._rank), None)
+            else:
+                choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
+        place, folds = choice.place, once is not None
         if choice.layout is None and choice.dtype is None:
             inputs = []
             for blob in op.inputs:

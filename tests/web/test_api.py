@@ -50,6 +50,15 @@ class TestContent:
                 assert 0 < op["p50_us"] <= op["p99_us"]
             assert [device["place"] for device in state["memory"]] == ["cpu"]
 
+    async def test_what_no_frame_computes_is_constant(self, served) -> None:
+        graph = af.Graph("constants")
+        x = graph.blob("x", ())
+        y = x + 1.0
+        async with graph, served(graph) as client:
+            await graph.run({x: 1}, fetch=y)
+            states = {op["name"]: (op["state"], op["calls"]) for op in (await read(client, "/api/state"))["ops"]}
+            assert states == {"number": ("constant", 0), "sum": ("done", 1)}
+
     async def test_a_running_op_while_somebody_watches(self, served, gated) -> None:
         async with served(gated.graph) as client, client.ws_connect("/stream") as socket:
             assert (await socket.receive()).type is WSMsgType.TEXT

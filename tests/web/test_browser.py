@@ -89,6 +89,24 @@ async def test_states_change_during_a_run(gated, new_page) -> None:
         assert await page.look("actorflow.calls.hold") == 1
 
 
+async def test_what_no_frame_computes_is_shown_as_constant(new_page) -> None:
+    graph = af.Graph("constants")
+    x = graph.blob("x", (2,))
+    with graph.subgraph("inner"):
+        double = graph.constant([1.0, 2.0], name="c") * 2.0
+    y = x + double
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        assert set((await op_states(page, graph)).values()) == {"idle"}
+        await graph.run({x: [1, 2]}, fetch=y)
+        await page.until("actorflow.states.sum === 'done' && actorflow.frames.finished === 1")
+        constant = dict.fromkeys(("inner/c", "inner/number", "inner/multiply"), "constant")
+        assert await op_states(page, graph) == constant | {"sum": "done"} == server_states(graph)
+        assert await page.look("actorflow.states['inner/c/out']") == "constant"
+        assert await page.look("actorflow.stateOf('inner')") == "constant"
+
+
 async def test_a_blob_shows_the_state_of_its_writers(gated, new_page) -> None:
     async with serve(gated.graph, port=0) as view:
         page = await new_page()
