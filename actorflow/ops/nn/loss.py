@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import clip, maximum, scaled, sign, where
 from actorflow.ops.fills import constant_like
 from actorflow.ops.nn.activation import sigmoid
@@ -122,15 +123,11 @@ class SoftmaxLossDown(LabelLoss):
         return (x,)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (c,), (g, x, labels, *weights) = grads, op.inputs
-        y, down = log_softmax(x), LogSoftmaxDown()
-        n = apply(NllLossDown(*self.settings, classes=x.shape[-1]), g, labels, *weights)
-        dn, dy = down.products(c, n, y, wanted)
-        return [
-            None if dn is None else apply(NllLoss(*self.settings), dn, labels, *weights),
-            None if dy is None else apply(down, dy, y),
-            *[None] * (len(wanted) - 2),
-        ]
+        def down(g: Blob, x: Blob, labels: Blob, *weights: Blob) -> Blob:
+            by_y: Blob = apply(NllLossDown(*self.settings, classes=x.shape[-1]), g, labels, *weights)
+            return blob_of(LogSoftmaxDown(), by_y, log_softmax(x))
+
+        return composed_gradient(down, op, grads, wanted)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.elementwise import divide, multiply, plus, power, scaled, subtract
-from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype
+from actorflow.ops.composition import composed_gradient
+from actorflow.ops.elementwise import multiply, plus, power, scaled
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -131,22 +132,11 @@ class LRNDown(Operation):
         return inputs[1:2]
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (c,), (g, x, y, scale) = grads, op.inputs
-        factor = -2 * self.alpha * self.beta / self.size
-        share = power(scale, -self.beta)
-        seen = apply(ChannelWindowSum(self.size, transposed=True), divide(multiply(g, y), scale))
-        u = scaled(apply(ChannelWindowSum(self.size), multiply(c, x)), factor)
-        ratio = divide(y, scale)
-        by_scale = None
-        if wanted[3]:
-            direct = scaled(divide(multiply(multiply(c, g), share), scale), -self.beta)
-            by_scale = subtract(direct, divide(multiply(multiply(u, g), ratio), scale))
-        return [
-            plus(multiply(c, share), multiply(u, ratio)) if wanted[0] else None,
-            scaled(multiply(c, seen), factor) if wanted[1] else None,
-            divide(multiply(u, g), scale) if wanted[2] else None,
-            by_scale,
-        ]
+        def down(g: Blob, x: Blob, y: Blob, scale: Blob) -> Blob:
+            seen = blob_of(ChannelWindowSum(self.size, transposed=True), g * y / scale)
+            return g * power(scale, -self.beta) - x * seen * (2 * self.alpha * self.beta / self.size)
+
+        return composed_gradient(down, op, grads, wanted)
 
 
 def lrn(

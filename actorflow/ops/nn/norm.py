@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.elementwise import add, cast, multiply, reciprocal, scaled, sqrt, square, subtract
+from actorflow.ops.composition import composed_gradient
+from actorflow.ops.elementwise import add, cast, multiply, reciprocal, sqrt, square
 from actorflow.ops.fills import filled
 from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype, whole, wide_dtype
 from actorflow.ops.reductions import mean
-from actorflow.ops.shaping import ReduceSum, reshape, sum_to, transpose
+from actorflow.ops.shaping import reshape, sum_to, transpose
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -43,77 +44,36 @@ def check_statistics(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], **
             )
 
 
-class _Normalized:
-    """``x`` less its mean, over its deviation, of arrays that broadcast: gradients of gradients are built from it.
-
-    Half precision is computed in the dtype of the statistics.
-    """
-
-    def __init__(self, x: Blob, mean: Blob, variance: Blob, epsilon: float) -> None:
-        self.dtype = x.dtype
-        self.deviations = reciprocal(sqrt(add(variance, epsilon)))
-        self.x = multiply(subtract(self.wide(x), mean), self.deviations)
-
-    def wide(self, x: Blob) -> Blob:
-        return x if x.dtype == wide_dtype(x.dtype) else cast(x, wide_dtype(x.dtype))
-
-    def narrow(self, x: Blob) -> Blob:
-        return x if x.dtype == self.dtype else cast(x, self.dtype)
+def _in_dtype(x: Blob, dtype: np.dtype[Any]) -> Blob:
+    return x if x.dtype == dtype else cast(x, dtype)
 
 
 def second(
-    op: Application, grads: Sequence[Blob | None], axes: tuple[int, ...], epsilon: float, moved: bool
+    op: Application,
+    grads: Sequence[Blob | None],
+    wanted: Sequence[bool],
+    axes: tuple[int, ...],
+    epsilon: float,
+    moved: bool = True,
 ) -> Sequence[Blob | None]:
     """Gradients of ``(dx, dscale, dshift)`` of ``(g, x, scale, mean, variance)`` by ``g``, ``x`` and ``scale``.
 
-    With ``n`` for the normalized ``x``, ``r`` for the inverse deviation, ``m`` for means and ``s = g * scale``:
-    ``dx = P(s) = r * (s - m(s) - n * m(s * n))``, ``dscale = sum(g * n)`` and ``dshift = sum(g)``. Mean and variance
-    follow ``x``, unless they are not ``moved``: then ``dx = r * s``.
+    Mean and variance follow ``x``, unless they are not ``moved``. Half precision is computed in their dtype.
     """
-    g, x, scale, mean, variance = op.inputs
-    keep = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    normal = _Normalized(x, reshape(mean, keep), reshape(variance, keep), epsilon)
-    r, n = normal.deviations, normal.x
-    count = math.prod(x.shape[i] for i in axes)
 
     def average(v: Blob) -> Blob:
-        return scaled(apply(ReduceSum(axes, keepdims=True), v), 1 / max(count, 1))
+        return mean(v, axes, keepdims=True)
 
-    def project(v: Blob) -> Blob:
-        if not moved:
-            return multiply(r, v)
-        rest = subtract(subtract(v, average(v)), multiply(n, average(multiply(v, n))))
-        return multiply(r, rest)
+    def down(g: Blob, x: Blob, scale: Blob, mean: Blob, variance: Blob) -> list[Blob]:
+        wide, dtype, keep = mean.dtype, x.dtype, tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+        g, x, factor = (_in_dtype(v, wide) for v in (g, x, scale))
+        centered = x - (average(x) if moved else reshape(mean, keep))
+        r = reciprocal(sqrt((average(square(centered)) if moved else reshape(variance, keep)) + epsilon))
+        n, s = centered * r, g * factor
+        dx = r * (s - average(s) - n * average(s * n)) if moved else r * s
+        return [_in_dtype(v, dtype) for v in (dx, sum_to(g * n, scale.shape), sum_to(g, scale.shape))]
 
-    factor = normal.wide(scale)
-    wide_g = normal.wide(g)
-    s = multiply(wide_g, factor)
-    c, c_scale, c_shift = (None if grad is None else normal.wide(grad) for grad in grads)
-    by_g: list[Blob] = []
-    by_n: list[Blob] = []  # what reaches x through n
-    by_x: list[Blob] = []
-    by_scale = None
-    if c is not None:
-        back = project(c)
-        by_g.append(multiply(back, factor))
-        by_scale = sum_to(multiply(back, wide_g), scale.shape)
-        if moved:
-            parts = [multiply(c, average(multiply(s, n))), multiply(s, average(multiply(c, n)))]
-            by_n.append(scaled(multiply(r, add(*parts)), -1.0))
-            by_x.append(scaled(multiply(multiply(r, n), average(multiply(c, project(s)))), -1.0))
-    if c_scale is not None:
-        by_g.append(multiply(n, c_scale))
-        by_n.append(multiply(wide_g, c_scale))
-    if c_shift is not None:
-        by_g.append(add(multiply(n, 0.0), c_shift))
-    by_x += [project(add(*by_n))] if by_n else []
-    return [
-        normal.narrow(add(*by_g)),
-        normal.narrow(add(*by_x)) if by_x else None,
-        None if by_scale is None else normal.narrow(by_scale),
-        None,
-        None,
-    ]
+    return composed_gradient(down, op, grads, wanted)
 
 
 def _check_channels(kind: str, x: TensorSpec, **inputs: TensorSpec) -> tuple[int, ...]:
@@ -182,7 +142,7 @@ class BatchNormDown(Operation):
         return (x, scale, scale)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=True)
+        return second(op, grads, wanted, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -211,7 +171,7 @@ class BatchNormInferenceDown(BatchNormDown):
     """``dx = g * scale * r``, ``dscale = sum(g * n)`` and ``dshift = sum(g)`` of `BatchNormInference`."""
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return second(op, grads, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=False)
+        return second(op, grads, wanted, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=False)
 
 
 @whole
@@ -345,7 +305,7 @@ class LayerNormDown(Operation):
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         rank = len(op.inputs[1].shape)
-        return second(op, grads, tuple(range(rank - self.axes, rank)), self.epsilon, moved=True)
+        return second(op, grads, wanted, tuple(range(rank - self.axes, rank)), self.epsilon)
 
 
 def layer_norm(
@@ -448,7 +408,7 @@ def rms_norm(
     Gradient: by x and scale.
     Source: Zhang and Sennrich, Root mean square layer normalization, 2019; `torch.nn.functional.rms_norm`.
     """
-    wide = x if x.dtype == wide_dtype(x.dtype) else cast(x, wide_dtype(x.dtype))
+    wide = _in_dtype(x, wide_dtype(x.dtype))
     squares = mean(square(wide), tuple(range(-axes, 0)), keepdims=True)
     normal = wide * reciprocal(sqrt(squares + epsilon))
-    return _affine(normal if normal.dtype == x.dtype else cast(normal, x.dtype), scale, None, name)
+    return _affine(_in_dtype(normal, x.dtype), scale, None, name)

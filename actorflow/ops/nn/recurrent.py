@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops.elementwise import plus, times, where
+from actorflow.ops.composition import composed_gradient
+from actorflow.ops.elementwise import plus, where
 from actorflow.ops.fills import constant_like, filled
 from actorflow.ops.indexing import flip
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linalg import bias as add_bias
-from actorflow.ops.nn.activation import SigmoidDown, TanhDown, relu, sigmoid, tanh
+from actorflow.ops.nn.activation import relu, sigmoid, tanh
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
-from actorflow.ops.shaping import concat, expand_dims, reshape, split, spread, stack
+from actorflow.ops.shaping import concat, expand_dims, reshape, split, stack
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -49,16 +50,8 @@ def check_sequence(kind: str, named: dict[str, TensorSpec]) -> tuple[int, int]:
 
 def before_activation(g: Blob, activations: Blob) -> Blob:
     """The gradient by the gates from that by their activations alone."""
-    (gi, gf, gz, go), (i, f, z, o) = split(g, 4, axis=1), split(activations, 4, axis=1)
-    return concat([_sigmoid_down(gi, i), _sigmoid_down(gf, f), _tanh_down(gz, z), _sigmoid_down(go, o)], axis=1)
-
-
-def _sigmoid_down(g: Blob, y: Blob) -> Blob:
-    return blob_of(SigmoidDown(), g, y)
-
-
-def _tanh_down(g: Blob, y: Blob) -> Blob:
-    return blob_of(TanhDown(), g, y)
+    i, f, z, o = split(activations, 4, axis=1)
+    return g * concat([i * (1.0 - i), f * (1.0 - f), 1.0 - z * z, o * (1.0 - o)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -79,109 +72,54 @@ class LSTMGatesDown(Operation):
         return (activations, named["cell"])
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        p, q = (constant_like(0.0, y) if c is None else c for c, y in zip(grads, op.outputs, strict=True))
-        return _gates_second(p, q, *op.inputs)
+        return composed_gradient(_gates_down, op, grads, wanted)
 
 
-def _gates_second(
-    p: Blob, q: Blob, g_hidden: Blob, g_cell: Blob, cell: Blob, new_cell: Blob, activations: Blob
-) -> tuple[Blob, Blob, Blob, Blob, Blob]:
-    """The gradient of `LSTMGatesDown` by its inputs.
-
-    With ``t = tanh(new_cell)``, that operation is ``d = g_cell + g_hidden * o * (1 - t * t)``, the gradient by the new
-    cell; ``dgates`` of ``d * z``, ``d * cell``, ``d * i`` and ``g_hidden * t``, each times the slope of its gate; and
-    ``dcell = d * f``. The gradients by its outputs are ``p``, that of the gates, and ``q``, that of the cell.
-    """
+def _gates_down(g_hidden: Blob, g_cell: Blob, cell: Blob, new_cell: Blob, activations: Blob) -> tuple[Blob, Blob]:
     i, f, z, o = split(activations, 4, axis=1)
-    pi, pf, pz, po = split(p, 4, axis=1)
     t = tanh(new_cell)
-    d = plus(g_cell, _tanh_down(times(g_hidden, o), t))
-    by_d = plus(
-        _sigmoid_down(times(pi, z), i), _sigmoid_down(times(pf, cell), f), _tanh_down(times(pz, i), z), times(q, f)
-    )
-    through_o = _sigmoid_down(po, o)
-    p_hidden = times(by_d, g_hidden)
-    by_t = plus(TanhDown().curve(times(p_hidden, o), t), times(through_o, g_hidden))
-    pd = times(pi, d)
-    by_activations = [
-        plus(SigmoidDown().curve(times(pd, z), i), _tanh_down(times(pz, d), z)),
-        plus(SigmoidDown().curve(times(times(pf, d), cell), f), times(q, d)),
-        plus(_sigmoid_down(pd, i), TanhDown().curve(times(times(pz, d), i), z)),
-        plus(_tanh_down(p_hidden, t), SigmoidDown().curve(times(times(po, g_hidden), t), o)),
-    ]
-    return (
-        plus(_tanh_down(times(by_d, o), t), times(through_o, t)),
-        by_d,
-        _sigmoid_down(times(pf, d), f),
-        _tanh_down(by_t, t),
-        concat(by_activations, axis=1),
-    )
+    d = g_cell + g_hidden * o * (1.0 - t * t)  # the gradient by the new cell
+    return before_activation(concat([d * z, d * cell, d * i, g_hidden * t], axis=1), activations), d * f
 
 
-class SavedSequence(NamedTuple):
-    """Blobs that the gradient of a sequence is computed from: the last arguments of `LSTMDown`."""
-
-    x: Blob
-    hidden: Blob
-    cell: Blob
-    weight_x: Blob
-    weight_h: Blob
-    y: Blob
-    activations: Blob
-    cells: Blob
-
-    def hidden_before(self) -> Blob:
-        """The hidden state before each step, of the shape of ``y``."""
-        steps = self.y.shape[0]
-        first = expand_dims(self.hidden, 0)
-        return first if steps == 1 else concat([first, split(self.y, [steps - 1, 1])[0]])
-
-
-class StepGradient(NamedTuple):
-    """One step back: the inputs of `LSTMGatesDown`, and the gradient by the gates that it gave."""
-
-    g_hidden: Blob
-    g_cell: Blob
-    cell: Blob
-    new_cell: Blob
-    activations: Blob
-    by_gates: Blob
-
-
-def back_through(
-    saved: SavedSequence,
+def _through_time(
     g_y: Blob,
     g_hidden: Blob,
     g_cell: Blob,
+    x: Blob,
+    hidden: Blob,
+    cell: Blob,
+    weight_x: Blob,
+    weight_h: Blob,
+    y: Blob,
+    activations: Blob,
+    cells: Blob,
     g_activations: Blob | None = None,
     g_cells: Blob | None = None,
-) -> tuple[list[StepGradient], Blob, Blob]:
-    """The gradient of a sequence of at least one step, an op for each.
-
-    Args:
-        saved: The blobs of the sequence.
-        g_y: The gradient by the hidden states.
-        g_hidden: The gradient by the last hidden state.
-        g_cell: The gradient by the last cell.
-        g_activations: The gradient by the gates' activations: gradients of gradients have one.
-        g_cells: The gradient by the cells, likewise.
-    Returns:
-        The steps in the order of time, and the gradients by the first hidden state and the first cell.
-    """
-    cells, activations, outer = _steps(saved.cells), _steps(saved.activations), _steps(g_y)
-    inner_cells = None if g_cells is None else _steps(g_cells)
-    inner_activations = None if g_activations is None else _steps(g_activations)
-    found: list[StepGradient] = []
-    for t in reversed(range(len(cells))):
-        g_hidden = plus(g_hidden, outer[t])
-        g_cell = g_cell if inner_cells is None else plus(g_cell, inner_cells[t])
-        given = (g_hidden, g_cell, cells[t - 1] if t else saved.cell, cells[t], activations[t])
-        by_gates, g_cell = apply(LSTMGatesDown(), *given)
-        if inner_activations is not None:
-            by_gates = plus(by_gates, before_activation(inner_activations[t], activations[t]))
-        found.append(StepGradient(*given, by_gates))
-        g_hidden = apply(InnerDown(), by_gates, saved.weight_h)
-    return found[::-1], g_hidden, g_cell
+) -> list[Blob]:
+    """`LSTMDown` of at least one step, step by step; gradients of gradients come by the activations and cells, too."""
+    after, gates = _steps(cells), _steps(activations)
+    outer = _steps(g_y)
+    by_cells, by_activations = (None if g is None else _steps(g) for g in (g_cells, g_activations))
+    found: list[Blob] = []
+    for t in reversed(range(len(after))):
+        g_hidden = g_hidden + outer[t]
+        g_cell = g_cell if by_cells is None else g_cell + by_cells[t]
+        by_gates, g_cell = apply(LSTMGatesDown(), g_hidden, g_cell, after[t - 1] if t else cell, after[t], gates[t])
+        if by_activations is not None:
+            by_gates = by_gates + before_activation(by_activations[t], gates[t])
+        found.append(by_gates)
+        g_hidden = blob_of(InnerDown(), by_gates, weight_h)
+    first, whole_g = expand_dims(hidden, 0), stack(found[::-1])
+    before = concat([first, split(y, [len(after) - 1, 1])[0]]) if len(after) > 1 else first
+    return [
+        apply(InnerDown(), whole_g, weight_x),
+        g_hidden,
+        g_cell,
+        apply(InnerWeight(), whole_g, x),
+        apply(InnerWeight(), whole_g, before),
+        apply(BiasDown(), whole_g),
+    ]
 
 
 def _steps(x: Blob) -> list[Blob]:
@@ -218,77 +156,9 @@ class LSTMDown(Operation):
         return tuple(taken.values())
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        g_y, g_hidden, g_cell, *rest = op.inputs
-        saved = SavedSequence(*rest)
-        c_x, c_hidden, c_cell, c_weight_x, c_weight_h, _ = grads
-        if not saved.x.shape[0]:
-            return [None, c_hidden, c_cell, *[None] * len(saved)]
-        steps, *_ = back_through(saved, g_y, g_hidden, g_cell)
-        terms = _Terms()
-        u, v = (constant_like(0.0, g) if c is None else c for c, g in ((c_hidden, g_hidden), (c_cell, g_cell)))
-        us = []
-        for p, step in zip(_by_gates(saved, grads), steps, strict=True):
-            us.append(u)
-            through_hidden = inner(u, saved.weight_h)
-            p = through_hidden if p is None else plus(p, through_hidden)
-            u, v, by_cell, by_new_cell, by_activations = _gates_second(p, v, *step[:5])
-            terms.add(u, by_cell, by_new_cell, by_activations)
-        by_gates = stack([step.by_gates for step in steps])
-        by_first_hidden, by_y = None, None
-        if c_weight_h is not None:
-            before = _steps(apply(InnerDown(), by_gates, c_weight_h))
-            by_first_hidden, by_y = before[0], stack([*before[1:], constant_like(0.0, before[0])])
-        by_first_cell, by_cells = terms.of_cells()
-        return [
-            stack(terms.outer),
-            u,
-            v,
-            None if c_weight_x is None else apply(InnerDown(), by_gates, c_weight_x),
-            by_first_hidden,
-            by_first_cell,
-            None if c_x is None else apply(InnerWeight(), by_gates, c_x),
-            apply(InnerWeight(), by_gates, stack(us)),
-            by_y,
-            stack(terms.activations),
-            by_cells,
-        ]
-
-
-class _Terms:
-    """Terms that the steps add to the gradient of `LSTMDown`, in the order of time."""
-
-    def __init__(self) -> None:
-        self.outer: list[Blob] = []
-        self.activations: list[Blob] = []
-        self._before: list[Blob] = []
-        self._after: list[Blob] = []
-
-    def add(self, outer: Blob, by_cell: Blob, by_new_cell: Blob, by_activations: Blob) -> None:
-        self.outer.append(outer)
-        self.activations.append(by_activations)
-        self._before.append(by_cell)
-        self._after.append(by_new_cell)
-
-    def of_cells(self) -> tuple[Blob, Blob]:
-        """The gradients by the first cell and by the cells after the steps."""
-        first, *before = self._before
-        *inner_cells, last = self._after
-        return first, stack([*[plus(a, b) for a, b in zip(inner_cells, before, strict=True)], last])
-
-
-def _by_gates(saved: SavedSequence, grads: Sequence[Blob | None]) -> Sequence[Blob | None]:
-    """Gradients that reach the gates of each step through the products of all steps at once; None where none does."""
-    c_x, _, _, c_weight_x, c_weight_h, c_bias = grads
-    terms = []
-    if c_x is not None:
-        terms.append(inner(c_x, saved.weight_x))
-    if c_weight_x is not None:
-        terms.append(inner(saved.x, c_weight_x))
-    if c_weight_h is not None:
-        terms.append(inner(saved.hidden_before(), c_weight_h))
-    if c_bias is not None:
-        terms.append(spread(c_bias, saved.activations))
-    return _steps(plus(*terms)) if terms else [None] * saved.x.shape[0]
+        if not op.inputs[3].shape[0]:
+            return [None, *grads[1:3], *[None] * 8]
+        return composed_gradient(_through_time, op, grads, wanted)
 
 
 @dataclass(frozen=True)
@@ -345,20 +215,11 @@ class LSTM(Operation):
             constant_like(0.0, o) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)
         )
         x, hidden, cell, weight_x, weight_h, _ = op.inputs
-        saved = SavedSequence(x, hidden, cell, weight_x, weight_h, y, activations, cells)
+        saved = (g_y, g_hidden, g_cell, x, hidden, cell, weight_x, weight_h, y, activations, cells)
         if (grads[3] is None and grads[4] is None) or not x.shape[0]:
-            made: Sequence[Blob] = apply(LSTMDown(), g_y, g_hidden, g_cell, *saved)
+            made: Sequence[Blob] = apply(LSTMDown(), *saved)
             return made
-        steps, by_hidden, by_cell = back_through(saved, g_y, g_hidden, g_cell, grads[3], grads[4])
-        by_gates = stack([step.by_gates for step in steps])
-        return [
-            apply(InnerDown(), by_gates, weight_x),
-            by_hidden,
-            by_cell,
-            apply(InnerWeight(), by_gates, x),
-            apply(InnerWeight(), by_gates, saved.hidden_before()),
-            apply(BiasDown(), by_gates),
-        ]
+        return _through_time(*saved, grads[3], grads[4])
 
 
 @whole

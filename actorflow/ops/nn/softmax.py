@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from actorflow.errors import ShapeError
 from actorflow.ops import reductions
+from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import exp
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
@@ -53,10 +54,8 @@ class SoftmaxDown(_Softmax):
     arguments = ("g", "y")
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (c,), (g, y) = grads, op.inputs
         along = partial(reductions.sum, axis=self.axis, keepdims=True)
-        dy = c * (g - along(g * y)) - g * along(c * y) if wanted[1] else None
-        return [apply(self, c, y) if wanted[0] else None, dy]
+        return composed_gradient(lambda g, y: y * (g - along(g * y)), op, grads, wanted)
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,8 @@ class LogSoftmaxDown(_Softmax):
     arguments = ("g", "y")
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return self.products(grads[0], op.inputs[0], op.inputs[1], wanted)
-
-    def products(self, c: Blob, g: Blob, y: Blob, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """Gradients by ``g``, ``c - sum(c * exp(y))``, and by ``y``, ``-c * exp(y) * sum(g)``."""
-        dg = c - reductions.sum(c * exp(y), self.axis, keepdims=True) if wanted[0] else None
-        return [dg, c * (apply(self, g, y) - g) if wanted[1] else None]
+        along = partial(reductions.sum, axis=self.axis, keepdims=True)
+        return composed_gradient(lambda g, y: g - exp(y) * along(g), op, grads, wanted)
 
 
 def softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
