@@ -98,7 +98,7 @@ class Training:
         found: dict[str, np.ndarray] = {}
         for variable in self.graph.variables:
             if variable.place.rank == self.graph.world.rank:
-                name = (variable.replica_of or variable).name
+                name = (variable if variable.replica_of is None else variable.replica_of).name
                 if name in found:
                     np.testing.assert_array_equal(found[name], variable.value)
                 found[name] = variable.value

@@ -183,7 +183,7 @@ class Passed(ops.Operation):
 
     def gradient(self, op: af.Op, grads: Sequence[af.Blob | None], wanted: Sequence[bool]) -> list[af.Blob | None]:
         assert grads[0] is not None
-        return [op.graph.root.apply(Passed(self.stage, self.log, self.back, 0), grads[0])]
+        return [grads[0].graph.root.apply(Passed(self.stage, self.log, self.back, 0), grads[0])]
 
 
 @ops.kernel(Passed)
