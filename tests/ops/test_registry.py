@@ -166,7 +166,7 @@ class TestPublicFace:
         internal = {kind.__name__ for kind in operations()} - set(ops.__all__)
         gradients = {name for name in internal if name.endswith("Down")} | {"ConvWeight", "InnerWeight"}
         assert internal - gradients == {
-            *("ChannelWindowSum", "Constant", "LRNScale", "NormalDensity"),
+            *("ChannelWindowSum", "Constant", "NormalDensity"),
             *("NormFactor", "ScaleBy", "SquareSum"),
         }
         assert not any(name.endswith("Down") for name in ops.__all__)

@@ -11,7 +11,7 @@ from actorflow import ops
 from actorflow.ops.linalg import InnerDown, InnerWeight
 from actorflow.ops.nn.activation import EluDown, GeluDown, LeakyReluDown, NormalDensity, SiluDown, SoftplusDown
 from actorflow.ops.nn.loss import NllLossDown, PairLoss, SoftmaxLossDown
-from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown, LRNScale
+from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
 from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
 from actorflow.ops.nn.resize import Resize, ResizeDown
@@ -137,7 +137,6 @@ NEURAL_CASES = [
         for n in (1, 2)
     ),
     *(NeuralCase(ChannelWindowSum(size, side), _normal((6, 9))) for size in (4, 5) for side in (False, True)),
-    NeuralCase(LRNScale(0.5, 4, 2.0), _normal((3, 5, 9))),
     *(NeuralCase(ops.LRN(0.5, beta, 5, 2.0), _normal((3, 5, 9))) for beta in (0.75, 0.6)),
     *(NeuralCase(LRNDown(0.5, beta, 4), _positive(*[(3, 5, 9)] * 4, first=3)) for beta in (0.75, 0.6)),
     *_lstm(),

@@ -69,11 +69,6 @@ class _Geometry:
     def columns(self) -> int:
         return math.prod(self.windows.kernel) * self.channels
 
-    @property
-    def is_pointwise(self) -> bool:
-        """True if the images are their own columns."""
-        return self.windows.is_pointwise
-
     def pieces(self, batch: int) -> Iterator[Piece]:
         item_bytes = max(1, self.groups * self.columns * self.dtype.itemsize)
         total_bytes = batch * math.prod(self.windows.out) * item_bytes
@@ -221,7 +216,7 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
         return
     g = _geometry(operation, weight.shape, x.shape[1:-1], x)
     matrices = g.weight(_join(g, weight))
-    if g.is_pointwise:
+    if g.windows.is_pointwise:
         _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), multiply)
         return
 
@@ -254,7 +249,7 @@ def conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]
 
 def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
     flat = g.grouped(dweight)
-    if g.is_pointwise:
+    if g.windows.is_pointwise:
         _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat, multiply)
         return
     found = list(g.pieces(len(x)))
@@ -289,7 +284,7 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
         return
     g = _geometry(operation, weight.shape, dx.shape[1:-1], dy)
     matrices = g.weight(_join(g, weight)).transpose(0, 2, 1)
-    if g.is_pointwise:
+    if g.windows.is_pointwise:
         _multiply(g.grouped(g.rows(dy)), matrices, g.grouped(as_matrix(dx)), multiply)
         return
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(g.windows.size, g.windows.pad, strict=True))

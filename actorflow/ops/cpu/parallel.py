@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -101,18 +102,7 @@ def elementwise(kernel: _F) -> _F:
     It is called with flat pieces of the arrays of the first output's shape, and all of those with a single element.
     Arrays of other shapes, and those that do not lie flat in memory, are given whole.
     """
-
-    @wraps(kernel)
-    def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        count = _pieces(outputs[0].size * (len(inputs) + len(outputs)))
-        shape, arrays = outputs[0].shape, [*inputs, *outputs] if count > 1 else []
-        if count < 2 or not all(_is_flat(array, shape) or array.size == 1 for array in arrays):
-            kernel(operation, inputs, outputs)
-        else:
-            parted = [array.reshape(-1 if array.size > 1 else ()) for array in arrays]
-            _in_pieces(kernel, operation, parted, [array.size > 1 for array in arrays], count, len(inputs))
-
-    return compute  # type: ignore[return-value]
+    return _in_pieces(kernel, by_rows=False)
 
 
 def rowwise(kernel: _F) -> _F:
@@ -121,43 +111,35 @@ def rowwise(kernel: _F) -> _F:
     It is called with pieces of (rows, last axis) of the arrays that have the first output's leading axes. Arrays of one
     axis belong to every row and are given whole.
     """
+    return _in_pieces(kernel, by_rows=True)
 
+
+def _in_pieces(kernel: _F, by_rows: bool) -> _F:
     @wraps(kernel)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        count = _pieces(outputs[0].size * (len(inputs) + len(outputs)))
-        shape, arrays = outputs[0].shape, [*inputs, *outputs] if count > 1 else []
-        if count < 2 or len(shape) < 2 or not all(_has_rows(array, shape) or array.ndim <= 1 for array in arrays):
+        count = min(_MOST_PIECES, outputs[0].size * (len(inputs) + len(outputs)) // _PIECE_ELEMENTS)
+        if count < 2:
             kernel(operation, inputs, outputs)
-        else:
-            parted = [array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array for array in arrays]
-            _in_pieces(kernel, operation, parted, [array.ndim > 1 for array in arrays], count, len(inputs))
+            return
+        arrays, shape = [*inputs, *outputs], outputs[0].shape
+        alike = len(shape) - by_rows  # axes that arrays have in common
+        is_cut = [array.ndim > 1 if by_rows else array.size > 1 for array in arrays]
+        if alike < by_rows or not all(
+            array.ndim == len(shape) and array.shape[:alike] == shape[:alike] and array.flags.c_contiguous
+            for array in compress(arrays, is_cut)
+        ):
+            kernel(operation, inputs, outputs)
+            return
+        parted = [
+            array.reshape(-1, *array.shape[alike:]) if cut else array if by_rows else array.reshape(())
+            for array, cut in zip(arrays, is_cut, strict=True)
+        ]
+
+        def part(piece: slice) -> None:
+            parts = [array[piece] if cut else array for array, cut in zip(parted, is_cut, strict=True)]
+            kernel(operation, parts[: len(inputs)], parts[len(inputs) :])
+
+        cuts = even_cuts(len(parted[-1]), count, _ROWS if by_rows else BLOCK)
+        spread(cuts, part, element_ns(parted[-1].size * len(arrays)))
 
     return compute  # type: ignore[return-value]
-
-
-def _pieces(elements: int) -> int:
-    return min(_MOST_PIECES, elements // _PIECE_ELEMENTS)
-
-
-def _is_flat(array: Array, shape: tuple[int, ...]) -> bool:
-    return array.shape == shape and array.flags.c_contiguous
-
-
-def _has_rows(array: Array, shape: tuple[int, ...]) -> bool:
-    return array.ndim == len(shape) and array.shape[:-1] == shape[:-1] and array.flags.c_contiguous
-
-
-def _in_pieces(
-    kernel: Callable[..., None],
-    operation: Any,
-    arrays: Sequence[Array],
-    is_cut: Sequence[bool],
-    count: int,
-    inputs: int,
-) -> None:
-    def part(piece: slice) -> None:
-        parts = [array[piece] if has else array for array, has in zip(arrays, is_cut, strict=True)]
-        kernel(operation, parts[:inputs], parts[inputs:])
-
-    unit = BLOCK if arrays[-1].ndim == 1 else _ROWS
-    spread(even_cuts(len(arrays[-1]), count, unit), part, element_ns(arrays[-1].size * len(arrays)))

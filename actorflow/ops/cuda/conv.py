@@ -87,10 +87,6 @@ class _Geometry:
         """A matrix (row, group and what it has) as matrices (group, row, what it has), contiguous."""
         return contiguous(rows.reshape(len(rows), self.groups, rows.shape[1] // self.groups).transpose(1, 0, 2))
 
-    def ungroup(self, matrices: Array, rows: Array) -> None:
-        """Write matrices (group, row, what it has) to a matrix (row, group and what it has)."""
-        cupy.copyto(rows.reshape(len(rows), self.groups, matrices.shape[2]), matrices.transpose(1, 0, 2))
-
 
 def _flat(array: Array) -> Array:
     return contiguous(array).reshape(math.prod(array.shape[:-1]), array.shape[-1])
@@ -101,7 +97,7 @@ def _multiply(g: _Geometry, a: Array, b: Array, rows: Array) -> None:
     if g.groups == 1:
         cupy.dot(a[0], b[0], out=rows)
     else:
-        g.ungroup(_products(a, b), rows)
+        cupy.copyto(rows.reshape(len(rows), g.groups, b.shape[2]), _products(a, b).transpose(1, 0, 2))
 
 
 def _products(a: Array, b: Array) -> Array:
@@ -116,7 +112,7 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
     (x, weight), (y,) = (contiguous(array) for array in inputs), outputs
     g = _geometry(operation, weight.shape, x.shape)
     if g.is_depthwise:
-        _depthwise(g.windows, x, weight, y)
+        _depthwise("depthwise", g.windows, x, weight, y)
         return
     if g.is_pointwise:
         cupy.dot(_flat(x), _flat(weight), out=_flat(y))
@@ -160,7 +156,7 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
     (dy, weight), (dx,) = (contiguous(array) for array in inputs), outputs
     g = _geometry(operation, weight.shape, dx.shape)
     if g.is_depthwise:
-        _depthwise_down(g.windows, dy, weight, dx)
+        _depthwise("depthwise_down", g.windows, dy, weight, dx)
         return
     rows = _flat(dy)
     if g.is_pointwise:
@@ -181,16 +177,10 @@ def _geometry(operation: Any, weight_shape: tuple[int, ...], image_shape: tuple[
     return _Geometry(windows, operation.groups, weight_shape[-2])
 
 
-def _depthwise(w: Windows, x: Array, weight: Array, y: Array) -> None:
-    channels = x.shape[-1]
-    args = (x, weight, y, y.size, channels, y.shape[-1] // max(1, channels), *arguments(w))
-    launch_flat("depthwise", "depthwise", y.size, args, y.dtype)
-
-
-def _depthwise_down(w: Windows, g: Array, weight: Array, dx: Array) -> None:
-    channels = dx.shape[-1]
-    args = (g, weight, dx, dx.size, channels, g.shape[-1] // max(1, channels), *arguments(w))
-    launch_flat("depthwise", "depthwise_down", dx.size, args, dx.dtype)
+def _depthwise(function: str, w: Windows, x: Array, weight: Array, y: Array) -> None:
+    channels, outputs = sorted((x.shape[-1], y.shape[-1]))
+    args = (x, weight, y, y.size, channels, outputs // max(1, channels), *arguments(w))
+    launch_flat("depthwise", function, y.size, args, y.dtype)
 
 
 def _depthwise_products(columns: Array, g: Array, dweight: Array) -> None:

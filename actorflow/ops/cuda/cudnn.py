@@ -48,6 +48,14 @@ _kernel = partial(
 #: Most bytes that a plan may use beside its arrays.
 _WORKSPACE_BYTES = 256 << 20
 
+#: cuDNN's name of a convolution by what it gives, and which of the three it takes and gives.
+_NODES = {"g": "fprop", "x": "dgrad", "weight": "wgrad"}
+_ROLES = {
+    "fprop": ("image", "filter", "loss"),
+    "dgrad": ("loss", "filter", "image"),
+    "wgrad": ("loss", "image", "filter"),
+}
+
 Shape = tuple[int, ...]
 
 
@@ -131,16 +139,11 @@ def _plan(convolution: _Convolution) -> _Plan:
         return graph.tensor(name=name, dim=dim, stride=stride, data_type=data_type)
 
     how = {"padding": list(convolution.pad), "stride": list(convolution.stride), "dilation": list(convolution.dilation)}
-    if convolution.node == "fprop":
-        inputs, result = (tensor("image"), tensor("filter")), convolution.loss
-        output = graph.conv_fprop(image=inputs[0], weight=inputs[1], **how)
-    elif convolution.node == "dgrad":
-        inputs, result = (tensor("loss"), tensor("filter")), convolution.image
-        output = graph.conv_dgrad(loss=inputs[0], filter=inputs[1], **how)
-    else:
-        inputs, result = (tensor("loss"), tensor("image")), convolution.filter
-        output = graph.conv_wgrad(image=inputs[1], loss=inputs[0], **how)
-    dim, stride = _geometry(result)
+    first, second, result = _ROLES[convolution.node]
+    inputs = tensor(first), tensor(second)
+    names = ("image", "weight") if convolution.node == "fprop" else (first, second)
+    output = getattr(graph, f"conv_{convolution.node}")(**dict(zip(names, inputs, strict=True)), **how)
+    dim, stride = _geometry(getattr(convolution, result))
     output.set_output(True).set_dim(dim).set_stride(stride).set_data_type(data_type)
     graph.validate()
     graph.build_operation_graph()
@@ -166,7 +169,7 @@ def _unwanted(dtype: str) -> list[Any]:
     return unwanted
 
 
-def _find(node: str, operation: Any, image: Shape, weight: Shape, loss: Shape, dtype: np.dtype[Any]) -> _Plan | None:
+def _find(operation: Any, image: Shape, weight: Shape, loss: Shape, dtype: np.dtype[Any]) -> _Plan | None:
     """The plan for a weight of (*kernel, in / groups, out)."""
     w = operation.windows(image[1:-1], weight[:-2])
     shapes: tuple[Shape, ...] = (image, (weight[-1], *weight[:-1]), loss)
@@ -174,40 +177,21 @@ def _find(node: str, operation: Any, image: Shape, weight: Shape, loss: Shape, d
     if len(w.size) == 1:  # cuDNN has no rows: planes of height 1
         shapes = tuple((shape[0], 1, *shape[1:]) for shape in shapes)
         how = tuple((none, *values) for none, values in zip((1, 0, 1), how, strict=True))
-    return _planned(_Convolution(node, cupy.cuda.runtime.getDevice(), dtype.name, *shapes, *how))
-
-
-def _turned(weight: Array) -> Array:
-    return contiguous(weight.transpose(-1, *range(weight.ndim - 1)))
+    return _planned(_Convolution(_NODES[operation.gives], cupy.cuda.runtime.getDevice(), dtype.name, *shapes, *how))
 
 
 @_kernel(Conv)
-def _conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
-    x, weight = inputs
-    plan = _find("fprop", operation, x.shape, weight.shape, outputs[0].shape, x.dtype)
-    if plan is None:
-        conv.conv(operation, inputs, outputs)
-    else:
-        plan.run((contiguous(x), _turned(weight), outputs[0]))
-
-
 @_kernel(ConvDown)
-def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
-    g, weight = inputs
-    plan = _find("dgrad", operation, outputs[0].shape, weight.shape, g.shape, g.dtype)
-    if plan is None:
-        conv.conv_down(operation, inputs, outputs)
-    else:
-        plan.run((contiguous(g), _turned(weight), outputs[0]))
-
-
 @_kernel(ConvWeight)
-def _conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, x), (dweight,) = inputs, outputs
-    plan = _find("wgrad", operation, x.shape, dweight.shape, g.shape, g.dtype)
+def _compute(operation: Conv | ConvDown | ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
+    g, x, weight = operation.factors(inputs, outputs)
+    plan = _find(operation, x.shape, weight.shape, g.shape, g.dtype)
     if plan is None:
-        conv.conv_weight(operation, inputs, outputs)
-        return
-    turned = cupy.empty((dweight.shape[-1], *dweight.shape[:-1]), dweight.dtype)
-    plan.run((contiguous(g), contiguous(x), turned))
-    cupy.copyto(dweight, turned.transpose(*range(1, dweight.ndim), 0))
+        cupys: Any = {"g": conv.conv, "x": conv.conv_down, "weight": conv.conv_weight}[operation.gives]
+        cupys(operation, inputs, outputs)
+    elif operation.gives == "weight":
+        turned = cupy.empty((weight.shape[-1], *weight.shape[:-1]), weight.dtype)
+        plan.run((contiguous(g), contiguous(x), turned))
+        cupy.copyto(weight, turned.transpose(*range(1, weight.ndim), 0))
+    else:
+        plan.run((contiguous(inputs[0]), contiguous(weight.transpose(-1, *range(weight.ndim - 1))), outputs[0]))

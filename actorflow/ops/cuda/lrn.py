@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat
-from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown, LRNScale
+from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.operation import wide_dtype
 
 
@@ -20,12 +20,6 @@ def _launch(function: str, inputs: list[Array], outputs: list[Array], window: Ch
 @kernel(ChannelWindowSum, dtypes=FLOATS)
 def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], outputs: list[Array]) -> None:
     _launch("channel_window_sum", inputs, outputs, operation)
-
-
-@kernel(LRNScale, dtypes=FLOATS)
-def _lrn_scale(operation: LRNScale, inputs: list[Array], outputs: list[Array]) -> None:
-    window = ChannelWindowSum(operation.size)
-    _launch("lrn_scale", inputs, outputs, window, operation.alpha / operation.size, operation.k)
 
 
 @kernel(LRN, dtypes=FLOATS)

@@ -12,12 +12,6 @@ def three(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
 
 def arguments(w: Windows) -> tuple[int, ...]:
     """Arguments of the functions behind windows.cuh, from the sizes on."""
-    before = tuple(pad for pad, _ in w.pad)
-    return (
-        *three(w.size, 1),
-        *three(w.out, 1),
-        *three(w.kernel, 1),
-        *three(w.stride, 1),
-        *three(before, 0),
-        *three(w.dilation, 1),
-    )
+    before = three(tuple(pad for pad, _ in w.pad), 0)
+    steps = (*three(w.size, 1), *three(w.out, 1), *three(w.kernel, 1), *three(w.stride, 1))
+    return (*steps, *before, *three(w.dilation, 1))

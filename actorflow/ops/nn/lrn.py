@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
-from actorflow.ops.elementwise import multiply, plus, power, scaled
+from actorflow.ops.elementwise import power
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
@@ -54,38 +56,11 @@ class ChannelWindowSum(Operation):
 
 
 @dataclass(frozen=True)
-class LRNScale(Operation):
-    """``scale = k + alpha / size * sum(x ** 2)`` over a window of channels, what `LRN` divides by a power of.
-
-    Source: Purine2 ``LRNScale``.
-
-    Attributes:
-        alpha: Factor on the mean square of a window.
-        size: Channels of the window.
-        k: Least value.
-    """
-
-    alpha: float = 1e-4
-    size: int = 5
-    k: float = 1.0
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check("LRNScale", self.size, inputs[0])
-        return inputs
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """``2 * alpha / size * x`` times the sum of ``g`` over the windows that see a channel."""
-        return [_through_scale(grads[0], op.inputs[0], self.alpha, self.size)]
-
-
-def _through_scale(g: Blob, x: Blob, alpha: float, size: int) -> Blob:
-    seen: Blob = apply(ChannelWindowSum(size, transposed=True), g)
-    return scaled(multiply(x, seen), 2 * alpha / size)
-
-
-@dataclass(frozen=True)
 class LRN(Operation):
-    """``y = x / scale ** beta``, and the ``scale`` of `LRNScale`; see `lrn`."""
+    """``y = x / scale ** beta``, and ``scale = k + alpha / size * sum(x ** 2)`` over a window of channels; see `lrn`.
+
+    Source: Purine2 ``LRNScale`` and ``LRN``.
+    """
 
     alpha: float = 1e-4
     beta: float = 0.75
@@ -102,8 +77,9 @@ class LRN(Operation):
         if g is not None:
             terms.append(apply(LRNDown(self.alpha, self.beta, self.size), g, x, *op.outputs))
         if of_scale is not None:
-            terms.append(_through_scale(of_scale, x, self.alpha, self.size))
-        return [terms[0] if len(terms) == 1 else plus(*terms)]
+            seen = apply(ChannelWindowSum(self.size, transposed=True), of_scale)
+            terms.append(x * seen * (2 * self.alpha / self.size))
+        return [reduce(add, terms)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.conv import conv, conv_down, conv_weight
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
-from actorflow.ops.nn.windows import Windows, is_even, pads_per_axis, per_axis
+from actorflow.ops.nn.windows import is_even, pads_per_axis, per_axis
 from actorflow.ops.torch.tensors import images, lies_last, torch, torch_kernel, turned, weights
 
 #: A call costs torch some 50 us more than NumPy; with fewer products than this it takes longer in all.
@@ -40,50 +40,30 @@ def _is_sound(operation: ConvWeight) -> bool:
     return _has_even_pad(operation) and not (rank == 3 and wide)
 
 
-def _is_for_numpy(x: Array, weight: Array, y: Array) -> bool:
-    windows = math.prod(y.shape[:-1])
-    return x.shape[-1] == 1 or windows < LEAST_WINDOWS or windows * weight.size < LEAST_PRODUCTS
-
-
-def _how(operation: Any, w: Windows) -> tuple[Any, ...]:
-    rank = len(w.size)
-    return w.stride, tuple(before for before, _ in w.pad), w.dilation, False, (0,) * rank, operation.groups
-
-
-@torch_kernel(Conv, supports=_has_even_pad)
-def _conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
-    (x, weight), (y,) = inputs, outputs
-    if _is_for_numpy(x, weight, y):
-        conv(operation, inputs, outputs)
+def _compute(operation: Conv | ConvDown | ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
+    (g, x, weight), gives = operation.factors(inputs, outputs), operation.gives
+    windows = math.prod(g.shape[:-1])
+    if x.shape[-1] == 1 or windows < LEAST_WINDOWS or windows * weight.size < LEAST_PRODUCTS:
+        numpys: Any = {"g": conv, "x": conv_down, "weight": conv_weight}[gives]
+        numpys(operation, inputs, outputs)
         return
-    how = _how(operation, operation.windows(x.shape[1:-1], weight.shape[:-2]))
-    images(y).copy_(torch.ops.aten.convolution(images(x), turned(weight), None, *how))
-
-
-@torch_kernel(ConvDown, supports=_has_even_pad)
-def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, weight), (dx,) = inputs, outputs
-    if _is_for_numpy(dx, weight, g):
-        conv_down(operation, inputs, outputs)
+    w = operation.windows(x.shape[1:-1], weight.shape[:-2])
+    pad, extra = tuple(before for before, _ in w.pad), (0,) * len(w.pad)
+    how = (None, w.stride, pad, w.dilation, False, extra, operation.groups)
+    if gives == "g":
+        images(g).copy_(torch.ops.aten.convolution(images(x), turned(weight), *how))
         return
-    w = operation.windows(dx.shape[1:-1], weight.shape[:-2])
-    to = images(dx)  # also stands for x, of which only the type and the strides count
-    to.copy_(_backward(operation, w, images(g), to, turned(weight), [True, False, False])[0])
+    if gives == "x":
+        to = images(x)  # also stands for x, of which only the type and the strides count
+        factors, wanted = (to, turned(weight)), [True, False, False]
+    else:
+        to = weights(weight)
+        memory_format = torch.channels_last if lies_last(weight) else torch.contiguous_format
+        # Stands for the weight, of which only the type and the strides count; not every path takes those of `weight`.
+        factors, wanted = (images(x), torch.empty_like(to, memory_format=memory_format)), [False, True, False]
+    to.copy_(torch.ops.aten.convolution_backward(images(g), *factors, *how, wanted)[wanted.index(True)])
 
 
-@torch_kernel(ConvWeight, supports=_is_sound)
-def _conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, x), (dweight,) = inputs, outputs
-    if _is_for_numpy(x, dweight, g):
-        conv_weight(operation, inputs, outputs)
-        return
-    w = operation.windows(x.shape[1:-1], operation.kernel)
-    to = weights(dweight)
-    memory_format = torch.channels_last if lies_last(dweight) else torch.contiguous_format
-    # Stands for the weight, of which only the type and the strides count; not every path takes those of `dweight`.
-    weight = torch.empty_like(to, memory_format=memory_format)
-    to.copy_(_backward(operation, w, images(g), images(x), weight, [False, True, False])[1])
-
-
-def _backward(operation: Any, w: Windows, g: Any, x: Any, weight: Any, wanted: list[bool]) -> Any:
-    return torch.ops.aten.convolution_backward(g, x, weight, None, *_how(operation, w), wanted)
+torch_kernel(Conv, _has_even_pad)(_compute)
+torch_kernel(ConvDown, _has_even_pad)(_compute)
+torch_kernel(ConvWeight, _is_sound)(_compute)

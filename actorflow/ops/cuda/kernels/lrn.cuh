@@ -13,27 +13,15 @@ extern "C" __global__ void channel_window_sum(
   FOR_EACH(e, count) y[e] = SCALAR(window_sum(x, e, channels, before, after));
 }
 
-__device__ inline WIDE scale_of(
-    const SCALAR* x, INDEX e, INDEX channels, INDEX before, INDEX after, WIDE share, WIDE k) {
-  const INDEX channel = e % channels;
-  WIDE total = 0;
-  for (INDEX i = most(channel - before, 0); i <= least(channel + after, channels - 1); ++i) {
-    const WIDE value = WIDE(x[e - channel + i]);
-    total += value * value;
-  }
-  return k + share * total;
-}
-
-extern "C" __global__ void lrn_scale(
-    const SCALAR* x, SCALAR* scale, INDEX count, INDEX channels, INDEX before, INDEX after, WIDE share, WIDE k) {
-  FOR_EACH(e, count) scale[e] = SCALAR(scale_of(x, e, channels, before, after, share, k));
-}
-
 extern "C" __global__ void lrn(
     const SCALAR* x, SCALAR* y, SCALAR* scale, INDEX count, INDEX channels, INDEX before, INDEX after, WIDE share,
     WIDE k, WIDE beta) {
   FOR_EACH(e, count) {
-    const WIDE value = scale_of(x, e, channels, before, after, share, k);
+    const INDEX channel = e % channels;
+    WIDE total = 0;
+    for (INDEX i = most(channel - before, 0); i <= least(channel + after, channels - 1); ++i)
+      total += WIDE(x[e - channel + i]) * WIDE(x[e - channel + i]);
+    const WIDE value = k + share * total;
     scale[e] = SCALAR(value);
     y[e] = SCALAR(WIDE(x[e]) * WIDE(exp(-beta * WIDE(log(value)))));
   }
