@@ -225,7 +225,7 @@ def test_copies_of_weights_are_saved_once_and_all_loaded(tmp_path: Path) -> None
         net = nn.InnerProduct(3, weight_init=nn.init.gaussian(1.0, seed=seed), name="fc")
         model = nn.parallel.DataParallel(net, [f"{rank}/cpu" for rank in range(ranks)], loss=ops.softmax_loss)
         model(x, labels)
-    return graph, model, model.minimize(nn.SGD(0.1))
+        return graph, model, model.minimize(nn.SGD(0.1))
 
     two, three = LocalWorld(2).transports, LocalWorld(3).transports
     ranks = [build(transport, 2, 0) for transport in two]
