@@ -94,6 +94,10 @@ class Array(Methods["Array"]):
         node = self._node
         return given(np.full(shape, value, node.dtype), node.evaluator, place=node.place)
 
+    def literal(self, value: Value) -> Array:
+        """An array with this value, on the device of this one."""
+        return given(value, self._node.evaluator, place=self._node.place)
+
     def new_seed(self) -> int:
         """A seed: the same for all arrays with values, where each call has random numbers of its own."""
         evaluator = self._node.evaluator

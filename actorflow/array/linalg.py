@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.namespace.manipulation import PERMUTE
+from actorflow.array.namespace.manipulation import permute_dims
 from actorflow.array.namespace.operate import axes_of, axis_of, broadcast, node_of, simple
 from actorflow.array.namespace.statistical import sum as sum_of
 from actorflow.array.record.primitives import DType, Primitive, Value
@@ -143,7 +143,7 @@ def matrix_transpose(x: Array, /) -> Array:
     rank = len(shape)
     if rank < 2:
         raise ShapeError(f"matrix_transpose: expected at least two axes, got shape {shape}")
-    return simple(PERMUTE, x, (*shape[:-2], shape[-1], shape[-2]), (*range(rank - 2), rank - 1, rank - 2))
+    return permute_dims(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:

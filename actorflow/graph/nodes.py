@@ -151,6 +151,10 @@ class Blob(Node, Operators):
                 made = root.apply(Constant(np.full((), value, self.dtype)), name="number")
         return made
 
+    def literal(self, value: Any) -> Blob:
+        """The constant of an array, on the place of this blob."""
+        return self.graph.root.constant(value, place=self.place)
+
     def new_seed(self) -> int:
         """A seed that follows from the name, another one for each op that reads the blob."""
         return zlib.crc32(f"{self.name}:{len(self.consumers)}".encode())

@@ -87,16 +87,25 @@ from actorflow.ops.indexing import (
     Flip,
     OneHot,
     Pad,
+    Scatter,
     Slice,
     Take,
     TakeAlongAxis,
+    add_at,
     embedding,
     flip,
+    gather_nd,
     one_hot,
     pad,
+    repeat,
+    scatter,
+    scatter_nd,
     slice,
     take,
     take_along_axis,
+    take_down,
+    tril,
+    triu,
 )
 from actorflow.ops.linalg import Bias, Inner, Matmul, bias, inner, matmul
 from actorflow.ops.nn.activation import (
@@ -206,11 +215,15 @@ from actorflow.ops.shaping import (
     concat,
     expand_dims,
     flatten,
+    moveaxis,
     reshape,
+    roll,
     split,
     squeeze,
     stack,
+    tile,
     transpose,
+    unstack,
 )
 
 # fmt: off
@@ -238,13 +251,14 @@ __all__ = [
     "Bernoulli", "Fill", "Gaussian", "Uniform", "bernoulli", "fill", "gaussian", "he", "uniform", "xavier",
     # shaping
     "BroadcastTo", "Concat", "ReduceSum", "Reshape", "Split", "Transpose", "broadcast_to", "concat", "expand_dims",
-    "flatten", "reshape", "split", "squeeze", "stack", "transpose",
+    "flatten", "moveaxis", "reshape", "roll", "split", "squeeze", "stack", "tile", "transpose", "unstack",
     # reductions
     "ArgMax", "ArgMin", "CountNonzero", "ReduceAll", "ReduceAny", "ReduceMax", "ReduceMean", "ReduceMin",
     "ReduceProd", "all", "any", "argmax", "argmin", "count_nonzero", "max", "mean", "min", "prod", "sum",
     # indexing
-    "Flip", "OneHot", "Pad", "Slice", "Take", "TakeAlongAxis", "embedding", "flip", "one_hot", "pad", "slice",
-    "take", "take_along_axis",
+    "Flip", "OneHot", "Pad", "Scatter", "Slice", "Take", "TakeAlongAxis", "add_at", "embedding", "flip",
+    "gather_nd", "one_hot", "pad", "repeat", "scatter", "scatter_nd", "slice", "take", "take_along_axis", "take_down",
+    "tril", "triu",
     # linalg
     "Bias", "Inner", "Matmul", "bias", "inner", "matmul",
     # nn.activation

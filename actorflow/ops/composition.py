@@ -67,6 +67,10 @@ class _Symbol(Operators):
         make = methodcaller("constant_like", value, shape)
         return self.steps.add(make, [like], [TensorSpec(shape, self.dtype)])[0]
 
+    def literal(self, value: Any) -> Any:
+        like = next(iter(self.steps.values))
+        return self.steps.add(methodcaller("literal", value), [like], [TensorSpec(value.shape, value.dtype)])[0]
+
 
 class _Step(NamedTuple):
     """An operation of a composition, or a constant.

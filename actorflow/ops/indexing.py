@@ -1,19 +1,48 @@
-"""Parts of a blob, by slices and by indices, and borders around it; the gradients put parts back."""
+"""Parts of a blob, by slices and by indices, writing into them, and borders; the gradients put parts back.
+
+A key (of ``x[key]``) is a tuple with a part for each axis, as an operation's field: an integer, None for a new axis, a
+tuple of start, stop and step for a slice, and `INDEX` for an array of integers or a mask, which are inputs.
+"""
 
 from __future__ import annotations
 
+import operator
 from builtins import slice as _slice
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.operation import Application, Grads, Operation, apply, axes_of, blob_of, rank_is, same_numbers, whole
-from actorflow.ops.shaping import Axis, reshape
+from actorflow.errors import AxisError, DTypeError, GraphError, ShapeError
+from actorflow.ops.elementwise import add, divide, equal, multiply, subtract, where
+from actorflow.ops.fills import filled, number_like
+from actorflow.ops.operation import (
+    Application,
+    Grads,
+    Operand,
+    Operation,
+    apply,
+    axes_of,
+    blob_of,
+    rank_is,
+    same_numbers,
+    whole,
+)
+from actorflow.ops.shaping import (
+    Arrangement,
+    Axis,
+    ReduceSum,
+    X,
+    broadcast_shape,
+    broadcast_to,
+    reshape,
+    sum_to,
+    total,
+    unstack,
+)
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -23,78 +52,331 @@ if TYPE_CHECKING:
 PadMode = Literal["constant", "reflect", "edge", "wrap"]
 #: An index of one axis of a blob; None is a new axis.
 Index = Any
+#: The part of a key that stands for an array among the inputs.
+INDEX: Final = "index"
+Key = tuple[Any, ...]
+#: How values are put where others are.
+Mode = Literal["set", "add", "mul", "min", "max"]
+
+
+def numpy_key(key: Key, indices: Iterable[Any] = ()) -> Key:
+    """The key for NumPy, with the values of its arrays; it gives arrays, of a single element, too."""
+    rest = iter(indices)
+    return (*[next(rest) if part == INDEX else _slice(*part) if type(part) is tuple else part for part in key], ...)
+
+
+def part_shape(
+    kind: str, shape: tuple[int, ...], key: Key, indices: Sequence[Any], count: int | None = None
+) -> tuple[int, ...]:
+    """The shape of the part of an array that a key picks.
+
+    Args:
+        kind: Name for messages.
+        shape: Shape of the array.
+        key: The key.
+        indices: Its arrays, or their types; values of NumPy's arrays are checked.
+        count: Number of elements that a mask picks.
+    Raises:
+        AxisError: if there is no such part.
+        DTypeError: if an array is not of integers or bools.
+    """
+    given, named = iter(indices), sum([1 for part in key if part is not None and part != INDEX])
+    for index in indices:
+        if index.dtype.kind not in "iub":
+            raise DTypeError(f"{kind}: an index must be of integers or bools, got {index.dtype}{list(index.shape)}")
+        named += len(index.shape) if index.dtype.kind == "b" else 1
+    if named > len(shape):
+        raise AxisError(f"{kind}: {named} indices for an array of shape {shape}")
+    left, at = [*shape], 0
+    rest: list[int] = []
+    places: list[int] = []
+    arrays: list[tuple[int, ...]] = [()]
+    for i, part in enumerate(key):
+        if part is None:
+            rest.append(1)
+        elif type(part) is tuple:
+            rest.append(len(range(*_slice(*part).indices(left.pop(0)))))
+        else:
+            index = next(given) if part == INDEX else part
+            if part == INDEX and index.dtype.kind == "b":
+                rank = len(index.shape)
+                if tuple(left[:rank]) != index.shape:
+                    raise AxisError(f"{kind}: a mask of shape {index.shape} for axes of lengths {tuple(left[:rank])}")
+                del left[:rank]
+                arrays.append(() if count is None else (count,))
+            else:
+                _check_bounds(kind, index, left.pop(0))
+                arrays.append(index.shape if part == INDEX else ())
+            if indices:
+                at = at if places else len(rest)
+                places.append(i)
+    if places and places[-1] - places[0] != len(places) - 1:  # not neighbours: their axes go first
+        at = 0
+    try:
+        return (*rest[:at], *np.broadcast_shapes(*arrays), *rest[at:], *left)
+    except ValueError:
+        raise ShapeError(f"{kind}: indices of shapes {', '.join(map(str, arrays[1:]))} do not broadcast") from None
+
+
+def _check_bounds(kind: str, index: Any, length: int) -> None:
+    """Refuse an index, or an array of them whose values are there, that an axis does not have."""
+    if isinstance(index, np.ndarray):
+        if not index.size:
+            return
+        index = most if (most := int(index.max())) >= length else int(index.min())
+    if isinstance(index, int) and not -length <= index < length:
+        raise AxisError(f"{kind}: index {index} is out of bounds for an axis of length {length}")
+
+
+def parsed(kind: str, key: Any, rank: int) -> tuple[Key, list[Any]]:
+    """A key as NumPy takes it: as a field of operations, and its arrays: blobs, lazy arrays and NumPy's.
+
+    Raises:
+        AxisError: if a part is something else, or there are more than there are axes.
+    """
+    found: list[Any] = []
+    arrays: list[Any] = []
+    gap, named = None, 0
+    for part in key if type(key) is tuple else (key,):
+        named += 1
+        if type(part) is _slice:
+            found.append((_end(part.start), _end(part.stop), _end(part.step)))
+        elif part is None:
+            found.append(None)
+            named -= 1
+        elif part is ...:
+            if gap is not None:
+                raise AxisError(f"{kind}: a key can have one ellipsis")
+            gap = len(found)
+            named -= 1
+        elif isinstance(part, Operand | np.ndarray | list | bool | np.bool_):
+            array: Any = part if isinstance(part, Operand) else np.array(part)
+            if isinstance(part, list) and not array.size:
+                array = array.astype(np.intp)
+            found.append(INDEX)
+            arrays.append(array)
+            named += len(array.shape) - 1 if array.dtype.kind == "b" else 0
+        else:
+            try:
+                found.append(operator.index(part))
+            except TypeError:
+                raise AxisError(
+                    f"{kind}: an index must be an integer, slice, array, ... or None, got {part!r}"
+                ) from None
+    if gap is not None and named <= rank:
+        found[gap:gap] = [(None, None, None)] * (rank - named)
+    return tuple(found), arrays
+
+
+def _end(value: Any) -> int | None:
+    return value if value is None or type(value) is int else operator.index(value)
 
 
 @dataclass(frozen=True)
-class Slice(Operation):
-    """``y = x[start:stop:step]`` along each axis, a view of ``x`` on the CPU; see `slice`.
+class Slice(Arrangement):
+    """``y = x[key]`` for a key of integers, slices and new axes, a view of ``x`` on the CPU; see `slice`."""
 
-    Attributes:
-        starts: First index along each axis, not negative.
-        stops: Bound along each axis, at most its length.
-        steps: Distance along each axis, positive.
-    """
+    function_name = "getitem"
+    is_view = True
 
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
-    steps: tuple[int, ...]
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The key that picks the part from an array."""
-        return (*map(_slice, self.starts, self.stops, self.steps), ...)
+    key: Key
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        (x,) = inputs
-        bounds = list(zip(self.starts, self.stops, self.steps, strict=True))
-        if len(bounds) != len(x.shape) or any(
-            not 0 <= start <= stop <= n or step < 1 for (start, stop, step), n in zip(bounds, x.shape, strict=True)
-        ):
-            raise ShapeError(f"{self.kind}: x must have a part {bounds} (start, stop, step along each axis), got {x}")
-        return (TensorSpec(tuple([len(range(*bound)) for bound in bounds]), x.dtype),)
+        (shape, dtype), found, at = inputs[0], [], 0
+        for part in self.key:  # as `part_shape`, for the frequent case
+            if at < len(shape) and type(part) is int and -shape[at] <= part < shape[at]:
+                at += 1
+            elif at < len(shape) and type(part) is tuple:
+                found.append(len(range(*_slice(*part).indices(shape[at]))))
+                at += 1
+            else:
+                return (TensorSpec(part_shape(self.kind, shape, self.key, ()), dtype),)
+        return (TensorSpec((*found, *shape[at:]), dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(SliceDown(self.starts, self.stops, self.steps, op.inputs[0].shape), grads[0])]
+    def compute(self, *inputs: Any) -> Any:
+        return inputs[0][numpy_key(self.key)]
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        return [apply(AddAt(self.key, op.inputs[0].shape), grads[0])]
 
 
 @dataclass(frozen=True)
-class SliceDown(Operation):
-    """``g`` at its place among zeros: the gradient of `Slice`.
+class Gather(Arrangement):
+    """``y = x[key]`` for a key with arrays; see `slice`.
 
     Attributes:
-        starts: As in `Slice`.
-        stops: As in `Slice`.
-        steps: As in `Slice`.
-        shape: The shape of the whole.
+        key: The key.
+        count: Number of elements that a mask picks.
     """
 
-    arguments = ("g",)
+    arguments = ("x", "*indices")
+    function_name = "getitem"
 
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
-    steps: tuple[int, ...]
+    key: Key
+    count: int | None = None
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        x, *indices = inputs
+        if self.count is None and any(index.dtype == np.bool_ for index in indices):
+            raise DTypeError("an index of bools picks a number of elements that only the values tell: use where")
+        return (TensorSpec(part_shape(self.kind, x.shape, self.key, indices, self.count), x.dtype),)
+
+    def compute(self, *inputs: Any) -> Any:
+        return inputs[0][numpy_key(self.key, inputs[1:])]
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        x, *indices = op.inputs
+        return [apply(AddAt(self.key, x.shape), grads[0], *indices), *[None] * len(indices)]
+
+
+@dataclass(frozen=True)
+class AddAt(Arrangement):
+    """Zeros with ``g`` added at a key, in the order of its elements: the gradient of `Slice` and `Gather`.
+
+    Attributes:
+        key: The key.
+        shape: Shape of the result.
+    """
+
+    arguments = ("g", "*indices")
+    function_name = "add_at"
+
+    key: Key
     shape: tuple[int, ...]
 
-    @property
-    def part(self) -> Slice:
-        """The key that picks ``g`` from the result."""
-        return Slice(self.starts, self.stops, self.steps)
+    def check_arity(self, count: int) -> None:
+        pass
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        (g,) = inputs
-        whole = TensorSpec(self.shape, g.dtype)
-        (part,) = self.part.infer(whole)
-        if part.shape != g.shape:
-            raise ShapeError(f"SliceDown: g must have shape {part.shape}, got {g}")
-        return (whole,)
+        g, *indices = inputs
+        part = part_shape(self.kind, self.shape, self.key, indices, g.shape[0] if g.shape else None)
+        if g.shape != part:
+            raise ShapeError(f"{self.kind}: g must have shape {part}, got {g}")
+        return (TensorSpec(self.shape, g.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(self.part, grads[0])]
+    def compute(self, *inputs: Any) -> Any:
+        g, *indices = inputs
+        wide = np.dtype(np.float32) if g.dtype.itemsize < 4 and g.dtype.kind in "fV" and indices else g.dtype
+        found = np.zeros(self.shape, wide)
+        if indices:
+            np.add.at(found, numpy_key(self.key, indices), g.astype(wide, copy=False))
+        else:
+            found[numpy_key(self.key)] = g
+        return found.astype(g.dtype, copy=False)
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        g, *indices = op.inputs
+        return [_part(grads[0], self.key, indices, g.shape[0] if g.shape else None), *[None] * len(indices)]
+
+
+def _part(x: Any, key: Key, indices: Sequence[Any], count: int | None = None) -> Any:
+    if not indices:
+        return apply(Slice(key), x)
+    return apply(Gather(key, count if any(index.dtype == np.bool_ for index in indices) else None), x, *indices)
+
+
+#: What combines values in the modes but "set".
+UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 @dataclass(frozen=True)
-class Flip(Operation):
+class Scatter(Arrangement):
+    """``x`` with values put at a key, one after the other; see `scatter_nd`.
+
+    Attributes:
+        key: The key.
+        mode: How they are put there.
+    """
+
+    arguments = ("x", "*values")
+    function_name = "setitem"
+    writes_over = True
+
+    key: Key
+    mode: Mode = "set"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        x, values, *indices = inputs
+        if self.mode not in ("set", *UFUNCS):
+            raise GraphError(f"{self.kind}: mode must be 'set', 'add', 'mul', 'min' or 'max', got {self.mode!r}")
+        if values.dtype != x.dtype:
+            raise DTypeError(f"{self.kind}: values must have x's dtype {x.dtype}, got {values}")
+        part, given = part_shape(self.kind, x.shape, self.key, indices), values.shape
+        if not any(index.dtype == np.bool_ for index in indices):  # else the part's shape is not known
+            while len(given) > len(part) and given[0] == 1:
+                given = given[1:]
+            fits = zip(given[::-1], part[::-1], strict=False)
+            if len(given) > len(part) or any(n != m and (n != 1 or self.mode != "set") for n, m in fits):
+                raise ShapeError(f"{self.kind}: values of shape {values.shape} do not broadcast to the part's, {part}")
+        return (x,)
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        (g,), (x, values, *indices), rest = grads, op.inputs, [None] * (len(wanted) - 2)
+        if self.mode == "set":
+            kept = apply(self, g, number_like(0, g), *indices)
+            return [kept, self._written(g, kept, values, indices) if wanted[1] else None, *rest]
+        if self.mode == "add":
+            return [g, _fitted(_part(g, self.key, indices), values.shape), *rest]
+        if self.mode == "mul":
+            by_x, by_values = self._of_product(g, x, values, indices)
+        else:
+            by_x, by_values = self._of_extreme(g, x, values, op.outputs[0], indices)
+        return [by_x, _fitted(by_values, values.shape), *rest]
+
+    def _written(self, g: Any, kept: Any, values: Any, indices: Sequence[Any]) -> Any:
+        """The gradient of values that are set: elements that were written over have none."""
+        if any(index.dtype == np.bool_ for index in indices):
+            return self._masked(g, subtract(g, kept), values, indices)
+        part = _part(g, self.key, indices)
+        if indices:
+            places = g.literal(np.arange(prod(part.shape)).reshape(part.shape))
+            last = apply(self, places.constant_like(-1, g.shape), places, *indices)
+            part = where(equal(_part(last, self.key, indices), places), part, 0)
+        return _fitted(part, values.shape)
+
+    def _masked(self, g: Any, written: Any, values: Any, indices: Sequence[Any]) -> Any:
+        """The same for a mask, whose number of elements depends on the data."""
+        if prod(values.shape) == 1:
+            return reshape(total(written), values.shape)
+        if len(self.key) > 1:
+            raise GraphError("setitem: a mask beside other indices has a gradient only for a value of one element")
+        rank = len(indices[0].shape)
+        if len(values.shape) <= len(g.shape) - rank or values.shape[0] == 1:  # the same for each
+            return _fitted(apply(ReduceSum(tuple(range(rank))), written), values.shape)
+        return apply(Gather(self.key, values.shape[0]), g, *indices)
+
+    def _of_product(self, g: Any, x: Any, values: Any, indices: Sequence[Any]) -> tuple[Any, Any]:
+        """The product of all other factors, also where one is 0: nothing is divided by it."""
+        one, none = number_like(1, g), number_like(0, g)
+        is_zero = equal(values, 0)
+        factors, zero = where(is_zero, one, values), where(is_zero, one, none)
+        product = apply(self, filled(1, x.shape, g), factors, *indices)
+        zeros = apply(AddAt(self.key, x.shape), zero, *indices)
+        left = divide(_part(product, self.key, indices), factors)
+        others = where(equal(_part(zeros, self.key, indices), zero), left, none)
+        by_x = multiply(g, where(equal(zeros, none), product, none))
+        return by_x, multiply(_part(multiply(g, x), self.key, indices), others)
+
+    def _of_extreme(self, g: Any, x: Any, values: Any, y: Any, indices: Sequence[Any]) -> tuple[Any, Any]:
+        """What is the extreme shares the gradient equally."""
+        one, none = number_like(1, g), number_like(0, g)
+        mine = where(equal(x, y), one, none)
+        theirs = where(equal(values, _part(y, self.key, indices)), one, none)
+        share = divide(g, add(mine, apply(AddAt(self.key, x.shape), theirs, *indices)))
+        return multiply(mine, share), multiply(theirs, _part(share, self.key, indices))
+
+
+def _fitted(part: Any, shape: tuple[int, ...]) -> Any:
+    """A gradient of a part, for values that were broadcast to it."""
+    found = sum_to(part, shape[max(len(shape) - len(part.shape), 0) :])
+    return found if found.shape == shape else reshape(found, shape)
+
+
+@dataclass(frozen=True)
+class Flip(Arrangement):
     """``x`` in reverse order along axes; see `flip`."""
+
+    is_view = True
 
     axis: tuple[int, ...] | None = None
 
@@ -107,7 +389,10 @@ class Flip(Operation):
         self.key(len(inputs[0].shape))
         return inputs
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def compute(self, *inputs: Any) -> Any:
+        return np.flip(inputs[0], self.axis)
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(self, grads[0])]
 
 
@@ -126,7 +411,7 @@ def _check_mode(kind: str, mode: PadMode) -> None:
 
 
 @dataclass(frozen=True)
-class Pad(Operation):
+class Pad(Arrangement):
     """``x`` with a border; see `pad`."""
 
     widths: tuple[tuple[int, int], ...]
@@ -141,16 +426,14 @@ class Pad(Operation):
         return (TensorSpec(tuple(shape), x.dtype),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        shape = op.inputs[0].shape
         if self.mode != "constant":
             return [apply(PadDown(self.widths, self.mode), grads[0])]
-        starts = tuple([before for before, _ in self.widths])
-        stops = tuple([start + n for start, n in zip(starts, shape, strict=True)])
-        return [apply(Slice(starts, stops, (1,) * len(shape)), grads[0])]
+        inside = zip(self.widths, op.inputs[0].shape, strict=True)
+        return [apply(Slice(tuple([(before, before + n, None) for (before, _), n in inside])), grads[0])]
 
 
 @dataclass(frozen=True)
-class PadDown(Operation):
+class PadDown(Arrangement):
     """The gradient of `Pad` in other modes than "constant": ``g`` without its border, which is added to its sources."""
 
     arguments = ("g",)
@@ -174,69 +457,61 @@ class PadDown(Operation):
 
 
 @whole
-def slice(x: Blob, key: Index, name: str | None = None) -> Blob:
-    """A part of a blob: ``y = x[key]``, for NumPy's basic indices.
+def slice(x: X, key: Index, name: str | None = None) -> X:
+    """A part of a blob: ``y = x[key]``.
 
     Write keys with `numpy.s_`: ``af.ops.slice(x, np.s_[:, 1:-1, ::2])``.
 
     Args:
         x: Any shape and dtype.
-        key: Integers, slices (with any step but 0), one ellipsis and None (a new axis), or a tuple of them.
+        key: Integers, slices (with any step but 0), one ellipsis, None (a new axis), and arrays of integers (blobs, or
+            NumPy's), or a tuple of them. A NumPy array of bools picks the elements where it is True.
     Returns:
-        Blob of the part's shape; on the CPU it shares the memory of ``x``, unless a step is negative.
+        Blob of the part's shape, as for NumPy's arrays; without arrays among the key it shares the memory of ``x`` on
+        the CPU, unless a step is negative.
     Raises:
-        ShapeError: if ``x`` does not have an index, or not as many axes.
-        GraphError: if a part of the key is something else.
-    Gradient: g among zeros.
+        AxisError: if ``x`` does not have an index, or not as many axes, or a part of the key is something else.
+        DTypeError: if an index is a blob of bools.
+    Gradient: g among zeros; what was picked several times is added up in the order of the indices.
     Source: Minerva ``slice``, `numpy.ndarray.__getitem__`.
     """
-    bounds: list[range] = []
-    shape: list[int] = []
-    for part in _full_key(key, x):
-        if part is None:
-            shape.append(1)
-            continue
-        n = x.shape[len(bounds)]
-        if isinstance(part, _slice):
-            bounds.append(range(n)[part])
-            shape.append(len(bounds[-1]))
-            continue
-        if not -n <= part < n:
-            raise ShapeError(f"slice: index {part} is out of range on axis {len(bounds)}, got x {x.spec}")
-        bounds.append(range(part % n, part % n + 1))
-    backwards = tuple([axis for axis, bound in enumerate(bounds) if bound.step < 0])
-    upwards = [(b[::-1] if b.step < 0 else b) if len(b) else range(0) for b in bounds]
-    starts, stops = [b.start for b in upwards], [b[-1] + 1 if len(b) else 0 for b in upwards]
-    last = tuple(map(len, bounds)) == tuple(shape)
-    y: Blob = apply(
-        Slice(tuple(starts), tuple(stops), tuple([b.step for b in upwards])),
-        x,
-        name=name if last and not backwards else None,
-    )
-    if backwards:
-        y = apply(Flip(backwards), y, name=name if last else None)
-    return y if last else reshape(y, shape, name=name)
+    return read(x, *parsed("slice", key, len(x.shape)), name=name)
 
 
-def _full_key(key: Index, x: Blob) -> list[Any]:
-    """The key, checked, with a slice for each axis that it does not speak of."""
-    parts = [
-        int(part) if isinstance(part, np.integer) else part for part in (key if isinstance(key, tuple) else (key,))
-    ]
-    for part in parts:
-        if isinstance(part, bool) or not (part is None or isinstance(part, _slice | EllipsisType | int)):
-            raise GraphError(f"slice: key must be of integers, slices, ... and None, got {part!r}")
-    gaps = [i for i, part in enumerate(parts) if part is ...]
-    if len(gaps) > 1:
-        raise GraphError("slice: key can have one ellipsis")
-    missing = len(x.shape) - sum(part is not None and part is not ... for part in parts)
-    if missing < 0:
-        raise ShapeError(f"slice: key is of {len(x.shape) - missing} axes, got x {x.spec}")
-    at = gaps[0] if gaps else len(parts)
-    return [*parts[:at], *[_slice(None)] * missing, *parts[at + 1 :]]
+def read(x: X, key: Key, indices: Sequence[Any], name: str | None = None) -> X:
+    """A part of a blob, by a key that was `parsed`."""
+    if not indices:
+        return blob_of(Slice(key), x, name=name)
+    if any(isinstance(index, np.ndarray) for index in indices):
+        key, indices = _without_masks(key, indices)
+        part_shape("slice", x.shape, key, indices, count=0)
+        indices = [x.literal(each) if isinstance(each, np.ndarray) else each for each in indices]
+    if len(indices) == 1 and indices[0].dtype.kind in "iu" and all(p in (INDEX, (None, None, None)) for p in key):
+        y: X = blob_of(Take(key.index(INDEX)), x, indices[0], name=name)
+    else:
+        y = blob_of(Gather(key), x, *indices, name=name)
+    return y
 
 
-def flip(x: Blob, axis: Axis = None, name: str | None = None) -> Blob:
+def _without_masks(key: Key, indices: Sequence[Any]) -> tuple[Key, list[Any]]:
+    """A key with indices in the place of masks whose values are there, so that the shape of the part is known."""
+    parts: list[Any] = []
+    arrays: list[Any] = []
+    rest = iter(indices)
+    for part in key:
+        array = next(rest) if part == INDEX else None
+        if isinstance(array, np.ndarray) and array.dtype == np.bool_:
+            if not array.ndim:
+                raise GraphError("slice: a part cannot be taken by a 0-d mask: use where")
+            arrays += np.nonzero(array)
+            parts += [INDEX] * array.ndim
+        else:
+            arrays += [] if array is None else [array]
+            parts.append(part)
+    return tuple(parts), arrays
+
+
+def flip(x: X, axis: Axis = None, name: str | None = None) -> X:
     """A blob in reverse order along axes.
 
     Args:
@@ -290,7 +565,7 @@ def _check_indices(kind: str, indices: TensorSpec) -> None:
 
 
 @dataclass(frozen=True)
-class Take(Operation):
+class Take(Arrangement):
     """``y = x`` at indices of one axis, for all of the others; see `take`."""
 
     arguments = ("x", "indices")
@@ -312,17 +587,11 @@ class Take(Operation):
 
 
 @dataclass(frozen=True)
-class TakeDown(Operation):
-    """``dx``: each part of ``g`` added where it was taken from; the gradient of `Take`.
-
-    Parts that were taken several times are summed in the order of the indices, whatever the timing.
-
-    Attributes:
-        length: Length of the axis in ``x``.
-        axis: As in `Take`, not negative.
-    """
+class TakeDown(Arrangement):
+    """Parts added at indices of an axis of zeros; see `take_down`."""
 
     arguments = ("g", "indices")
+    function_name = "take_down"
 
     length: int
     axis: int = 0
@@ -341,10 +610,11 @@ class TakeDown(Operation):
 
 
 @dataclass(frozen=True)
-class TakeAlongAxis(Operation):
+class TakeAlongAxis(Arrangement):
     """``y = x`` at an index of one axis for each element of ``y``; see `take_along_axis`."""
 
     arguments = ("x", "indices")
+    function_name = "take_along_axis"
 
     axis: int = 0
 
@@ -365,7 +635,7 @@ class TakeAlongAxis(Operation):
 
 
 @dataclass(frozen=True)
-class TakeAlongAxisDown(Operation):
+class TakeAlongAxisDown(Arrangement):
     """``dx``: each element of ``g`` added where it was taken from; the gradient of `TakeAlongAxis`.
 
     Elements that were taken several times are summed in the order of ``g``, whatever the timing.
@@ -415,7 +685,7 @@ class OneHot(Operation):
         return (TensorSpec((*inputs[0].shape, self.depth), self.dtype),)
 
 
-def take(x: Blob, indices: Blob, axis: int = 0, name: str | None = None) -> Blob:
+def take(x: X, indices: X, axis: int = 0, name: str | None = None) -> X:
     """Parts of a blob at indices of one axis.
 
     Args:
@@ -427,27 +697,200 @@ def take(x: Blob, indices: Blob, axis: int = 0, name: str | None = None) -> Blob
         Blob of the shape of ``x`` with that of ``indices`` in the place of the axis, and the dtype of ``x``.
     Raises:
         ShapeError, DTypeError: if the inputs do not fit.
-    Gradient: g, added where its parts were taken from, in the order of the indices.
+    Gradient: g, added where its parts were taken from, in the order of the indices: `take_down`.
     Source: `numpy.take`.
     """
     return blob_of(Take(axis), x, indices, name=name)
 
 
-def take_along_axis(x: Blob, indices: Blob, axis: int = 0, name: str | None = None) -> Blob:
+def take_down(g: X, indices: X, length: int, axis: int = 0, name: str | None = None) -> X:
+    """Parts added at indices of one axis of zeros, in the order of the indices: the gradient of `take`.
+
+    Args:
+        g: What `take` gives, numeric.
+        indices: As for `take`.
+        length: Length of the axis in the result.
+        axis: The axis, not negative.
+    Returns:
+        Blob of the shape that `take` takes from, and the dtype of ``g``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: `take`.
+    Source: ``torch.index_add``.
+    """
+    return blob_of(TakeDown(length, axis), g, indices, name=name)
+
+
+@whole
+def take_along_axis(x: X, indices: X, axis: int = 0, name: str | None = None) -> X:
     """For each element of the result, the element of ``x`` at its index along an axis.
 
     Args:
         x: At least one axis, any dtype.
-        indices: The shape of ``x`` but for the axis, integers as in `take`.
+        indices: The shape of ``x`` but for the axis, or one that broadcasts with it; integers as in `take`.
         axis: Axis that the indices are of, counted from the end if negative.
     Returns:
-        Blob of the shape of ``indices``, and the dtype of ``x``.
+        Blob of the shape of ``indices``, broadcast, and the dtype of ``x``.
     Raises:
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: g, added where its elements were taken from, in order.
     Source: `numpy.take_along_axis`, ``torch.gather``.
     """
+    if len(x.shape) == len(indices.shape):
+        (at,) = axes_of("take_along_axis", axis, len(x.shape))
+        lines = TensorSpec((*x.shape[:at], 1, *x.shape[at + 1 :]), x.dtype)
+        shape = broadcast_shape("take_along_axis", x=lines, indices=indices.spec)
+        whole_shape = (*shape[:at], x.shape[at], *shape[at + 1 :])
+        x = x if x.shape == whole_shape else broadcast_to(x, whole_shape)
+        indices = indices if indices.shape == shape else broadcast_to(indices, shape)
     return blob_of(TakeAlongAxis(axis), x, indices, name=name)
+
+
+def gather_nd(x: X, indices: X, batch_dims: int = 0, name: str | None = None) -> X:
+    """Parts of a blob at places, each given by several indices.
+
+    Args:
+        x: Any shape and dtype.
+        indices: Shape (..., k), integers as in `take`: each row is a place along the first k axes of ``x``.
+        batch_dims: Number of axes that both have in front, of the same lengths; the k axes come behind these.
+    Returns:
+        Blob of shape (..., what ``x`` has behind the axes), and the dtype of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: g, added where its parts were taken from, in the order of the indices.
+    Source: ONNX ``GatherND``, TensorFlow ``gather_nd``.
+    """
+    y: X = read(x, *_places("gather_nd", x, indices, batch_dims), name=name or "gather_nd")
+    return y
+
+
+@whole
+def scatter_nd(x: X, indices: X, values: X, mode: Mode = "set", name: str | None = None) -> X:
+    """A blob with parts put at places, one after the other in the order of the indices.
+
+    Args:
+        x: Any shape and dtype.
+        indices: As for `gather_nd`.
+        values: What `gather_nd` would take, of the same shape and dtype.
+        mode: "set" replaces what is there, the last one stays; "add", "mul", "min" and "max" combine it.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+        GraphError: if there is no such mode.
+    Gradient: g where it came from; extremes share it equally, values that were replaced have none.
+    Source: ONNX ``ScatterND``.
+    """
+    key, places = _places("scatter_nd", x, indices)
+    y: X = blob_of(Scatter(key, mode), x, values, *places, name=name or "scatter_nd")
+    return y
+
+
+@whole
+def scatter(x: X, indices: X, values: X, axis: int = 0, mode: Mode = "set", name: str | None = None) -> X:
+    """A blob with each element of ``values`` put at its index along an axis: the reverse of `take_along_axis`.
+
+    Args:
+        x: At least one axis, any dtype.
+        indices: As many axes as ``x``, and at most its lengths beside the axis; integers as in `take`.
+        values: Shape of ``indices``, dtype of ``x``.
+        axis: Axis that the indices are of, counted from the end if negative.
+        mode: As for `scatter_nd`.
+    Returns, errors, gradient: those of `scatter_nd`.
+    Source: ONNX ``ScatterElements``, ``torch.scatter``.
+    """
+    (axis,) = axes_of("scatter", axis, len(x.shape))
+    rank_is("scatter", "indices", indices.spec, [f"axis {i}" for i in range(len(x.shape))])
+    lines = [
+        np.arange(n).reshape([-1 if i == k else 1 for k in range(len(x.shape))]) for i, n in enumerate(indices.shape)
+    ]
+    places: list[Any] = [indices if i == axis else line for i, line in enumerate(lines)]
+    part_shape("scatter", x.shape, (INDEX,) * len(places), places)
+    y: X = blob_of(Scatter((INDEX,) * len(places), mode), x, values, *places, name=name or "scatter")
+    return y
+
+
+def add_at(x: X, key: Index, values: X, name: str | None = None) -> X:
+    """A blob with values added at a part, those of one place in the order of the indices: ``x[key] += values``.
+
+    Args:
+        x: Any shape, numeric.
+        key: As for `slice`.
+        values: Shape of ``slice(x, key)``, dtype of ``x``.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the inputs do not fit.
+    Gradient: g; of the values, its part.
+    Source: `numpy.add.at`.
+    """
+    places, indices = parsed("add_at", key, len(x.shape))
+    y: X = blob_of(Scatter(places, "add"), x, values, *indices, name=name or "add_at")
+    return y
+
+
+def _places(kind: str, x: Any, indices: Any, batch_dims: int = 0) -> tuple[Key, list[Any]]:
+    """The key of `gather_nd`, and its arrays."""
+    if len(indices.shape) <= batch_dims or indices.shape[:batch_dims] != x.shape[:batch_dims]:
+        raise ShapeError(f"{kind}: indices must have shape ({batch_dims} axes of x, ..., k), got {indices.spec}")
+    shape = indices.shape[:-1]
+    batch = [
+        np.arange(n).reshape([-1 if i == k else 1 for k in range(len(shape))])
+        for i, n in enumerate(x.shape[:batch_dims])
+    ]
+    return (INDEX,) * (batch_dims + indices.shape[-1]), [*batch, *unstack(indices, -1)]
+
+
+def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: str | None = None) -> X:
+    """Each element, or part, repeated.
+
+    Args:
+        x: Any shape and dtype.
+        repeats: How often, for all or for each part along the axis.
+        axis: The axis, counted from the end if negative; None for the flat elements.
+    Returns:
+        Blob of the dtype of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not have the axis, or as many parts.
+    Gradient: the sum of g over what was repeated.
+    Source: `numpy.repeat`.
+    """
+    flat = reshape(x, -1) if axis is None else x
+    (at,) = axes_of("repeat", axis or 0, len(flat.shape))
+    counts, length = np.asarray(repeats), flat.shape[at]
+    if counts.shape not in ((), (1,), (length,)) or (counts.size and counts.min() < 0):
+        raise ShapeError(f"repeat: repeats must be one number or {length} numbers from 0 on, got shape {counts.shape}")
+    y: X = take(flat, flat.literal(np.repeat(np.arange(length), counts)), at, name=name or "repeat")
+    return y
+
+
+def tril(x: X, k: int = 0, name: str | None = None) -> X:
+    """Matrices with zeros above a diagonal.
+
+    Args:
+        x: Shape (..., rows, columns), any dtype.
+        k: The diagonal, to the right of the main one.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError: if ``x`` has less than two axes.
+    Gradient: g with the same zeros.
+    Source: `numpy.tril`.
+    """
+    return _triangle("tril", x, k, name, lower=True)
+
+
+def triu(x: X, k: int = 0, name: str | None = None) -> X:
+    """Matrices with zeros below a diagonal; else as `tril`."""
+    return _triangle("triu", x, k - 1, name, lower=False)
+
+
+def _triangle(kind: str, x: X, k: int, name: str | None, lower: bool) -> X:
+    if len(x.shape) < 2:
+        raise ShapeError(f"{kind}: x must have shape (..., rows, columns), got {x.spec}")
+    rows, columns = x.shape[-2:]
+    mask = x.literal(np.tri(rows, columns, k) == lower)
+    return where(mask, x, number_like(0, x), name=name or kind)  # type: ignore[arg-type, return-value]
 
 
 def embedding(indices: Blob, weight: Blob, name: str | None = None) -> Blob:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.errors import AxisError, DTypeError, GraphError, ShapeError
 from actorflow.spec import TensorSpec
 
 #: The axes of the usual order that a kernel's axes are. ``...`` stands for those that are not named, in their order, so
@@ -53,6 +53,10 @@ class Operand:
         Raises:
             DTypeError: if the dtype cannot have that value.
         """
+        raise NotImplementedError
+
+    def literal(self, value: Any) -> Any:
+        """An operand of this kind, on its place, with the value of a NumPy array."""
         raise NotImplementedError
 
     def new_seed(self) -> int:
@@ -131,6 +135,8 @@ class Operation:
         function_name: Name of its functional form; the kind in lower case unless a class says otherwise.
         is_view: Whether `compute` gives a view of the input, which takes no time.
         elementwise: Whether each element of the result depends on the elements at its place alone; it takes numbers.
+        writes_over: Whether the result is the first input with some elements written over; its kernel is ``inplace``.
+        one_dtype: Whether arrays that it is applied to are promoted to one dtype; blobs must have one.
         constants: Arguments by which nothing is differentiated, such as running statistics: gradients stop there, and a
             variable that is read so is not trained.
         takes_complex: Whether `gradient` is right for complex numbers, too: gradients of a real loss by ``a + ib`` are
@@ -143,6 +149,8 @@ class Operation:
     differentiable: ClassVar[bool] = True
     elementwise: ClassVar[bool] = False
     is_view: ClassVar[bool] = False
+    writes_over: ClassVar[bool] = False
+    one_dtype: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
     takes_complex: ClassVar[bool] = False
 
@@ -244,12 +252,13 @@ def axes_of(kind: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """Axes counted from the front, in ascending order.
 
     Raises:
-        ShapeError: if an axis does not exist, or is given twice.
+        AxisError: if an axis does not exist.
+        ShapeError: if one is given twice.
     """
     given = (axis,) if isinstance(axis, int) else tuple(axis)
     for i in given:
         if not -rank <= i < rank:
-            raise ShapeError(f"{kind}: axis must be from {-rank} to {rank - 1}, got {i}")
+            raise AxisError(f"{kind}: axis must be from {-rank} to {rank - 1}, got {i}")
     found = tuple(sorted(i % rank for i in given))
     if len(set(found)) != len(found):
         raise ShapeError(f"{kind}: each axis can be given once, got {given}")
@@ -275,10 +284,10 @@ def spec_of(kind: str, argument: str, operand: object) -> TensorSpec:
     """The type of a blob or array that was given as an argument.
 
     Raises:
-        GraphError: if it is neither; the message names the argument.
+        DTypeError: if it is neither; the message names the argument.
     """
     if not isinstance(operand, Operand):
-        raise GraphError(f"{kind}: {argument} must be a blob or an array, got {type(operand).__name__}")
+        raise DTypeError(f"{kind}: {argument} must be a blob or an array, got {type(operand).__name__}")
     return operand.spec
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVa
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.errors import GraphError, ShapeError
 from actorflow.foreign import missing_method
 from actorflow.interchange import as_array
 from actorflow.ops import elementwise as ew
@@ -173,35 +173,15 @@ class Operators(Methods["Blob"]):
     def __pos__(self) -> Self:
         return self
 
-    @whole
     def __getitem__(self: Any, key: Any, /) -> Blob:
-        """The part ``x[key]``: of integers, slices, ``...`` and None, or one array or blob of integers beside slices.
-
-        Raises:
-            ShapeError: if there is no such part.
-            GraphError, DTypeError: if the key is of something else.
-        """
-        parts = key if isinstance(key, tuple) else (key,)
-        found = [i for i, part in enumerate(parts) if isinstance(part, Operand | np.ndarray | list)]
-        if not found:
-            return indexing.slice(self, key)
-        (at, *more), rest = found, [part for i, part in enumerate(parts) if i not in found]
-        indices = parts[at] if isinstance(parts[at], Operand) else _constant(self, parts[at])
-        if indices.dtype.kind == "b":
-            raise DTypeError("an index of bools picks a number of elements that only the values tell: use af.ops.where")
-        if more or not all(part is None or part is ... or isinstance(part, slice) for part in rest):
-            raise GraphError(
-                "an index of arrays can be one array or blob of integers, beside slices, ... and None: "
-                "use af.ops.take and af.ops.take_along_axis"
-            )
-        axis = at - len(parts) if ... in rest[:at] else at
-        is_whole = all(part is ... or part == slice(None) for part in rest)
-        part = self if is_whole else indexing.slice(self, (*parts[:at], slice(None), *parts[at + 1 :]))
-        return indexing.take(part, indices, axis)
+        """The part ``x[key]``; see `actorflow.ops.slice`."""
+        y: Blob = indexing.slice(self, key)
+        return y
 
     sum, mean, prod = reductions.sum, reductions.mean, reductions.prod
     max, min, argmax, argmin = reductions.max, reductions.min, reductions.argmax, reductions.argmin
     all, any = reductions.all, reductions.any
     squeeze, astype = shaping.squeeze, ew.cast
-    _reshaped, _permuted = shaping.reshape, shaping.transpose
+    _reshaped: Any = shaping.reshape
+    _permuted: Any = shaping.transpose
     _module = "actorflow.ops"

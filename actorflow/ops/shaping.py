@@ -8,21 +8,46 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.fills import number_like
-from actorflow.ops.operation import Application, Grads, Operation, apply, axes_of, blob_of, same_numbers, whole
+from actorflow.ops.operation import (
+    Application,
+    Grads,
+    Operand,
+    Operation,
+    apply,
+    axes_of,
+    blob_of,
+    same_numbers,
+    whole,
+)
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
+#: A blob or a lazy array.
+X = TypeVar("X", bound=Operand)
+
+
+def integers(given: Iterable[int] | int) -> tuple[int, ...]:
+    """One integer or several, as Python's."""
+    return tuple([int(each) for each in ((given,) if isinstance(given, int | np.integer) else given)])
+
+
+class Arrangement(Operation):
+    """Base of the operations that give elements other places."""
+
+    takes_complex = True
+
 
 @dataclass(frozen=True)
-class Reshape(Operation):
+class Reshape(Arrangement):
     """The elements of ``x``, in their order, in another shape; any dtype; no copy on the CPU."""
 
     shape: tuple[int, ...]
@@ -41,7 +66,7 @@ class Reshape(Operation):
         return [apply(Reshape(op.inputs[0].shape), grads[0])]
 
 
-def reshape(x: Blob, shape: Iterable[int] | int, name: str | None = None) -> Blob:
+def reshape(x: X, shape: Iterable[int] | int, name: str | None = None) -> X:
     """The elements of ``x``, in C order, in another shape.
 
     Args:
@@ -53,11 +78,10 @@ def reshape(x: Blob, shape: Iterable[int] | int, name: str | None = None) -> Blo
         ShapeError: if the number of elements does not fit.
     Gradient: g in the shape of ``x``.
     """
-    axes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    return blob_of(Reshape(tuple(int(axis) for axis in axes)), x, name=name)
+    return blob_of(Reshape(integers(shape)), x, name=name)
 
 
-def flatten(x: Blob, name: str | None = None) -> Blob:
+def flatten(x: X, name: str | None = None) -> X:
     """All axes but the first joined into one.
 
     Args:
@@ -73,7 +97,7 @@ def flatten(x: Blob, name: str | None = None) -> Blob:
     return reshape(x, (x.shape[0], math.prod(x.shape[1:])), name=name)
 
 
-def expand_dims(x: Blob, axis: int | Sequence[int], name: str | None = None) -> Blob:
+def expand_dims(x: X, axis: int | Sequence[int] = 0, name: str | None = None) -> X:
     """``x`` with axes of length 1 put in.
 
     Args:
@@ -86,13 +110,19 @@ def expand_dims(x: Blob, axis: int | Sequence[int], name: str | None = None) -> 
     Gradient: g in the shape of ``x``.
     Source: `numpy.expand_dims`.
     """
+    return reshape(x, expanded(x.shape, axis if isinstance(axis, int) else tuple(axis)), name=name)
+
+
+@lru_cache
+def expanded(shape: tuple[int, ...], axis: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that `expand_dims` gives."""
     count = 1 if isinstance(axis, int) else len(axis)
-    new = axes_of("expand_dims", axis, len(x.shape) + count)
-    rest = iter(x.shape)
-    return reshape(x, [1 if i in new else next(rest) for i in range(len(x.shape) + count)], name=name)
+    new = axes_of("expand_dims", axis, len(shape) + count)
+    rest = iter(shape)
+    return tuple([1 if i in new else next(rest) for i in range(len(shape) + count)])
 
 
-def squeeze(x: Blob, axis: int | Sequence[int] | None = None, name: str | None = None) -> Blob:
+def squeeze(x: X, axis: int | Sequence[int] | None = None, name: str | None = None) -> X:
     """``x`` without axes of length 1.
 
     Args:
@@ -105,35 +135,47 @@ def squeeze(x: Blob, axis: int | Sequence[int] | None = None, name: str | None =
     Gradient: g in the shape of ``x``.
     Source: `numpy.squeeze`.
     """
-    ones = [i for i, length in enumerate(x.shape) if length == 1]
-    gone = ones if axis is None else axes_of("squeeze", axis, len(x.shape))
+    return reshape(x, squeezed(x.shape, axis if axis is None or isinstance(axis, int) else tuple(axis)), name=name)
+
+
+@lru_cache
+def squeezed(shape: tuple[int, ...], axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape that `squeeze` gives."""
+    gone = [i for i, n in enumerate(shape) if n == 1] if axis is None else axes_of("squeeze", axis, len(shape))
     for i in gone:
-        if i not in ones:
-            raise ShapeError(f"squeeze: x must have length 1 on axis {i}, got {x.spec}")
-    return reshape(x, [length for i, length in enumerate(x.shape) if i not in gone], name=name)
+        if shape[i] != 1:
+            raise ShapeError(f"squeeze: x must have length 1 on axis {i}, got shape {shape}")
+    return tuple([n for i, n in enumerate(shape) if i not in gone])
 
 
 @dataclass(frozen=True)
-class Transpose(Operation):
-    """``y[i[axes[0]], i[axes[1]], ...] = x[i[0], i[1], ...]``, any dtype."""
+class Transpose(Arrangement):
+    """``y[i[axes[0]], i[axes[1]], ...] = x[i[0], i[1], ...]``, any dtype; axes may count from the end."""
+
+    function_name = "permute_dims"
+    is_view = True
 
     axes: tuple[int, ...]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         shape = inputs[0].shape
-        if sorted(self.axes) != list(range(len(shape))):
+        if sorted([axes_of(self.kind, axis, len(shape))[0] for axis in self.axes]) != list(range(len(shape))):
             raise ShapeError(f"Transpose: axes {self.axes} are not a permutation of the axes of x {inputs[0]}")
         return (TensorSpec(tuple([shape[axis] for axis in self.axes]), inputs[0].dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [None if grads[0] is None or not wanted[0] else apply(self.inverse(), grads[0])]
+    def compute(self, *inputs: Any) -> Any:
+        return inputs[0].transpose(self.axes)
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        return [apply(self.inverse(), grads[0])]
 
     def inverse(self) -> Transpose:
         """The transposition back."""
-        return Transpose(tuple([self.axes.index(axis) for axis in range(len(self.axes))]))
+        axes = [axis % len(self.axes) for axis in self.axes]
+        return Transpose(tuple([axes.index(axis) for axis in range(len(axes))]))
 
 
-def transpose(x: Blob, axes: Sequence[int] | None = None, *, name: str | None = None) -> Blob:
+def transpose(x: X, axes: Sequence[int] | None = None, *, name: str | None = None) -> X:
     """``x`` with its axes in another order.
 
     Args:
@@ -147,9 +189,32 @@ def transpose(x: Blob, axes: Sequence[int] | None = None, *, name: str | None = 
     Gradient: g with the inverse permutation.
     Source: `numpy.transpose`.
     """
-    rank = len(x.shape)
-    order = range(rank)[::-1] if axes is None else [axis + rank if axis < 0 else axis for axis in axes]
-    return blob_of(Transpose(tuple(order)), x, name=name)
+    order = range(len(x.shape))[::-1] if axes is None else axes
+    return blob_of(Transpose(integers(order)), x, name=name)
+
+
+def moveaxis(x: X, source: int | Sequence[int], destination: int | Sequence[int], name: str | None = None) -> X:
+    """``x`` with some axes at other positions, the others in their order.
+
+    Args:
+        x: Any shape and dtype.
+        source: The axes, negative ones counted from the end.
+        destination: Where each is to be.
+    Returns:
+        The blob with the permuted shape.
+    Raises:
+        ShapeError: if there are no such axes, or not as many of one as of the other, each once.
+    Gradient: g with the inverse permutation.
+    Source: `numpy.moveaxis`.
+    """
+    rank, sources, targets = len(x.shape), integers(source), integers(destination)
+    if len(axes_of("moveaxis", sources, rank)) != len(axes_of("moveaxis", targets, rank)):
+        raise ShapeError(f"moveaxis: source {source} and destination {destination} must name as many axes")
+    moved = [axis % rank for axis in sources]
+    order = [axis for axis in range(rank) if axis not in moved]
+    for target, origin in sorted(zip([axis % rank for axis in targets], moved, strict=True)):
+        order.insert(target, origin)
+    return transpose(x, order, name=name)
 
 
 #: One axis, several, or all of them.
@@ -174,7 +239,7 @@ def broadcast_shape(kind: str, **inputs: TensorSpec) -> tuple[int, ...]:
     return shape
 
 
-def sum_to(grad: Blob, shape: tuple[int, ...]) -> Blob:
+def sum_to(grad: X, shape: tuple[int, ...]) -> X:
     """The sum of a gradient over the axes that its operand of ``shape`` was broadcast along."""
     if grad.shape == shape:
         return grad
@@ -182,15 +247,21 @@ def sum_to(grad: Blob, shape: tuple[int, ...]) -> Blob:
     axes = [*range(new), *[i + new for i, n in enumerate(shape) if n == 1 and grad.shape[i + new] != 1]]
     if not axes:
         return grad
-    summed: Blob = apply(ReduceSum(tuple(axes), keepdims=True), grad)
+    summed: X = apply(ReduceSum(tuple(axes), keepdims=True), grad)
     return reshape(summed, shape) if new else summed
 
 
 @dataclass(frozen=True)
-class BroadcastTo(Operation):
+class BroadcastTo(Arrangement):
     """``x`` repeated along axes until it has a shape; see `broadcast_to`."""
 
+    function_name = "broadcast_to"
+    is_view = True
+
     shape: tuple[int, ...]
+
+    def compute(self, *inputs: Any) -> Any:
+        return np.broadcast_to(inputs[0], self.shape)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
@@ -246,6 +317,8 @@ class Reduction(Operation):
 class ReduceSum(Reduction):
     """The sum along axes; see `actorflow.ops.sum`."""
 
+    takes_complex = True
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         same_numbers(self.kind, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
@@ -271,7 +344,7 @@ def normal_axes(axis: Axis) -> tuple[int, ...] | None:
     return (axis,) if isinstance(axis, int) else None if axis is None else tuple(axis)
 
 
-def broadcast_to(x: Blob, shape: Iterable[int] | int, name: str | None = None) -> Blob:
+def broadcast_to(x: X, shape: Iterable[int] | int, name: str | None = None) -> X:
     """``x`` repeated until it has a shape, by NumPy's rules: axes are added in front, those of length 1 are repeated.
 
     Operations that broadcast need no such copy of their operands.
@@ -301,10 +374,11 @@ def spread(x: Blob, like: Blob) -> Blob:
 
 
 @dataclass(frozen=True)
-class Concat(Operation):
+class Concat(Arrangement):
     """Parts one after the other along an axis; see `concat`."""
 
     arguments = ("*parts",)
+    one_dtype = True
 
     axis: int = 0
 
@@ -330,7 +404,7 @@ class Concat(Operation):
 
 
 @dataclass(frozen=True)
-class Split(Operation):
+class Split(Arrangement):
     """Pieces of ``x`` along an axis, views of it on the CPU; see `split`."""
 
     lengths: tuple[int, ...]
@@ -353,12 +427,13 @@ class Split(Operation):
         return [apply(Concat(self.axis), *parts)]
 
 
-def concat(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob:
+@whole
+def concat(parts: Sequence[X], axis: int | None = 0, name: str | None = None) -> X:
     """Blobs one after the other along an axis; each is copied once.
 
     Args:
-        parts: One or more blobs of one dtype, and one shape but for the axis.
-        axis: Axis to join along, counted from the end if negative.
+        parts: One or more blobs of one dtype, and one shape but for the axis; arrays are promoted to one dtype.
+        axis: Axis to join along, counted from the end if negative; None joins the flat parts.
     Returns:
         Blob whose length along the axis is the sum of theirs.
     Raises:
@@ -366,15 +441,19 @@ def concat(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
     Gradient: g taken apart, without copies on the CPU.
     Source: Purine2 ``Concat``.
     """
+    if not parts:
+        raise ShapeError("concat: give at least one part")
+    if axis is None:
+        return concat([reshape(part, -1) for part in parts], 0, name)
     return blob_of(Concat(axis), *parts, name=name)
 
 
 @whole
-def stack(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob:
+def stack(parts: Sequence[X], axis: int = 0, name: str | None = None) -> X:
     """Blobs joined along a new axis.
 
     Args:
-        parts: One or more blobs of one type.
+        parts: One or more blobs of one type; arrays are promoted to one dtype.
         axis: Position of the new axis in the result, counted from its end if negative.
     Returns:
         Blob with one axis more, as long as there are parts.
@@ -389,7 +468,73 @@ def stack(parts: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blob
     return concat([expand_dims(part, axis) for part in parts], axis, name=name or "stack")
 
 
-def split(x: Blob, parts: int | Sequence[int], axis: int = 0, name: str | None = None) -> list[Blob]:
+def unstack(x: X, axis: int = 0) -> tuple[X, ...]:
+    """The parts of ``x`` along an axis, without that axis.
+
+    Args:
+        x: At least one axis, any dtype.
+        axis: The axis, counted from the end if negative.
+    Raises:
+        ShapeError: if ``x`` does not have the axis.
+    Gradient: the gradients of the parts, joined.
+    Source: ``torch.unbind``.
+    """
+    (axis,) = axes_of("unstack", axis, len(x.shape))
+    parts: Any = x
+    return tuple([parts[(*[slice(None)] * axis, i)] for i in range(x.shape[axis])])
+
+
+@whole
+def roll(x: X, shift: int | Sequence[int], axis: int | Sequence[int] | None = None, name: str | None = None) -> X:
+    """The elements moved along axes; those that leave at one end come back at the other.
+
+    Args:
+        x: Any shape and dtype.
+        shift: By how many places, for each axis or for all.
+        axis: The axes; None moves the elements in C order.
+    Returns:
+        Blob of the type of ``x``.
+    Raises:
+        ShapeError: if ``x`` does not have the axes, or there are not as many shifts.
+    Gradient: g, moved back.
+    Source: `numpy.roll`.
+    """
+    shifts, axes = integers(shift), (0,) if axis is None else integers(axis)
+    if len(shifts) not in (1, len(axes)):
+        raise ShapeError(f"roll: give one shift, or one for each of {len(axes)} axes, got {shifts}")
+    y: Any = reshape(x, -1) if axis is None else x
+    for each, by in zip(axes, shifts if len(shifts) == len(axes) else shifts * len(axes), strict=True):
+        (at,) = axes_of("roll", each, len(y.shape))
+        cut, before = -by % max(y.shape[at], 1), (slice(None),) * at
+        y = concat([y[(*before, slice(cut, None))], y[(*before, slice(cut))]], at)
+    rolled: X = reshape(y, x.shape, name=name or "roll")
+    return rolled
+
+
+@whole
+def tile(x: X, repetitions: int | Sequence[int], name: str | None = None) -> X:
+    """``x`` repeated as a whole along each axis.
+
+    Args:
+        x: Any shape and dtype.
+        repetitions: How often, along the last axes; ``x`` gets axes in front where there are more.
+    Returns:
+        Blob of the dtype of ``x``.
+    Raises:
+        ShapeError: if a number is negative.
+    Gradient: the sum of g over what was repeated.
+    Source: `numpy.tile`.
+    """
+    times = integers(repetitions)
+    rank = max(len(x.shape), len(times))
+    pairs = [*zip((1,) * (rank - len(times)) + times, (1,) * (rank - len(x.shape)) + x.shape, strict=True)]
+    spread = broadcast_to(
+        reshape(x, [n for _, length in pairs for n in (1, length)]), [n for pair in pairs for n in pair]
+    )
+    return reshape(spread, [count * length for count, length in pairs], name=name or "tile")
+
+
+def split(x: X, parts: int | Sequence[int], axis: int = 0, name: str | None = None) -> list[X]:
     """Pieces of a blob along an axis; on the CPU they share its memory.
 
     Args:

@@ -204,6 +204,7 @@ def shapes(rng: np.random.Generator, x: np.ndarray) -> dict[str, Form]:
             "roll": lambda f, x: f.roll(x, 1, axis=axis),
             "repeat": lambda f, x: f.repeat(x, 2, axis=axis),
             "moveaxis": lambda f, x: f.moveaxis(x, axis, 0),
+            "unstack": lambda f, x: f.unstack(x, axis=axis)[n - 1],
             "tile": lambda f, x: f.tile(x, (2,)),
         }
     return forms

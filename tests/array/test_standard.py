@@ -266,7 +266,7 @@ def test_errors_are_those_that_array_code_expects() -> None:
     ):
         with pytest.raises(IndexError):
             wrong()
-        with pytest.raises(ValueError, match="out of bounds"):
+        with pytest.raises(ValueError, match=r"out of bounds|axis must be from"):
             wrong()
     for wrong in (
         lambda: xp.bitwise_and(x, x),

@@ -14,7 +14,7 @@ import numpy as np
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
 from actorflow.ops import find_kernel
-from actorflow.ops.indexing import PadDown, SliceDown, TakeAlongAxisDown, TakeDown
+from actorflow.ops.indexing import INDEX, AddAt, Gather, PadDown, TakeAlongAxisDown, TakeDown, numpy_key
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
@@ -156,6 +156,17 @@ def _positive(*shapes: tuple[int, ...]) -> Make:
     return lambda random: [random.uniform(0.5, 2.0, shape) for shape in shapes]
 
 
+def _placed(*shapes: tuple[int, ...]) -> Make:
+    """Arrays, and indices of the first and of the third axis, of length 4 and 5."""
+    return lambda random: [
+        *(random.integers(-3, 4, shape).astype(np.float64) for shape in shapes),
+        random.integers(0, 4, 6),
+        random.integers(-5, 5, 6),
+    ]
+
+
+_PLACES = (INDEX, (None, None, -1), INDEX)
+_KEYS = [((1, 4, 2), (0, 3, None), (2, None, -2)), (-1, None, (0, 0, None)), ()]
 _PAIR = ((5, 41), (5, 41))
 _AXES = (None, (0,), (1,), (2,), (0, 1), (0, 2))
 _WIDTHS = ((2, 1), (0, 3), (1, 0))
@@ -215,8 +226,11 @@ TENSOR_CASES = [
     ),
     *(Case(ops.Concat(axis), _normal((4, 3, 5), (4, 3, 5), (4, 3, 5))) for axis in (0, 1, -1)),
     *(Case(ops.Split((1, 0, 2), axis), _normal((3, 3, 3))) for axis in (0, 1, -1)),
-    Case(ops.Slice((1, 0, 2), (4, 3, 2), (2, 1, 1)), _normal((4, 3, 5))),
-    Case(SliceDown((1, 0, 2), (4, 3, 5), (2, 1, 2), (4, 3, 5)), _normal((2, 3, 2))),
+    *(Case(ops.Slice(key), _normal((4, 3, 5))) for key in _KEYS),
+    *(Case(AddAt(key, (4, 3, 5)), _normal(np.empty((4, 3, 5))[numpy_key(key)].shape)) for key in _KEYS),
+    Case(Gather(_PLACES), _placed((4, 3, 5))),
+    Case(AddAt(_PLACES, (4, 3, 5)), _placed((6, 3))),
+    *(Case(ops.Scatter(_PLACES, mode), _placed((4, 3, 5), (6, 3))) for mode in ("set", "add", "mul", "min", "max")),
     *(Case(ops.Flip(axis), _normal((4, 3, 5))) for axis in (None, (1,))),
     *(Case(ops.Pad(_WIDTHS, mode, 1.5), _normal(_BORDER[0])) for mode in ("constant", "reflect", "edge", "wrap")),
     *(Case(PadDown(_WIDTHS, mode), _normal(_BORDER[1])) for mode in ("reflect", "edge", "wrap")),

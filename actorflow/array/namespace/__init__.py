@@ -9,7 +9,7 @@ from actorflow.array import fft, linalg
 from actorflow.array.linalg import matmul, matrix_transpose, tensordot, vecdot
 from actorflow.array.namespace.creation import (
     arange, asarray, empty, empty_like, eye, from_dlpack, from_numpy, full, full_like, linspace, meshgrid, ones,
-    ones_like, randb, randn, tril, triu, zeros, zeros_like,
+    ones_like, randb, randn, zeros, zeros_like,
 )
 from actorflow.array.namespace.elementwise import (
     abs, acos, acosh, add, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
@@ -22,7 +22,7 @@ from actorflow.array.namespace.elementwise import (
 from actorflow.array.namespace.indexing import take, take_along_axis
 from actorflow.array.namespace.manipulation import (
     broadcast_arrays, broadcast_shapes, broadcast_to, concat, expand_dims, flip, moveaxis, permute_dims, repeat,
-    reshape, roll, squeeze, stack, tile, unstack,
+    reshape, roll, squeeze, stack, tile, tril, triu, unstack,
 )
 from actorflow.array.namespace.statistical import (
     all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, isin, max, mean, min,

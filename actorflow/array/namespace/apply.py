@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from actorflow.array.namespace.operate import constant
+import numpy as np
+
+from actorflow.array.namespace.operate import cast, constant, node_of
 from actorflow.array.record.placement import home_of, transfer
-from actorflow.array.record.primitives import primitive_of
+from actorflow.array.record.primitives import DType, OperationPrimitive, primitive_of
 from actorflow.array.record.record import Input, Record, record, record_parts
 from actorflow.errors import GraphError
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
-    pass
+    from actorflow.array.array import Array
+
+#: Types of an operation's results, and how arrays record it.
+_Prepared = tuple[tuple[TensorSpec, ...], OperationPrimitive]
 
 
 def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
@@ -30,9 +35,7 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
         GraphError: as its ``infer`` does.
     """
     nodes = _nodes(operation, inputs)
-    operation.check_arity(len(nodes))
-    specs = _inferred(operation, tuple([TensorSpec(node.shape, node.dtype) for node in nodes]))
-    primitive = primitive_of(operation, nodes[0].dtype, len(specs))
+    specs, primitive = prepared(operation, tuple([(node.shape, node.dtype) for node in nodes]))
     params, evaluator = primitive.new_params(), next(node for node in nodes if type(node) is Record).evaluator
     work = sum([node.size for node in nodes])
     if len(specs) == 1:
@@ -45,26 +48,61 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
     return found[0] if len(specs) == 1 else tuple(found)
 
 
+def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
+    """Record an operation that reads one array, and is known by its class and parameters: the shortest way to do it.
+
+    Raises:
+        DTypeError: if ``x`` is not an array.
+        GraphError: as the operation's ``infer`` does.
+    """
+    node = x._node if type(x) is Record.array_type else node_of(make.__name__.lower(), "x", x)
+    (spec,), primitive = _made(make, params, node.shape, node.dtype)
+    return record(primitive, (node,), spec.shape, spec.dtype, (), node.evaluator, node.size)
+
+
+@lru_cache(maxsize=16_384)
+def _made(make: Callable[..., Operation], params: tuple[Any, ...], shape: tuple[int, ...], dtype: DType) -> _Prepared:
+    operation = make(*params)
+    found = operation.infer(TensorSpec(shape, dtype))
+    assert found is not None
+    return found, OperationPrimitive(operation, dtype, 1)
+
+
 def _nodes(operation: Operation, inputs: Sequence[Any]) -> tuple[Input, ...]:
     kind = Record.array_type
     like = next(each for each in inputs if type(each) is kind).dtype
-    return tuple(
-        [each._node if type(each) is kind else constant(operation.function_name, each, like) for each in inputs]
-    )
+    nodes = [each._node if type(each) is kind else constant(operation.function_name, each, like) for each in inputs]
+    if operation.one_dtype and any(node.dtype != like for node in nodes):
+        wanted = np.result_type(*[node.dtype for node in nodes])
+        pairs = zip(inputs, nodes, strict=True)
+        return tuple(
+            [node.astype(wanted) if isinstance(node, np.ndarray) else cast(x, wanted)._node for x, node in pairs]
+        )
+    return tuple(nodes)
 
 
-def _infer(operation: Operation, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    found = operation.infer(*specs)
+#: Shapes and dtypes of an operation's inputs.
+_Types = tuple[tuple[tuple[int, ...], DType], ...]
+
+
+def _prepare(operation: Operation, types: _Types) -> _Prepared:
+    operation.check_arity(len(types))
+    found = operation.infer(*[TensorSpec(*each) for each in types])
     if found is None:
         raise GraphError(f"{operation.kind} does not say what its outputs are: it cannot be applied to arrays")
-    return found
+    return found, primitive_of(operation, types[0][1], len(found))
 
 
-_known_inferences = lru_cache(maxsize=4_096)(_infer)
+_known = lru_cache(maxsize=4_096)(_prepare)
 
 
-def _inferred(operation: Operation, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+def prepared(operation: Operation, types: _Types) -> _Prepared:
+    """The types of an operation's results, and how arrays record it.
+
+    Raises:
+        GraphError: as its ``infer`` does.
+    """
     try:
-        return _known_inferences(operation, specs)
-    except TypeError:  # an array among its parameters
-        return _infer(operation, specs)
+        return _known(operation, types)
+    except TypeError:  # an array among its parameters, or an input of a wrong dtype: that is said again
+        return _prepare(operation, types)

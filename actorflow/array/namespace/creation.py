@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.manipulation import broadcast_to, reshape
-from actorflow.array.namespace.operate import cast, node_of, simple, unary, value_of
+from actorflow.array.namespace.operate import cast, node_of, unary, value_of
 from actorflow.array.record.placement import at, default_place, place_of, transfer
 from actorflow.array.record.primitives import DType, Primitive, Value
 from actorflow.array.record.record import HOST, Record, current_evaluator, given, record
@@ -124,8 +124,6 @@ FULL = Primitive("full", lambda value, shape: np.full(shape, value))
 _ARANGE = Primitive("arange", lambda *params: np.arange(*params[:-1]))
 _LINSPACE = Primitive("linspace", np.linspace)
 _EYE = Primitive("eye", np.eye)
-_TRIL = Primitive("tril", np.tril)
-_TRIU = Primitive("triu", np.triu)
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -252,23 +250,6 @@ def eye(
     kind = _checked_dtype("eye", np.float64 if dtype is None else dtype)
     shape = _shape((n_rows, n_rows if n_cols is None else n_cols))
     return made_on(device, record(_EYE, (), shape, kind, (*shape, int(k), kind), current_evaluator()))
-
-
-def _triangle(op: Primitive, x: Array, k: int) -> Array:
-    node = node_of(op.name, "x", x)
-    if len(node.shape) < 2:
-        raise ShapeError(f"{op.name}: expected matrices, got shape {node.shape}")
-    return simple(op, x, node.shape, int(k))
-
-
-def tril(x: Array, /, *, k: int = 0) -> Array:
-    """Matrices with zeros above a diagonal, ``k`` to the right of the main one."""
-    return _triangle(_TRIL, x, k)
-
-
-def triu(x: Array, /, *, k: int = 0) -> Array:
-    """Matrices with zeros below a diagonal, ``k`` to the right of the main one."""
-    return _triangle(_TRIU, x, k)
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:

@@ -172,6 +172,8 @@ class OperationPrimitive(Primitive):
             self._returns = kernel.returns
         elif kernel.returns:
             super().__init__(name, self._compute_returned)
+        elif operation.writes_over:
+            super().__init__(name, self._compute_over, owns=True)
         else:
             super().__init__(name, self._compute_into, pure=not kernel.random, into=True)
 
@@ -185,6 +187,9 @@ class OperationPrimitive(Primitive):
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
         self._call(inputs, [out])
+
+    def _compute_over(self, *inputs: Any, owned: bool) -> Value:
+        return self._call(inputs, [inputs[0] if owned else np.empty(inputs[0].shape, inputs[0].dtype)])[0]
 
     def _compute_returned(self, *inputs: Any) -> Value:
         return self._call(inputs, None)[0]

@@ -12,7 +12,7 @@ from actorflow import ops
 from actorflow.array import linalg
 from actorflow.array.array import Array
 from actorflow.array.namespace import elementwise as ew
-from actorflow.array.namespace import indexing, manipulation, statistical
+from actorflow.array.namespace import statistical
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
 from actorflow.array.namespace.operate import CAST
 from actorflow.array.record.placement import TRANSFER
@@ -181,7 +181,7 @@ def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     if op is PART and isinstance(inputs[0], tuple):
         return inputs[0][node.params[0]]
     if op.operation is not None:
-        return graph.apply(op.operation, *[_as_blob(graph, each) for each in inputs])
+        return graph.apply(op.operation, *[_as_blob(graph, each) for each in inputs], name=op.name)
     if op is TRANSFER:  # the caller of `to_graph` says where it is computed
         return inputs[0]
     if not any(isinstance(each, Blob) for each in inputs):
@@ -282,12 +282,6 @@ def _truth(function: _Rule) -> _Rule:
     return lambda node, x: rule(node, x if x.dtype == np.bool_ else ops.not_equal(x, x.dtype.type(0)))
 
 
-def _index(node: Record | OpStep, x: Blob, *arrays: Blob) -> Blob:
-    if arrays:
-        raise GraphError("index arrays have no op")
-    return ops.slice(x, indexing.key_of(node.params[0], ()), name=node.name)
-
-
 def _matmul(node: Record | OpStep, a: Blob, b: Blob) -> Blob:
     if min(len(a.shape), len(b.shape)) < 2:
         raise GraphError("products of vectors have no op")
@@ -307,14 +301,6 @@ def _deviation(node: Record | OpStep, x: Blob) -> Blob:
     """A square root whose gradient at 0, the deviation of equal numbers, is 0."""
     is_some = ops.greater(x, 0.0)
     return ops.where(is_some, ops.sqrt(ops.where(is_some, x, 1.0)), 0.0, name=node.name)
-
-
-def _takes(function: _Rule) -> _Rule:
-    return lambda node, x, indices: function(x, indices, axis=node.params[0], name=node.name)
-
-
-def _joins(function: _Rule) -> _Rule:
-    return lambda node, *parts: function(parts, axis=node.params[0], name=node.name)
 
 
 _RULES: dict[Primitive, _Rule] = {
@@ -371,14 +357,5 @@ _RULES: dict[Primitive, _Rule] = {
     ew.CLIP_LOW: _clip("low"),
     ew.CLIP_HIGH: _clip("high"),
     statistical.ROOT: _deviation,
-    indexing.READ: _index,
-    indexing.TAKE: _takes(ops.take),
-    indexing.TAKE_ALONG: _takes(ops.take_along_axis),
     linalg.MATMUL: _matmul,
-    manipulation.RESHAPE: lambda node, x: ops.reshape(x, node.shape, name=node.name),
-    manipulation.PERMUTE: lambda node, x: ops.transpose(x, node.params[0], name=node.name),
-    manipulation.BROADCAST: lambda node, x: ops.broadcast_to(x, node.shape, name=node.name),
-    manipulation.FLIP: lambda node, x: ops.flip(x, node.params[0], name=node.name),
-    manipulation.CONCAT: _joins(ops.concat),
-    manipulation.STACK: _joins(ops.stack),
 }

@@ -17,13 +17,20 @@ Key = tuple[Any, ...]
 
 @kernel(ops.Slice, returns=True)
 def _slice(operation: ops.Slice, inputs: list[Array], outputs: None) -> list[Array]:
-    return [inputs[0][operation.key]]
+    y = operation.compute(*inputs)
+    return [y.copy() if min(y.strides, default=0) < 0 else y]  # other libraries want steps forwards
 
 
-@kernel(ops.SliceDown)
-def _slice_down(operation: ops.SliceDown, inputs: list[Array], outputs: list[Array]) -> None:
-    outputs[0].fill(0)
-    outputs[0][operation.part.key] = inputs[0]
+@kernel(ops.Scatter, inplace=True)
+def _scatter(operation: ops.Scatter, inputs: list[Array], outputs: list[Array]) -> None:
+    (x, values, *indices), (y,) = inputs, outputs
+    if y is not x:
+        np.copyto(y, x)
+    key = ops.numpy_key(operation.key, indices)
+    if operation.mode == "set":
+        y[key] = values
+    else:
+        ops.UFUNCS[operation.mode].at(y, key, values)
 
 
 @kernel(ops.Flip)

@@ -13,11 +13,10 @@ from actorflow.spec import TensorSpec
 @kernel(Reshape, returns=True)
 def _reshape(operation: Reshape, inputs: list[Array], outputs: None) -> list[Array]:
     (x,) = inputs
-    shape = operation.infer(TensorSpec(x.shape, x.dtype))[0].shape
     if x.flags.c_contiguous:
-        return [x.reshape(shape)]
+        return [x.reshape(operation.shape)]
     # NumPy would give a view of a copy, whose memory could not be told from that of the pool.
-    y = np.empty(shape, x.dtype)
+    y = np.empty(operation.infer(TensorSpec(x.shape, x.dtype))[0].shape, x.dtype)
     np.copyto(y.reshape(x.shape), x)
     return [y]
 

@@ -55,13 +55,13 @@ def _launch(function: str, grid: int, *args: Array | int) -> None:
 
 @kernel(ops.Slice, dtypes=ANYTHING)
 def _slice(operation: ops.Slice, inputs: list[Array], outputs: list[Array]) -> None:
-    cupy.copyto(outputs[0], inputs[0][operation.key])
+    cupy.copyto(outputs[0], operation.compute(*inputs))
 
 
-@kernel(ops.SliceDown, dtypes=ANYTHING)
-def _slice_down(operation: ops.SliceDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.AddAt, dtypes=ANYTHING, supports=lambda operation: ops.INDEX not in operation.key)
+def _add_at(operation: ops.AddAt, inputs: list[Array], outputs: list[Array]) -> None:
     outputs[0].fill(0)
-    cupy.copyto(outputs[0][operation.part.key], inputs[0])
+    cupy.copyto(outputs[0][ops.numpy_key(operation.key)], inputs[0])
 
 
 @kernel(ops.Flip, dtypes=ANYTHING)
