@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -18,8 +18,42 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
 
+class _Update(Operation):
+    """A step of an optimizer, of a weight, its gradient, a rate, perhaps the number of the step, and states."""
+
+    differentiable = False
+
+    #: The state that has the weight's own dtype; the others have that of `state_spec`.
+    alike: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return self.arguments
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        kind, named = self.kind, dict(zip(self.names, inputs, strict=True))
+        weight, wide, states = named["weight"], state_spec(inputs[0]).dtype, []
+        same_dtype(kind, **{name: named[name] for name in ("weight", "grad", *self.alike)})
+        for name, spec in named.items():
+            is_scalar = name in ("rate", "step")
+            if is_scalar and spec.shape:
+                raise ShapeError(f"{kind}: {name} must have shape (), got {spec}")
+            if not is_scalar and spec.shape != weight.shape:
+                raise ShapeError(f"{kind}: {name} must have weight's shape {weight.shape}, got {spec}")
+            if name == "rate" and spec.dtype.kind != "f":
+                raise DTypeError(f"{kind}: rate must be floating, got {spec}")
+            if name == "step" and spec.dtype != np.int64:
+                raise DTypeError(f"{kind}: step must be int64, got {spec}")
+            if not is_scalar and name not in ("weight", "grad"):
+                if name not in self.alike and spec.dtype != wide:
+                    raise DTypeError(f"{kind}: {name} must be {wide} for a weight of {weight.dtype}, got {spec}")
+                states.append(spec)
+        return (weight, *states)
+
+
 @dataclass(frozen=True)
-class SgdUpdate(Operation):
+class SgdUpdate(_Update):
     """One step of stochastic gradient descent with momentum and weight decay.
 
     ::
@@ -46,21 +80,16 @@ class SgdUpdate(Operation):
     """
 
     arguments = ("weight", "grad", "velocity", "rate")
-    differentiable = False
+    alike = ("velocity",)
 
     momentum: float = 0.0
     weight_decay: float = 0.0
     rate_scale: float = 1.0
     nesterov: bool = False
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        weight, grad, velocity, rate = inputs
-        _check("SgdUpdate", weight, rate, grad=grad, velocity=velocity)
-        return (weight, weight)
-
 
 @dataclass(frozen=True)
-class AdamUpdate(Operation):
+class AdamUpdate(_Update):
     """One step of Adam or AdamW.
 
     ::
@@ -87,7 +116,6 @@ class AdamUpdate(Operation):
     """
 
     arguments = ("weight", "grad", "mean", "square", "rate", "step")
-    differentiable = False
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -96,19 +124,9 @@ class AdamUpdate(Operation):
     decoupled: bool = False
     rate_scale: float = 1.0
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        weight, grad, mean, square, rate, step = inputs
-        _check("AdamUpdate", weight, rate, grad=grad)
-        _check_states("AdamUpdate", weight, mean=mean, square=square)
-        if step.shape:
-            raise ShapeError(f"AdamUpdate: step must have shape (), got {step}")
-        if step.dtype != np.int64:
-            raise DTypeError(f"AdamUpdate: step must be int64, got {step}")
-        return (weight, mean, square)
-
 
 @dataclass(frozen=True)
-class AdagradUpdate(Operation):
+class AdagradUpdate(_Update):
     """One step of Adagrad.
 
     ::
@@ -129,21 +147,14 @@ class AdagradUpdate(Operation):
     """
 
     arguments = ("weight", "grad", "square", "rate")
-    differentiable = False
 
     eps: float = 1e-10
     weight_decay: float = 0.0
     rate_scale: float = 1.0
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        weight, grad, square, rate = inputs
-        _check("AdagradUpdate", weight, rate, grad=grad)
-        _check_states("AdagradUpdate", weight, square=square)
-        return (weight, square)
-
 
 @dataclass(frozen=True)
-class RmsPropUpdate(Operation):
+class RmsPropUpdate(_Update):
     """One step of RMSProp.
 
     ::
@@ -171,7 +182,6 @@ class RmsPropUpdate(Operation):
     """
 
     arguments = ("weight", "grad", "square", "rate", "*more")
-    differentiable = False
 
     alpha: float = 0.99
     eps: float = 1e-8
@@ -185,17 +195,15 @@ class RmsPropUpdate(Operation):
         """Names of the states besides ``square``, in the order of the arguments."""
         return (("velocity",) if self.momentum else ()) + (("mean",) if self.centered else ())
 
-    def check_arity(self, count: int) -> None:
-        """Check the number of inputs; which states there are depends on the parameters."""
-        names = ("weight", "grad", "square", "rate", *self.more)
-        if count != len(names):
-            raise GraphError(f"{self} takes {len(names)} inputs ({', '.join(names)}), got {count}")
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the inputs; which states there are depends on the parameters."""
+        return ("weight", "grad", "square", "rate", *self.more)
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        weight, grad, square, rate, *more = inputs
-        _check("RmsPropUpdate", weight, rate, grad=grad)
-        _check_states("RmsPropUpdate", weight, square=square, **dict(zip(self.more, more, strict=True)))
-        return (weight, square, *more)
+    def check_arity(self, count: int) -> None:
+        """Check the number of inputs."""
+        if count != len(self.names):
+            raise GraphError(f"{self} takes {len(self.names)} inputs ({', '.join(self.names)}), got {count}")
 
 
 def state_spec(weight: TensorSpec) -> TensorSpec:
@@ -204,29 +212,6 @@ def state_spec(weight: TensorSpec) -> TensorSpec:
     Squares of gradients, and decays of 0.999, are lost in 16 bits.
     """
     return TensorSpec(weight.shape, wide_dtype(weight.dtype))
-
-
-def _check(kind: str, weight: TensorSpec, rate: TensorSpec, **alike: TensorSpec) -> None:
-    same_dtype(kind, weight=weight, **alike)
-    _check_shapes(kind, weight, **alike)
-    if rate.shape:
-        raise ShapeError(f"{kind}: rate must have shape (), got {rate}")
-    if rate.dtype.kind != "f":
-        raise DTypeError(f"{kind}: rate must be floating, got {rate}")
-
-
-def _check_shapes(kind: str, weight: TensorSpec, **others: TensorSpec) -> None:
-    for name, spec in others.items():
-        if spec.shape != weight.shape:
-            raise ShapeError(f"{kind}: {name} must have weight's shape {weight.shape}, got {spec}")
-
-
-def _check_states(kind: str, weight: TensorSpec, **states: TensorSpec) -> None:
-    _check_shapes(kind, weight, **states)
-    wanted = state_spec(weight).dtype
-    for name, spec in states.items():
-        if spec.dtype != wanted:
-            raise DTypeError(f"{kind}: {name} must be {wanted} for a weight of {weight.dtype}, got {spec}")
 
 
 _SCALAR = TensorSpec((), np.dtype(np.float64))
