@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.ops.elementwise import divide, equal, multiply, plus, scale, times, where
+from actorflow.ops.elementwise import divide, equal, multiply, scale, times, where
 from actorflow.ops.fills import number_like
 from actorflow.ops.indexing import pad
-from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype, same_numbers
+from actorflow.ops.operation import Application, Grads, apply, blob_of, same_dtype, same_numbers
 from actorflow.ops.shaping import (
     Axis,
     BroadcastTo,
     ReduceSum,
     Reduction,
-    concat,
     expand_like,
     normal_axes,
     reshape,
@@ -250,71 +249,19 @@ class ReduceProd(Reduction):
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        x = op.inputs[0]
-        return [apply(ReduceProdDown(self.axis), expand_like(self, grads[0], x), x)]
+        from actorflow.ops.composition import composed_gradient  # which is built on the reductions
 
+        return composed_gradient(self._by_halves, op, grads, wanted) if op.inputs[0].spec.size else [None]
 
-@dataclass(frozen=True)
-class ReduceProdDown(Operation):
-    """``dx = g * product of all other elements``: the gradient of `ReduceProd`, also where elements are 0."""
-
-    arguments = ("g", "x")
-
-    axis: tuple[int, ...] | None = None
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        g, x = inputs
-        same_dtype("ReduceProdDown", g=g, x=x)
-        shape = Reduction(self.axis, keepdims=True).reduced(x)
-        if g.shape != shape:
-            raise ShapeError(f"ReduceProdDown: g must have shape {shape}, got {g}")
-        return (x,)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (c,), (g, x) = grads, op.inputs
-        reduction, rank = Reduction(self.axis), len(x.shape)
-        if not x.spec.size:
-            return [None, None]
-        axes = reduction.axes(rank)
-        order = [*[axis for axis in range(rank) if axis not in axes], *axes]
-        rows = (-1, reduction.count(x.spec))
-        by_g, by_x = _tree(reshape(g, (-1, 1)), reshape(transpose(x, order), rows), reshape(transpose(c, order), rows))
-        back = [order.index(axis) for axis in range(rank)]
-        return [
-            reshape(by_g, g.shape),
-            None if by_x is None else transpose(reshape(by_x, [x.shape[axis] for axis in order]), back),
-        ]
-
-
-def _tree(g: Blob, x: Blob, c: Blob) -> tuple[Blob, Blob | None]:
-    """The gradient of `ReduceProdDown` by its inputs, over the last of two axes.
-
-    It is that of ``d``, the derivative of the product of ``x`` where ``x`` moves along ``c``. Product and derivative
-    of a row come from those of its halves, ``(p * q, dp * q + p * dq)``; back through these the gradient needs no
-    division, and as many operations as a row can be halved. ``g`` is (rows, 1); ``x`` and ``c``, the gradient by the
-    output, are (rows, n). The gradient by ``x`` is None for single elements: it is 0.
-    """
-    halves = []
-    while (width := x.shape[1]) > 1:
-        if width % 2:
-            border = ((0, 0), (0, 1))
-            x, c = pad(x, border, value=1.0), pad(c, border)
-        (p, q), (dp, dq) = split(x, 2, axis=1), split(c, 2, axis=1)
-        halves.append((width, p, q, dp, dq))
-        x, c = times(p, q), plus(times(dp, q), times(p, dq))
-    by_x = None
-    for width, p, q, dp, dq in reversed(halves):
-        by_p, by_q = [times(g, dq)], [times(g, dp)]
-        if by_x is not None:
-            by_p.append(times(by_x, q))
-            by_q.append(times(by_x, p))
-        by_x = _first(concat([plus(*by_p), plus(*by_q)], axis=1), width)
-        g = _first(concat([times(g, q), times(g, p)], axis=1), width)
-    return c, by_x
-
-
-def _first(x: Blob, width: int) -> Blob:
-    return x if x.shape[1] == width else split(x, [width, x.shape[1] - width], axis=1)[0]
+    def _by_halves(self, x: Blob) -> Blob:
+        """The same by products of halves, whose gradients divide by no element."""
+        axes = self.axes(len(x.shape))
+        order = [*[axis for axis in range(len(x.shape)) if axis not in axes], *axes]
+        rows = reshape(transpose(x, order), (-1, self.count(x.spec)))
+        while (width := rows.shape[1]) > 1:
+            first, second = split(pad(rows, ((0, 0), (0, 1)), value=1.0) if width % 2 else rows, 2, axis=1)
+            rows = times(first, second)
+        return reshape(rows, self.reduced(x.spec))
 
 
 def prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:

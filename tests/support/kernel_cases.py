@@ -23,8 +23,6 @@ from actorflow.ops.nn.loss import SoftmaxLossDown
 from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
-from actorflow.ops.reductions import ReduceProdDown
-from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 from tests.support.neural_cases import NEURAL_CASES
 
@@ -219,10 +217,6 @@ TENSOR_CASES = [
         for axis in (None, (0,), (1,), (2,))
         for operation in (ops.ArgMax, ops.ArgMin)
         for make in (_whole(-3, (4, 90, 6)), _integers((4, 90, 6)))
-    ),
-    *(
-        Case(ReduceProdDown(axis), _whole(-1, Reduction(axis, True).reduced(TensorSpec.of((2, 3, 4))), (2, 3, 4)))
-        for axis in _AXES
     ),
     *(Case(ops.Concat(axis), _normal((4, 3, 5), (4, 3, 5), (4, 3, 5))) for axis in (0, 1, -1)),
     *(Case(ops.Split((1, 0, 2), axis), _normal((3, 3, 3))) for axis in (0, 1, -1)),

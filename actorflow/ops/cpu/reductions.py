@@ -112,25 +112,6 @@ def _prod(operation: ops.ReduceProd, inputs: list[Array], outputs: list[Array]) 
         np.copyto(y, total, casting="unsafe")
 
 
-@kernel(ops.ReduceProdDown)
-def _prod_down(operation: ops.ReduceProdDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, x), (dx,) = inputs, outputs
-    axes = Reduction(operation.axis).axes(x.ndim)
-    kept = [i for i in range(x.ndim) if i not in axes]
-    moved = x.transpose(*kept, *axes)
-    count = math.prod(x.shape[i] for i in axes)
-    rows = moved.reshape(math.prod(x.shape[i] for i in kept), count)
-    wide = wide_dtype(x.dtype)
-    others = np.ones(rows.shape, wide)
-    with np.errstate(all="ignore"):
-        np.multiply.accumulate(rows[:, :-1], axis=1, dtype=wide, out=others[:, 1:])
-        after = np.ones(rows.shape, wide)
-        np.multiply.accumulate(rows[:, :0:-1], axis=1, dtype=wide, out=after[:, -2::-1])
-        np.multiply(others, after, out=others)
-        np.multiply(others, g.transpose(*kept, *axes).reshape(len(rows), 1), out=others, casting="unsafe")
-        np.copyto(dx.transpose(*kept, *axes), others.reshape(moved.shape), casting="unsafe")
-
-
 @kernel(ops.CountNonzero)
 def _count_nonzero(operation: ops.CountNonzero, inputs: list[Array], outputs: list[Array]) -> None:
     (x,) = inputs

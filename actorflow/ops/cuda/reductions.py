@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from actorflow.ops import reductions as ops
-from actorflow.ops.cuda.launch import ANYTHING, FLOATS, REALS, Array, contiguous, kernel, launch, launch_flat
+from actorflow.ops.cuda.launch import ANYTHING, FLOATS, REALS, Array, contiguous, kernel, launch
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction
 
@@ -187,18 +187,3 @@ def _position(operation: ops.ArgMax | ops.ArgMin, inputs: list[Array], outputs: 
     tile = columns.softmax_tile()
     args: tuple[Any, ...] = (x, outputs[0], *columns, tile.columns, int(isinstance(operation, ops.ArgMax)))
     launch("fold", "position", tile.grid, tile.block, args, x.dtype, RESULT=x.dtype)
-
-
-@kernel(ops.ReduceProdDown, dtypes=FLOATS)
-def _prod_down(operation: ops.ReduceProdDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, x), (dx,) = inputs, outputs
-    axes = Reduction(operation.axis).axes(x.ndim)
-    x, columns = columns_over(x, axes)
-    # Where the axes do not lie side by side, they come last in the columns, and so must the result's.
-    kept = [i for i in range(dx.ndim) if i not in axes]
-    is_moved = x.shape != dx.shape or axes != tuple(range(axes[0], axes[0] + len(axes)) if axes else ())
-    target = cupy.empty(x.shape, x.dtype) if is_moved else dx
-    before = cupy.empty(x.shape, wide_dtype(x.dtype))
-    launch_flat("fold", "prod_down", columns.all, (contiguous(g), x, target, before, *columns), x.dtype, RESULT=x.dtype)
-    if is_moved:
-        cupy.copyto(dx.transpose(*kept, *axes), target)

@@ -118,21 +118,3 @@ extern "C" __global__ void position(
   best = combined(tile, best, further);
   if (tile.along == 0 && c < all) y[c] = best.index;
 }
-
-// dx = g times the product of all other elements of the column; `before` is scratch memory of the size of x.
-extern "C" __global__ void prod_down(
-    const SCALAR* g, const SCALAR* x, SCALAR* dx, WIDE* before, INDEX all, INDEX length, INDEX inner) {
-  FOR_EACH(c, all) {
-    const INDEX start = (c / inner) * length * inner + c % inner;
-    WIDE product = 1;
-    for (INDEX k = 0; k < length; ++k) {
-      before[start + k * inner] = product;
-      product *= WIDE(x[start + k * inner]);
-    }
-    product = WIDE(g[c]);
-    for (INDEX k = length - 1; k >= 0; --k) {
-      dx[start + k * inner] = (SCALAR)(before[start + k * inner] * product);
-      product *= WIDE(x[start + k * inner]);
-    }
-  }
-}
