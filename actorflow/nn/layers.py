@@ -13,7 +13,7 @@ from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob, Initializer, Variable
 from actorflow.nn import init
-from actorflow.ops.nn.windows import as_pads, as_per_axis, check_image, per_axis
+from actorflow.ops.nn.windows import check_image, per_axis, plain
 
 _ACTIVATIONS: Mapping[str, Callable[..., Blob]] = MappingProxyType(
     {
@@ -249,8 +249,8 @@ class _Convolution(_Weighted):
         kind = type(self).__name__
         if groups < 1 or channels % groups:
             raise GraphError(f"{kind}: channels, {channels}, must be a multiple of groups, got {groups}")
-        self.kernel = as_per_axis(kernel)
-        self.how = (as_per_axis(stride), as_pads(pad), as_per_axis(dilation), groups)
+        self.kernel = plain(kernel)
+        self.how = (plain(stride), plain(pad), plain(dilation), groups)
         self.groups = groups
 
     def _kernel_for(self, x: Blob) -> tuple[int, ...]:
@@ -339,7 +339,7 @@ class ConvTranspose(_Convolution):
             bias_init=bias_init,
             name=name,
         )
-        self.output_pad = as_per_axis(output_pad)
+        self.output_pad = plain(output_pad)
 
     def forward(self, x: Blob, training: bool) -> Blob:
         shape = (*self._kernel_for(x), self.outputs // self.groups, x.shape[-1])

@@ -317,8 +317,7 @@ def _order(g: _Geometry) -> tuple[int, ...] | None:
 def _padded_gradients(g: _Geometry, images: Array, order: tuple[int, ...] | None) -> Array:
     """Scratch memory for the gradients of some images and their border, its axes in some order."""
     shape = (len(images), *g.windows.padded_size, images.shape[-1])
-    if order is None:
-        return scratch("padded", shape, g.dtype)
+    order = order or tuple(range(len(shape)))
     return scratch("padded", [shape[axis] for axis in order], g.dtype).transpose(np.argsort(order))
 
 

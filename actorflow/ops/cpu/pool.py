@@ -172,11 +172,7 @@ def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outpu
 @kernel(ops.GlobalAverage)
 def _global_average(operation: ops.GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
-    axes, dtype = tuple(range(1, x.ndim - 1)), compute_dtype(x.dtype)
-    if dtype == y.dtype:
-        np.mean(x, axis=axes, out=y)
-    else:
-        np.copyto(y, np.mean(x, axis=axes, dtype=dtype), casting="unsafe")
+    np.copyto(y, np.mean(x, axis=tuple(range(1, x.ndim - 1)), dtype=compute_dtype(x.dtype)), casting="unsafe")
 
 
 @kernel(ops.GlobalAverageDown)

@@ -39,22 +39,15 @@ def _max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: lis
     _launch("max_pool_down", operation.windows(inputs[1].shape[1:-1]), inputs, outputs[0])
 
 
-def _counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows) -> tuple[int, ...]:
-    """Numbers by which elements of a window are counted: sizes with the border behind, and whether it counts."""
-    after = tuple(n + more for n, (_, more) in zip(w.size, w.pad, strict=True))
-    return *three(after, 1), int(operation.count_pad)
-
-
 @kernel(ops.AveragePool, dtypes=FLOATS)
-def _average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
-    w = operation.windows(inputs[0].shape[1:-1])
-    _launch("average_pool", w, inputs, outputs[0], _counts(operation, w))
-
-
 @kernel(ops.AveragePoolDown, dtypes=FLOATS)
-def _average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
-    w = operation.windows(outputs[0].shape[1:-1])
-    _launch("average_pool_down", w, inputs, outputs[0], _counts(operation, w))
+def _average_pool(operation: ops.AveragePool | ops.AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+    is_down = isinstance(operation, ops.AveragePoolDown)
+    w = operation.windows((outputs if is_down else inputs)[0].shape[1:-1])
+    after = tuple(n + more for n, (_, more) in zip(w.size, w.pad, strict=True))
+    # By what elements of a window are counted: sizes with the border behind, and whether it counts.
+    counts = (*three(after, 1), int(operation.count_pad))
+    _launch("average_pool_down" if is_down else "average_pool", w, inputs, outputs[0], counts)
 
 
 @kernel(ops.GlobalAverage, dtypes=FLOATS)

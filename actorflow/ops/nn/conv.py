@@ -20,11 +20,10 @@ from actorflow.ops.nn.windows import (
     Pads,
     PerAxis,
     Windows,
-    as_pads,
-    as_per_axis,
     check_image,
     pads_per_axis,
     per_axis,
+    plain,
     slide,
 )
 from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
@@ -195,7 +194,7 @@ def conv(
     Gradient: dx by `ConvDown`, dweight by `ConvWeight`; both have gradients.
     Source: Purine2 ``Conv``.
     """
-    operation = Conv(as_per_axis(stride), as_pads(pad), as_per_axis(dilation), groups)
+    operation = Conv(plain(stride), plain(pad), plain(dilation), groups)
     return blob_of(operation, x, weight, name=name)
 
 
@@ -233,9 +232,9 @@ def conv_transpose(
     Gradient: dx by `Conv`, dweight by `ConvWeight`.
     Source: PyTorch ``conv_transpose2d``.
     """
-    steps, pads, gaps = as_per_axis(stride), as_pads(pad), as_per_axis(dilation)
+    steps, pads, gaps = plain(stride), plain(pad), plain(dilation)
     types = spec_of("conv_transpose", "x", x), spec_of("conv_transpose", "weight", weight)
-    size, cut, zeros = _transposed(*types, steps, pads, gaps, as_per_axis(output_pad))
+    size, cut, zeros = _transposed(*types, steps, pads, gaps, plain(output_pad))
     y: Blob = apply(ConvDown(steps, cut, gaps, groups, size), x, weight, name=None if any(zeros) else name)
     if any(zeros):
         y = apply(Pad(((0, 0), *[(0, n) for n in zeros], (0, 0))), y, name=name)

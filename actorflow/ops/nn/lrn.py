@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
@@ -18,12 +18,19 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
 
-def _check(kind: str, size: int, x: TensorSpec) -> None:
-    same_dtype(kind, x=x)
+def _check(operation: Any, inputs: Sequence[TensorSpec]) -> TensorSpec:
+    """The type of the inputs, which all of them have."""
+    kind, named = operation.kind, dict(zip(operation.arguments, inputs, strict=True))
+    same_dtype(kind, **named)
+    x: TensorSpec = named["x"]
     if not x.shape:
         raise ShapeError(f"{kind}: x must have shape (..., channels), got {x}")
-    if size < 1:
-        raise GraphError(f"{kind}: size must be at least 1, got {size}")
+    if operation.size < 1:
+        raise GraphError(f"{kind}: size must be at least 1, got {operation.size}")
+    for name, spec in named.items():
+        if spec.shape != x.shape:
+            raise ShapeError(f"{kind}: {name} must have x's shape {x.shape}, got {spec}")
+    return x
 
 
 @dataclass(frozen=True)
@@ -41,15 +48,14 @@ class ChannelWindowSum(Operation):
     size: int = 5
     transposed: bool = False
 
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (_check(self, inputs),)
+
     @property
     def reach(self) -> tuple[int, int]:
         """Numbers of channels before and after."""
         before, after = self.size // 2, (self.size - 1) // 2
         return (after, before) if self.transposed else (before, after)
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check("ChannelWindowSum", self.size, inputs[0])
-        return inputs
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(ChannelWindowSum(self.size, not self.transposed), grads[0])]
@@ -68,8 +74,7 @@ class LRN(Operation):
     k: float = 1.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check("LRN", self.size, inputs[0])
-        return (inputs[0], inputs[0])
+        return (_check(self, inputs),) * 2
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g, of_scale), (x,) = grads, op.inputs
@@ -99,13 +104,7 @@ class LRNDown(Operation):
     size: int = 5
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        named = dict(zip(self.arguments, inputs, strict=True))
-        same_dtype("LRNDown", **named)
-        _check("LRNDown", self.size, named["x"])
-        for name, spec in named.items():
-            if spec.shape != inputs[1].shape:
-                raise ShapeError(f"LRNDown: {name} must have x's shape {inputs[1].shape}, got {spec}")
-        return inputs[1:2]
+        return (_check(self, inputs),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         def down(g: Blob, x: Blob, y: Blob, scale: Blob) -> Blob:

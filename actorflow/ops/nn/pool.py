@@ -19,10 +19,9 @@ from actorflow.ops.nn.windows import (
     Pads,
     PerAxis,
     Windows,
-    as_pads,
-    as_per_axis,
     check_image,
     per_axis,
+    plain,
     slide,
 )
 from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
@@ -35,15 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Pool(Operation):
-    """Base of the pooling operations.
-
-    Attributes:
-        kernel: Size of the window: a number for all spatial axes, or one for each.
-        stride: Step of the window; None is the kernel.
-        pad: Border around the images: a number, or for each spatial axis a number or (before, after).
-        ceil: Whether the last window of an axis may reach over the border.
-        dilation: Step between the elements that a window sees: a number for all spatial axes, or one for each.
-    """
+    """Base of the pooling operations; the parameters are those of `max_pool`."""
 
     layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST,), (CHANNELS_FIRST,))}
 
@@ -150,7 +141,6 @@ class AveragePoolDown(_Pool):
     Source: Purine2 ``PoolDown``.
 
     Attributes:
-        count_pad: As in `AveragePool`.
         size: Spatial size of the images that were pooled.
     """
 
@@ -268,8 +258,7 @@ def max_pool(
         overlap. The indices have none.
     Source: Purine2 ``Pool`` (max); the indices are those of `torch.nn.functional.max_pool2d`.
     """
-    steps = None if stride is None else as_per_axis(stride)
-    operation = MaxPool(as_per_axis(kernel), steps, as_pads(pad), ceil, as_per_axis(dilation), return_indices)
+    operation = MaxPool(plain(kernel), plain(stride), plain(pad), ceil, plain(dilation), return_indices)
     found: Blob | tuple[Blob, Blob] = apply(operation, x, name=name)
     return found
 
@@ -302,9 +291,8 @@ def average_pool(
     Gradient: each window's gradient, spread evenly over the elements that it averages.
     Source: Purine2 ``Pool`` (average; average_exclude_padding is ``count_pad=False``), divisors as in Caffe.
     """
-    steps = None if stride is None else as_per_axis(stride)
-    how = (as_per_axis(kernel), steps, as_pads(pad), ceil, count_pad)
-    return blob_of(AveragePool(*how, dilation=as_per_axis(dilation)), x, name=name)
+    how = (plain(kernel), plain(stride), plain(pad), ceil, count_pad)
+    return blob_of(AveragePool(*how, dilation=plain(dilation)), x, name=name)
 
 
 def global_average(x: Blob, name: str | None = None) -> Blob:

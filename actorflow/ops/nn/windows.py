@@ -77,12 +77,9 @@ def slide(
     """The windows over images of this size.
 
     Args:
-        kind: Of the operation, for messages.
-        size: Of the images, axis by axis.
-        kernel: See `Windows`; a number stands for all axes, and so for those that follow.
-        stride: See `Windows`.
-        pad: See `Windows`.
-        dilation: See `Windows`.
+        kind: Name of the operation, for messages.
+        size: Size of the images, axis by axis.
+        kernel, stride, pad, dilation: Those of `Windows`; a number stands for all axes.
         ceil: Whether a last window may reach over the border; not one that starts beyond the image.
     Raises:
         GraphError: if a parameter is out of range or has another number of axes.
@@ -93,28 +90,17 @@ def slide(
     strides = per_axis(kind, "stride", stride, rank, 1)
     dilations = per_axis(kind, "dilation", dilation, rank, 1)
     pads = pads_per_axis(kind, pad, rank)
+    dilated = tuple(d * (k - 1) + 1 for k, d in zip(kernels, dilations, strict=True))
     counts = []
-    for n, k, s, d, (before, after) in zip(size, kernels, strides, dilations, pads, strict=True):
-        room = n + before + after - (d * (k - 1) + 1)
+    for n, seen, s, (before, after) in zip(size, dilated, strides, pads, strict=True):
+        room = n + before + after - seen
         if room < 0:
-            raise ShapeError(_too_large(kind, size, kernels, dilations, pads))
+            reach = "" if dilated == kernels else f" with dilation {dilations}, {dilated} in all,"
+            border = pads if any(a != b for a, b in pads) else tuple(a for a, _ in pads)
+            raise ShapeError(f"{kind}: kernel {kernels}{reach} is larger than the image {size} with padding {border}")
         count = (room + s - 1 if ceil else room) // s + 1
         counts.append(count - 1 if ceil and (count - 1) * s >= n + before else count)
     return Windows(tuple(size), kernels, strides, pads, dilations, tuple(counts))
-
-
-def _too_large(
-    kind: str,
-    size: tuple[int, ...],
-    kernel: tuple[int, ...],
-    dilation: tuple[int, ...],
-    pads: tuple[tuple[int, int], ...],
-) -> str:
-    dilated = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
-    reach = "" if dilated == kernel else f" with dilation {dilation}, {dilated} in all,"
-    even = all(before == after for before, after in pads)
-    border = tuple(before for before, _ in pads) if even else pads
-    return f"{kind}: kernel {kernel}{reach} is larger than the image {size} with padding {border}"
 
 
 def per_axis(kind: str, name: str, value: PerAxis, rank: int, least: int) -> tuple[int, ...]:
@@ -148,21 +134,11 @@ def pads_per_axis(kind: str, pad: Pads, rank: int) -> tuple[tuple[int, int], ...
     return pairs
 
 
-def as_per_axis(value: Numbers) -> PerAxis:
-    """A parameter as operations keep it: integers of Python, a tuple of them."""
-    return tuple(map(_plain, value)) if isinstance(value, Sequence) else _plain(value)
-
-
-def as_pads(value: Border) -> Pads:
-    """A border as operations keep it."""
-    if not isinstance(value, Sequence):
-        return _plain(value)
-    return tuple(tuple(map(_plain, v)) if isinstance(v, Sequence) else _plain(v) for v in value)  # type: ignore[misc]
-
-
-def _plain(value: Any) -> int:
-    plain: int = int(value) if isinstance(value, np.integer) else value  # `per_axis` refuses the rest
-    return plain
+def plain(value: Any) -> Any:
+    """A parameter as operations keep it: integers of Python, in tuples; `per_axis` refuses the rest."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(plain, value))
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def check_image(kind: str, name: str, spec: TensorSpec) -> tuple[int, ...]:

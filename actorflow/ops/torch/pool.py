@@ -93,21 +93,17 @@ def _max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Ar
     down(_flat(g), _flat(x), *_how(w), operation.ceil, found, grad_input=_flat(outputs[0]))
 
 
-def _average(operation: AveragePool | AveragePoolDown, w: Windows) -> tuple[Any, ...]:
-    return *_how(w)[:3], operation.ceil, operation.count_pad, None
-
-
 @_pool_kernel(AveragePool, average_pool, _supports_average)
 def _average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
-    w = operation.windows(inputs[0].shape[1:-1])
-    _aten.avg_pool2d.out(_flat(inputs[0]), *_average(operation, w), out=_flat(outputs[0]))
+    how = (*_how(operation.windows(inputs[0].shape[1:-1]))[:3], operation.ceil, operation.count_pad, None)
+    _aten.avg_pool2d.out(_flat(inputs[0]), *how, out=_flat(outputs[0]))
 
 
 @_pool_kernel(AveragePoolDown, average_pool_down, _supports_average)
 def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
-    w = operation.windows(outputs[0].shape[1:-1])
+    how = (*_how(operation.windows(outputs[0].shape[1:-1]))[:3], operation.ceil, operation.count_pad, None)
     dx = _flat(outputs[0])  # also stands for x, of which only the type and the strides count
-    _aten.avg_pool2d_backward.grad_input(_flat(inputs[0]), dx, *_average(operation, w), grad_input=dx)
+    _aten.avg_pool2d_backward.grad_input(_flat(inputs[0]), dx, *how, grad_input=dx)
 
 
 @torch_kernel(GlobalAverage)
