@@ -15,7 +15,6 @@ from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
 from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
 from actorflow.ops.nn.resize import Resize, ResizeDown
-from actorflow.ops.nn.softmax import LogSoftmaxDown
 
 Make = Callable[[np.random.Generator], list[np.ndarray]]
 
@@ -110,7 +109,6 @@ NEURAL_CASES = [
     *(NeuralCase(operation, _normal(_X)) for operation in _UP),
     *(NeuralCase(operation, _normal(_X, _X)) for operation in _DOWN),
     *(NeuralCase(ops.LogSoftmax(axis), _normal(_WIDE)) for axis in (-1, 0, 1)),
-    *(NeuralCase(LogSoftmaxDown(axis), _normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
     *_labels(),
     *(NeuralCase(loss(how, 0.5), _between()) for loss in PairLoss.__subclasses__() for how in _REDUCTIONS),
     NeuralCase(ops.Inner(), _normal((2, 3, 5), (4, 5))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32
-from actorflow.ops.nn.softmax import LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
+from actorflow.ops.nn.softmax import LogSoftmax, Softmax, SoftmaxDown
 from actorflow.ops.registry import kernel
 
 
@@ -33,12 +33,3 @@ def _log_softmax(operation: LogSoftmax, inputs: list[Array], outputs: list[Array
     (x,), (y,) = inputs, outputs
     np.subtract(x, np.max(x, axis=operation.axis, keepdims=True), out=y)
     np.subtract(y, np.log(np.sum(np.exp(y), axis=operation.axis, keepdims=True)), out=y)
-
-
-@kernel(LogSoftmaxDown)
-@in_float32
-def _log_softmax_down(operation: LogSoftmaxDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, y), (dx,) = inputs, outputs
-    np.exp(y, out=dx)
-    np.multiply(dx, np.sum(g, axis=operation.axis, keepdims=True), out=dx)
-    np.subtract(g, dx, out=dx)

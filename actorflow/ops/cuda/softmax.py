@@ -6,12 +6,12 @@ from typing import Any
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch
 from actorflow.ops.cuda.reductions import Columns
-from actorflow.ops.nn.softmax import LogSoftmax, LogSoftmaxDown, Softmax, SoftmaxDown
+from actorflow.ops.nn.softmax import LogSoftmax, Softmax, SoftmaxDown
 from actorflow.ops.operation import Operation
 
 
-def _register(operation: type[Operation], function: str, inplace: bool) -> None:
-    @kernel(operation, dtypes=FLOATS, inplace=inplace)
+def _register(operation: type[Operation], function: str) -> None:
+    @kernel(operation, dtypes=FLOATS, inplace=True)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         columns = Columns.along(outputs[0].shape, operation.axis)
         tile = columns.softmax_tile()
@@ -19,7 +19,6 @@ def _register(operation: type[Operation], function: str, inplace: bool) -> None:
         launch("softmax", function, tile.grid, tile.block, args, outputs[0].dtype)
 
 
-_register(Softmax, "softmax", inplace=True)
-_register(SoftmaxDown, "softmax_down", inplace=True)
-_register(LogSoftmax, "log_softmax", inplace=True)
-_register(LogSoftmaxDown, "log_softmax_down", inplace=False)
+_register(Softmax, "softmax")
+_register(SoftmaxDown, "softmax_down")
+_register(LogSoftmax, "log_softmax")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops import reductions
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import clip, maximum, scaled, sign, where
 from actorflow.ops.fills import constant_like
 from actorflow.ops.nn.activation import sigmoid
-from actorflow.ops.nn.softmax import LogSoftmaxDown, log_softmax
+from actorflow.ops.nn.softmax import softmax
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
@@ -125,7 +126,7 @@ class SoftmaxLossDown(LabelLoss):
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         def down(g: Blob, x: Blob, labels: Blob, *weights: Blob) -> Blob:
             by_y: Blob = apply(NllLossDown(*self.settings, classes=x.shape[-1]), g, labels, *weights)
-            return blob_of(LogSoftmaxDown(), by_y, log_softmax(x))
+            return by_y - softmax(x) * reductions.sum(by_y, -1, keepdims=True)
 
         return composed_gradient(down, op, grads, wanted)
 

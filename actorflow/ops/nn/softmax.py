@@ -63,18 +63,8 @@ class LogSoftmax(_Softmax):
     """``y = x - log(sum(exp(x)))`` along an axis; see `log_softmax`."""
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(LogSoftmaxDown(self.axis), grads[0], op.outputs[0])]
-
-
-@dataclass(frozen=True)
-class LogSoftmaxDown(_Softmax):
-    """``dx = g - exp(y) * sum(g)`` along an axis: the gradient of `LogSoftmax`."""
-
-    arguments = ("g", "y")
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        along = partial(reductions.sum, axis=self.axis, keepdims=True)
-        return composed_gradient(lambda g, y: g - exp(y) * along(g), op, grads, wanted)
+        (g,), (y,) = grads, op.outputs
+        return [g - exp(y) * reductions.sum(g, self.axis, keepdims=True)]
 
 
 def softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:

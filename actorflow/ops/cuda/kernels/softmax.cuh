@@ -57,18 +57,3 @@ extern "C" __global__ void log_softmax(
     for (INDEX k = tile.along; k < length; k += tile.alongs)
       y[start + k * inner] = SCALAR((WIDE(x[start + k * inner]) - scores.top) - rest);
 }
-
-extern "C" __global__ void log_softmax_down(
-    const SCALAR* g, const SCALAR* y, SCALAR* dx, INDEX all, INDEX length, INDEX inner, INDEX columns) {
-  const Tile tile(inner, columns);
-  const INDEX c = (INDEX)blockIdx.x * columns + tile.column;
-  const bool inside = c < all;
-  const INDEX start = inside ? (c / inner) * length * inner + c % inner : 0;
-  WIDE total = 0;
-  if (inside)
-    for (INDEX k = tile.along; k < length; k += tile.alongs) total += WIDE(g[start + k * inner]);
-  total = combined(tile, total, Add());
-  if (inside)
-    for (INDEX k = tile.along; k < length; k += tile.alongs)
-      dx[start + k * inner] = SCALAR(WIDE(g[start + k * inner]) - exp(WIDE(y[start + k * inner])) * total);
-}
