@@ -23,9 +23,10 @@ from numpy.lib.stride_tricks import as_strided
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
 from actorflow.ops.cpu.parallel import even_cuts, multiply, product_ns, spread
-from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, compute_dtype, is_first, is_last, pieces
+from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
+from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
@@ -163,7 +164,7 @@ def _geometry(
         with np.errstate(all="ignore"):
             joined = joined if np.isfinite(np.add.reduce(seen, axis=None)) else 1
     windows = operation.windows(size, kernel_size)
-    return _Geometry(windows, operation.groups // joined, joined, channels * joined, compute_dtype(seen.dtype))
+    return _Geometry(windows, operation.groups // joined, joined, channels * joined, wide_dtype(seen.dtype))
 
 
 def _joined(groups: int, channels: int) -> int:
