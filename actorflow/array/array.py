@@ -13,19 +13,20 @@ from typing import Any, Self, cast
 import numpy as np
 
 from actorflow.array.linalg import matmul
-from actorflow.array.namespace import elementwise as ew
 from actorflow.array.namespace import manipulation, statistical, types
 from actorflow.array.namespace.apply import applied
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
-from actorflow.array.namespace.operate import binary, constant, unary
+from actorflow.array.namespace.operate import binary, constant
 from actorflow.array.namespace.operate import cast as cast_to
 from actorflow.array.record.placement import on_host, place_of, transfer
-from actorflow.array.record.primitives import DType, Elementwise, Value
+from actorflow.array.record.primitives import DType, Value, elementwise_primitive
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops import elementwise as ew
 from actorflow.ops.operation import Operation
 from actorflow.ops.operators import Methods
+from actorflow.ops.rows import Elementwise
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -37,8 +38,11 @@ _Operator = Callable[["Array", Any], "Array"]
 _NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)
 
 
-def _operators(name: str, symbol: str, op: Elementwise) -> tuple[_Operator, _Operator, Callable[[Any, Any], Any]]:
+def _operators(
+    name: str, symbol: str, kind: type[Elementwise]
+) -> tuple[_Operator, _Operator, Callable[[Any, Any], Any]]:
     """The methods of an operator: with the array on the left, on the right, and in place."""
+    op = elementwise_primitive(kind())
 
     def left(self: Array, other: Any, /) -> Array:
         return binary(op, self, other) if _is_operand(other) else NotImplemented
@@ -274,10 +278,10 @@ class Array(Methods["Array"]):
         return np.array(self.to_numpy(), dtype=dtype, copy=copy)
 
     def __copy__(self) -> Array:
-        return unary(ew.COPY, self)
+        return ew.copy(self)
 
     def __deepcopy__(self, memo: Any) -> Array:
-        return unary(ew.COPY, self)
+        return ew.copy(self)
 
     def __reduce__(self) -> tuple[Callable[..., Array], tuple[Value]]:
         return from_numpy, (self._value(),)
@@ -305,7 +309,7 @@ class Array(Methods["Array"]):
     ) -> Any:
         if self.device is not HOST and (dl_device is None or int(cast("Any", dl_device[0])) != _DLPACK_HOST):
             # No library marks memory of a device as read-only, so what it gets is its own.
-            own = self if copy is False else unary(ew.COPY, self)
+            own = self if copy is False else ew.copy(self)
             wanted = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
             return _exporter(own).__dlpack__(**{name: value for name, value in wanted.items() if value is not None})
         value = self._value()
@@ -337,47 +341,47 @@ class Array(Methods["Array"]):
     __array_priority__ = 1_000.0
 
     def __abs__(self) -> Array:
-        return unary(ew.ABS, self)
+        return ew.absolute(self)
 
     def __neg__(self) -> Array:
-        return unary(ew.NEGATIVE, self)
+        return ew.negative(self)
 
     def __pos__(self) -> Array:
-        return unary(ew.POSITIVE, self)
+        return ew.positive(self)
 
     def __invert__(self) -> Array:
-        return unary(ew.BITWISE_INVERT, self)
+        return ew.bitwise_invert(self)
 
-    __add__, __radd__, __iadd__ = _operators("add", "+=", ew.ADD)
-    __sub__, __rsub__, __isub__ = _operators("sub", "-=", ew.SUBTRACT)
-    __mul__, __rmul__, __imul__ = _operators("mul", "*=", ew.MULTIPLY)
-    __truediv__, __rtruediv__, __itruediv__ = _operators("truediv", "/=", ew.DIVIDE)
-    __floordiv__, __rfloordiv__, __ifloordiv__ = _operators("floordiv", "//=", ew.FLOOR_DIVIDE)
-    __mod__, __rmod__, __imod__ = _operators("mod", "%=", ew.REMAINDER)
-    __pow__, __rpow__, __ipow__ = _operators("pow", "**=", ew.POW)
-    __and__, __rand__, __iand__ = _operators("and", "&=", ew.BITWISE_AND)
-    __or__, __ror__, __ior__ = _operators("or", "|=", ew.BITWISE_OR)
-    __xor__, __rxor__, __ixor__ = _operators("xor", "^=", ew.BITWISE_XOR)
-    __lshift__, __rlshift__, __ilshift__ = _operators("lshift", "<<=", ew.BITWISE_LEFT_SHIFT)
-    __rshift__, __rrshift__, __irshift__ = _operators("rshift", ">>=", ew.BITWISE_RIGHT_SHIFT)
+    __add__, __radd__, __iadd__ = _operators("add", "+=", ew.Sum)
+    __sub__, __rsub__, __isub__ = _operators("sub", "-=", ew.Subtract)
+    __mul__, __rmul__, __imul__ = _operators("mul", "*=", ew.Multiply)
+    __truediv__, __rtruediv__, __itruediv__ = _operators("truediv", "/=", ew.Divide)
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _operators("floordiv", "//=", ew.FloorDivide)
+    __mod__, __rmod__, __imod__ = _operators("mod", "%=", ew.Remainder)
+    __pow__, __rpow__, __ipow__ = _operators("pow", "**=", ew.Power)
+    __and__, __rand__, __iand__ = _operators("and", "&=", ew.BitwiseAnd)
+    __or__, __ror__, __ior__ = _operators("or", "|=", ew.BitwiseOr)
+    __xor__, __rxor__, __ixor__ = _operators("xor", "^=", ew.BitwiseXor)
+    __lshift__, __rlshift__, __ilshift__ = _operators("lshift", "<<=", ew.BitwiseLeftShift)
+    __rshift__, __rrshift__, __irshift__ = _operators("rshift", ">>=", ew.BitwiseRightShift)
 
     def __lt__(self, other: Any, /) -> Array:
-        return binary(ew.LESS, self, other) if _is_operand(other) else NotImplemented
+        return ew.less(self, other) if _is_operand(other) else NotImplemented
 
     def __le__(self, other: Any, /) -> Array:
-        return binary(ew.LESS_EQUAL, self, other) if _is_operand(other) else NotImplemented
+        return ew.less_equal(self, other) if _is_operand(other) else NotImplemented
 
     def __gt__(self, other: Any, /) -> Array:
-        return binary(ew.GREATER, self, other) if _is_operand(other) else NotImplemented
+        return ew.greater(self, other) if _is_operand(other) else NotImplemented
 
     def __ge__(self, other: Any, /) -> Array:
-        return binary(ew.GREATER_EQUAL, self, other) if _is_operand(other) else NotImplemented
+        return ew.greater_equal(self, other) if _is_operand(other) else NotImplemented
 
-    def __eq__(self, other: object, /) -> Array:  # type: ignore[override]
-        return binary(ew.EQUAL, self, other) if _is_operand(other) else NotImplemented
+    def __eq__(self, other: Any, /) -> Array:  # type: ignore[override]
+        return ew.equal(self, other) if _is_operand(other) else NotImplemented
 
-    def __ne__(self, other: object, /) -> Array:  # type: ignore[override]
-        return binary(ew.NOT_EQUAL, self, other) if _is_operand(other) else NotImplemented
+    def __ne__(self, other: Any, /) -> Array:  # type: ignore[override]
+        return ew.not_equal(self, other) if _is_operand(other) else NotImplemented
 
     def __matmul__(self, other: Any, /) -> Array:
         return matmul(self, self._matrix(other)) if _is_matrix(other) else NotImplemented

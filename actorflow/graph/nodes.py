@@ -16,10 +16,11 @@ import numpy.typing as npt
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import as_array, to_numpy
-from actorflow.ops.fills import Constant, Fill, check_number, with_numbers
+from actorflow.ops.fills import Constant, Fill, check_number
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation, spec_of
 from actorflow.ops.operators import Operators
+from actorflow.ops.rows import with_constants
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -129,8 +130,7 @@ class Blob(Node, Operators):
 
     def apply_operation(self, operation: Operation, inputs: Sequence[Any], name: str | None) -> Any:
         """Make an op in the graph's current scope; see `actorflow.ops.operation.apply`."""
-        if operation.elementwise:
-            inputs = with_numbers(*inputs)
+        inputs = with_constants(operation, inputs)
         names = operation.arguments
         for i, blob in enumerate(inputs):
             spec_of(operation.kind, names[min(i, len(names) - 1)].lstrip("*"), blob)

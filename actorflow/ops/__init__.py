@@ -6,80 +6,9 @@ graph, of the ``name`` that is given. Kernels live apart: `actorflow.ops.cpu` re
 
 from typing import TYPE_CHECKING
 
+from actorflow.ops import elementwise
 from actorflow.ops.collective import AllReduce
-from actorflow.ops.elementwise import (
-    Absolute,
-    Cast,
-    Ceil,
-    Clip,
-    Copy,
-    Divide,
-    Dummy,
-    Equal,
-    Exp,
-    Floor,
-    Greater,
-    GreaterEqual,
-    Less,
-    LessEqual,
-    Log,
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    LogicalXor,
-    Maximum,
-    Minimum,
-    Multiply,
-    Negative,
-    NotEqual,
-    Power,
-    Reciprocal,
-    Round,
-    Scale,
-    Sign,
-    Sqrt,
-    Square,
-    Subtract,
-    Sum,
-    WeightedSum,
-    Where,
-    absolute,
-    add,
-    average,
-    cast,
-    ceil,
-    clip,
-    copy,
-    divide,
-    dummy,
-    equal,
-    exp,
-    floor,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    log,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    not_equal,
-    power,
-    reciprocal,
-    round,
-    scale,
-    sign,
-    sqrt,
-    square,
-    subtract,
-    weighted_sum,
-    where,
-)
+from actorflow.ops.elementwise import *  # noqa: F403  each row
 from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform, bernoulli, fill, gaussian, he, uniform, xavier
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Fused, FusedStep
@@ -108,24 +37,8 @@ from actorflow.ops.indexing import (
     triu,
 )
 from actorflow.ops.linalg import Bias, Inner, Matmul, bias, inner, matmul
-from actorflow.ops.nn.activation import (
-    Elu,
-    Gelu,
-    LeakyRelu,
-    Relu,
-    Sigmoid,
-    Silu,
-    Softplus,
-    Tanh,
-    elu,
-    gelu,
-    leaky_relu,
-    relu,
-    sigmoid,
-    silu,
-    softplus,
-    tanh,
-)
+from actorflow.ops.nn import activation
+from actorflow.ops.nn.activation import *  # noqa: F403
 from actorflow.ops.nn.attention import attention, rotary
 from actorflow.ops.nn.conv import Conv, conv, conv_transpose
 from actorflow.ops.nn.dropout import Dropout, dropout
@@ -238,15 +151,6 @@ __all__ = [
     "Fused", "FusedStep",
     # collective
     "AllReduce",
-    # elementwise
-    "Absolute", "Cast", "Ceil", "Clip", "Copy", "Divide", "Dummy", "Equal", "Exp", "Floor", "Greater",
-    "GreaterEqual", "Less", "LessEqual", "Log", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor", "Maximum",
-    "Minimum", "Multiply", "Negative", "NotEqual", "Power", "Reciprocal", "Round", "Scale", "Sign", "Sqrt",
-    "Square", "Subtract", "Sum", "WeightedSum", "Where", "absolute", "add", "average", "cast", "ceil", "clip",
-    "copy", "divide", "dummy", "equal", "exp", "floor", "greater", "greater_equal", "less", "less_equal", "log",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative",
-    "not_equal", "power", "reciprocal", "round", "scale", "sign", "sqrt", "square", "subtract", "weighted_sum",
-    "where",
     # fills
     "Bernoulli", "Fill", "Gaussian", "Uniform", "bernoulli", "fill", "gaussian", "he", "uniform", "xavier",
     # shaping
@@ -261,9 +165,6 @@ __all__ = [
     "tril", "triu",
     # linalg
     "Bias", "Inner", "Matmul", "bias", "inner", "matmul",
-    # nn.activation
-    "Elu", "Gelu", "LeakyRelu", "Relu", "Sigmoid", "Silu", "Softplus", "Tanh", "elu", "gelu", "leaky_relu", "relu",
-    "sigmoid", "silu", "softplus", "tanh",
     # nn.attention
     "attention", "rotary",
     # nn.conv
@@ -291,6 +192,11 @@ __all__ = [
     "AdagradUpdate", "AdamUpdate", "RmsPropUpdate", "SgdUpdate", "clip_by_global_norm",
 ]
 # fmt: on
+if not TYPE_CHECKING:  # which takes all names of a module that is imported with a star
+    __all__ += [  # noqa: PLE0604
+        *elementwise.__all__,
+        *activation.__all__,
+    ]
 
 
 def __dir__() -> list[str]:

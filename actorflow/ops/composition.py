@@ -8,9 +8,9 @@ from operator import methodcaller
 from typing import Any, NamedTuple
 
 from actorflow.ops.elementwise import plus
-from actorflow.ops.fills import with_numbers
 from actorflow.ops.operation import Application, Grads, Operation, apply
 from actorflow.ops.operators import Operators
+from actorflow.ops.rows import with_constants
 from actorflow.spec import TensorSpec
 
 
@@ -56,7 +56,7 @@ class _Symbol(Operators):
         self.spec, self.steps = spec, steps
 
     def apply_operation(self, operation: Operation, inputs: Sequence[Any], name: str | None) -> Any:
-        symbols: Sequence[Any] = with_numbers(*inputs) if operation.elementwise else inputs
+        symbols: Sequence[Any] = with_constants(operation, inputs)
         specs = operation.infer(*[x.spec for x in symbols])
         assert specs is not None
         outputs = self.steps.add(partial(apply, operation), symbols, specs, operation)

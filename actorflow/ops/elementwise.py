@@ -1,33 +1,554 @@
-"""Elementwise operations, with broadcasting: arithmetic, powers, rounding, comparison, logic, choice, dtypes."""
+"""Elementwise operations, with broadcasting: each is one row (`actorflow.ops.rows`), for graphs and lazy arrays alike.
+
+The array API standard prefers ``floor(x1 / x2)`` to Python's floor division where an argument is infinite, powers of
+-0 and -infinity that do not depend on how they are computed, and the special cases of C99 for complex numbers: where
+NumPy differs, the function of a row is one of this module.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError
-from actorflow.ops.fills import number_like, with_numbers
-from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype, same_numbers
-from actorflow.ops.shaping import broadcast_shape, sum_to
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, public_names
+from actorflow.ops.rows import (
+    ANYTHING,
+    BITS,
+    BOOL,
+    BOOLS,
+    FLOATING,
+    NUMERIC,
+    REAL,
+    ZERO,
+    DType,
+    Elementwise,
+    Value,
+    X,
+    binary,
+    conjugated,
+    fit,
+    of_ufunc,
+    operation_class,
+    real_type,
+    slope,
+    unary,
+)
+from actorflow.ops.shaping import broadcast_shape
 from actorflow.spec import TensorSpec
 
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
+# -- what NumPy computes otherwise than the standard wants ----------------------------------------------------------
+
+
+def _same(dtype: DType) -> DType:
+    return dtype
+
+
+def _copied(x: Value, out: Value) -> None:
+    np.copyto(out, x)
+
+
+def _rounded(ufunc: np.ufunc) -> Any:
+    """Rounding leaves integers as they are."""
+
+    def compute(x: Value, out: Value) -> None:
+        if x.dtype.kind in "iub":
+            np.copyto(out, x)
+        else:
+            ufunc(x, out=out)
+
+    return compute
+
+
+#: Integers with the bits of an element, by its bytes.
+_INTEGERS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
+
+
+def _choose(condition: Value, a: Value, b: Value, out: Value) -> None:
+    bits = _INTEGERS.get(out.itemsize)
+    if bits is None or not a.dtype == b.dtype == out.dtype:
+        np.copyto(out, b)
+        np.copyto(out, a, where=condition)
+        return
+    # Bits are chosen by masks, without branches: some ten times as fast where the condition has no pattern.
+    mask = condition.astype(bits)
+    np.negative(mask, out=mask)
+    chosen, other = out.view(bits), b.view(bits)
+    np.bitwise_xor(a.view(bits), other, out=chosen)
+    np.bitwise_and(chosen, mask, out=chosen)
+    np.bitwise_xor(chosen, other, out=chosen)
+
+
+def _sign_of(x: Value, out: Value) -> None:
+    """-1, 0 or 1; the sign of a zero is dropped, which NumPy does not promise."""
+    if x.dtype.kind == "b":
+        np.copyto(out, x)
+        return
+    np.sign(x, out=out)
+    if out.dtype.kind in "fc":
+        np.add(out, 0, out=out)
+
+
+def _floor_quotient(a: Value, b: Value, out: Value) -> None:
+    """``floor(a / b)`` for infinities, too: NumPy, like Python, has NaN for ``inf // 2``, -1 for ``1 // -inf``."""
+    if out.dtype.kind != "f":
+        np.floor_divide(a, b, out=out)
+        return
+    infinite = np.isinf(a) | np.isinf(b)
+    quotient = np.true_divide(a, b) if infinite.any() else None  # ``out`` may be one of the arguments
+    np.floor_divide(a, b, out=out)
+    if quotient is not None:
+        np.copyto(out, quotient, where=infinite, casting="same_kind")
+
+
+def _truncated_quotient(a: Value, b: Value, out: Value) -> None:
+    """The quotient of integers rounded towards 0; by 0 it is 0, as NumPy's."""
+    if out.dtype.kind == "f":
+        np.trunc(np.true_divide(a, b), out=out)
+        return
+    rest = np.fmod(a, b)  # before ``out``, which may be one of the arguments
+    np.floor_divide(np.subtract(a, rest), b, out=out)
+
+
+def _power(a: Value, b: Value, out: Value) -> None:
+    """C99's ``pow`` for square roots of -0 and -infinity, for which NumPy takes ``sqrt``'s results where it can."""
+    roots = b == 0.5 if out.dtype.kind == "f" else np.False_
+    if np.any(roots):
+        roots = roots & ((a == 0) | (a == -np.inf))
+        magnitude = np.absolute(a)
+    np.power(a, b, out=out)
+    if np.any(roots):
+        np.copyto(out, magnitude, where=roots, casting="same_kind")
+
+
+def _expm1_of(x: Value, out: Value) -> None:
+    """``exp(x) - 1``, for complex numbers literally where a part is not finite, and real on the real axis."""
+    if x.dtype.kind != "c":
+        np.expm1(x, out=out)
+        return
+    odd, on_axis = ~np.isfinite(x), x.imag == 0
+    limits = np.exp(x) - 1 if odd.any() else None
+    along = np.expm1(x.real) + 0.0 if on_axis.any() else None
+    imaginary = x.imag.copy() if along is not None else None
+    np.expm1(x, out=out)
+    if limits is not None:
+        np.copyto(out, limits, where=odd)
+    if along is not None and imaginary is not None:
+        np.copyto(out.real, along, where=on_axis)
+        np.copyto(out.imag, imaginary, where=on_axis)
+
+
+def _tanh_of(x: Value, out: Value) -> None:
+    """For complex numbers, the zero in ``±1 ± 0j`` at infinity has the sign of the imaginary part."""
+    infinite = np.isinf(x.real) & np.isfinite(x.imag) if x.dtype.kind == "c" else np.False_
+    zeros = np.copysign(0.0, x.imag) if np.any(infinite) else None
+    np.tanh(x, out=out)
+    if zeros is not None:
+        np.copyto(out.imag, zeros, where=infinite, casting="same_kind")
+
+
+# -- parts of rules ---------------------------------------------------------------------------------------------------
+
+
+def _acosh_slope(x: Any) -> Any:
+    if x.dtype.kind == "c":  # one root of the product would be on another branch
+        return 1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0))
+    return 1.0 / sqrt(square(x) - 1.0)
+
+
+def _of_sign(g: Any, x: Any, y: Any) -> Any:
+    """On the unit circle only the part along it counts."""
+    if x.dtype.kind != "c":
+        return None
+    size = absolute(x)
+    turn = imag(conj(y) * g) / where(equal(size, 0.0), 1.0, size)
+    return y * (turn * 1j)
+
+
+def _by_base(g: Any, a: Any, b: Any) -> Any:
+    """0 where the exponent is 0, as PyTorch's."""
+    is_flat = equal(b, 0.0 if b.dtype.kind in "fc" else 0)
+    return g * conjugated(where(is_flat, 0, b) * power(a, where(is_flat, 1, b - 1)))
+
+
+def _by_exponent(g: Any, a: Any, b: Any, y: Any) -> Any:
+    """0 where the base is 0 and the exponent is not negative, as PyTorch's."""
+    positive_ = greater_equal(real(b) if b.dtype.kind == "c" else b, 0)
+    is_zero = logical_and(equal(a, 0), positive_)
+    base = a if a.dtype.kind in "fcV" else cast(a, g.dtype)
+    return g * conjugated(where(is_zero, 0.0, y * log(where(is_zero, 1.0, base))))
+
+
+def _shared(g: Any, a: Any, b: Any) -> Any:
+    return where(equal(a, b), g * 0.5, g)
+
+
+def _of_arctan2(g: Any, a: Any, b: Any) -> Any:
+    return g / (square(a) + square(b))
+
+
+# -- one operand ------------------------------------------------------------------------------------------------------
+
+
+# fmt: off
+Copy, copy = unary("copy", "A copy.", _copied, lambda g, x: g, kinds=ANYTHING, types=_same)
+Negative, negative = unary("negative", "The negative: ``-x``.", np.negative, lambda g, x: -g, kinds="iufcVs", cuda="-x",
+    cuda_kinds="ifc")
+Positive, positive = unary("positive", "The operand itself: ``+x``.", np.positive, lambda g, x: g, kinds=NUMERIC,
+    cuda="x")
+Absolute, absolute = unary("absolute", "The absolute value; of complex numbers their magnitude.", np.absolute,
+    lambda g, x: as_dtype(g, x.dtype) * sign(x), kinds=NUMERIC, result=real_type, cuda="x < T(0) ? T(-x) : x")
+Sign, sign = unary("sign",
+    "-1, 0 or 1, NaN where ``x`` is; of complex numbers, the number of magnitude 1 in their direction.", _sign_of,
+    _of_sign, kinds=NUMERIC, types=_same, cuda="x > T(0) ? T(1) : x < T(0) ? T(-1) : x")
+Square, square = unary("square", "The square: ``x * x``.", np.square, slope(lambda x: 2 * x), kinds=NUMERIC,
+    cuda="x * x", cuda_kinds="iufc")
+Reciprocal, reciprocal = unary("reciprocal", "The reciprocal: ``1 / x``; infinite for 0.", np.reciprocal,
+    slope(lambda x, y: -square(y)), cuda="W(1) / W(x)")
+Sqrt, sqrt = unary("sqrt", "The square root; NaN of negative numbers.", np.sqrt, slope(lambda x, y: 0.5 / y),
+    cuda="sqrt(W(x))")
+Exp, exp = unary("exp", "The exponential: ``e ** x``.", np.exp, slope(lambda x, y: y), cuda="exp(W(x))")
+Expm1, expm1 = unary("expm1", "``exp(x) - 1``, exact near 0.", _expm1_of, slope(lambda x, y: y + 1.0),
+    types=of_ufunc(np.expm1), cuda="expm1(W(x))")
+Log, log = unary("log", "The natural logarithm; minus infinity of 0, NaN of negative numbers.", np.log,
+    lambda g, x: g / conjugated(x), cuda="log(W(x))")
+Log1p, log1p = unary("log1p", "``log(1 + x)``, exact near 0.", np.log1p, slope(lambda x: 1.0 / (1.0 + x)),
+    cuda="log1p(W(x))")
+Log2, log2 = unary("log2", "The logarithm to the base 2.", np.log2, slope(lambda x: 1.0 / math.log(2) / x),
+    cuda="log2(W(x))")
+Log10, log10 = unary("log10", "The logarithm to the base 10.", np.log10, slope(lambda x: 1.0 / math.log(10) / x),
+    cuda="log10(W(x))")
+Sin, sin = unary("sin", "The sine of radians.", np.sin, slope(lambda x: cos(x)), cuda="sin(W(x))")
+Cos, cos = unary("cos", "The cosine of radians.", np.cos, slope(lambda x: -sin(x)), cuda="cos(W(x))")
+Tan, tan = unary("tan", "The tangent of radians.", np.tan, slope(lambda x, y: 1.0 + square(y)), cuda="tan(W(x))")
+Asin, asin = unary("asin", "The inverse sine, in radians.", np.arcsin, slope(lambda x: 1.0 / sqrt(1.0 - square(x))),
+    cuda="asin(W(x))")
+Acos, acos = unary("acos", "The inverse cosine, in radians.", np.arccos, slope(lambda x: -1.0 / sqrt(1.0 - square(x))),
+    cuda="acos(W(x))")
+Atan, atan = unary("atan", "The inverse tangent, in radians.", np.arctan, slope(lambda x: 1.0 / (1.0 + square(x))),
+    cuda="atan(W(x))")
+Sinh, sinh = unary("sinh", "The hyperbolic sine.", np.sinh, slope(lambda x: cosh(x)), cuda="sinh(W(x))")
+Cosh, cosh = unary("cosh", "The hyperbolic cosine.", np.cosh, slope(lambda x: sinh(x)), cuda="cosh(W(x))")
+Tanh, tanh = unary("tanh", "The hyperbolic tangent.", _tanh_of, slope(lambda x, y: 1.0 - square(y)),
+    types=of_ufunc(np.tanh), cuda="tanh(W(x))")
+Asinh, asinh = unary("asinh", "The inverse hyperbolic sine.", np.arcsinh, slope(lambda x: 1.0 / sqrt(1.0 + square(x))),
+    cuda="asinh(W(x))")
+Acosh, acosh = unary("acosh", "The inverse hyperbolic cosine.", np.arccosh, slope(_acosh_slope), cuda="acosh(W(x))")
+Atanh, atanh = unary("atanh", "The inverse hyperbolic tangent.", np.arctanh, slope(lambda x: 1.0 / (1.0 - square(x))),
+    cuda="atanh(W(x))")
+Erf, erf = unary("erf", "The error function.", None, slope(lambda x: math.sqrt(4 / math.pi) * exp(-square(x))),
+    kinds="fV", cuda="erf(W(x))")
+Deviation, deviation = unary("deviation", "The square root of a variance: its gradient at 0, of equal numbers, is 0.",
+    np.sqrt, lambda g, x, y: where(equal(y, 0), 0.0, g * 0.5 / where(equal(y, 0), 1.0, y)), kinds="fV",
+    cuda="sqrt(W(x))")
+Floor, floor = unary("floor", "The largest integer that is not more.", _rounded(np.floor), ZERO, kinds=REAL,
+    types=_same, cuda="floor(W(x))", cuda_kinds="f")
+Ceil, ceil = unary("ceil", "The smallest integer that is not less.", _rounded(np.ceil), ZERO, kinds=REAL, types=_same,
+    cuda="ceil(W(x))", cuda_kinds="f")
+Round, round = unary("round", "The nearest integer; of two that are equally near, the even one.", _rounded(np.rint),
+    ZERO, kinds=NUMERIC, types=_same, cuda="rint(W(x))", cuda_kinds="f")
+Trunc, trunc = unary("trunc", "The integer part.", _rounded(np.trunc), ZERO, kinds=REAL, types=_same,
+    cuda="trunc(W(x))", cuda_kinds="f")
+Real, real = unary("real", "The real part.", lambda x, out: np.copyto(out, x.real), lambda g, x: g, kinds=NUMERIC,
+    result=real_type, types=real_type, aligned=False)
+Imag, imag = unary("imag", "The imaginary part.", lambda x, out: np.copyto(out, x.imag),
+    lambda g, x: as_dtype(g, x.dtype) * 1j if x.dtype.kind == "c" else None, kinds=NUMERIC, result=real_type,
+    types=real_type, aligned=False)
+Conj, conj = unary("conj", "The complex conjugate.", np.conjugate, lambda g, x: conjugated(g), kinds=NUMERIC)
+IsFinite, isfinite = unary("isfinite", "True where an element is neither infinite nor NaN.", np.isfinite,
+    kind="IsFinite", kinds=NUMERIC, result=BOOL, cuda="isfinite(W(x))", cuda_kinds="f")
+IsInf, isinf = unary("isinf", "True where an element is infinite.", np.isinf, kind="IsInf", kinds=NUMERIC, result=BOOL,
+    cuda="isinf(W(x))", cuda_kinds="f")
+IsNan, isnan = unary("isnan", "True where an element is NaN.", np.isnan, kind="IsNan", kinds=NUMERIC, result=BOOL,
+    cuda="isnan(W(x))", cuda_kinds="f")
+SignBit, signbit = unary("signbit", "True where the sign bit is set.", np.signbit, kind="SignBit", kinds="fV",
+    result=BOOL, cuda="signbit(W(x))")
+LogicalNot, logical_not = unary("logical_not", "True where an element is false.", np.logical_not, kinds=BOOLS,
+    cuda="!x")
+BitwiseInvert, bitwise_invert = unary("bitwise_invert", "Each bit inverted; of booleans, their opposite.", np.invert,
+    kinds=BITS, cuda="~x", cuda_kinds="iu")
+
+# -- two operands -----------------------------------------------------------------------------------------------------
+
+Subtract, subtract = binary("subtract", "The difference: ``a - b``.", np.subtract, lambda g, a, b: g,
+    lambda g, a, b: -g, kinds=NUMERIC, cuda="a - b", cuda_kinds="iufc")
+Multiply, multiply = binary("multiply", "The product: ``a * b``.", np.multiply, lambda g, a, b: g * conjugated(b),
+    lambda g, a, b: g * conjugated(a), kinds=NUMERIC, cuda="a * b", cuda_kinds="iufc")
+Divide, divide = binary("divide", "The quotient: ``a / b``; by 0 it is infinite or NaN.", np.true_divide,
+    lambda g, a, b: g / conjugated(b), lambda g, a, b, y: -g / conjugated(b) * conjugated(y), cuda="W(a) / W(b)")
+FloorDivide, floor_divide = binary("floor_divide", "The quotient rounded down.", _floor_quotient, ZERO, ZERO,
+    kinds=REAL, types=of_ufunc(np.floor_divide))
+TruncDivide, trunc_divide = binary("trunc_divide", "The quotient rounded towards 0.", _truncated_quotient, ZERO, ZERO,
+    kinds=REAL, types=of_ufunc(np.floor_divide))
+Remainder, remainder = binary("remainder", "The remainder of `floor_divide`, with the sign of ``b``.", np.remainder,
+    lambda g, a, b: g, lambda g, a, b: -g * floor_divide(a, b), kinds=REAL)
+Fmod, fmod = binary("fmod", "The remainder of `trunc_divide`, with the sign of ``a``.", np.fmod, lambda g, a, b: g,
+    lambda g, a, b: -g * trunc_divide(a, b), kinds=REAL, cuda="fmod(W(a), W(b))", cuda_kinds="f")
+Power, power = binary("power", "The power: ``a ** b``; integers are raised to powers that are not negative.", _power,
+    _by_base, _by_exponent, kinds=NUMERIC, types=of_ufunc(np.power), cuda="pow(W(a), W(b))", cuda_kinds="f")
+Maximum, maximum = binary("maximum", "The larger one; NaN if one is. Equal elements share the gradient by halves.",
+    np.maximum, lambda g, a, b: where(less(a, b), 0.0, _shared(g, a, b)),
+    lambda g, a, b: where(less(b, a), 0.0, _shared(g, a, b)), kinds=REAL, cuda="a > b || a != a ? a : b")
+Minimum, minimum = binary("minimum", "The smaller one; NaN if one is. Equal elements share the gradient by halves.",
+    np.minimum, lambda g, a, b: where(less(b, a), 0.0, _shared(g, a, b)),
+    lambda g, a, b: where(less(a, b), 0.0, _shared(g, a, b)), kinds=REAL, cuda="a < b || a != a ? a : b")
+AtLeast, at_least = binary("at_least", "``maximum``, whose gradient at the bound ``b`` is all that of ``a``.",
+    np.maximum, lambda g, a, b, y: where(equal(a, y), g, 0.0), lambda g, a, b, y: where(equal(a, y), 0.0, g),
+    kinds=REAL, cuda="a > b || a != a ? a : b")
+AtMost, at_most = binary("at_most", "``minimum``, whose gradient at the bound ``b`` is all that of ``a``.", np.minimum,
+    lambda g, a, b, y: where(equal(a, y), g, 0.0), lambda g, a, b, y: where(equal(a, y), 0.0, g), kinds=REAL,
+    cuda="a < b || a != a ? a : b")
+Atan2, atan2 = binary("atan2", "The angle of the point ``(b, a)``, in radians.", np.arctan2,
+    lambda g, a, b: _of_arctan2(g, a, b) * b, lambda g, a, b: -_of_arctan2(g, a, b) * a, kinds="fV",
+    cuda="atan2(W(a), W(b))")
+Hypot, hypot = binary("hypot",
+    "``sqrt(a ** 2 + b ** 2)`` without overflow on the way; the gradient at the origin is 0.", np.hypot,
+    lambda g, a, b, y: g / where(equal(y, 0.0), 1.0, y) * a, lambda g, a, b, y: g / where(equal(y, 0.0), 1.0, y) * b,
+    kinds="fV", cuda="hypot(W(a), W(b))")
+LogAddExp, logaddexp = binary("logaddexp", "``log(exp(a) + exp(b))`` without overflow on the way.", np.logaddexp,
+    lambda g, a, b: g / (1.0 + exp(b - a)), lambda g, a, b: g / (1.0 + exp(a - b)), kind="LogAddExp", kinds="fV",
+    cuda="a == b ? W(a) + W(0.6931471805599453) : (W(a) > W(b) ? W(a) : W(b)) + log1p(exp(-fabs(W(a) - W(b))))")
+CopySign, copysign = binary("copysign", "The magnitude of ``a`` with the sign of ``b``.", np.copysign,
+    lambda g, a, b, y: g * where(equal(a, 0.0), 0.0, sign(a) * sign(y)), ZERO, kind="CopySign", kinds="fV",
+    cuda="copysign(W(a), W(b))")
+NextAfter, nextafter = binary("nextafter", "The number next to ``a`` towards ``b``.", np.nextafter, kind="NextAfter",
+    kinds="fV")
+Equal, equal = binary("equal", "True where both are equal.", np.equal, kinds=ANYTHING, result=BOOL, cuda="a == b",
+    cuda_kinds="biufc")
+NotEqual, not_equal = binary("not_equal", "True where they differ.", np.not_equal, kinds=ANYTHING, result=BOOL,
+    cuda="a != b", cuda_kinds="biufc")
+Less, less = binary("less", "True where ``a < b``.", np.less, kinds=REAL, result=BOOL, cuda="a < b")
+LessEqual, less_equal = binary("less_equal", "True where ``a <= b``.", np.less_equal, kinds=REAL, result=BOOL,
+    cuda="a <= b")
+Greater, greater = binary("greater", "True where ``a > b``.", np.greater, kinds=REAL, result=BOOL, cuda="a > b")
+GreaterEqual, greater_equal = binary("greater_equal", "True where ``a >= b``.", np.greater_equal, kinds=REAL,
+    result=BOOL, cuda="a >= b")
+LogicalAnd, logical_and = binary("logical_and", "True where both are true.", np.logical_and, kinds=BOOLS, cuda="a && b")
+LogicalOr, logical_or = binary("logical_or", "True where one of them is true.", np.logical_or, kinds=BOOLS,
+    cuda="a || b")
+LogicalXor, logical_xor = binary("logical_xor", "True where exactly one of them is true.", np.logical_xor, kinds=BOOLS,
+    cuda="a != b")
+BitwiseAnd, bitwise_and = binary("bitwise_and", "The bits set in both.", np.bitwise_and, kinds=BITS, cuda="a & b",
+    cuda_kinds="biu")
+BitwiseOr, bitwise_or = binary("bitwise_or", "The bits set in either.", np.bitwise_or, kinds=BITS, cuda="a | b",
+    cuda_kinds="biu")
+BitwiseXor, bitwise_xor = binary("bitwise_xor", "The bits set in exactly one.", np.bitwise_xor, kinds=BITS,
+    cuda="a ^ b", cuda_kinds="biu")
+BitwiseLeftShift, bitwise_left_shift = binary("bitwise_left_shift", "The bits moved up.", np.left_shift, kinds="iu",
+    cuda="a << b")
+BitwiseRightShift, bitwise_right_shift = binary("bitwise_right_shift", "The bits moved down.", np.right_shift,
+    kinds="iu", cuda="a >> b")
+# fmt: on
+
+# -- more operands, and parameters ------------------------------------------------------------------------------------
+
+Where = operation_class(
+    "where",
+    "``a`` where the condition holds, else ``b``.",
+    _choose,
+    None,
+    lambda g, condition, a, b: where(condition, g, 0.0),
+    lambda g, condition, a, b: where(condition, 0.0, g),
+    arguments=("condition", "a", "b"),
+    kinds=ANYTHING,
+    types=lambda _, a, b: np.result_type(a, b),
+    cuda="condition ? a : b",
+    cuda_kinds="biufc",
+    aligned=False,
+    conditions=1,
+    module=__name__,
+)
+
+
+def where(condition: X, a: X | complex, b: X | complex, /, name: str | None = None) -> X:
+    """Elements of ``a`` where a condition holds, of ``b`` elsewhere.
+
+    Args:
+        condition: Any shape, bool.
+        a: A shape that broadcasts with ``condition``, any dtype; a number has the dtype of ``b``.
+        b: Likewise, the dtype of ``a``; or a number.
+    Returns:
+        Blob or array of the common shape, and the dtype of ``a``.
+    Raises:
+        ShapeError, DTypeError: if the operands do not fit.
+    Gradient: da = g where the condition holds, else 0; db the other way round; summed over what was broadcast.
+    Source: `numpy.where`.
+    """
+    made: X = apply(Where(), condition, a, b, name=name)
+    return made
+
+
+def _summed(kind: str, kinds: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    first = inputs[0]
+    if first.dtype.kind not in kinds:
+        raise DTypeError(f"{kind}: terms[0] must be {'numeric' if kinds == NUMERIC else 'floating'}, got {first}")
+    if all(spec == first for spec in inputs):
+        return (first,)
+    for i, spec in enumerate(inputs):
+        if spec.dtype != first.dtype:
+            raise DTypeError(f"{kind}: terms[{i}] must have terms[0]'s dtype {first.dtype}, got {spec}")
+    shape = broadcast_shape(kind, **{f"terms[{i}]": spec for i, spec in enumerate(inputs)})
+    return (TensorSpec(shape, first.dtype),)
 
 
 @dataclass(frozen=True)
-class Copy(Operation):
-    """``y = x``, any dtype."""
+class Sum(Elementwise):
+    """``y = terms[0] + terms[1] + ...``, added in this order; see `add`. The sum along axes is `ReduceSum`."""
+
+    arguments = ("*terms",)
+    function_name = "add"
+    function = staticmethod(np.add)
+    kinds = NUMERIC
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return inputs
+        return _summed("Sum", NUMERIC, inputs)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return grads
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        return [fit(grads[0], x) if want else None for x, want in zip(op.inputs, wanted, strict=True)]
+
+
+@dataclass(frozen=True)
+class WeightedSum(Elementwise):
+    """``y = weights[0] * terms[0] + weights[1] * terms[1] + ...``, added in this order; see `weighted_sum`."""
+
+    arguments = ("*terms",)
+    function_name = "weighted_sum"
+
+    weights: tuple[float, ...]
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        if len(self.weights) != len(inputs):
+            raise GraphError(f"WeightedSum: give a weight for each of {len(inputs)} terms, got {len(self.weights)}")
+        return _summed("WeightedSum", FLOATING, inputs)
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        terms = zip(op.inputs, self.weights, wanted, strict=True)
+        return [scale(fit(grads[0], x), weight) if want else None for x, weight, want in terms]
+
+
+def add(*terms: X | complex, name: str | None = None) -> X:
+    """The sum of operands, added in the given order.
+
+    Args:
+        terms: One or more of shapes that broadcast and one numeric dtype; numbers have that dtype.
+    Returns:
+        Blob or array of the common shape and their dtype.
+    Raises:
+        ShapeError, DTypeError: if the terms do not fit.
+    Gradient: g for each term, summed over what was broadcast.
+    Source: Purine2 ``Sum``.
+    """
+    made: X = apply(Sum(), *terms, name=name)
+    return made
+
+
+def weighted_sum(terms: Sequence[X], weights: Sequence[float], name: str | None = None) -> X:
+    """The sum of operands times constants, added in the given order.
+
+    Args:
+        terms: One or more of shapes that broadcast and one floating dtype.
+        weights: A constant for each.
+    Raises:
+        GraphError: if there is not one weight for each term.
+        ShapeError, DTypeError: if the terms do not fit.
+    Source: Purine2 ``WeightedSum``.
+    """
+    return blob_of(WeightedSum(tuple([float(weight) for weight in weights])), *terms, name=name)
+
+
+def average(*terms: X, name: str | None = None) -> X:
+    """The average of operands; the mean of one along axes is `actorflow.ops.mean`. Source: Purine2 ``Average``."""
+    return weighted_sum(terms, [1.0 / len(terms)] * len(terms), name=name or "average")
+
+
+Scale = operation_class(
+    "scale",
+    "The operand times a constant.",
+    lambda x, out, factor: np.multiply(x, factor, out=out),
+    lambda g, x, *, factor: scale(g, factor),
+    types=_same,
+    cuda="x * factor",
+    parameters={"factor": 1.0},
+    module=__name__,
+)
+
+
+def scale(x: X, factor: float, name: str | None = None) -> X:
+    """An operand, floating, times a constant. Source: Purine2 ``Scale``."""
+    return blob_of(Scale(factor), x, name=name)
+
+
+def clip(x: X, low: X | float | None = None, high: X | float | None = None, name: str | None = None) -> X:
+    """Values within bounds: ``min(max(x, low), high)``.
+
+    Args:
+        x: Any shape, integer or floating.
+        low: Least value: a number, or a blob or array that broadcasts with ``x``; None for no bound.
+        high: Largest value, likewise.
+    Returns:
+        Blob or array of the dtype of ``x``.
+    Raises:
+        GraphError: if ``low`` is a number more than that of ``high``.
+        ShapeError, DTypeError: if the bounds do not fit.
+    Gradient: g where low <= x <= high, else 0; for a bound g where it is the result and ``x`` is not.
+    Source: `numpy.clip`.
+    """
+    if isinstance(low, int | float) and isinstance(high, int | float) and not low <= high:
+        raise GraphError(f"clip: low must not be more than high, got {low} and {high}")
+    if low is None and high is None:
+        return copy(x, name=name or "clip")
+    y = x
+    if low is not None:
+        y = at_least(y, low, name=(name or "clip") if high is None else None)
+    if high is not None:
+        y = at_most(y, high, name=name or "clip")
+    return y
+
+
+@dataclass(frozen=True)
+class Cast(Elementwise):
+    """``y = x`` in another dtype; see `cast`."""
+
+    function_name = "astype"
+    aligned = False
+    rules = (lambda g, x, *, dtype: g,)
+
+    dtype: DType
+
+    @staticmethod
+    def function(x: Value, out: Value, dtype: DType) -> None:  # noqa: ARG004  that of ``out``
+        """Convert the elements."""
+        np.copyto(out, x, casting="unsafe")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        if inputs[0].dtype.hasobject:
+            raise DTypeError(f"Cast: x must be of numbers, got {inputs[0]}")
+        return (TensorSpec(inputs[0].shape, self.dtype),)
+
+
+def cast(x: X, dtype: npt.DTypeLike, *, name: str | None = None) -> X:
+    """``x`` in another dtype, rounded or cut off as NumPy's ``astype`` does.
+
+    Args:
+        x: Any shape, any dtype of numbers.
+        dtype: The dtype of the result.
+    Raises:
+        DTypeError: if NumPy does not know the dtype.
+    Gradient: g in the dtype of ``x``, where both are floating.
+    Source: `numpy.ndarray.astype`.
+    """
+    made: X = apply(Cast(TensorSpec.of((), dtype).dtype), x, name=name)
+    return made
+
+
+def as_dtype(x: X, dtype: DType) -> X:
+    """An operand in a dtype; itself if it has that."""
+    return x if x.dtype == dtype else cast(x, dtype)
 
 
 @dataclass(frozen=True)
@@ -39,31 +560,18 @@ class Dummy(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return inputs[:1]
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [grads[0] if wanted[0] else None, *[None] * (len(wanted) - 1)]
 
 
-def copy(x: Blob, name: str | None = None) -> Blob:
-    """A copy of a blob.
+def dummy(x: X, *after: X, name: str | None = None) -> X:
+    """An operand, once others have been computed: nothing but an order.
 
     Args:
         x: Any shape and dtype.
+        after: One or more of any type, of which only the end is waited for.
     Returns:
-        Blob of the type of ``x``.
-    Gradient: dx = g.
-    Source: Purine2 ``MemCopy``.
-    """
-    return blob_of(Copy(), x, name=name)
-
-
-def dummy(x: Blob, *after: Blob, name: str | None = None) -> Blob:
-    """A blob, once others have been computed: nothing but an order.
-
-    Args:
-        x: Any shape and dtype.
-        after: One or more blobs of any type, of which only the end is waited for.
-    Returns:
-        Blob of the type of ``x``; its readers run after the producers of ``after``. On the CPU nothing is copied
+        One of the type of ``x``; its readers run after the producers of ``after``. On the CPU nothing is copied
         where nothing else reads ``x``.
     Gradient: dx = g; none for ``after``.
     Source: Purine2 ``Dummy``.
@@ -71,855 +579,22 @@ def dummy(x: Blob, *after: Blob, name: str | None = None) -> Blob:
     return blob_of(Dummy(), x, *after, name=name)
 
 
-@dataclass(frozen=True)
-class Cast(Operation):
-    """``y = x`` in another dtype, rounded or cut off as NumPy's ``astype`` does."""
+def plus(*terms: X) -> X:
+    """The sum of one or more operands."""
+    return terms[0] if len(terms) == 1 else add(*terms)
 
-    dtype: np.dtype[np.generic]
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        if inputs[0].dtype.hasobject:
-            raise DTypeError(f"Cast: x must be of numbers, got {inputs[0]}")
-        return (TensorSpec(inputs[0].shape, self.dtype),)
+def times(a: X, b: X) -> X:
+    """The product of two operands."""
+    return multiply(a, b)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [None if grads[0] is None or not wanted[0] else apply(Cast(op.inputs[0].dtype), grads[0])]
 
+def scaled(x: X, factor: float) -> X:
+    """An operand times a constant."""
+    return x if factor == 1 else scale(x, factor)
 
-def cast(x: Blob, dtype: npt.DTypeLike, *, name: str | None = None) -> Blob:
-    """``x`` in another dtype.
 
-    Args:
-        x: Any shape, any dtype of numbers.
-        dtype: The dtype of the result.
-    Returns:
-        The blob of the same shape.
-    Raises:
-        DTypeError: if NumPy does not know the dtype.
-    Gradient: g in the dtype of ``x``, where both are floating.
-    Source: `numpy.ndarray.astype`.
-    """
-    return blob_of(Cast(TensorSpec.of((), dtype).dtype), x, name=name)
-
-
-_BOOL = np.dtype(np.bool_)
-
-
-def _check_bool(kind: str, **inputs: TensorSpec) -> None:
-    for name, spec in inputs.items():
-        if spec.dtype != _BOOL:
-            raise DTypeError(f"{kind}: {name} must be bool, got {spec}")
-
-
-class _Comparison(Operation):
-    """A bool for each pair of elements; there is no gradient."""
-
-    arguments = ("a", "b")
-    differentiable = False
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        a, b = inputs
-        if a.dtype != _BOOL or not isinstance(self, Equal | NotEqual):
-            same_numbers(self.kind, ordered=not isinstance(self, Equal | NotEqual), a=a, b=b)
-        else:
-            _check_bool(self.kind, b=b)
-        return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), _BOOL),)
-
-
-@dataclass(frozen=True)
-class Equal(_Comparison):
-    """``y = a == b``; see `equal`."""
-
-
-@dataclass(frozen=True)
-class NotEqual(_Comparison):
-    """``y = a != b``; see `not_equal`."""
-
-
-@dataclass(frozen=True)
-class Less(_Comparison):
-    """``y = a < b``; see `less`."""
-
-
-@dataclass(frozen=True)
-class LessEqual(_Comparison):
-    """``y = a <= b``; see `less_equal`."""
-
-
-@dataclass(frozen=True)
-class Greater(_Comparison):
-    """``y = a > b``; see `greater`."""
-
-
-@dataclass(frozen=True)
-class GreaterEqual(_Comparison):
-    """``y = a >= b``; see `greater_equal`."""
-
-
-class _Logic(Operation):
-    """A bool for each pair of bools."""
-
-    arguments: ClassVar[tuple[str, ...]] = ("a", "b")
-    differentiable = False
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        named = dict(zip(self.arguments, inputs, strict=True))
-        _check_bool(self.kind, **named)
-        return (TensorSpec(broadcast_shape(self.kind, **named), _BOOL),)
-
-
-@dataclass(frozen=True)
-class LogicalAnd(_Logic):
-    """``y = a and b``; see `logical_and`."""
-
-
-@dataclass(frozen=True)
-class LogicalOr(_Logic):
-    """``y = a or b``; see `logical_or`."""
-
-
-@dataclass(frozen=True)
-class LogicalXor(_Logic):
-    """``y = a != b`` of bools; see `logical_xor`."""
-
-
-@dataclass(frozen=True)
-class LogicalNot(_Logic):
-    """``y = not x``; see `logical_not`."""
-
-    arguments = ("x",)
-
-
-@dataclass(frozen=True)
-class Where(Operation):
-    """``y = a if condition else b``, elementwise; see `where`."""
-
-    arguments = ("condition", "a", "b")
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        condition, a, b = inputs
-        _check_bool("Where", condition=condition)
-        if b.dtype != a.dtype:
-            raise DTypeError(f"Where: b must have a's dtype {a.dtype}, got {b}")
-        return (TensorSpec(broadcast_shape("Where", condition=condition, a=a, b=b), a.dtype),)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (g,), (condition, a, b) = grads, op.inputs
-        zero = number_like(0.0, g)
-        return [
-            None,
-            sum_to(apply(self, condition, g, zero), a.shape) if wanted[1] else None,
-            sum_to(apply(self, condition, zero, g), b.shape) if wanted[2] else None,
-        ]
-
-
-def equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Elementwise comparison for equality: ``y = a == b``.
-
-    Args:
-        a: Any shape, any numeric dtype or bool; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
-    Source: `numpy.equal`.
-    """
-    return blob_of(Equal(), *with_numbers(a, b), name=name)
-
-
-def not_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Elementwise comparison for difference: ``y = a != b``.
-
-    Arguments, result and errors: those of `equal`.
-    Source: `numpy.not_equal`.
-    """
-    return blob_of(NotEqual(), *with_numbers(a, b), name=name)
-
-
-def less(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Elementwise "less than": ``y = a < b``.
-
-    Arguments, result and errors: those of `equal`, but ``a`` is neither bool nor complex.
-    Source: `numpy.less`.
-    """
-    return blob_of(Less(), *with_numbers(a, b), name=name)
-
-
-def less_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Elementwise "less than or equal": ``y = a <= b``.
-
-    Arguments, result and errors: those of `less`.
-    Source: `numpy.less_equal`.
-    """
-    return blob_of(LessEqual(), *with_numbers(a, b), name=name)
-
-
-def greater(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Elementwise "greater than": ``y = a > b``.
-
-    Arguments, result and errors: those of `less`.
-    Source: `numpy.greater`.
-    """
-    return blob_of(Greater(), *with_numbers(a, b), name=name)
-
-
-def greater_equal(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Elementwise "greater than or equal": ``y = a >= b``.
-
-    Arguments, result and errors: those of `less`.
-    Source: `numpy.greater_equal`.
-    """
-    return blob_of(GreaterEqual(), *with_numbers(a, b), name=name)
-
-
-def logical_and(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
-    """Elementwise "and": true where both are.
-
-    Args:
-        a: Any shape, bool.
-        b: A shape that broadcasts with ``a``, bool.
-    Returns:
-        Blob of the common shape, bool.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
-    Source: `numpy.logical_and`.
-    """
-    return blob_of(LogicalAnd(), *with_numbers(a, b), name=name)
-
-
-def logical_or(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
-    """Elementwise "or": true where one or both are.
-
-    Arguments, result and errors: those of `logical_and`.
-    Source: `numpy.logical_or`.
-    """
-    return blob_of(LogicalOr(), *with_numbers(a, b), name=name)
-
-
-def logical_xor(a: Blob | bool, b: Blob | bool, name: str | None = None) -> Blob:
-    """Elementwise "exclusive or": true where exactly one is.
-
-    Arguments, result and errors: those of `logical_and`.
-    Source: `numpy.logical_xor`.
-    """
-    return blob_of(LogicalXor(), *with_numbers(a, b), name=name)
-
-
-def logical_not(x: Blob, name: str | None = None) -> Blob:
-    """Elementwise "not": true where ``x`` is false.
-
-    Args:
-        x: Any shape, bool.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is not bool.
-    Source: `numpy.logical_not`.
-    """
-    return blob_of(LogicalNot(), x, name=name)
-
-
-def where(condition: Blob, a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """Elements of ``a`` where a condition holds, of ``b`` elsewhere.
-
-    Args:
-        condition: Any shape, bool.
-        a: A shape that broadcasts with ``condition``, any dtype; a number has the dtype of ``b``.
-        b: Likewise, the dtype of ``a``; or a number.
-    Returns:
-        Blob of the common shape, and the dtype of ``a``.
-    Raises:
-        ShapeError, DTypeError: if the inputs do not fit.
-    Gradient: da = g where the condition holds, else 0; db the other way round; summed over what was broadcast.
-    Source: `numpy.where`.
-    """
-    return blob_of(Where(), condition, *with_numbers(a, b), name=name)
-
-
-def _terms(kind: str, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    named = {f"terms[{i}]": spec for i, spec in enumerate(inputs)}
-    same_numbers(kind, ordered=False, **named)
-    return (TensorSpec(broadcast_shape(kind, **named), inputs[0].dtype),)
-
-
-@dataclass(frozen=True)
-class Sum(Operation):
-    """``y = terms[0] + terms[1] + ...``, added in this order; see `add`. The sum along axes is `ReduceSum`."""
-
-    arguments = ("*terms",)
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return _terms("Sum", inputs)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [sum_to(grads[0], x.shape) if want else None for x, want in zip(op.inputs, wanted, strict=True)]
-
-
-@dataclass(frozen=True)
-class WeightedSum(Operation):
-    """``y = weights[0] * terms[0] + weights[1] * terms[1] + ...``, added in this order; see `weighted_sum`."""
-
-    arguments = ("*terms",)
-
-    weights: tuple[float, ...]
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        if len(self.weights) != len(inputs):
-            raise GraphError(f"WeightedSum: give a weight for each of {len(inputs)} terms, got {len(self.weights)}")
-        same_dtype("WeightedSum", **{f"terms[{i}]": spec for i, spec in enumerate(inputs)})
-        return _terms("WeightedSum", inputs)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [
-            scale(sum_to(grads[0], x.shape), weight) if want else None
-            for x, weight, want in zip(op.inputs, self.weights, wanted, strict=True)
-        ]
-
-
-@dataclass(frozen=True)
-class Scale(Operation):
-    """``y = factor * x``; see `scale`."""
-
-    factor: float
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_dtype("Scale", x=inputs[0])
-        return inputs
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(self, grads[0])]
-
-
-class Binary(Operation):
-    """A number for each pair of numbers, which must be real if they are ``ordered``."""
-
-    arguments = ("a", "b")
-    ordered: ClassVar[bool] = False
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        a, b = inputs
-        same_numbers(self.kind, self.ordered, a=a, b=b)
-        return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), a.dtype),)
-
-
-@dataclass(frozen=True)
-class Subtract(Binary):
-    """``y = a - b``; see `subtract`."""
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (g,), (a, b) = grads, op.inputs
-        return [sum_to(g, a.shape) if wanted[0] else None, scale(sum_to(g, b.shape), -1.0) if wanted[1] else None]
-
-
-@dataclass(frozen=True)
-class Multiply(Binary):
-    """``y = a * b``; see `multiply`."""
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (g,), (a, b) = grads, op.inputs
-        return [
-            sum_to(multiply(g, b), a.shape) if wanted[0] else None,
-            sum_to(multiply(g, a), b.shape) if wanted[1] else None,
-        ]
-
-
-@dataclass(frozen=True)
-class Divide(Binary):
-    """``y = a / b``; see `divide`."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        a, b = inputs
-        same_dtype(self.kind, a=a, b=b)
-        return (TensorSpec(broadcast_shape(self.kind, a=a, b=b), a.dtype),)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (g,), (a, b) = grads, op.inputs
-        shares = divide(g, b)
-        return [
-            sum_to(shares, a.shape) if wanted[0] else None,
-            scale(sum_to(multiply(shares, op.outputs[0]), b.shape), -1.0) if wanted[1] else None,
-        ]
-
-
-class _Extreme(Binary):
-    """One of two numbers."""
-
-    ordered = True
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (g,), (a, b) = grads, op.inputs
-        low, high = (a, b) if isinstance(self, Maximum) else (b, a)
-        shared = where(equal(a, b), scale(g, 0.5), g)
-        zero = number_like(0.0, g)
-        return [
-            sum_to(where(less(low, high), zero, shared), a.shape) if wanted[0] else None,
-            sum_to(where(less(high, low), zero, shared), b.shape) if wanted[1] else None,
-        ]
-
-
-@dataclass(frozen=True)
-class Maximum(_Extreme):
-    """``y = max(a, b)``; see `maximum`."""
-
-
-@dataclass(frozen=True)
-class Minimum(_Extreme):
-    """``y = min(a, b)``; see `minimum`."""
-
-
-def add(*terms: Blob | float, name: str | None = None) -> Blob:
-    """The sum of blobs, added in the given order.
-
-    Args:
-        terms: One or more blobs of shapes that broadcast and one numeric dtype; numbers have that dtype.
-    Returns:
-        Blob of the common shape and their dtype.
-    Raises:
-        ShapeError, DTypeError: if the terms do not fit.
-    Gradient: g for each term, summed over what was broadcast.
-    Source: Purine2 ``Sum``.
-    """
-    return blob_of(Sum(), *with_numbers(*terms), name=name)
-
-
-def weighted_sum(terms: Sequence[Blob], weights: Sequence[float], name: str | None = None) -> Blob:
-    """The sum of blobs times constants, added in the given order.
-
-    Args:
-        terms: One or more blobs of shapes that broadcast and one floating dtype.
-        weights: A constant for each.
-    Returns:
-        Blob of the common shape and their dtype.
-    Raises:
-        GraphError: if there is not one weight for each term.
-        ShapeError, DTypeError: if the terms do not fit.
-    Gradient: weight * g for each term, summed over what was broadcast.
-    Source: Purine2 ``WeightedSum``.
-    """
-    return blob_of(WeightedSum(tuple([float(weight) for weight in weights])), *terms, name=name)
-
-
-def average(*terms: Blob, name: str | None = None) -> Blob:
-    """The average of blobs; the mean of one along axes is `actorflow.ops.mean`.
-
-    Arguments, result and errors: those of `weighted_sum`, but there are no weights.
-    Gradient: g / number of terms for each, summed over what was broadcast.
-    Source: Purine2 ``Average``.
-    """
-    return weighted_sum(terms, [1.0 / len(terms)] * len(terms), name=name or "average")
-
-
-def scale(x: Blob, factor: float, name: str | None = None) -> Blob:
-    """A blob times a constant.
-
-    Args:
-        x: Any shape, floating.
-        factor: The constant.
-    Returns:
-        Blob of the type of ``x``.
-    Gradient: dx = factor * g.
-    Source: Purine2 ``Scale``.
-    """
-    return blob_of(Scale(factor), x, name=name)
-
-
-def subtract(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The elementwise difference: ``y = a - b``.
-
-    Args:
-        a: Any shape, numeric; a number has the dtype of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-    Returns:
-        Blob of the common shape and dtype.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
-    Gradient: da = g; db = -g; summed over what was broadcast.
-    Source: `numpy.subtract`.
-    """
-    return blob_of(Subtract(), *with_numbers(a, b), name=name)
-
-
-def multiply(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The elementwise product: ``y = a * b``.
-
-    Arguments, result and errors: those of `subtract`.
-    Gradient: da = g * b; db = g * a; summed over what was broadcast.
-    Source: Purine2 ``Mul``.
-    """
-    return blob_of(Multiply(), *with_numbers(a, b), name=name)
-
-
-def divide(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The elementwise quotient: ``y = a / b``; by 0 it is infinite or NaN.
-
-    Arguments, result and errors: those of `subtract`, but ``a`` is floating.
-    Gradient: da = g / b; db = -g * y / b; summed over what was broadcast.
-    Source: `numpy.divide`.
-    """
-    return blob_of(Divide(), *with_numbers(a, b), name=name)
-
-
-def maximum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The larger one of two elements; NaN if one is.
-
-    Arguments, result and errors: those of `subtract`, but ``a`` is not complex.
-    Gradient: g for the larger operand, g / 2 for both where they are equal; summed over what was broadcast.
-    Source: `numpy.maximum`; its gradient is PyTorch's.
-    """
-    return blob_of(Maximum(), *with_numbers(a, b), name=name)
-
-
-def minimum(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The smaller one of two elements; NaN if one is.
-
-    Arguments, result and errors: those of `maximum`.
-    Gradient: g for the smaller operand, g / 2 for both where they are equal; summed over what was broadcast.
-    Source: `numpy.minimum`; its gradient is PyTorch's.
-    """
-    return blob_of(Minimum(), *with_numbers(a, b), name=name)
-
-
-def plus(*terms: Blob) -> Blob:
-    """The sum of one or more blobs of one type."""
-    y: Blob = terms[0] if len(terms) == 1 else apply(Sum(), *terms)
-    return y
-
-
-def times(a: Blob, b: Blob) -> Blob:
-    """The product of two blobs."""
-    return blob_of(Multiply(), a, b)
-
-
-def scaled(x: Blob, factor: float) -> Blob:
-    """A blob times a constant."""
-    y: Blob = x if factor == 1 else apply(Scale(factor), x)
-    return y
-
-
-@dataclass(frozen=True)
-class Negative(Operation):
-    """``y = -x``; see `negative`."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_numbers("Negative", x=inputs[0])
-        if inputs[0].dtype.kind == "u":
-            raise DTypeError(f"Negative: x must be signed, got {inputs[0]}")
-        return inputs
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(self, grads[0])]
-
-
-class _Ordered(Operation):
-    """``y`` of the type of ``x``, which is real."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_numbers(self.kind, ordered=True, x=inputs[0])
-        return inputs
-
-
-@dataclass(frozen=True)
-class Absolute(_Ordered):
-    """``y = |x|``; see `absolute`."""
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [multiply(grads[0], sign(op.inputs[0]))]
-
-
-@dataclass(frozen=True)
-class Clip(_Ordered):
-    """``y = min(max(x, low), high)``; see `clip`."""
-
-    low: float | None = None
-    high: float | None = None
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        if self.low is not None and self.high is not None and not self.low <= self.high:
-            raise GraphError(f"Clip: low must not be more than high, got {self.low} and {self.high}")
-        for name, bound in (("low", self.low), ("high", self.high)):
-            if bound is not None and inputs[0].dtype.kind in "iu" and not isinstance(bound, int):
-                raise DTypeError(f"Clip: {name} must be an integer for x {inputs[0]}, got {bound}")
-        return _Ordered.infer(self, *inputs)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        g, x = grads[0], op.inputs[0]
-        zero = number_like(0.0, g)
-        if self.low is not None:
-            g = where(greater_equal(x, self.low), g, zero)
-        if self.high is not None:
-            g = where(less_equal(x, self.high), g, zero)
-        return [g]
-
-
-class _Piecewise(Operation):
-    """``y`` of the type of ``x``, constant in pieces, so the gradient is 0."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_dtype(self.kind, x=inputs[0])
-        return inputs
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [None]
-
-
-@dataclass(frozen=True)
-class Sign(_Piecewise):
-    """``y = -1, 0 or 1``; see `sign`."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_numbers("Sign", ordered=True, x=inputs[0])
-        return inputs
-
-
-@dataclass(frozen=True)
-class Floor(_Piecewise):
-    """The largest integer that is not more; see `floor`."""
-
-
-@dataclass(frozen=True)
-class Ceil(_Piecewise):
-    """The smallest integer that is not less; see `ceil`."""
-
-
-@dataclass(frozen=True)
-class Round(_Piecewise):
-    """The nearest integer; see `round`."""
-
-
-def negative(x: Blob, name: str | None = None) -> Blob:
-    """The negative: ``y = -x``.
-
-    Args:
-        x: Any shape, numeric and signed.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
-    Gradient: -g.
-    Source: `numpy.negative`.
-    """
-    return blob_of(Negative(), x, name=name)
-
-
-def absolute(x: Blob, name: str | None = None) -> Blob:
-    """The absolute value: ``y = |x|``.
-
-    Args:
-        x: Any shape, integer or floating.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
-    Gradient: g * sign(x).
-    Source: `numpy.absolute`.
-    """
-    return blob_of(Absolute(), x, name=name)
-
-
-def sign(x: Blob, name: str | None = None) -> Blob:
-    """The sign: -1, 0 or 1, NaN where ``x`` is.
-
-    Arguments, result and errors: those of `absolute`.
-    Gradient: 0.
-    Source: `numpy.sign`.
-    """
-    return blob_of(Sign(), x, name=name)
-
-
-def clip(x: Blob, low: float | None = None, high: float | None = None, name: str | None = None) -> Blob:
-    """Values within bounds: ``y = min(max(x, low), high)``.
-
-    Args:
-        x: Any shape, integer or floating.
-        low: Least value; None for no bound.
-        high: Largest value; None for no bound.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        GraphError: if ``low`` is more than ``high``.
-        DTypeError: if ``x`` is of integers and a bound is none.
-    Gradient: g where low <= x <= high, else 0.
-    Source: `numpy.clip`.
-    """
-    return blob_of(Clip(low, high), x, name=name)
-
-
-def floor(x: Blob, name: str | None = None) -> Blob:
-    """The largest integer that is not more than ``x``.
-
-    Arguments, result and errors: those of `exp`.
-    Gradient: 0.
-    Source: `numpy.floor`.
-    """
-    return blob_of(Floor(), x, name=name)
-
-
-def ceil(x: Blob, name: str | None = None) -> Blob:
-    """The smallest integer that is not less than ``x``.
-
-    Arguments, result and errors: those of `exp`.
-    Gradient: 0.
-    Source: `numpy.ceil`.
-    """
-    return blob_of(Ceil(), x, name=name)
-
-
-def round(x: Blob, name: str | None = None) -> Blob:
-    """The nearest integer; of two that are equally near, the even one.
-
-    Arguments, result and errors: those of `exp`.
-    Gradient: 0.
-    Source: `numpy.round`.
-    """
-    return blob_of(Round(), x, name=name)
-
-
-class _Smooth(Operation):
-    """``y`` of the type of ``x``, which is floating."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_dtype(self.kind, x=inputs[0])
-        return inputs
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [self.slope(grads[0], op.inputs[0], op.outputs[0])]
-
-    def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Exp(_Smooth):
-    """``y = e ** x``; see `exp`."""
-
-    def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
-        return multiply(g, y)
-
-
-@dataclass(frozen=True)
-class Log(_Smooth):
-    """``y = log(x)``; see `log`."""
-
-    def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
-        return divide(g, x)
-
-
-@dataclass(frozen=True)
-class Sqrt(_Smooth):
-    """``y = x ** 0.5``; see `sqrt`."""
-
-    def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
-        return scale(divide(g, y), 0.5)
-
-
-@dataclass(frozen=True)
-class Reciprocal(_Smooth):
-    """``y = 1 / x``; see `reciprocal`."""
-
-    def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
-        return scale(multiply(g, square(y)), -1.0)
-
-
-@dataclass(frozen=True)
-class Square(_Smooth):
-    """``y = x * x``; see `square`."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_numbers("Square", x=inputs[0])
-        return inputs
-
-    def slope(self, g: Blob, x: Blob, y: Blob) -> Blob:
-        return scale(multiply(g, x), 2.0)
-
-
-@dataclass(frozen=True)
-class Power(Binary):
-    """``y = a ** b``; see `power`."""
-
-    ordered = True
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (g,), (a, b) = grads, op.inputs
-        zero = number_like(0.0, g)
-        da = db = None
-        if wanted[0]:
-            slope = multiply(b, power(a, subtract(b, 1.0)))
-            da = sum_to(where(equal(b, 0.0), zero, multiply(g, slope)), a.shape)
-        if wanted[1]:
-            is_flat = logical_and(equal(a, 0.0), greater_equal(b, 0.0))
-            db = sum_to(multiply(g, where(is_flat, zero, multiply(op.outputs[0], log(a)))), b.shape)
-        return [da, db]
-
-
-def exp(x: Blob, name: str | None = None) -> Blob:
-    """The exponential: ``y = e ** x``.
-
-    Args:
-        x: Any shape, floating.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        DTypeError: if ``x`` is of another kind.
-    Gradient: g * y.
-    Source: `numpy.exp`.
-    """
-    return blob_of(Exp(), x, name=name)
-
-
-def log(x: Blob, name: str | None = None) -> Blob:
-    """The natural logarithm; minus infinity of 0, NaN of negative numbers.
-
-    Arguments, result and errors: those of `exp`.
-    Gradient: g / x.
-    Source: `numpy.log`.
-    """
-    return blob_of(Log(), x, name=name)
-
-
-def sqrt(x: Blob, name: str | None = None) -> Blob:
-    """The square root; NaN of negative numbers.
-
-    Arguments, result and errors: those of `exp`.
-    Gradient: g / (2 * y).
-    Source: `numpy.sqrt`.
-    """
-    return blob_of(Sqrt(), x, name=name)
-
-
-def square(x: Blob, name: str | None = None) -> Blob:
-    """The square: ``y = x * x``.
-
-    Arguments, result and errors: those of `exp`, but ``x`` is numeric.
-    Gradient: 2 * g * x.
-    Source: `numpy.square`.
-    """
-    return blob_of(Square(), x, name=name)
-
-
-def reciprocal(x: Blob, name: str | None = None) -> Blob:
-    """The reciprocal: ``y = 1 / x``; infinite for 0.
-
-    Arguments, result and errors: those of `exp`.
-    Gradient: -g * y * y.
-    Source: `numpy.reciprocal`.
-    """
-    return blob_of(Reciprocal(), x, name=name)
-
-
-def power(a: Blob | float, b: Blob | float, name: str | None = None) -> Blob:
-    """The elementwise power: ``y = a ** b``.
-
-    Args:
-        a: Any shape, integer or floating; integers are raised to powers that are not negative. A number has the dtype
-            of ``b``.
-        b: A shape that broadcasts with ``a``, its dtype; or a number.
-    Returns:
-        Blob of the common shape and dtype.
-    Raises:
-        ShapeError, DTypeError: if ``a`` and ``b`` do not fit.
-    Gradient: da = g * b * a ** (b - 1), 0 where b is 0; db = g * y * log(a), 0 where a is 0 and b is not negative;
-        summed over what was broadcast.
-    Source: `numpy.power`; its gradient is PyTorch's.
-    """
-    return blob_of(Power(), *with_numbers(a, b), name=name)
+if not TYPE_CHECKING:  # which takes all public names
+    __all__ = public_names(  # noqa: PLE0605
+        globals(), without=("as_dtype", "plus", "scaled", "times")
+    )

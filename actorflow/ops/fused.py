@@ -10,31 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.ops import elementwise as ops
+from actorflow.ops.elementwise import Cast, Sum
 from actorflow.ops.fills import Fill
-from actorflow.ops.nn.activation import Relu, ReluDown, Sigmoid, SigmoidDown, Tanh, TanhDown
 from actorflow.ops.operation import Operation
 from actorflow.ops.reductions import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin, ReduceProd
+from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
 
-#: Operations that can be a step, and the kinds of the first input's dtype for which all devices compute the same.
-_KINDS: dict[type[Operation], str] = {
-    **dict.fromkeys(
-        (ops.Ceil, ops.Divide, ops.Exp, ops.Floor, ops.Log, ops.Power, ops.Reciprocal, ops.Round, ops.Scale, ops.Sqrt),
-        "f",
-    ),
-    **dict.fromkeys((Relu, ReluDown, Sigmoid, SigmoidDown, Tanh, TanhDown), "f"),
-    **dict.fromkeys((ops.Multiply, ops.Square, ops.Subtract, ops.Sum), "iuf"),
-    **dict.fromkeys((ops.Absolute, ops.Clip, ops.Maximum, ops.Minimum, ops.Sign), "iuf"),
-    **dict.fromkeys((ops.Greater, ops.GreaterEqual, ops.Less, ops.LessEqual), "iuf"),
-    **dict.fromkeys((ops.Equal, ops.NotEqual), "biuf"),
-    **dict.fromkeys((ops.LogicalAnd, ops.LogicalNot, ops.LogicalOr, ops.LogicalXor, ops.Where), "b"),
-    ops.Negative: "if",
-    ops.Cast: "biuf",
-    Fill: "",
-}
-#: Likewise, of the reductions that may end a chain.
+#: Kinds of the dtypes for which all devices compute the same, of the reductions that may end a chain.
 _REDUCED_KINDS: dict[type[Operation], str] = {
     **dict.fromkeys((ReduceMax, ReduceMin, ReduceProd, ReduceSum), "iuf"),
     **dict.fromkeys((ReduceAll, ReduceAny), "b"),
@@ -154,14 +138,15 @@ class Fused(Operation):
 
 def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
     """Return whether an operation can be an elementwise step of `Fused`: one formula, the same on all devices."""
-    kinds = _KINDS.get(type(operation))
-    if kinds is None:
-        return False
     if isinstance(operation, Fill):
         return output.shape == () and output.dtype.kind in "biuf"
-    if isinstance(operation, ops.Cast) and _HALF in (inputs[0].dtype, output.dtype):
-        return False  # devices round by way of float32
-    return all(map(_is_known, (*inputs, output))) and inputs[0].dtype.kind in kinds
+    if not isinstance(operation, Elementwise):
+        return False
+    if isinstance(operation, Cast):
+        kinds = "" if _HALF in (inputs[0].dtype, output.dtype) else "biuf"  # devices round by way of float32
+    else:
+        kinds = "iuf" if isinstance(operation, Sum) else operation.formula_kinds
+    return all(map(_is_known, (*inputs, output))) and inputs[operation.conditions].dtype.kind in kinds
 
 
 def may_reduce(operation: Operation, *inputs: TensorSpec) -> bool:

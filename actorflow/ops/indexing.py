@@ -890,7 +890,8 @@ def _triangle(kind: str, x: X, k: int, name: str | None, lower: bool) -> X:
         raise ShapeError(f"{kind}: x must have shape (..., rows, columns), got {x.spec}")
     rows, columns = x.shape[-2:]
     mask = x.literal(np.tri(rows, columns, k) == lower)
-    return where(mask, x, number_like(0, x), name=name or kind)  # type: ignore[arg-type, return-value]
+    y: X = where(mask, x, number_like(0, x), name=name or kind)
+    return y
 
 
 def embedding(indices: Blob, weight: Blob, name: str | None = None) -> Blob:

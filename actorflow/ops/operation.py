@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from functools import wraps
-from types import EllipsisType
+from types import EllipsisType, FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -338,3 +338,16 @@ def _operands_of(values: Sequence[object]) -> Iterator[Operand]:
             yield from _operands_of(value)
         elif isinstance(value, Mapping):
             yield from _operands_of([*value.values()])
+
+
+def public_names(namespace: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:
+    """Names of the operations and functional forms that a module defines: what the faces show of it."""
+    own = namespace["__name__"]
+    return [
+        name
+        for name, value in namespace.items()
+        if name[0] != "_"
+        and name not in without
+        and getattr(value, "__module__", "") == own
+        and (hasattr(value, "operation") or isinstance(value, FunctionType | type))
+    ]

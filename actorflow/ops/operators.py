@@ -58,7 +58,8 @@ def _constant(blob: Any, value: npt.ArrayLike) -> Blob:
 
 def _power(a: Any, b: Any) -> Blob:
     own = _POWERS.get(b) if type(b) in (int, float) and a.dtype.kind in "fV" else None
-    return ew.power(a, b) if own is None else own(a)
+    y: Blob = ew.power(a, b) if own is None else own(a)
+    return y
 
 
 class Methods(Operand, Generic[_Kind]):
@@ -162,7 +163,15 @@ class Operators(Methods["Blob"]):
     __xor__, __rxor__ = _operators(ew.logical_xor, *_NUMBERS)
     __lt__, __gt__ = _operators(ew.less, *_NUMBERS)[0], _operators(ew.greater, *_NUMBERS)[0]
     __le__, __ge__ = _operators(ew.less_equal, *_NUMBERS)[0], _operators(ew.greater_equal, *_NUMBERS)[0]
-    __neg__, __abs__, __invert__ = ew.negative, ew.absolute, ew.logical_not
+
+    def __neg__(self) -> Self:
+        return ew.negative(self)
+
+    def __abs__(self) -> Self:
+        return ew.absolute(self)
+
+    def __invert__(self) -> Self:
+        return ew.logical_not(self)
 
     def __bool__(self) -> bool:
         raise GraphError(

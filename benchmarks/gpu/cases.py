@@ -12,7 +12,7 @@ import numpy.typing as npt
 from actorflow import ops
 from actorflow.ops import Operation
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
-from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
+from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.dropout import DropoutDown
 from actorflow.ops.nn.loss import SoftmaxLossDown
@@ -71,7 +71,6 @@ def _normal(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float32]:
 
 def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[OperationCase]:
     x, g, z = (_normal(rng, *shape) for _ in range(3))
-    y = 1 / (1 + np.exp(-x))
     positive = np.maximum(x, 0)
     yield OperationCase("copy", ops.Copy(), (x,), lambda xp, x: x.copy(), lambda t, x: lambda: x.clone())
     yield OperationCase(
@@ -104,21 +103,7 @@ def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[O
     yield OperationCase(
         "sigmoid", ops.Sigmoid(), (x,), lambda xp, x: 1 / (1 + xp.exp(-x)), lambda t, x: lambda: t.sigmoid(x)
     )
-    yield OperationCase(
-        "sigmoid, gradient",
-        SigmoidDown(),
-        (g, y),
-        lambda xp, g, y: g * y * (1 - y),
-        lambda t, g, y: lambda: g * y * (1 - y),
-    )
     yield OperationCase("tanh", ops.Tanh(), (x,), lambda xp, x: xp.tanh(x), lambda t, x: lambda: t.tanh(x))
-    yield OperationCase(
-        "tanh, gradient",
-        TanhDown(),
-        (g, y),
-        lambda xp, g, y: g * (1 - y * y),
-        lambda t, g, y: lambda: g * (1 - y * y),
-    )
     # Drawing the same numbers takes a kernel of its own; CuPy's are others.
     yield OperationCase(
         "dropout",

@@ -113,6 +113,8 @@ for _suffix, (_a, _b) in PAIRS.items():
 for _name in ("add", "subtract", "multiply", "divide"):
     named(_name, complexes(3, 2), complexes(2, seed=1), suffix="_complex")
     named(_name, complexes(3, 2), numbers(2, seed=1), suffix="_mixed")
+named("erf", numbers(3, 4))
+named("fmod", numbers(3, 4), numbers(3, 4, seed=1) + 3.0)
 named("pow", complexes(3, 2), complexes(3, 2, seed=1), suffix="_complex")
 case("power_constant", lambda x: x**3.0 + 2.0**x, lambda torch, x: x**3.0 + 2.0**x, numbers(4))
 case("constants", lambda x: 1.0 - 2.0 / (x + 5.0), lambda torch, x: 1.0 - 2.0 / (x + 5.0), numbers(4))

@@ -11,7 +11,7 @@ from actorflow import ops
 from actorflow.ops import Operation
 from actorflow.ops.fills import Constant
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
-from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
+from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.dropout import DropoutDown
 from actorflow.ops.nn.loss import SoftmaxLossDown
@@ -78,7 +78,6 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "ScaleBy": (ScaleBy(), [X, np.float64(0.3)]),
     "SgdUpdate": (ops.SgdUpdate(0.9, 0.1), [X, X, X, np.float32(0.1)]),
     "Sigmoid": (ops.Sigmoid(), [X]),
-    "SigmoidDown": (SigmoidDown(), [X, X]),
     "Softmax": (ops.Softmax(), [X]),
     "SoftmaxDown": (SoftmaxDown(), [X, X]),
     "SoftmaxLoss": (ops.SoftmaxLoss(), [spread(2, 3), LABELS]),
@@ -86,7 +85,6 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "SquareSum": (SquareSum(), [X]),
     "Sum": (ops.Sum(), [X, X, 2 * X]),
     "Tanh": (ops.Tanh(), [X]),
-    "TanhDown": (TanhDown(), [X, X]),
     "Transpose": (ops.Transpose((0, 3, 1, 2)), [X]),
 }
 

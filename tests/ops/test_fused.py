@@ -19,7 +19,7 @@ from actorflow import ops
 from actorflow.ops import Fused, FusedStep, find_kernel
 from actorflow.ops.cpu.fused import _REDUCED_BLOCK
 from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_fuse, may_reduce
-from actorflow.ops.nn.activation import ReluDown, SigmoidDown, TanhDown
+from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 
@@ -29,7 +29,7 @@ STEPS = {
     1: (
         ops.Absolute(),
         ops.Ceil(),
-        ops.Clip(-1.0, 2.0),
+        ops.Erf(),
         ops.Exp(),
         ops.Floor(),
         ops.Log(),
@@ -59,10 +59,10 @@ STEPS = {
         ops.NotEqual(),
         ops.Power(),
         ReluDown(),
-        SigmoidDown(),
+        ops.AtLeast(),
         ops.Subtract(),
         ops.Sum(),
-        TanhDown(),
+        ops.AtMost(),
     ),
     3: (ops.Sum(), ops.Where()),
 }

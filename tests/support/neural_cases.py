@@ -9,7 +9,7 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.ops.linalg import InnerDown, InnerWeight
-from actorflow.ops.nn.activation import EluDown, GeluDown, LeakyReluDown, NormalDensity, SiluDown, SoftplusDown
+from actorflow.ops.nn.activation import NormalCdf, NormalDensity
 from actorflow.ops.nn.loss import NllLossDown, PairLoss, SoftmaxLossDown
 from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
@@ -61,12 +61,8 @@ def _between(*before: tuple[int, ...], count: int = 2) -> Make:
 
 _X, _WIDE = (300, 7), (4, 90, 6)
 _UP = [
-    *(ops.LeakyRelu(0.1), ops.LeakyRelu(0.0), ops.Elu(0.7), ops.Silu(), ops.Gelu(), ops.Gelu(tanh=True)),
-    *(ops.Softplus(2.0, 3.0), NormalDensity()),
-]
-_DOWN = [
-    *(LeakyReluDown(0.1), LeakyReluDown(0.0), EluDown(0.7), SiluDown(), GeluDown()),
-    *(GeluDown(tanh=True), SoftplusDown(2.0, 3.0)),
+    *(ops.LeakyRelu(0.1), ops.LeakyRelu(0.0), ops.Elu(0.7), ops.Silu(), ops.Gelu(), ops.GeluTanh()),
+    *(ops.Softplus(2.0, 3.0), NormalCdf(), NormalDensity()),
 ]
 _RESIZED = [
     *(Resize(1, size, mode) for mode in ("nearest", "linear", "cubic") for size in (1, 3, 6, 13)),
@@ -107,7 +103,6 @@ def _lstm() -> list[NeuralCase]:
 #: At least one for each operation of activations, normalization, losses, recurrence and matrices.
 NEURAL_CASES = [
     *(NeuralCase(operation, _normal(_X)) for operation in _UP),
-    *(NeuralCase(operation, _normal(_X, _X)) for operation in _DOWN),
     *(NeuralCase(ops.LogSoftmax(axis), _normal(_WIDE)) for axis in (-1, 0, 1)),
     *_labels(),
     *(NeuralCase(loss(how, 0.5), _between()) for loss in PairLoss.__subclasses__() for how in _REDUCTIONS),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.engine.units import StepUnit, is_own
-from actorflow.array.record.primitives import DType, Elementwise, Reduction, Value
+from actorflow.array.record.primitives import DType, ElementwisePrimitive, Reduction, Value
 from actorflow.array.record.record import OpStep, Record, bytes_of
 from actorflow.ops.reductions import is_certain, may_be_uncertain
 
@@ -180,7 +180,7 @@ class ReadyChain:
         taken: dict[int, int] = {}
         for i, step in enumerate(self.steps):
             ended = [a for a in {position - first for position in step.arguments} if a in taken and last[a] == i]
-            aligned = isinstance(step.op, Elementwise) and step.op.aligned
+            aligned = isinstance(step.op, ElementwisePrimitive) and step.op.aligned
             if aligned:
                 self._release(ended, taken, free)
             if not step.op.reduction and i not in self.results:
@@ -357,7 +357,7 @@ class ChainUnit(StepUnit):
         step = self._steps[i]
         if value.shape != step.shape or value.dtype != step.dtype:
             return False
-        if not isinstance(step.op, Elementwise) or not (last < i or (last == i and step.op.aligned)):
+        if not isinstance(step.op, ElementwisePrimitive) or not (last < i or (last == i and step.op.aligned)):
             return False
         # The total of an uncertain reduction reads the inputs once more.
         first = len(self._values)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.namespace.elementwise import COPY
 from actorflow.array.namespace.manipulation import broadcast_to, reshape
-from actorflow.array.namespace.operate import cast, node_of, unary, value_of
+from actorflow.array.namespace.operate import cast, node_of, value_of
 from actorflow.array.record.placement import at, default_place, place_of, transfer
 from actorflow.array.record.primitives import DType, Primitive, Value
 from actorflow.array.record.record import HOST, Record, current_evaluator, given, record
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange
+from actorflow.ops import elementwise as ew
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -89,7 +89,7 @@ def _converted(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device:
         if copy is False:
             raise GraphError(f"asarray: copy=False, but {x.dtype} must be converted to {kind}")
         return cast(x, kind)
-    return unary(COPY, x) if copy else x
+    return ew.copy(x) if copy else x
 
 
 def _unpacked(values: Sequence[Any]) -> Any:

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.array.record.placement import default_place
-from actorflow.array.record.primitives import DType, Elementwise, Primitive, Value
+from actorflow.array.record.primitives import DType, ElementwisePrimitive, Primitive, Value, elementwise_primitive
 from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record
 from actorflow.errors import AxisError, DTypeError, ShapeError
+from actorflow.ops.elementwise import Cast
+from actorflow.ops.rows import Elementwise
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -22,9 +24,6 @@ _COMPARISONS = frozenset({"equal", "greater", "greater_equal", "less", "less_equ
 _SCALARS = (bool, int, float, complex)
 _SAMPLES = {bool: True, int: 1, float: 1.0, complex: 1j}
 _targets: dict[tuple[DType, type], DType] = {}
-
-
-CAST = Elementwise("astype", lambda x, out: np.copyto(out, x, casting="unsafe"), types=lambda dtype: dtype)
 
 
 def node_of(name: str, argument: str, x: object) -> Record:
@@ -124,7 +123,7 @@ def is_there(node: Record) -> bool:
     return type(node.value) is np.ndarray and not Record.dry_runs and not node.evaluator.sequential
 
 
-def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, evaluator: Evaluator) -> Array:
+def _of_numbers(op: ElementwisePrimitive, inputs: tuple[Input, ...], dtype: DType, evaluator: Evaluator) -> Array:
     """The result of an operation on single numbers that are there: recording and planning would take longer."""
     out = np.empty((), dtype)
     values = [each.value if type(each) is Record else each for each in inputs]
@@ -139,7 +138,7 @@ def _of_numbers(op: Elementwise, inputs: tuple[Input, ...], dtype: DType, evalua
     return given(out, evaluator)
 
 
-def unary(op: Elementwise, x: Array) -> Array:
+def unary(op: ElementwisePrimitive, x: Array) -> Array:
     """Record an operation on each element of an array."""
     node = node_of(op.name, "x", x)
     dtype = op.dtype(node.dtype)
@@ -148,7 +147,7 @@ def unary(op: Elementwise, x: Array) -> Array:
     return record(op, (node,), node.shape, dtype, (), node.evaluator)
 
 
-def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
+def binary(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
     """Record an operation on each pair of elements; one of the two may be a number."""
     kind = Record.array_type
     if type(x1) is kind:
@@ -168,7 +167,7 @@ def binary(op: Elementwise, x1: Any, x2: Any) -> Array:
 
 
 def _with_constant(
-    op: Elementwise, node: Record, inputs: tuple[Record, Value] | tuple[Value, Record], c: Value
+    op: ElementwisePrimitive, node: Record, inputs: tuple[Record, Value] | tuple[Value, Record], c: Value
 ) -> Array:
     shape = broadcast(op.name, node.shape, c.shape) if c.ndim else node.shape
     dtype = op.dtype(inputs[0].dtype, inputs[1].dtype)
@@ -182,9 +181,37 @@ def cast(x: Array, dtype: DType) -> Array:
     node = x._node
     if node.dtype == dtype:
         return x
+    op = elementwise_primitive(Cast(dtype))
     if not node.shape and is_there(node):
-        return _of_numbers(CAST, (node,), dtype, node.evaluator)
-    return record(CAST, (node,), node.shape, dtype, (), node.evaluator)
+        return _of_numbers(op, (node,), dtype, node.evaluator)
+    return record(op, (node,), node.shape, dtype, (), node.evaluator)
+
+
+def elementwise(operation: Elementwise, inputs: Sequence[Any]) -> Array:
+    """Record an elementwise operation on arrays, at least one, and numbers."""
+    if type(operation) is Cast:
+        return cast(inputs[0], operation.dtype)
+    op, count = elementwise_primitive(operation), len(inputs)
+    if count == 2:
+        return binary(op, *inputs)
+    if count == 1:
+        return unary(op, inputs[0])
+    if operation.conditions:
+        return _chosen(op, *inputs)
+    found = inputs[0]
+    for each in inputs[1:]:
+        found = binary(op, found, each)
+    made: Array = found
+    return made
+
+
+def _chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array:
+    chosen = node_of(op.name, "condition", condition)
+    if chosen.dtype != np.bool_:
+        raise DTypeError(f"{op.name}: condition must be bool, got {chosen.dtype}")
+    one, other = pair(op.name, x1, x2)
+    shape = broadcast(op.name, chosen.shape, one.shape, other.shape)
+    return record(op, (chosen, one, other), shape, op.dtype(chosen.dtype, one.dtype, other.dtype))
 
 
 def simple(op: Primitive, x: Array, shape: tuple[int, ...], *params: Any, dtype: DType | None = None) -> Array:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.namespace.elementwise import DIVIDE, NOT_EQUAL, SQUARE, SUBTRACT
 from actorflow.array.namespace.manipulation import concat
-from actorflow.array.namespace.operate import axes_of, axis_of, binary, cast, node_of, pair, simple, unary
-from actorflow.array.record.primitives import DType, Elementwise, Primitive, Reduction, Value
+from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of, pair, simple
+from actorflow.array.record.primitives import DType, Primitive, Reduction, Value
 from actorflow.array.record.record import Record, given, record
 from actorflow.errors import DTypeError, ShapeError
+from actorflow.ops.elementwise import deviation, divide, not_equal, square, subtract
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -28,8 +28,6 @@ MAX = Reduction("max", np.maximum)
 MIN = Reduction("min", np.minimum)
 ALL = Reduction("all", np.logical_and)
 ANY = Reduction("any", np.logical_or)
-#: The square root of a variance: its gradient is 0 at 0.
-ROOT = Elementwise("std", np.sqrt)
 
 
 def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
@@ -103,7 +101,7 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The number of elements over axes that are not zero."""
-    return _reduce(SUM, binary(NOT_EQUAL, x, 0), axis, keepdims, np.dtype(np.intp))
+    return _reduce(SUM, not_equal(x, 0), axis, keepdims, np.dtype(np.intp))
 
 
 def _count(x: Array, axis: Axis) -> int:
@@ -117,7 +115,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         return cast(mean(cast(x, np.dtype(np.float32)), axis=axis, keepdims=keepdims), node.dtype)
     if node.dtype.kind not in "fc":
         x = cast(x, np.dtype(np.float64))
-    return binary(DIVIDE, sum(x, axis=axis, keepdims=keepdims), float(_count(x, axis)))
+    return divide(sum(x, axis=axis, keepdims=keepdims), float(_count(x, axis)))
 
 
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
@@ -127,14 +125,14 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
         raise DTypeError(f"var: expected real numbers, got {node.dtype}")
     if node.dtype.kind != "f":
         x = cast(x, np.dtype(np.float64))
-    squares = unary(SQUARE, binary(SUBTRACT, x, mean(x, axis=axis, keepdims=True)))
+    squares = square(subtract(x, mean(x, axis=axis, keepdims=True)))
     left = _count(x, axis) - correction
-    return binary(DIVIDE, sum(squares, axis=axis, keepdims=keepdims), float(builtins.max(0, left)))
+    return divide(sum(squares, axis=axis, keepdims=keepdims), float(builtins.max(0, left)))
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """The square root of the variance; see `var`."""
-    return unary(ROOT, var(x, axis=axis, correction=correction, keepdims=keepdims))
+    return deviation(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
 # -- along an axis ----------------------------------------------------------------------------------------------

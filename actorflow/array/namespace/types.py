@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.namespace.elementwise import COPY
-from actorflow.array.namespace.operate import cast, node_of, unary
+from actorflow.array.namespace.operate import cast, node_of
 from actorflow.array.record.placement import default_place, place_of
 from actorflow.array.record.primitives import DType
 from actorflow.array.record.record import HOST, Record
 from actorflow.errors import DTypeError
+from actorflow.ops import elementwise as ew
 from actorflow.place import Place
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def astype(
         raise DTypeError(f"astype: {node.dtype} to {kind} would drop imaginary parts; take real(x) or imag(x)")
     if kind != node.dtype:
         return cast(x, kind)
-    return unary(COPY, x) if copy else x
+    return ew.copy(x) if copy else x
 
 
 def _dtype_of(value: Any) -> Any:

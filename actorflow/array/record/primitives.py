@@ -13,6 +13,7 @@ import numpy.typing as npt
 from actorflow.errors import DTypeError
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import find_kernel, load_library
+from actorflow.ops.rows import Elementwise, of_ufunc
 from actorflow.spec import TensorSpec
 
 Value = npt.NDArray[Any]
@@ -73,33 +74,31 @@ class Primitive:
 PART = Primitive("part", lambda parts, i: parts[i], view=True)
 
 
-class Elementwise(Primitive):
-    """An operation on each element by itself; several of them are computed in one pass.
+class ElementwisePrimitive(Primitive):
+    """An elementwise operation; several of them are computed in one pass.
 
     Args:
-        name: Of the function in the namespace.
-        function: Called with arrays that broadcast and ``out``, an array of the result's type.
-        aligned: Whether ``out`` may be one of the inputs, as for NumPy's ufuncs.
-        types: Gives the dtype of the result for those of the inputs; that of the ufunc ``like`` if left out.
-        like: The ufunc that has its dtypes; ``function`` if left out.
+        operation: The operation. Arrays have the dtypes of its NumPy function, or those that its row says.
     """
 
     elementwise = True
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *,
-        aligned: bool = True,
-        types: Callable[..., DType] | None = None,
-        like: np.ufunc | None = None,
-    ) -> None:
-        super().__init__(name, function)
-        self.aligned = aligned
-        self._ufunc: Any = like or function
-        self._types = types or self._of_ufunc
+    def __init__(self, operation: Elementwise) -> None:
+        self.operation = operation
+        self.aligned = operation.aligned
         self._known: dict[tuple[DType, ...], DType] = {}
+        super().__init__(operation.function_name, operation.into if operation.function else self._by_kernel)
+
+    def _by_kernel(self, *inputs: Any, out: Value) -> None:
+        load_library("cpu", "numpy")
+        operation: Any = self.operation
+        function = find_kernel(operation, "cpu", inputs[0].dtype).function
+
+        def compute(*inputs: Any, out: Value) -> None:
+            function(operation, inputs, [out])
+
+        self.compute = compute
+        compute(*inputs, out=out)
 
     def dtype(self, *dtypes: DType) -> DType:
         """The dtype of the result.
@@ -109,16 +108,37 @@ class Elementwise(Primitive):
         """
         found = self._known.get(dtypes)
         if found is None:
-            found = self._known[dtypes] = self._types(*dtypes)
+            found = self._known[dtypes] = self._dtype(dtypes)
         return found
 
-    def _of_ufunc(self, *dtypes: DType) -> DType:
+    def _dtype(self, dtypes: tuple[DType, ...]) -> DType:
+        operation: Any = self.operation
+        types = operation.types or (of_ufunc(operation.function) if isinstance(operation.function, np.ufunc) else None)
+        if types is None:
+            found: DType = operation.infer(*[TensorSpec((), dtype) for dtype in dtypes])[0].dtype
+            return found
         try:
-            found: DType = self._ufunc.resolve_dtypes((*dtypes, None))[-1]
+            found = types(*dtypes)
         except TypeError as error:
             names = " and ".join(str(dtype) for dtype in dtypes)
             raise DTypeError(f"{self.name}: no such operation on {names}") from error
         return found
+
+
+#: By class, for operations without parameters.
+_rows: dict[type[Elementwise], ElementwisePrimitive] = {}
+_with_parameters = lru_cache(maxsize=4_096)(ElementwisePrimitive)
+
+
+def elementwise_primitive(operation: Elementwise) -> ElementwisePrimitive:
+    """The primitive of an elementwise operation, the same one for equal operations."""
+    kind = type(operation)
+    found = _rows.get(kind)
+    if found is None:
+        if operation.parameters:
+            return _with_parameters(operation)
+        found = _rows[kind] = ElementwisePrimitive(operation)
+    return found
 
 
 class Reduction(Primitive):

@@ -10,14 +10,13 @@ import numpy as np
 
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
-from actorflow.array.namespace.elementwise import COPY
-from actorflow.array.namespace.operate import unary
 from actorflow.array.record.record import Record, tracing
 from actorflow.array.transforms.cache import RecentCache
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, unflatten
 from actorflow.array.transforms.derivatives import depends, pull_back
 from actorflow.array.transforms.recipe import Recipe
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.elementwise import copy
 
 #: Recipes that a function keeps.
 _MOST_RECIPES = 64
@@ -200,7 +199,7 @@ def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
     for x in results:
         node = x._node
         made = node.op is not None and node.number > stand_ins.first and node.evaluator.dry_run and node not in known
-        found.append(x if made else unary(COPY, x))
+        found.append(x if made else copy(x))
         known.add(node)
     return found
 

@@ -11,10 +11,8 @@ import numpy as np
 from actorflow import ops
 from actorflow.array import linalg
 from actorflow.array.array import Array
-from actorflow.array.namespace import elementwise as ew
 from actorflow.array.namespace import statistical
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
-from actorflow.array.namespace.operate import CAST
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART, Primitive, Value
 from actorflow.array.record.record import Evaluator, OpStep, Record, given, site_of, tracing
@@ -180,8 +178,8 @@ def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     assert op is not None
     if op is PART and isinstance(inputs[0], tuple):
         return inputs[0][node.params[0]]
-    if op.operation is not None:
-        return graph.apply(op.operation, *[_as_blob(graph, each) for each in inputs], name=op.name)
+    if op.operation is not None and any(isinstance(each, Blob) for each in inputs):
+        return _applied(graph, op, inputs)
     if op is TRANSFER:  # the caller of `to_graph` says where it is computed
         return inputs[0]
     if not any(isinstance(each, Blob) for each in inputs):
@@ -192,7 +190,7 @@ def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     store = graph.root._store
     first, scopes = store.next_id, len(store.scopes)
     try:
-        return rule(node, *_of_one_dtype(op, inputs))
+        return rule(node, *inputs)
     except GraphError:  # no op takes these shapes or dtypes
         store.undo(first, scopes)
         return _as_recorded(graph, node, inputs)
@@ -224,19 +222,20 @@ def _seed(inputs: list[Any]) -> int:
     return int(inputs[0][0]) << 64 | int(inputs[0][1])
 
 
-def _of_one_dtype(op: Primitive, inputs: list[Any]) -> list[Any]:
-    """Inputs as ops take them: blobs of one dtype, and Python numbers."""
-    if not op.elementwise or op is CAST:
-        return inputs
-    free = 1 if op is ew.WHERE else 0  # the condition
-    kind = np.result_type(*[each.dtype for each in inputs[free:]])
-    found = inputs[:free]
-    for each in inputs[free:]:
-        if isinstance(each, Blob):
-            found.append(each if each.dtype == kind else ops.cast(each, kind))
-        else:
-            found.append(each.item() if each.ndim == 0 else each)
-    return found
+def _applied(graph: Graph, op: Primitive, inputs: list[Any]) -> Any:
+    """An op of the record's operation; its elementwise ones take blobs of one dtype, to which others are converted."""
+    operation: Any = op.operation
+    if op.elementwise and len(inputs) > 1:
+        free = operation.conditions
+        kind = np.result_type(*[each.dtype for each in inputs[free:]])
+        inputs = [*inputs[:free], *[_converted(each, kind) for each in inputs[free:]]]
+    return graph.apply(operation, *[_as_blob(graph, each) for each in inputs], name=op.name)
+
+
+def _converted(each: Any, kind: np.dtype[Any]) -> Any:
+    if isinstance(each, Blob):
+        return each if each.dtype == kind else ops.cast(each, kind)
+    return each.astype(kind)
 
 
 def _as_recorded(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
@@ -262,10 +261,6 @@ def _locate(found: Any, inputs: list[Any], node: Record | OpStep) -> None:
             stack.extend(each.producers if isinstance(each, Blob) else each.inputs)
 
 
-def _direct(function: _Rule) -> _Rule:
-    return lambda node, *inputs: function(*inputs, name=node.name)
-
-
 def _reduction(function: _Rule) -> _Rule:
     return lambda node, x: function(x, axis=node.params[0], keepdims=node.params[1], name=node.name)
 
@@ -288,58 +283,7 @@ def _matmul(node: Record | OpStep, a: Blob, b: Blob) -> Blob:
     return ops.matmul(a, b, name=node.name)
 
 
-def _clip(side: str) -> _Rule:
-    def rule(node: Record | OpStep, x: Blob, bound: Blob | float) -> Blob:
-        if isinstance(bound, Blob | np.ndarray):
-            raise GraphError("bounds that are arrays have no op")
-        return ops.clip(x, **{side: bound}, name=node.name)
-
-    return rule
-
-
-def _deviation(node: Record | OpStep, x: Blob) -> Blob:
-    """A square root whose gradient at 0, the deviation of equal numbers, is 0."""
-    is_some = ops.greater(x, 0.0)
-    return ops.where(is_some, ops.sqrt(ops.where(is_some, x, 1.0)), 0.0, name=node.name)
-
-
 _RULES: dict[Primitive, _Rule] = {
-    **{
-        primitive: _direct(function)
-        for primitive, function in (
-            (ew.ADD, ops.add),
-            (ew.SUBTRACT, ops.subtract),
-            (ew.MULTIPLY, ops.multiply),
-            (ew.DIVIDE, ops.divide),
-            (ew.MAXIMUM, ops.maximum),
-            (ew.MINIMUM, ops.minimum),
-            (ew.POW, ops.power),
-            (ew.NEGATIVE, ops.negative),
-            (ew.ABS, ops.absolute),
-            (ew.EXP, ops.exp),
-            (ew.LOG, ops.log),
-            (ew.SQRT, ops.sqrt),
-            (ew.SQUARE, ops.square),
-            (ew.TANH, ops.tanh),
-            (ew.RECIPROCAL, ops.reciprocal),
-            (ew.SIGN, ops.sign),
-            (ew.CEIL, ops.ceil),
-            (ew.FLOOR, ops.floor),
-            (ew.ROUND, ops.round),
-            (ew.EQUAL, ops.equal),
-            (ew.NOT_EQUAL, ops.not_equal),
-            (ew.LESS, ops.less),
-            (ew.LESS_EQUAL, ops.less_equal),
-            (ew.GREATER, ops.greater),
-            (ew.GREATER_EQUAL, ops.greater_equal),
-            (ew.LOGICAL_AND, ops.logical_and),
-            (ew.LOGICAL_OR, ops.logical_or),
-            (ew.LOGICAL_XOR, ops.logical_xor),
-            (ew.LOGICAL_NOT, ops.logical_not),
-            (ew.WHERE, ops.where),
-            (ew.COPY, ops.copy),
-        )
-    },
     **{
         primitive: kind(function)
         for primitive, kind, function in (
@@ -353,9 +297,5 @@ _RULES: dict[Primitive, _Rule] = {
             (statistical.ARGMIN, _reduction, ops.argmin),
         )
     },
-    CAST: lambda node, x: ops.cast(x, node.dtype, name=node.name),
-    ew.CLIP_LOW: _clip("low"),
-    ew.CLIP_HIGH: _clip("high"),
-    statistical.ROOT: _deviation,
     linalg.MATMUL: _matmul,
 }

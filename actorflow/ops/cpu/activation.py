@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, flat_blocks, in_float32, keep_where, scratch
 from actorflow.ops.cpu.parallel import elementwise
+from actorflow.ops.elementwise import Erf
 from actorflow.ops.nn import activation as ops
+from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 
 #: ``erfc(z) * exp(z * z) / t`` for ``t = 3 / (3 + z)`` as a polynomial in ``2 * t - 1``: the Chebyshev series over all
@@ -26,6 +29,8 @@ _DOUBLE = (
     *(7.7951226697135082e-08, 1.6652640553590825e-08, -1.7060807323373566e-08, -1.1893885619092368e-09),
     *(2.8979247563452761e-09, 2.3183140775046786e-12, -2.7035624320633309e-10),
 )
+#: ``erf(x) / x`` as a polynomial in ``x * x``, highest power first: the Maclaurin series, to 1e-17 for ``|x| < 0.5``.
+_SERIES = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(14))])
 
 
 def density(x: Array, out: Array) -> Array:
@@ -59,20 +64,20 @@ def tail(x: Array, out: Array) -> Array:
 
 @kernel(ops.Relu, inplace=True)
 @elementwise
-def _relu(operation: ops.Relu, inputs: list[Array], outputs: list[Array]) -> None:
+def _relu(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     np.maximum(inputs[0], 0, out=outputs[0])
 
 
 @kernel(ops.ReluDown, inplace=True)
 @elementwise
-def _relu_down(operation: ops.ReluDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _relu_down(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         keep_where(np.greater(y, 0, out=scratch("kept", y.shape, np.bool_)), g, dx)
 
 
 @kernel(ops.Sigmoid, inplace=True)
 @elementwise
-def _sigmoid(operation: ops.Sigmoid, inputs: list[Array], outputs: list[Array]) -> None:
+def _sigmoid(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
             _logistic(x, y)
@@ -85,24 +90,18 @@ def _logistic(x: Array, out: Array) -> None:
     np.reciprocal(out, out=out)
 
 
-@kernel(ops.SigmoidDown)
-@elementwise
-def _sigmoid_down(operation: ops.SigmoidDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _sigmoid_down(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         np.subtract(1, y, out=dx)
         np.multiply(dx, y, out=dx)
         np.multiply(dx, g, out=dx)
 
 
-@kernel(ops.Tanh, inplace=True)
-@elementwise
-def _tanh(operation: ops.Tanh, inputs: list[Array], outputs: list[Array]) -> None:
+def _tanh(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     np.tanh(inputs[0], out=outputs[0])
 
 
-@kernel(ops.TanhDown)
-@elementwise
-def _tanh_down(operation: ops.TanhDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _tanh_down(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     for g, y, dx in flat_blocks(*inputs, outputs[0]):
         np.multiply(y, y, out=dx)
         np.subtract(1, dx, out=dx)
@@ -112,7 +111,7 @@ def _tanh_down(operation: ops.TanhDown, inputs: list[Array], outputs: list[Array
 @kernel(ops.LeakyRelu, inplace=True)
 @elementwise
 @in_float32
-def _leaky_relu(operation: ops.LeakyRelu, inputs: list[Array], outputs: list[Array]) -> None:
+def _leaky_relu(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
     slope = operation.slope
     if not slope:  # infinity times 0 is NaN
         np.maximum(inputs[0], 0, out=outputs[0])
@@ -122,24 +121,10 @@ def _leaky_relu(operation: ops.LeakyRelu, inputs: list[Array], outputs: list[Arr
         choose(x, np.multiply(x, slope, out=scratch("low", x.shape, x.dtype)), out=y)
 
 
-@kernel(ops.LeakyReluDown)
-@elementwise
-@in_float32
-def _leaky_relu_down(operation: ops.LeakyReluDown, inputs: list[Array], outputs: list[Array]) -> None:
-    for g, y, dx in flat_blocks(*inputs, outputs[0]):
-        kept = np.greater(y, 0, out=scratch("kept", y.shape, np.bool_))
-        keep_where(kept, g, dx)
-        if operation.slope:
-            low = scratch("low", y.shape, y.dtype)
-            keep_where(np.logical_not(kept, out=kept), g, low)
-            np.multiply(low, operation.slope, out=low)
-            np.add(dx, low, out=dx)
-
-
 @kernel(ops.Elu, inplace=True)
 @elementwise
 @in_float32
-def _elu(operation: ops.Elu, inputs: list[Array], outputs: list[Array]) -> None:
+def _elu(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y in flat_blocks(inputs[0], outputs[0]):
         low = np.minimum(x, 0, out=scratch("low", x.shape, x.dtype))
         np.expm1(low, out=low)
@@ -148,24 +133,10 @@ def _elu(operation: ops.Elu, inputs: list[Array], outputs: list[Array]) -> None:
         np.add(y, low, out=y)
 
 
-@kernel(ops.EluDown)
-@elementwise
-@in_float32
-def _elu_down(operation: ops.EluDown, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore"):  # where y is large, the product is not kept
-        for g, y, dx in flat_blocks(*inputs, outputs[0]):
-            low, kept = scratch("low", y.shape, y.dtype), scratch("kept", y.shape, np.bool_)
-            np.add(y, operation.alpha, out=low)
-            np.multiply(low, g, out=low)
-            keep_where(np.less_equal(y, 0, out=kept), low, low)
-            keep_where(np.logical_not(kept, out=kept), g, dx)
-            np.add(dx, low, out=dx)
-
-
 @kernel(ops.Silu, inplace=True)
 @elementwise
 @in_float32
-def _silu(operation: ops.Silu, inputs: list[Array], outputs: list[Array]) -> None:
+def _silu(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):  # -inf * 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
             s = scratch("sigmoid", x.shape, x.dtype)
@@ -173,10 +144,7 @@ def _silu(operation: ops.Silu, inputs: list[Array], outputs: list[Array]) -> Non
             np.multiply(x, s, out=y)
 
 
-@kernel(ops.SiluDown)
-@elementwise
-@in_float32
-def _silu_down(operation: ops.SiluDown, inputs: list[Array], outputs: list[Array]) -> None:
+def _silu_down(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         for g, x, dx in flat_blocks(*inputs, outputs[0]):
             s = scratch("sigmoid", x.shape, x.dtype)
@@ -191,7 +159,7 @@ def _silu_down(operation: ops.SiluDown, inputs: list[Array], outputs: list[Array
 @kernel(ops.Softplus, inplace=True)
 @elementwise
 @in_float32
-def _softplus(operation: ops.Softplus, inputs: list[Array], outputs: list[Array]) -> None:
+def _softplus(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
     beta = operation.beta
     for x, y in flat_blocks(inputs[0], outputs[0]):
         scaled = np.multiply(x, beta, out=scratch("scaled", x.shape, x.dtype))
@@ -207,33 +175,26 @@ def _softplus(operation: ops.Softplus, inputs: list[Array], outputs: list[Array]
         np.copyto(y, scaled)
 
 
-@kernel(ops.SoftplusDown)
-@elementwise
-@in_float32
-def _softplus_down(operation: ops.SoftplusDown, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore"):
-        for g, x, dx in flat_blocks(*inputs, outputs[0]):
-            scaled = np.multiply(x, operation.beta, out=scratch("scaled", x.shape, x.dtype))
-            is_linear = np.greater(scaled, operation.threshold, out=scratch("kept", x.shape, np.bool_))
-            _logistic(scaled, dx)
-            np.copyto(dx, 1, where=is_linear)
-            np.multiply(dx, g, out=dx)
-
-
 @kernel(ops.Gelu, inplace=True)
 @elementwise
 @in_float32
-def _gelu(operation: ops.Gelu, inputs: list[Array], outputs: list[Array]) -> None:
+def _gelu(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # -inf * 0
         for x, y in flat_blocks(inputs[0], outputs[0]):
-            if operation.tanh:
-                share = scratch("share", x.shape, x.dtype)
-                _gelu_tanh(x, share)
-                np.add(share, 1, out=share)
-                np.multiply(share, 0.5, out=share)
-                np.multiply(x, share, out=y)
-            else:
-                _gelu_exact(x, y)
+            _gelu_exact(x, y)
+
+
+@kernel(ops.GeluTanh, inplace=True)
+@elementwise
+@in_float32
+def _gelu_tanh_form(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # -inf * 0
+        for x, y in flat_blocks(inputs[0], outputs[0]):
+            share = scratch("share", x.shape, x.dtype)
+            _gelu_tanh(x, share)
+            np.add(share, 1, out=share)
+            np.multiply(share, 0.5, out=share)
+            np.multiply(x, share, out=y)
 
 
 def _gelu_exact(x: Array, out: Array) -> None:
@@ -248,29 +209,48 @@ def _gelu_exact(x: Array, out: Array) -> None:
     np.subtract(out, rest, out=out)
 
 
-@kernel(ops.GeluDown)
-@elementwise
-@in_float32
-def _gelu_down(operation: ops.GeluDown, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for g, x, dx in flat_blocks(*inputs, outputs[0]):
-            if operation.tanh:
-                _gelu_tanh_slope(x, dx)
-            else:
-                bell = density(x, scratch("density", x.shape, x.dtype))
-                np.multiply(bell, x, out=bell)
-                _probability(x, dx)
-                np.add(dx, bell, out=dx)
-            np.multiply(dx, g, out=dx)
-
-
 @kernel(ops.NormalDensity)
 @elementwise
 @in_float32
-def _normal_density(operation: ops.NormalDensity, inputs: list[Array], outputs: list[Array]) -> None:
+def _normal_density(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     with np.errstate(over="ignore", under="ignore"):
         for x, y in flat_blocks(inputs[0], outputs[0]):
             density(x, y)
+
+
+@kernel(ops.NormalCdf)
+@elementwise
+@in_float32
+def _normal_cdf(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for x, y in flat_blocks(inputs[0], outputs[0]):
+            _probability(x, y)
+
+
+@kernel(Erf)
+@elementwise
+@in_float32
+def _erf(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for x, y in flat_blocks(inputs[0], outputs[0]):
+            _error_function(x, y)
+
+
+def _error_function(x: Array, out: Array) -> None:
+    """``1 - 2 * tail(sqrt(2) * |x|)`` with the sign of ``x``; its power series where that would lose digits."""
+    size = scratch("size", x.shape, x.dtype)
+    tail(np.multiply(np.abs(x, out=size), math.sqrt(2), out=size), out)
+    np.multiply(out, -2, out=out)
+    np.add(out, 1, out=out)
+    np.copysign(out, x, out=out)
+    inner = np.minimum(np.square(x, out=size), 0.25, out=size)
+    series = scratch("series", x.shape, x.dtype)
+    series[...] = _SERIES[0]
+    for coefficient in _SERIES[1:]:
+        np.multiply(series, inner, out=series)
+        np.add(series, coefficient, out=series)
+    np.multiply(series, x, out=series)
+    np.copyto(out, series, where=np.less(np.abs(x), 0.5, out=scratch("kept", x.shape, np.bool_)))
 
 
 def _probability(x: Array, out: Array) -> None:
@@ -288,19 +268,3 @@ def _gelu_tanh(x: Array, out: Array) -> None:
     np.add(out, ops.GELU_SLOPE, out=out)
     np.multiply(out, x, out=out)
     np.tanh(out, out=out)
-
-
-def _gelu_tanh_slope(x: Array, out: Array) -> None:
-    """``0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope``, with the slope of the argument of the tanh."""
-    t, slope = scratch("tanh", x.shape, x.dtype), scratch("slope", x.shape, x.dtype)
-    _gelu_tanh(x, t)
-    np.multiply(x, x, out=slope)
-    np.multiply(slope, 3 * ops.GELU_SLOPE * ops.GELU_CUBIC, out=slope)
-    np.add(slope, ops.GELU_SLOPE, out=slope)
-    np.multiply(slope, x, out=slope)
-    np.multiply(t, t, out=out)
-    np.subtract(1, out, out=out)
-    np.multiply(out, slope, out=out)
-    np.add(out, t, out=out)
-    np.add(out, 1, out=out)
-    np.multiply(out, 0.5, out=out)

@@ -1,9 +1,8 @@
-"""Kernels of `actorflow.ops.elementwise`."""
+"""Kernels of `actorflow.ops.elementwise` that are more than a function of NumPy, which `described` makes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,85 +15,14 @@ from actorflow.ops.registry import kernel
 
 @kernel(ops.Copy, inplace=True)
 @kernel(ops.Dummy, inplace=True)
-def _copy(operation: ops.Copy | ops.Dummy, inputs: list[Array], outputs: list[Array]) -> None:
+def _copy(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     if outputs[0] is not inputs[0]:
         np.copyto(outputs[0], inputs[0])
 
 
-@kernel(ops.Cast)
-def _cast(operation: ops.Cast, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", invalid="ignore"):  # to infinity, and from NaN
-        np.copyto(outputs[0], inputs[0], casting="unsafe")
-
-
-def _register(functions: Mapping[type[Operation], Callable[..., Any]], inplace: bool) -> None:
-    """Register a function of NumPy as the kernel of each operation; it does not warn of infinities and NaN."""
-
-    def register(operation: type[Operation], function: Callable[..., Any]) -> None:
-        @kernel(operation, inplace=inplace)
-        @elementwise
-        def compute(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-            with np.errstate(all="ignore"):
-                function(*inputs, out=outputs[0])
-
-    for operation, function in functions.items():
-        register(operation, function)
-
-
-_register(
-    {
-        ops.Absolute: np.absolute,
-        ops.Ceil: np.ceil,
-        ops.Divide: np.divide,
-        ops.Exp: np.exp,
-        ops.Floor: np.floor,
-        ops.Log: np.log,
-        ops.LogicalAnd: np.logical_and,
-        ops.LogicalNot: np.logical_not,
-        ops.LogicalOr: np.logical_or,
-        ops.LogicalXor: np.logical_xor,
-        ops.Maximum: np.maximum,
-        ops.Minimum: np.minimum,
-        ops.Multiply: np.multiply,
-        ops.Negative: np.negative,
-        ops.Power: np.power,
-        ops.Reciprocal: np.reciprocal,
-        ops.Round: np.rint,
-        ops.Sign: np.sign,
-        ops.Sqrt: np.sqrt,
-        ops.Square: np.square,
-        ops.Subtract: np.subtract,
-    },
-    inplace=True,
-)
-_register(
-    {
-        ops.Equal: np.equal,
-        ops.Greater: np.greater,
-        ops.GreaterEqual: np.greater_equal,
-        ops.Less: np.less,
-        ops.LessEqual: np.less_equal,
-        ops.NotEqual: np.not_equal,
-    },
-    inplace=False,
-)
-
-
-@kernel(ops.Clip, inplace=True)
-@elementwise
-def _clip(operation: ops.Clip, inputs: list[Array], outputs: list[Array]) -> None:
-    (x,), (y,) = inputs, outputs
-    if operation.low is not None:
-        x = np.maximum(x, operation.low, out=y)
-    if operation.high is not None:
-        np.minimum(x, operation.high, out=y)
-    elif x is not y:
-        np.copyto(y, x)
-
-
 @kernel(ops.Where)
 @elementwise
-def _where(operation: ops.Where, inputs: list[Array], outputs: list[Array]) -> None:
+def _where(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     (condition, a, b), (y,) = inputs, outputs
     if b.ndim == 0 and condition.shape == a.shape == y.shape and a.dtype.kind in "fV" and not b.any():
         for kept, values, out in flat_blocks(condition, a, y):
@@ -119,7 +47,7 @@ def _are_alike(arrays: Sequence[Array]) -> bool:
 
 @kernel(ops.Sum, inplace=True)
 @elementwise
-def _sum(operation: ops.Sum, inputs: list[Array], outputs: list[Array]) -> None:
+def _sum(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
     if len(inputs) == 1:
         np.copyto(outputs[0], inputs[0])
     elif len(inputs) == 2:
@@ -141,9 +69,3 @@ def _weighted_sum(operation: ops.WeightedSum, inputs: list[Array], outputs: list
         for term, weight in zip(rest, operation.weights[1:], strict=True):
             weighted = np.multiply(term, weight, out=scratch("weighted", term.shape, term.dtype))
             np.add(y, weighted, out=y)
-
-
-@kernel(ops.Scale, inplace=True)
-@elementwise
-def _scale(operation: ops.Scale, inputs: list[Array], outputs: list[Array]) -> None:
-    np.multiply(inputs[0], operation.factor, out=outputs[0])

@@ -22,18 +22,18 @@ import numpy as np
 from actorflow.ops.cuda.launch import (
     ANYTHING,
     C_TYPES,
-    FORMULAS,
     Array,
     Formula,
     compiled,
     contiguous,
     elementwise_of_any,
+    formula_of,
     index_type,
     kernel,
     source,
 )
 from actorflow.ops.cuda.reductions import Columns, Tile
-from actorflow.ops.elementwise import Cast, Clip, Sum
+from actorflow.ops.elementwise import Cast, Sum
 from actorflow.ops.fills import Fill
 from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
@@ -104,18 +104,9 @@ def _formula(operation: Operation, count: int) -> Formula:
         return Formula(", ".join(f"T {name}" for name in names), "T", text)
     if isinstance(operation, Cast):
         return Formula("T x", "R", "x")
-    if isinstance(operation, Clip):
-        return _clip(operation)
-    return FORMULAS[type(operation)]
-
-
-def _clip(operation: Clip) -> Formula:
-    bounds = [(name, sign) for name, sign in (("low", "<"), ("high", ">")) if getattr(operation, name) is not None]
-    text = "x"
-    for name, sign in bounds:
-        text = f"({text}) {sign} {name} ? {name} : ({text})"
-    inputs = ", ".join(["T x", *(f"T {name}" for name, _ in bounds)])
-    return Formula(inputs, "T", text, lambda own, kind: tuple([kind(getattr(own, name)) for name, _ in bounds]))
+    found = formula_of(type(operation))  # type: ignore[arg-type]
+    assert found is not None  # as `may_fuse` has checked
+    return found
 
 
 DType = np.dtype[Any]

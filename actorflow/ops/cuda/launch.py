@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +11,8 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel as _kernel
+from actorflow.ops.rows import Elementwise
 
 #: Options of the compiler, for all kernels. Products and sums are not contracted: each step is rounded as NumPy rounds
 #: it, and a chain has the same values wherever it is cut. It costs little, as the kernels wait for memory, not for
@@ -47,8 +48,21 @@ class Formula(NamedTuple):
     numbers: Callable[[Any, Any], tuple[Any, ...]] = lambda _operation, _type: ()
 
 
-#: The operations that are one formula for each element; `actorflow.ops.cuda.fused` joins them.
-FORMULAS: dict[type[Operation], Formula] = {}
+@cache
+def formula_of(operation: Any) -> Formula | None:
+    """The formula of an elementwise operation; None where its row has none."""
+    if not issubclass(operation, Elementwise) or not operation.formula:
+        return None
+    names = operation.arguments
+    inputs = [f"{'bool' if i < operation.conditions else 'T'} {name}" for i, name in enumerate(names)]
+    parameters = [field.name for field in fields(operation)]
+    return Formula(
+        ", ".join([*inputs, *[f"T {name}" for name in parameters]]),
+        "bool" if operation.result is not None and not callable(operation.result) else "T",
+        operation.formula,
+        lambda own, kind: tuple([kind(getattr(own, name)) for name in parameters]),
+    )
+
 
 #: Registers a kernel of this library; see `actorflow.ops.registry.kernel`.
 kernel = partial(_kernel, device="cuda", library="cupy")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
-from actorflow.ops.elementwise import plus, where
+from actorflow.ops.elementwise import plus, tanh, where
 from actorflow.ops.fills import constant_like, filled
 from actorflow.ops.indexing import flip
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linalg import bias as add_bias
-from actorflow.ops.nn.activation import relu, sigmoid, tanh
+from actorflow.ops.nn.activation import relu, sigmoid
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, stack
 from actorflow.spec import TensorSpec

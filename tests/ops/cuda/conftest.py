@@ -43,6 +43,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     with (
         mock.patch.dict(sys.modules, {"cupy": emulator.cupy}),
         mock.patch.object(registry, "_kernels", registered),
+        mock.patch.dict(registry._makers),
         mock.patch.object(actorflow.ops, "cuda", None, create=True),
     ):
         for name in hidden:
@@ -52,6 +53,12 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
             name.rpartition(".")[2]: m for name, m in sys.modules.items() if name.startswith("actorflow.ops.cuda.")
         }
         kernels = {key: value for key, value in registered.items() if key.device == "cuda"}
+        for kind in [*kernel_cases.rows(), actorflow.ops.Scale]:
+            for dtype in modules["launch"].ANYTHING:
+                key = registry.KernelKey(kind.__name__, "cuda", "cupy", dtype, "any")
+                made = None if key in kernels else modules["elementwise"].make(kind, key)
+                if made is not None:
+                    kernels[key] = made
     return SimpleNamespace(kernels=kernels, modules=modules, package=package, emulator=emulator)
 
 

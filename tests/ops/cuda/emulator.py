@@ -125,7 +125,11 @@ class Emulator:
         key = tuple(sorted(types.items()))
         known = self._functions.setdefault(key, {})
         if wanted not in known:
-            alike = [kernel for kernel in self.elementwise if kernel.letters == types.keys() and kernel not in known]
+            alike = [
+                kernel
+                for kernel in self.elementwise
+                if (kernel.letters, kernel.has_bits) == (types.keys(), wanted.has_bits) and kernel not in known
+            ]
             try:
                 known.update(self._load_together(alike, types))
             except CompilationError:  # one is not for these types: floats have no bits, say
@@ -253,6 +257,7 @@ class _ElementwiseKernel:
         self.inputs, self.outputs = ([p.split() for p in text.split(",")] for text in (inputs, outputs))
         self.body, self.preamble, self.name = body, preamble, name
         self.letters = {kind for kind, _ in [*self.inputs, *self.outputs] if len(kind) == 1}
+        self.has_bits = re.search(r"~x|a ([&|^]|<<|>>) b", body) is not None
         self.owner.elementwise.append(self)
 
     def code(self, types: dict[str, str]) -> str:

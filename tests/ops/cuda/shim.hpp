@@ -8,16 +8,41 @@
 #define __shared__ static
 #define FOR_EACH_OF(i, size) for (std::ptrdiff_t i = 0; i < (size); ++i)
 
+using std::acos;
+using std::acosh;
+using std::asin;
+using std::asinh;
+using std::atan;
+using std::atan2;
+using std::atanh;
 using std::ceil;
+using std::copysign;
 using std::cos;
+using std::cosh;
+using std::erf;
+using std::erfc;
 using std::exp;
+using std::expm1;
+using std::fabs;
 using std::floor;
+using std::fmod;
+using std::hypot;
+using std::isfinite;
+using std::isinf;
+using std::isnan;
 using std::log;
+using std::log10;
+using std::log1p;
+using std::log2;
 using std::pow;
 using std::rint;
+using std::signbit;
 using std::sin;
+using std::sinh;
 using std::sqrt;
+using std::tan;
 using std::tanh;
+using std::trunc;
 
 struct Dimension {
   unsigned int x;

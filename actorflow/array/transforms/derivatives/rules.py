@@ -93,6 +93,9 @@ def transposed(x: Array) -> Array:
     return conj(xp.matrix_transpose(x))  # type: ignore[no-any-return]
 
 
+rule("to_device")(lambda at, g: [g.to_device(at.params[0])])
+
+
 # -- the way back -----------------------------------------------------------------------------------------------
 
 
