@@ -581,12 +581,12 @@ class MultiHeadAttention(Layer):
 
     Bottom: x (batch, queries, features), and perhaps what it attends to, (batch, keys, ...), which is x itself
     otherwise, and a mask. Top: (batch, queries, features). Variables: ``weight_q`` and ``weight_out`` (features,
-    features), ``weight_k`` and ``weight_v`` (shared * features / heads, ...), and a bias for each, ``bias_q`` to
+    features), ``weight_k`` and ``weight_v`` (kv_heads * features / heads, ...), and a bias for each, ``bias_q`` to
     ``bias_out``.
 
     Args:
         heads: Number of heads, which divides the features.
-        shared: Number of heads of keys and values, each for as many of the queries; the default is ``heads``.
+        kv_heads: Number of heads of keys and values, each for as many of the queries; the default is ``heads``.
         causal: Whether a query sees no later key.
         bias: Whether there are biases.
         weight_init: Initializer of the weights; the default is `init.xavier`.
@@ -597,7 +597,7 @@ class MultiHeadAttention(Layer):
     def __init__(
         self,
         heads: int,
-        shared: int | None = None,
+        kv_heads: int | None = None,
         *,
         causal: bool = False,
         bias: bool = True,
@@ -605,7 +605,7 @@ class MultiHeadAttention(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.heads, self.shared, self.causal, self.bias = heads, shared or heads, causal, bias
+        self.heads, self.kv_heads, self.causal, self.bias = heads, kv_heads or heads, causal, bias
         self.weight_init = weight_init or init.xavier()
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
@@ -619,7 +619,7 @@ class MultiHeadAttention(Layer):
         x, context = bottom[0], bottom[min(1, len(bottom) - 1)]
         mask = bottom[2] if len(bottom) > 2 else None
         features = x.shape[-1]
-        narrow = self.shared * (features // self.heads)
+        narrow = self.kv_heads * (features // self.heads)
         q = self._product(x, "q", features)
         k, v = (self._product(context, name, narrow) for name in "kv")
         y = ops.attention(q, k, v, mask, causal=self.causal, heads=self.heads, name="attend")

@@ -80,6 +80,34 @@ async def test_backwards(name: str) -> None:
     assert_same(*found)
 
 
+def _attend(x, context, weight):
+    x = ops.rotary(x, *(ops.slice(weight, np.s_[:4, i : i + 2]) for i in (0, 2)))
+    return ops.attention(x, context, context, ops.greater(weight[:4, :5], 0.0), causal=True, heads=4)
+
+
+COMPOSITIONS = {
+    "attention": (_attend, [(2, 4, 12), (2, 5, 6), (4, 5)]),
+    "norms": (lambda x: ops.rms_norm(ops.instance_norm(ops.group_norm(x, 2))), [(2, 3, 4)]),
+    "gru": (lambda x, wx, wh: ops.gru(x, wx, wh, reset_after=False, reverse=True)[0], [(3, 2, 4), (9, 4), (9, 3)]),
+    "peepholes": (lambda x, wx, wh, p: ops.lstm(x, wx, wh, peepholes=p)[0], [(3, 2, 4), (12, 4), (12, 3), (9,)]),
+    "norm, twice": (lambda x, g: af.gradient(ops.sum(ops.layer_norm(x) * g), x), [(3, 4), (3, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITIONS)
+async def test_compositions(name: str) -> None:
+    function, shapes = COMPOSITIONS[name]
+    found = []
+    for place in ("sim:0", "cpu"):
+        graph = af.Graph("composed")
+        with graph.at(place):
+            feeds: dict[af.Blob, Any] = {graph.blob(f"x{i}", s): spread(*s) for i, s in enumerate(shapes)}
+            y = function(*feeds)
+            grads = af.gradient(ops.sum(ops.square(y)), [*feeds][:3])
+        found.append(await computed(graph, feeds, [y, *grads], place))
+    assert_same(*found)
+
+
 def test_every_operation_is_here() -> None:
     """Every operation has a case here, but for those that no kernel computes."""
     assert set(CASES) == {kind.__name__ for kind in operations()} - {"Function", "AllReduce"}

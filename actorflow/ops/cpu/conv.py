@@ -23,9 +23,10 @@ from numpy.lib.stride_tricks import as_strided
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
 from actorflow.ops.cpu.parallel import even_cuts, multiply, product_ns, spread
-from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, compute_dtype, is_first, is_last, pieces
+from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
+from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
@@ -163,7 +164,7 @@ def _geometry(
         with np.errstate(all="ignore"):
             joined = joined if np.isfinite(np.add.reduce(seen, axis=None)) else 1
     windows = operation.windows(size, kernel_size)
-    return _Geometry(windows, operation.groups // joined, joined, channels * joined, compute_dtype(seen.dtype))
+    return _Geometry(windows, operation.groups // joined, joined, channels * joined, wide_dtype(seen.dtype))
 
 
 def _joined(groups: int, channels: int) -> int:
@@ -171,30 +172,23 @@ def _joined(groups: int, channels: int) -> int:
     return next(count for count in range(min(most, groups), 0, -1) if groups % count == 0)
 
 
-def _blocks(g: _Geometry, weight: Array) -> Array:
-    """A weight as (*kernel, channel, group, group of those joined, output channel)."""
-    return weight.reshape(*weight.shape[:-1], g.groups, g.joined, weight.shape[-1] // (g.groups * g.joined))
+def _parts(g: _Geometry, wide: Array, weight: Array) -> Iterator[tuple[Array, Array]]:
+    """For each of the groups that are joined, its part of their weight, and its own one."""
+    *kernel_size, channels, outputs = weight.shape
+    blocks = weight.reshape(*kernel_size, channels, g.groups, g.joined, outputs // (g.groups * g.joined))
+    full = wide.reshape(*kernel_size, g.joined, *blocks.shape[len(kernel_size) :])
+    for i in range(g.joined):
+        yield full[..., i, :, :, i, :], blocks[..., i, :]
 
 
 def _join(g: _Geometry, weight: Array) -> Array:
     """A weight for joined groups: zeros where a group's output would see another group's input."""
     if g.joined == 1:
         return weight
-    blocks = _blocks(g, weight)
-    kernel_size = weight.shape[:-2]
-    wide = np.zeros((*kernel_size, g.joined, *blocks.shape[len(kernel_size) :]), weight.dtype)
-    for i in range(g.joined):
-        wide[..., i, :, :, i, :] = blocks[..., i, :]
-    return wide.reshape(*kernel_size, g.channels, weight.shape[-1])
-
-
-def _part(g: _Geometry, wide: Array, weight: Array) -> None:
-    """Write the groups' own parts of a weight for joined groups to ``weight``."""
-    blocks = _blocks(g, weight)
-    kernel_size = weight.shape[:-2]
-    full = wide.reshape(*kernel_size, g.joined, *blocks.shape[len(kernel_size) :])
-    for i in range(g.joined):
-        blocks[..., i, :] = full[..., i, :, :, i, :]
+    wide = np.zeros((*weight.shape[:-2], g.channels, weight.shape[-1]), weight.dtype)
+    for part, own in _parts(g, wide, weight):
+        part[...] = own
+    return wide
 
 
 def _multiply(a: Array, b: Array, out: Array, product: Callable[..., Any] = np.matmul) -> None:
@@ -244,7 +238,8 @@ def conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]
     else:
         wide = scratch("wide", (g.columns, dweight.shape[-1]), dweight.dtype)
         _weight_gradient(g, dy, x, wide)
-        _part(g, wide, dweight)
+        for part, own in _parts(g, wide, dweight):
+            own[...] = part
 
 
 def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:

@@ -11,8 +11,9 @@ import math
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.windows import Piece, as_matrix, compute_dtype, is_first, is_last, pieces, taps
+from actorflow.ops.cpu.windows import Piece, as_matrix, is_first, is_last, pieces, taps
 from actorflow.ops.nn.windows import Windows
+from actorflow.ops.operation import wide_dtype
 
 _PIECE_BYTES = 256 << 10
 
@@ -24,7 +25,7 @@ def is_depthwise(groups: int, channels: int) -> bool:
 
 def _pieces(w: Windows, g: Array) -> list[Piece]:
     ratio = 1 + math.prod(w.size) / max(1, math.prod(w.out))
-    item_bytes = g.shape[-1] * compute_dtype(g.dtype).itemsize * ratio
+    item_bytes = g.shape[-1] * wide_dtype(g.dtype).itemsize * ratio
     return list(pieces((len(g), *w.out), item_bytes, _PIECE_BYTES, _PIECE_BYTES))
 
 
@@ -35,7 +36,7 @@ def _repeated(images: Array, outputs: int) -> Array:
 
 def _kernels(weights: Array) -> Array:
     """(*kernel, output channel)."""
-    return weights[..., 0, :].astype(compute_dtype(weights.dtype), copy=False)
+    return weights[..., 0, :].astype(wide_dtype(weights.dtype), copy=False)
 
 
 def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
@@ -57,7 +58,7 @@ def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
 
 def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
     """``dweight`` of `ConvWeight`."""
-    dtype = compute_dtype(g.dtype)
+    dtype = wide_dtype(g.dtype)
     total = np.zeros((*w.kernel, g.shape[-1]), dtype)
     for piece in _pieces(w, g):
         part, images = g[piece], _repeated(x[piece[0]], g.shape[-1])

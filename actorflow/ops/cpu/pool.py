@@ -11,9 +11,10 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
 from actorflow.ops.cpu.parallel import element_ns, spread
-from actorflow.ops.cpu.windows import Piece, by_images, compute_dtype, is_first, is_last, pieces, taps
+from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
 from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
+from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 
 _PIECE_BYTES = 512 << 10
@@ -130,7 +131,7 @@ def _inverse_counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows
 def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[Array]) -> None:
     """The averages; see `AveragePool`."""
     (images,), (results,) = inputs, outputs
-    w, dtype = operation.windows(images.shape[1:-1]), compute_dtype(results.dtype)
+    w, dtype = operation.windows(images.shape[1:-1]), wide_dtype(results.dtype)
     inverse = _inverse_counts(operation, w, dtype)
 
     def compute(piece: Piece) -> None:
@@ -150,7 +151,7 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
 def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     """The gradient of the averages; see `AveragePoolDown`."""
     (grads,), (results,) = inputs, outputs
-    w, dtype = operation.windows(results.shape[1:-1]), compute_dtype(results.dtype)
+    w, dtype = operation.windows(results.shape[1:-1]), wide_dtype(results.dtype)
     inverse = _inverse_counts(operation, w, dtype)
 
     def compute(run: list[Piece]) -> None:
@@ -172,7 +173,7 @@ def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outpu
 @kernel(ops.GlobalAverage)
 def _global_average(operation: ops.GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
-    np.copyto(y, np.mean(x, axis=tuple(range(1, x.ndim - 1)), dtype=compute_dtype(x.dtype)), casting="unsafe")
+    np.copyto(y, np.mean(x, axis=tuple(range(1, x.ndim - 1)), dtype=wide_dtype(x.dtype)), casting="unsafe")
 
 
 @kernel(ops.GlobalAverageDown)

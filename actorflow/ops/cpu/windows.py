@@ -111,8 +111,3 @@ def _span(shift: int, stride: int, size: int, begin: int, end: int) -> tuple[sli
 def as_matrix(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """(..., channels) as a matrix, a view where the array is contiguous."""
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
-
-
-def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Dtype that sums of a floating dtype are computed in: float32 for narrower ones."""
-    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype

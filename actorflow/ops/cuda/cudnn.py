@@ -37,12 +37,13 @@ except Exception as error:  # the frontend is imported without cuDNN itself, too
     raise MissingExtraError(f"kernel library 'cudnn' needs cuDNN: {needed}: {error}", name="cudnn") from error
 
 
-def _has_even_pad(operation: Conv | ConvDown | ConvWeight) -> bool:
-    return is_even(operation.pad)
-
-
 _kernel = partial(
-    kernel, device="cuda", library="cudnn", dtypes=("float16", "float32"), supports=_has_even_pad, captures=False
+    kernel,
+    device="cuda",
+    library="cudnn",
+    dtypes=("float16", "float32"),
+    supports=lambda operation: is_even(operation.pad),
+    captures=False,
 )
 
 #: Most bytes that a plan may use beside its arrays.

@@ -9,7 +9,7 @@ import numpy as np
 
 from actorflow.errors import ShapeError
 from actorflow.ops import reductions
-from actorflow.ops.elementwise import scaled, where
+from actorflow.ops.elementwise import cast, scaled, where
 from actorflow.ops.linalg import matmul
 from actorflow.ops.nn.softmax import softmax
 from actorflow.ops.operation import whole
@@ -65,18 +65,19 @@ def attention(
     scores = matmul(q, k, transpose_b=True)
     if sharing > 1:
         scores = reshape(scores, (*scores.shape[:-3], -1, queries, keys))
-    seen = np.tri(queries, keys, dtype=bool)
-    unseen = np.where(seen, 0, -np.inf).astype(q.dtype)
+    if causal:
+        positions = cast(q.constant_like(0.0, (queries, 1)), "float32")  # exact up to 16 million
+        is_later = positions + np.arange(keys, dtype="f4") > np.arange(queries, dtype="f4")[:, np.newaxis]
     sees = None
     if mask is None:
-        scores = scores + unseen if causal else scores
+        scores = where(is_later, -np.inf, scores) if causal else scores
     elif mask.dtype == bool:
-        mask = mask & seen if causal else mask
+        mask = mask & ~is_later if causal else mask
         sees = reductions.any(mask, -1, keepdims=True)
         # A query that sees nothing gets all scores, since a softmax of none has no sum, and 0 as its result.
         scores = where(mask | ~sees, scores, -np.inf)
     else:
-        mask = mask + unseen if causal else mask
+        mask = where(is_later, -np.inf, mask) if causal else mask
         sees = reductions.max(mask, -1, keepdims=True) > -np.inf
         scores = scores + where(sees, mask, 0.0)
     shares = softmax(scores)

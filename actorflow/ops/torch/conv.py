@@ -21,10 +21,6 @@ LEAST_PRODUCTS = 5 << 20
 LEAST_WINDOWS = 64
 
 
-def _has_even_pad(operation: Conv | ConvDown | ConvWeight) -> bool:
-    return is_even(operation.pad)
-
-
 def _is_sound(operation: ConvWeight) -> bool:
     """Return whether torch stays within its memory.
 
@@ -37,7 +33,7 @@ def _is_sound(operation: ConvWeight) -> bool:
     strides = per_axis(operation.kind, "stride", operation.stride, rank, 1)
     pads = pads_per_axis(operation.kind, operation.pad, rank)
     wide = any(1 < stride < before for stride, (before, _) in zip(strides, pads, strict=True))
-    return _has_even_pad(operation) and not (rank == 3 and wide)
+    return is_even(operation.pad) and not (rank == 3 and wide)
 
 
 def _compute(operation: Conv | ConvDown | ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
@@ -64,6 +60,6 @@ def _compute(operation: Conv | ConvDown | ConvWeight, inputs: list[Array], outpu
     to.copy_(torch.ops.aten.convolution_backward(images(g), *factors, *how, wanted)[wanted.index(True)])
 
 
-torch_kernel(Conv, _has_even_pad)(_compute)
-torch_kernel(ConvDown, _has_even_pad)(_compute)
+torch_kernel(Conv, lambda operation: is_even(operation.pad))(_compute)
+torch_kernel(ConvDown, lambda operation: is_even(operation.pad))(_compute)
 torch_kernel(ConvWeight, _is_sound)(_compute)
