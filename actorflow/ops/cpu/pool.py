@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -117,12 +117,13 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
     spread(by_images(_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
 
 
-def _inverse_counts(operation: ops.AveragePool | ops.AveragePoolDown, w: Windows, dtype: np.dtype[Any]) -> Array:
+@lru_cache(maxsize=256)
+def _inverse_counts(w: Windows, count_pad: bool, dtype: np.dtype[Any]) -> Array:
     """1 / (number of elements that count, or 1) of each window, shape (*out, 1)."""
     lengths = []
     for n, count, k, s, (before, after), d in zip(w.size, w.out, w.kernel, w.stride, w.pad, w.dilation, strict=True):
         seen = np.arange(count)[:, np.newaxis] * s - before + np.arange(k) * d
-        lengths.append(np.sum(seen < n + after if operation.count_pad else (seen >= 0) & (seen < n), axis=1))
+        lengths.append(np.sum(seen < n + after if count_pad else (seen >= 0) & (seen < n), axis=1))
     counts: Array = reduce(np.multiply.outer, lengths)[..., np.newaxis]
     return (1.0 / np.maximum(counts, 1)).astype(dtype)
 
@@ -132,7 +133,7 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
     """The averages; see `AveragePool`."""
     (images,), (results,) = inputs, outputs
     w, dtype = operation.windows(images.shape[1:-1]), wide_dtype(results.dtype)
-    inverse = _inverse_counts(operation, w, dtype)
+    inverse = _inverse_counts(w, operation.count_pad, dtype)
 
     def compute(piece: Piece) -> None:
         x, y = images[piece[0]], results[piece]
@@ -152,7 +153,7 @@ def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outpu
     """The gradient of the averages; see `AveragePoolDown`."""
     (grads,), (results,) = inputs, outputs
     w, dtype = operation.windows(results.shape[1:-1]), wide_dtype(results.dtype)
-    inverse = _inverse_counts(operation, w, dtype)
+    inverse = _inverse_counts(w, operation.count_pad, dtype)
 
     def compute(run: list[Piece]) -> None:
         total = results
