@@ -152,11 +152,6 @@ class Array(Methods["Array"]):
     argmax, argmin = map(_of_axis, (statistical.argmax, statistical.argmin))
     astype = types.astype
 
-    def squeeze(self, axis: int | Sequence[int] | None = None) -> Array:
-        """The array without axes of length 1: these, or all of them."""
-        ones = [i for i, length in enumerate(self.shape) if length == 1]
-        return manipulation.squeeze(self, ones if axis is None else axis)
-
     def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
         namespace: Any = sys.modules["actorflow.array"]
         if api_version not in (None, *namespace.API_VERSIONS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -47,19 +48,20 @@ def _operators(form: Callable[..., Blob], *numbers: type) -> tuple[_Operator, _O
 def _beside(blob: Any, array: npt.NDArray[Any], form: Callable[[Blob, Blob], Blob]) -> Blob:
     """The result for a blob and the constant of an array."""
     values = as_array(array, TensorSpec(array.shape, blob.dtype), f"an array beside blob {blob.name!r}")
-    return form(blob, _constant(blob, values))
-
-
-def _constant(blob: Any, value: npt.ArrayLike) -> Blob:
-    """The constant of an array in the graph and at the place of a blob."""
-    y: Blob = blob.graph.root.constant(np.asarray(value), place=blob.place)
-    return y
+    return form(blob, blob.literal(values))
 
 
 def _power(a: Any, b: Any) -> Blob:
     own = _POWERS.get(b) if type(b) in (int, float) and a.dtype.kind in "fV" else None
     y: Blob = ew.power(a, b) if own is None else own(a)
     return y
+
+
+@lru_cache
+def _last_two_exchanged(rank: int) -> tuple[int, ...]:
+    if rank < 2:
+        raise ShapeError(f"mT: expected at least two axes, got {rank}")
+    return (*range(rank - 2), rank - 1, rank - 2)
 
 
 class Methods(Operand, Generic[_Kind]):
@@ -83,6 +85,11 @@ class Methods(Operand, Generic[_Kind]):
         """All axes joined into one; `actorflow.ops.flatten` keeps the first."""
         return self._reshaped((self.size,))
 
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> _Kind:
+        """The axes of length 1 left out: these, or all of them."""
+        given = axis if axis is None or isinstance(axis, int) else tuple(axis)
+        return self._reshaped(shaping.squeezed(self.shape, given))
+
     def transpose(self, *axes: int | Iterable[int] | None) -> _Kind:
         """The axes in another order, given as numbers or as a tuple of them; by default in reverse order."""
         return self._permuted(_numbers(axes) or range(self.ndim)[::-1])
@@ -94,9 +101,10 @@ class Methods(Operand, Generic[_Kind]):
         Raises:
             ShapeError: if there are not two axes.
         """
-        if self.ndim != 2:
-            raise ShapeError(f"T: expected two axes, got shape {self.shape}; mT transposes the last two")
-        return self._permuted((1, 0))
+        try:
+            return self._permuted((1, 0))
+        except ShapeError:
+            raise ShapeError(f"T: expected two axes, got shape {self.shape}; mT transposes the last two") from None
 
     @property
     def mT(self) -> _Kind:  # noqa: N802  the standard's name
@@ -105,10 +113,7 @@ class Methods(Operand, Generic[_Kind]):
         Raises:
             ShapeError: if there are fewer.
         """
-        rank = self.ndim
-        if rank < 2:
-            raise ShapeError(f"mT: expected at least two axes, got shape {self.shape}")
-        return self._permuted((*range(rank - 2), rank - 1, rank - 2))
+        return self._permuted(_last_two_exchanged(len(self.shape)))
 
     @property
     def ndim(self) -> int:
@@ -190,7 +195,7 @@ class Operators(Methods["Blob"]):
     sum, mean, prod = reductions.sum, reductions.mean, reductions.prod
     max, min, argmax, argmin = reductions.max, reductions.min, reductions.argmax, reductions.argmin
     all, any = reductions.all, reductions.any
-    squeeze, astype = shaping.squeeze, ew.cast
+    astype = ew.cast
     _reshaped: Any = shaping.reshape
     _permuted: Any = shaping.transpose
     _module = "actorflow.ops"

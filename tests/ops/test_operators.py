@@ -142,8 +142,8 @@ def test_methods(method: Function, value: Any) -> None:
 def test_shapes() -> None:
     x = af.Graph("g").blob("x", (2, 3, 4))
     assert (x.ndim, x.size, x.mT.shape) == (3, 24, (2, 4, 3))
-    for attribute, given in {"T": r"\(2, 3, 4\)", "mT": r"\(24,\)"}.items():
-        with pytest.raises(af.ShapeError, match=rf"{attribute}: expected .* axes, got shape {given}"):
+    for attribute, given in {"T": r"\(2, 3, 4\)", "mT": "1"}.items():
+        with pytest.raises(af.ShapeError, match=rf"{attribute}: expected .* axes, got .*{given}"):
             getattr(x.flatten() if attribute == "mT" else x, attribute)
 
 
