@@ -7,7 +7,7 @@ one for the states and one for the gradient; all else is made of other operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,25 +27,35 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
 
-def check_shape(kind: str, name: str, spec: TensorSpec, shape: tuple[int, ...], axes: str) -> None:
-    """Check a shape."""
-    if spec.shape != shape:
-        raise ShapeError(f"{kind}: {name} must have shape ({axes}), here {shape}, got {spec}")
+#: Axes of the arguments of `LSTM`.
+_AXES = {
+    "x": "steps, batch, features",
+    "hidden": "batch, hidden",
+    "cell": "batch, hidden",
+    "weight_x": "4 * hidden, features",
+    "weight_h": "4 * hidden, hidden",
+    "bias": "4 * hidden",
+}
 
 
-def check_sequence(kind: str, named: dict[str, TensorSpec]) -> tuple[int, int]:
-    """Check the inputs of an LSTM; its batch and hidden size."""
-    same_dtype(kind, **named)
-    rank_is(kind, "x", named["x"], ("steps", "batch", "features"))
-    rank_is(kind, "hidden", named["hidden"], ("batch", "hidden"))
-    _, batch, features = named["x"].shape
-    width = named["hidden"].shape[1]
-    check_shape(kind, "hidden", named["hidden"], (batch, width), "batch, hidden")
-    check_shape(kind, "cell", named["cell"], (batch, width), "batch, hidden")
-    check_shape(kind, "weight_x", named["weight_x"], (4 * width, features), "4 * hidden, features")
-    check_shape(kind, "weight_h", named["weight_h"], (4 * width, width), "4 * hidden, hidden")
-    check_shape(kind, "bias", named["bias"], (4 * width,), "4 * hidden")
-    return batch, width
+def check_axes(kind: str, axes: Mapping[str, str], inputs: Mapping[str, TensorSpec]) -> None:
+    """Check that inputs have one floating dtype, and shapes that agree where axes have the same names.
+
+    Args:
+        kind: Name of the operation.
+        axes: Names of the axes of each input, or products of a number and such a name.
+        inputs: The types.
+    """
+    same_dtype(kind, **inputs)
+    lengths: dict[str, int] = {}
+    for name, text in axes.items():
+        spec, own = inputs[name], text.split(", ")
+        if len(spec.shape) != len(own):
+            raise ShapeError(f"{kind}: {name} must have shape ({text}), got {spec}")
+        lengths = dict(zip(own, spec.shape, strict=True)) | lengths
+        expected = tuple(int(axis[0]) * lengths[axis[4:]] if " * " in axis else lengths[axis] for axis in own)
+        if spec.shape != expected:
+            raise ShapeError(f"{kind}: {name} must have shape ({text}), here {expected}, got {spec}")
 
 
 def before_activation(g: Blob, activations: Blob) -> Blob:
@@ -61,15 +71,9 @@ class LSTMGatesDown(Operation):
     arguments = ("g_hidden", "g_cell", "cell", "new_cell", "activations")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        named = dict(zip(self.arguments, inputs, strict=True))
-        same_dtype("LSTMGatesDown", **named)
-        *states, activations = inputs
-        rank_is("LSTMGatesDown", "cell", named["cell"], ("batch", "hidden"))
-        batch, hidden = named["cell"].shape
-        for name, spec in zip(self.arguments, states, strict=False):
-            check_shape("LSTMGatesDown", name, spec, (batch, hidden), "batch, hidden")
-        check_shape("LSTMGatesDown", "activations", activations, (batch, 4 * hidden), "batch, 4 * hidden")
-        return (activations, named["cell"])
+        axes = dict.fromkeys(("cell", *self.arguments), "batch, hidden") | {"activations": "batch, 4 * hidden"}
+        check_axes("LSTMGatesDown", axes, dict(zip(self.arguments, inputs, strict=True)))
+        return (inputs[-1], inputs[2])
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return composed_gradient(_gates_down, op, grads, wanted)
@@ -139,21 +143,11 @@ class LSTMDown(Operation):
     )
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        named = dict(zip(self.arguments, inputs, strict=True))
-        same_dtype("LSTMDown", **named)
-        x, hidden, cell, weight_x, weight_h = (named[k] for k in ("x", "hidden", "cell", "weight_x", "weight_h"))
-        bias = TensorSpec(weight_x.shape[:1], x.dtype)
-        taken = {"x": x, "hidden": hidden, "cell": cell, "weight_x": weight_x, "weight_h": weight_h, "bias": bias}
-        batch, width = check_sequence("LSTMDown", taken)
-        steps = x.shape[0]
-        for name in ("g_y", "y", "cells"):
-            check_shape("LSTMDown", name, named[name], (steps, batch, width), "steps, batch, hidden")
-        for name in ("g_hidden", "g_cell"):
-            check_shape("LSTMDown", name, named[name], (batch, width), "batch, hidden")
-        check_shape(
-            "LSTMDown", "activations", named["activations"], (steps, batch, 4 * width), "steps, batch, 4 * hidden"
-        )
-        return tuple(taken.values())
+        axes = {name: text for name, text in _AXES.items() if name != "bias"}
+        axes |= dict.fromkeys(("g_y", "y", "cells"), "steps, batch, hidden")
+        axes |= dict.fromkeys(("g_hidden", "g_cell"), "batch, hidden") | {"activations": "steps, batch, 4 * hidden"}
+        check_axes("LSTMDown", axes, dict(zip(self.arguments, inputs, strict=True)))
+        return (*inputs[3:8], TensorSpec(inputs[6].shape[:1], inputs[6].dtype))
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         if not op.inputs[3].shape[0]:
@@ -173,9 +167,8 @@ class LSTMGates(Operation):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         gates, cell = inputs
-        same_dtype("LSTMGates", gates=gates, cell=cell)
-        rank_is("LSTMGates", "cell", cell, ("batch", "hidden"))
-        check_shape("LSTMGates", "gates", gates, (cell.shape[0], 4 * cell.shape[1]), "batch, 4 * hidden")
+        axes = {"cell": "batch, hidden", "gates": "batch, 4 * hidden"}
+        check_axes("LSTMGates", axes, {"gates": gates, "cell": cell})
         return (cell, cell, gates)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
@@ -204,10 +197,10 @@ class LSTM(Operation):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, hidden, *_ = inputs
-        batch, width = check_sequence("LSTM", dict(zip(self.arguments, inputs, strict=True)))
-        steps, dtype = x.shape[0], x.dtype
-        states = TensorSpec((steps, batch, width), dtype)
-        return (states, hidden, hidden, TensorSpec((steps, batch, 4 * width), dtype), states)
+        check_axes("LSTM", _AXES, dict(zip(self.arguments, inputs, strict=True)))
+        (batch, width), steps = hidden.shape, x.shape[0]
+        states = TensorSpec((steps, batch, width), x.dtype)
+        return (states, hidden, hidden, TensorSpec((steps, batch, 4 * width), x.dtype), states)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         y, *last, activations, cells = op.outputs
@@ -438,11 +431,10 @@ def _scan(
     name: str | None,
 ) -> tuple[Blob, ...]:
     """`scan` of the gates' products with ``x``, which are made of all steps at once; states that are None are 0."""
-    rank_is(kind, "x", x.spec, ("steps", "batch", "features"))
-    rows, width = f"{gates} * hidden" if gates > 1 else "hidden", weight_h.shape[-1]
-    check_shape(kind, "weight_h", weight_h.spec, (gates * width, width), f"{rows}, hidden")
-    check_shape(kind, "weight_x", weight_x.spec, (gates * width, x.shape[-1]), f"{rows}, features")
-    first = [filled(0.0, (x.shape[1], width), x) if state is None else state for state in states]
+    rows = f"{gates} * hidden" if gates > 1 else "hidden"
+    inputs = {"x": x.spec, "weight_h": weight_h.spec, "weight_x": weight_x.spec}
+    check_axes(kind, {"x": _AXES["x"], "weight_h": f"{rows}, hidden", "weight_x": f"{rows}, features"}, inputs)
+    first = [filled(0.0, (x.shape[1], weight_h.shape[-1]), x) if state is None else state for state in states]
     return scan(step, _affine(x, weight_x, bias), first, lengths=lengths, reverse=reverse, name=name)
 
 
